@@ -14,11 +14,9 @@ from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import CannotRunError, DumpFormatError
-from pallas_debug.store import layout
+from pallas_debug.errors import CannotRunError
 
 if TYPE_CHECKING:
-    from pallas_debug.profile.stats import Profile
     from pallas_debug.profile.timeline.timeline import Timeline
     from pallas_debug.store import StoredCompilation, StoredKernel
 
@@ -104,37 +102,21 @@ def _timeline(
 ) -> Timeline:
     from pallas_debug.profile.timeline.rates import copy_rates
     from pallas_debug.profile.timeline.timeline import timeline_of
+    from pallas_debug.store.profiles import read_profile
 
+    read = read_profile(kernel, stored)
+    for problem in read.problems if read is not None else ():
+        output.say(problem)
     first = options.steps or steps
+    rates, model = copy_rates(stored.target, clock=options.clock, bandwidth=options.bandwidth)
     return timeline_of(
-        _profile(kernel, stored),
+        read.profile if read is not None else None,
         kernel.blocks(),
-        copy_rates(stored.target, clock=options.clock, bandwidth=options.bandwidth),
+        rates,
+        model,
         first=first,
         last=max(first // 2, 1),
-    )
-
-
-def _profile(kernel: StoredKernel, stored: StoredCompilation) -> Profile:
-    from pallas_debug.profile.stats import Profile, ScheduleTexts
-
-    def text(name: str) -> str | None:
-        try:
-            return stored.named(name).text()
-        except DumpFormatError:
-            if stored.compilation is not None and name in stored.compilation.files:
-                raise
-            return None
-
-    return Profile(
-        texts=ScheduleTexts(
-            bundles=text(layout.BUNDLES),
-            utilization=text(layout.UTILIZATION),
-            vmem=text(layout.VMEM),
-            estimate=text(layout.ESTIMATE),
-        ),
-        kernel=kernel.kernel,
-        compilation=stored.compilation,
+        name=kernel.kernel.name if kernel.kernel else kernel.name,
     )
 
 

@@ -83,7 +83,8 @@ def test_the_trace(command: Any, dumps: Path, tmp_path: Path) -> None:
     )
     events = validated(trace.read_text())
     steps = [e for e in events if e.get("cat") == "compute"]
-    assert [e["name"] for e in steps] == [f"step {n}" for n in range(8)]
+    # A step that waits has several parts.
+    assert list(dict.fromkeys(e["name"] for e in steps)) == [f"step {n}" for n in range(8)]
     fetched = [e for e in events if e.get("cat") == "dma" and e["name"].startswith("fetch")]
     assert {e["args"]["bytes origin"] for e in fetched} == {"compiler"}
     assert [e["args"]["bytes"] for e in fetched if e["args"]["operand"] == "x_ref"] == [

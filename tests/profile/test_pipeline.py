@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
-from pallas_debug.profile.timeline.pipeline import Block, Pipeline, PipelineOperand, PipelineRun
+from pallas_debug.profile.timeline.parts import Block, TimelinePart, part_of
+from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand, PipelineRun
 
 
 def operand(
     blocks: Sequence[Block], *, direction: str = "in", buffers: int = 2, size: float = 100,
-    reads_back: bool = False,
+    reads_back: bool = False, latency: float = 0,
 ) -> PipelineOperand:  # fmt: skip
     return PipelineOperand(
+        lane=0,
         direction=direction,  # type: ignore[arg-type]
         buffers=buffers,
         reads_back=reads_back,
         block=lambda step: blocks[step],
         size=lambda block: size,
+        fetch=lambda size: (latency, size),
+        write=lambda size: (latency, size),
     )
 
 
-def run(
-    operands: list[PipelineOperand], steps: int, *, compute: float = 100, bandwidth: float = 1,
-    latency: float = 0, start: int = 0,
-) -> PipelineRun:  # fmt: skip
-    pipeline = Pipeline(
-        operands, steps=steps, compute=compute, bandwidth=bandwidth, latency=latency,
-        keeps=lambda step: True,
-    )  # fmt: skip
+def run(operands: list[PipelineOperand], steps: int, *, start: int = 0) -> PipelineRun:
+    """Steps that compute for 100 cycles, with a bandwidth of a byte per cycle."""
+    numbered = [replace(each, lane=lane) for lane, each in enumerate(operands)]
+    pipeline = Pipeline(numbered, steps=steps, compute=100, keeps=lambda step: True)
     return pipeline.run(start, steps)
 
 
@@ -36,8 +37,13 @@ def counted(numbers: Sequence[int]) -> list[Block]:
     return [(n,) for n in numbers]
 
 
+def part(found: PipelineRun) -> TimelinePart:
+    stop = found.steps[-1].step + 1
+    return part_of(0, stop, steps=found.steps, copies=found.copies, waits=found.waits)
+
+
 def spans(found: PipelineRun) -> list[tuple[float, float]]:
-    return [(step.compute, step.end) for step in found.steps]
+    return [(begin, end) for _, begin, end in part(found).computing()]
 
 
 def test_a_fetch_that_is_as_long_as_a_step_is_hidden() -> None:
@@ -47,7 +53,7 @@ def test_a_fetch_that_is_as_long_as_a_step_is_hidden() -> None:
         (0, 0, 0, 100), (1, 0, 100, 200), (2, 200, 200, 300), (3, 300, 300, 400),
     ]  # fmt: skip
     assert [(w.begin, w.end) for w in found.waits] == [(0, 100)]
-    assert (found.waiting, found.computing, found.end) == (100, 400, 500)
+    assert (found.waiting, found.end) == (100, 500)
 
 
 def test_a_longer_fetch_is_waited_for() -> None:
@@ -110,7 +116,7 @@ def test_copies_share_the_bandwidth() -> None:
 
 
 def test_latency_is_hidden_behind_other_copies() -> None:
-    found = run([operand(counted([0])), operand(counted([0]))], 1, latency=30)
+    found = run([operand(counted([0]), latency=30), operand(counted([0]), latency=30)], 1)
     assert [(c.begin, c.end) for c in found.copies] == [(30, 130), (130, 230)]
 
 
@@ -123,35 +129,36 @@ def test_the_end_of_a_grid_begins_with_an_empty_pipeline() -> None:
 def test_invariants_of_random_pipelines() -> None:
     for seed in range(150):
         draw = random.Random(seed)
-        steps = draw.randint(1, 12)
+        steps, latency = draw.randint(1, 12), draw.choice([0, 20])
         operands = [
             operand(
                 counted([draw.randint(0, 2) for _ in range(steps)]),
                 direction=draw.choice(["in", "out"]), buffers=draw.randint(1, 2),
-                size=draw.choice([0, 40, 100, 500]),
+                size=draw.choice([0, 40, 100, 500]), latency=latency,
             )
             for _ in range(draw.randint(0, 4))
         ]  # fmt: skip
-        found = run(operands, steps, latency=draw.choice([0, 20]))
+        found = run(operands, steps)
+        computed = {step: (begin, end) for step, begin, end in part(found).computing()}
         assert [s.step for s in found.steps] == list(range(steps)), seed
         waited = sum(w.end - w.begin for w in found.waits)
-        assert (found.waiting, found.end) == (waited, waited + found.computing), seed
+        assert (found.waiting, found.end) == (waited, waited + 100 * steps), seed
         for one, other in zip(found.copies, found.copies[1:], strict=False):
             assert other.begin >= one.end, seed
         for number, each in enumerate(operands):
             changes = 1 + sum(each.block(n) != each.block(n - 1) for n in range(1, steps))
             assert found.counts[number] == changes, seed
-            own = [c for c in found.copies if c.operand == number]
+            own = [c for c in found.copies if c.lane == number]
             for copy in own:
-                step = found.steps[copy.step]
+                begin, end = computed[copy.step]
                 if copy.direction == "in":
-                    assert copy.end <= step.compute, seed
+                    assert copy.end <= begin, seed
                 else:
-                    assert copy.started >= step.end, seed
+                    assert copy.started >= end, seed
                     # The buffer is free again before it is filled for the second time.
                     later = [c for c in own if c.step > copy.step][each.buffers - 1 :]
                     assert all(copy.end <= found.steps[c.step].end for c in later), seed
             if each.direction == "in":
                 for copy, replaced in zip(own[each.buffers :], own, strict=False):
                     last = next(c.step for c in own if c.step > replaced.step) - 1
-                    assert copy.started >= found.steps[last].end, seed
+                    assert copy.started >= computed[last][1], seed

@@ -12,7 +12,8 @@ from trace_format import validated
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Compilation, Kernel, Operand
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
-from pallas_debug.profile.figures import Figure, missing
+from pallas_debug.profile.core.copies import CopyModel
+from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.stats import Profile, ScheduleTexts
 from pallas_debug.profile.timeline import strip
 from pallas_debug.profile.timeline.rates import CopyRates, copy_rates
@@ -24,30 +25,46 @@ HEAD = """\
    0x1 LB: > { %s2_s0 = sphi %s1_s0, %s3_s0 } /* Start region 5 */
 """
 TAIL = """\
-   0x3   : > { %p1_p0 = scmp.ge.s32.totalorder %s3_s0, 8 }
-   0x4   :  { %5 = sbr.rel (!%p1_p0) target = $region5 }
-   0x5   :  {}
-   0x6   :  {}
-   0x7   :  {}
-   0x8   :  {} /* End region 5 */
-   0x9   :  {} /* End region 1 */
+   0x3   : > {{ %p1_p0 = scmp.ge.s32.totalorder %s3_s0, {trips} }}
+   0x4   :  {{ %5 = sbr.rel (!%p1_p0) target = $region5 }}
+   0x5   :  {{}}
+   0x6   :  {{}}
+   0x7   :  {{}}
+   0x8   :  {{}} /* End region 5 */
+   0x9   :  {{}} /* End region 1 */
 """
-LOOP = f"{HEAD}   0x2   : > {{ %s3_s0 = sadd.s32 1, %s2_s0 }}\n{TAIL}"
-"""A loop of eight bundles."""
+BODY = "   0x2   : > { %s3_s0 = sadd.s32 1, %s2_s0 }\n"
+BOUNDS = BODY.replace(
+    " }", " /* base_bounds: (8, 1)\niteration_bounds: ({bounds})\nstrides: (1, 1) */ }"
+)
+"""A loop of eight bundles without copies."""
 
-COPY = """\
-   0x2   : > {{ %7 = dma.hbm_to_vmem [thread:$0]  /*hbm=*/%s0, /*size_in_granules=*/32 /*
-base_bounds: (8, 1)
-iteration_bounds: ({bounds})
-strides: (1, 1)
- */ }}
-"""
+
+def loop(trips: int, body: str = BODY, head: str = HEAD) -> str:
+    return head + body + TAIL.format(trips=trips)
+
 
 RATES = CopyRates(
     clock=Figure(value=1e9, origin="assumed", unit="Hz", note="of a test"),
     bandwidth=Figure(value=512e9, origin="assumed", unit="bytes/s", note="of a test"),
     latency=Figure(value=0, origin="assumed", unit="cycles"),
 )
+MODEL = CopyModel(latency={"hbm_to_vmem": 0}, bandwidth={"hbm_to_vmem": 512}, shares_hbm=True)
+
+
+SIMULATED = (
+    "the loop over grid steps was not recognised in the schedule: libtpu's pipeline is simulated, "
+    "with the average cycles of a step"
+)
+
+
+@pytest.fixture
+def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedule's loop is not recognised."""
+    monkeypatch.setattr("pallas_debug.profile.timeline.timeline.walked", lambda *given: None)
+
+
+simulated = pytest.mark.usefixtures("_simulated")
 
 
 def rows(count: int, size: int = 8) -> tuple[BlockIndex, ...]:
@@ -69,24 +86,21 @@ def block_map(steps: int, *operands: OperandBlocks) -> BlockMap:
     return BlockMap(grid=(steps,), parallel=(False,), operands=operands)
 
 
-def profile(
-    steps: int | None, blocks: BlockMap | None = None, bundles: str | None = LOOP
-) -> Profile:
+def profile(steps: int, blocks: BlockMap | None = None, bundles: str | None = None) -> Profile:
     described = tuple(
         Operand(name=o.name, kind=o.kind, shape=o.shape, dtype=o.dtype, memory_space=o.space)
         for o in (blocks.operands if blocks else ())
     )
     return Profile(
-        texts=ScheduleTexts(bundles=bundles),
+        texts=ScheduleTexts(bundles=loop(steps) if bundles is None else bundles),
         kernel=Kernel(name="add", digest="", primitive="", grid=(steps,), operands=described),
         compilation=Compilation(kernel="add", target="v5e", status="ok", key=""),
     )
 
 
-def made(blocks: BlockMap, bundles: str = LOOP, first: int = 3, last: int = 2) -> Timeline:
-    return timeline_of(
-        profile(blocks.grid[0], blocks, bundles), blocks, RATES, first=first, last=last
-    )
+def made(blocks: BlockMap, bundles: str | None = None, first: int = 3, last: int = 2) -> Timeline:
+    found = profile(blocks.grid[0], blocks, bundles)
+    return timeline_of(found, blocks, RATES, MODEL, first=first, last=last, name="add")
 
 
 COPIED = block_map(
@@ -94,6 +108,7 @@ COPIED = block_map(
 )  # 4,096 bytes a block: 8 cycles, as long as a step
 
 
+@simulated
 def test_first_and_last_steps() -> None:
     timeline = made(COPIED)
     assert (timeline.steps, timeline.cores, timeline.bounds) == (6, 1, (6,))
@@ -104,14 +119,16 @@ def test_first_and_last_steps() -> None:
     # Twelve copies of 8 cycles, one after the other; in half of that time the core computes.
     assert timeline.cycles.value == 96
     assert timeline.stalled.value == 0.5
-    assert timeline.microseconds(1000) == 1
+    assert timeline.microseconds(1000) == pytest.approx(1)
 
 
+@simulated
 def test_a_short_grid_is_one_part() -> None:
     assert [(p.start, p.stop) for p in made(COPIED, first=4, last=2).parts] == [(0, 6)]
     assert [(p.start, p.stop) for p in made(COPIED, first=99, last=99).parts] == [(0, 6)]
 
 
+@simulated
 def test_a_long_grid_is_extrapolated() -> None:
     steps = 1_000_000
     long = block_map(steps, operand("x_ref", rows(steps)), operand("o", rows(steps), kind="output"))
@@ -121,6 +138,7 @@ def test_a_long_grid_is_extrapolated() -> None:
     assert timeline.stalled.value == pytest.approx(0.5, abs=0.15)
     assert not timeline.lanes[0].copies.is_known
     assert timeline.notes == (
+        SIMULATED,
         "of 1,000,000 steps, the first and the last ones were simulated; the time between them is "
         "extrapolated from those",
     )
@@ -128,51 +146,99 @@ def test_a_long_grid_is_extrapolated() -> None:
     assert [e["name"] for e in events if e["ph"] == "i"] == ["999,995 steps are not shown"]
 
 
+@simulated
 def test_cores_share_the_grid_as_the_compiler_divided_it() -> None:
-    timeline = made(COPIED, HEAD + COPY.format(bounds="3") + TAIL)
+    timeline = made(COPIED, loop(3, BOUNDS.replace("{bounds}", "3")))
     assert (timeline.cores, timeline.steps, timeline.bounds) == (2, 3, (3,))
     assert timeline.notes[0] == (
-        "2 cores share the grid along dimension 0, and the bandwidth of HBM: the first core is shown"
+        "2 cores share the grid along dimension 0: the first core is shown, as if the others "
+        "copied nothing"
     )
     assert [lane.copies.value for lane in timeline.lanes] == [3, 3]
-    assert timeline.parts[0].copies[0].end == 16  # half the bandwidth
 
 
 @pytest.mark.parametrize("bounds", ["7", "0", "3, 2", "9999999999"])
 def test_bounds_that_do_not_fit_the_grid_are_ignored(bounds: str) -> None:
-    assert made(COPIED, HEAD + COPY.format(bounds=bounds) + TAIL).bounds == (6,)
+    assert made(COPIED, loop(6, BOUNDS.replace("{bounds}", bounds))).bounds == (6,)
 
 
+@simulated
 def test_operands_that_xla_placed_in_vmem_are_not_copied() -> None:
-    placed = LOOP.replace(
+    placed = HEAD.replace(
         "{ %s1_s0 = smov 0 }",
-        "{ %s9_s9 = inlined_call_operand.vmem [shape: f32[48,128], index: 0, kind: input, "
-        "shape index: {}] /* input window allocation for operator input 0. The window */ }",
+        "{ %s1_s0 = smov 0  ;;  %s9_s9 = inlined_call_operand.vmem [shape: f32[48,128], index: 0, "
+        "kind: input, shape index: {}] /* input window allocation for operator input 0. */ }",
     )
-    x, o = made(COPIED, placed).lanes
+    x, o = made(COPIED, loop(6, head=placed)).lanes
     assert x.note == "XLA placed the whole array in VMEM: nothing is copied from HBM"
     assert (x.copies.value, o.copies.value) == (0, 6)
 
 
-def test_what_the_kernel_copies_itself_is_not_shown_and_said() -> None:
-    blocks = block_map(
-        6,
-        operand("x_ref", rows(6), is_pipelined=False, space="any", buffers=1),
-        operand("o_ref", rows(6), kind="output"),
-    )
-    timeline = made(blocks)
-    assert [lane.copies.value for lane in timeline.lanes] == [0, 6]
+COPIES = """\
+   0x2   : > { %s3_s0 = sadd.s32 1, %s2_s0  ;;  %7 = dma.hbm_to_vmem [thread:$0]  %s21_s1, 128, \
+[#allocation2], [#allocation3] /* loc("kernel.py":12:4 to :20) */ }
+"""
+WAIT = """\
+   0x2   : > { %8 = dma.done.wait [#allocation3], 128 }
+   0x2   : > { %s21_s1 = scalar_lea.hbm %s20_s1, %s2_s0 }
+"""
+ADDRESS = HEAD.replace(
+    "{ %s1_s0 = smov 0 }",
+    "{ %s1_s0 = smov 0  ;;  %s20_s1 = inlined_call_operand.hbm [shape: f32[48,128], index: 0, "
+    "kind: input, shape index: {}] }",
+)
+OWN = block_map(6, operand("x_ref", rows(6), is_pipelined=False, space="any", buffers=1))
+
+
+def test_copies_that_the_kernel_starts_are_walked_through() -> None:
+    timeline = made(OWN, loop(6, COPIES + WAIT, ADDRESS))
+    assert timeline.notes == ()
+    (lane,) = timeline.lanes
+    assert (lane.name, lane.copies.value, lane.size.value) == ("x_ref", 6, None)
+    # 128 granules of 32 bytes take 8 cycles, for which the core waits in its next bundle.
+    copies = [c for p in timeline.parts for c in p.copies]
+    assert {(c.is_own, c.size, c.end - c.begin) for c in copies} == {(True, 4096, 8)}
+    assert [(w.lane, w.end - w.begin) for w in timeline.parts[0].waits] == [(0, 7)] * 3
+    assert [s.step for p in timeline.parts for s in p.steps] == [0, 1, 2, 4, 5]
+    (source,) = timeline.sources.values()
+    assert str(source) == "kernel.py:12"
+    events = validated(trace_json(timeline))
+    own = [e for e in events if e.get("cat") == "dma"]
+    assert {e["name"] for e in own} == {"copy by the kernel"}
+    assert {e["args"]["started by"] for e in own} == {"kernel.py:12"}
+
+
+@simulated
+def test_copies_that_the_kernel_starts_are_not_simulated_and_this_is_said() -> None:
+    timeline = made(OWN, loop(6, COPIES + WAIT, ADDRESS))
     assert timeline.notes == (
-        "x_ref stays where it is: the kernel copies what it needs, which is not shown; the compute "
-        "of a step includes starting these copies and not waiting for them",
+        SIMULATED,
+        "copies that the kernel starts, and waits for them, are not shown",
     )
 
 
+def test_a_loop_with_other_trips_is_not_taken_for_the_grid() -> None:
+    timeline = made(COPIED, loop(9))
+    assert timeline.notes == (SIMULATED,)
+    assert timeline.lanes[0].copies.value == 6
+
+
+def test_known_scalar_prefetch_is_simulated() -> None:
+    table = operand("x_ref", rows(6), tables=("table_ref",))
+    timeline = made(block_map(6, table))
+    assert timeline.notes == (
+        "blocks depend on scalar prefetch, whose values are in the dump and not in the schedule: "
+        "libtpu's pipeline is simulated, with the average cycles of a step",
+    )
+    assert timeline.lanes[0].note == "as table_ref was in the first call"
+
+
+@simulated
 def test_unknown_index_maps_are_assumed_to_fetch_at_every_step() -> None:
     unknown = operand("x_ref", rows(6), unknown="it reads table_ref, whose values are not known")
     timeline = made(block_map(6, unknown))
     assert timeline.lanes[0].copies.value == 6
-    assert timeline.notes == (
+    assert timeline.notes[:1] == (
         "x_ref: another block at every step is assumed: it reads table_ref, whose values are not "
         "known",
     )
@@ -181,6 +247,7 @@ def test_unknown_index_maps_are_assumed_to_fetch_at_every_step() -> None:
     assert copy["args"]["block"] is None
 
 
+@simulated
 def test_a_block_at_the_end_of_the_array_is_cut_off() -> None:
     short = (replace(rows(6)[0], bound=44), rows(6)[1])
     timeline = made(block_map(6, operand("x_ref", short)), first=6)
@@ -201,32 +268,43 @@ def test_a_block_at_the_end_of_the_array_is_cut_off() -> None:
             "A timeline needs a grid with blocks.",
         ),
         (
-            {"profile": profile(6, None, bundles=None)},
+            {"profile": profile(6, None, bundles="")},
             "add has no timeline: there is no schedule of bundles. "
             "To get one, dump it with `--stages bundles`.",
         ),
         (
-            {"rates": copy_rates("mine")},
+            {"rates": copy_rates("mine")[0]},
             "add has no timeline: the clock of mine is unknown. To get one, pass --clock in MHz.",
         ),
         (
-            {"rates": copy_rates("mine", clock=1000)},
-            "add has no timeline: the HBM bandwidth of mine is unknown. "
-            "To get one, pass --bandwidth in GB/s.",
+            {"blocks": BlockMap(grid=(0,), parallel=(False,))},
+            "add has no timeline: its grid has no points.",
+        ),
+        (
+            {"profile": None},
+            "add has no timeline: there is no schedule of bundles. "
+            "To get one, dump it with `--stages bundles`.",
         ),
     ],
 )
 def test_what_is_missing_is_said(given: dict[str, Any], message: str) -> None:
     plain = {"profile": profile(6), "blocks": COPIED, "rates": RATES} | given
     with pytest.raises(UsageError) as error:
-        timeline_of(plain["profile"], plain["blocks"], plain["rates"], first=3, last=2)
+        timeline_of(
+            plain["profile"], plain["blocks"], plain["rates"], MODEL, first=3, last=2, name="add"
+        )
     assert str(error.value) == message
 
 
-def test_an_unknown_latency_is_said() -> None:
-    rates = replace(RATES, latency=missing("the latency of copies on v4 is unknown"))
-    timeline = timeline_of(profile(6), COPIED, rates, first=3, last=2)
-    assert timeline.notes == ("copies start at once: the latency of copies on v4 is unknown",)
+def test_rates_as_given_and_of_another_chip() -> None:
+    rates, model = copy_rates("mine", clock=1000, bandwidth=100)
+    assert (rates.clock.value, rates.bandwidth.value) == (1e9, 1e11)
+    assert model.time("hbm_to_vmem", 4096)[1] == 40.96
+    assert rates.latency.note == "of another chip: libtpu gives no estimates for mine"
+    rates, model = copy_rates("v5e:2x4")
+    assert rates.clock.value == 1.5e9
+    assert rates.bandwidth.value == pytest.approx(736.8e9)
+    assert rates.bandwidth.note == "as in libtpu's own estimates"
 
 
 STRIP = """\
@@ -239,11 +317,13 @@ o_ref    ············▲▲▲▲▲▲······▲▲▲▲▲�
 """
 
 
+@simulated
 def test_the_strip() -> None:
     lines = strip.strip(made(COPIED), 70)
     assert lines[:6] == STRIP.splitlines()
 
 
+@simulated
 def test_the_strip_in_ascii_and_at_any_width() -> None:
     odd = replace(COPIED, operands=(replace(COPIED.operands[0], name="größe\x1b[31m🦀" * 9),))
     timeline = made(odd)
@@ -252,11 +332,12 @@ def test_the_strip_in_ascii_and_at_any_width() -> None:
         assert all(line.isascii() and line.isprintable() for line in plain)
         drawn = strip.strip(timeline, width)
         assert all(line.isprintable() for line in drawn)
-        for line in drawn[2:5]:
+        for line in drawn[drawn.index("") + 1 :][:3]:
             assert strip.columns(line) <= max(width, strip.MIN_WIDTH)
     assert "# compute   - wait for a copy   v fetch   ^ write back   . idle" in plain
 
 
+@simulated
 def test_the_trace() -> None:
     timeline = made(COPIED)
     text = trace_json(timeline)

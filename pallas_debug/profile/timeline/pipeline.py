@@ -17,10 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-Block = tuple[int, ...] | None
-"""Indices of a block; None if unknown, which is taken to differ from every other."""
+from pallas_debug.profile.timeline.parts import (
+    Block,
+    Direction,
+    TimelineCopy,
+    TimelineStep,
+    TimelineWait,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,57 +32,20 @@ class PipelineOperand:
     """An operand whose blocks are copied.
 
     Attributes:
+      lane: its number in the timeline.
       block: its block at a step.
       size: bytes to copy for a block.
+      fetch, write: cycles before the first byte of so many bytes moves, and of the transfer.
     """
 
-    direction: Literal["in", "out"]
+    lane: int
+    direction: Direction
     buffers: int
     reads_back: bool
     block: Callable[[int], Block]
     size: Callable[[Block], float]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PipelineCopy:
-    """A copy of a block between HBM and a buffer, in cycles.
-
-    Attributes:
-      operand: number of the operand.
-      step: first step that uses a fetched block, or last step that used one written back.
-      started: when the core starts it.
-      begin, end: when its first and last bytes move.
-    """
-
-    operand: int
-    direction: Literal["in", "out"]
-    step: int
-    block: Block
-    size: float
-    started: float
-    begin: float
-    end: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PipelineWait:
-    """Time in which the core waits for a copy."""
-
-    operand: int
-    direction: Literal["in", "out"]
-    step: int
-    begin: float
-    end: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PipelineStep:
-    """A grid step on a core: from `begin` on it waits, and it computes from `compute` to `end`."""
-
-    step: int
-    begin: float
-    compute: float
-    end: float
+    fetch: Callable[[float], tuple[float, float]]
+    write: Callable[[float], tuple[float, float]]
 
 
 @dataclass(kw_only=True)
@@ -88,18 +55,14 @@ class PipelineRun:
     Attributes:
       end: when the last write-back is complete, or the last step ends.
       waiting: cycles of waiting.
-      computing: cycles of computing.
-      moved: bytes copied, by operand.
       counts: copies, by operand.
     """
 
-    steps: list[PipelineStep] = field(default_factory=list)
-    copies: list[PipelineCopy] = field(default_factory=list)
-    waits: list[PipelineWait] = field(default_factory=list)
+    steps: list[TimelineStep] = field(default_factory=list)
+    copies: list[TimelineCopy] = field(default_factory=list)
+    waits: list[TimelineWait] = field(default_factory=list)
     end: float = 0.0
     waiting: float = 0.0
-    computing: float = 0.0
-    moved: list[float] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
 
 
@@ -110,8 +73,6 @@ class Pipeline:
       operands: those whose blocks are copied, in order.
       steps: of the core in all.
       compute: cycles of a step.
-      bandwidth: bytes per cycle.
-      latency: cycles before the first byte of a copy moves.
       keeps: whether a step's events are kept.
     """
 
@@ -121,21 +82,15 @@ class Pipeline:
         *,
         steps: int,
         compute: float,
-        bandwidth: float,
-        latency: float,
         keeps: Callable[[int], bool],
     ) -> None:
         self._operands = operands
         self._steps = steps
         self._compute = compute
-        self._bandwidth = bandwidth
-        self._latency = latency
         self._keeps = keeps
         self._now = 0.0
         self._free = 0.0  # when the copies started so far have all moved
-        self._fetching: list[PipelineCopy | None] = [None] * len(operands)
-        self._writing: list[PipelineCopy | None] = [None] * len(operands)
-        self._run = PipelineRun(moved=[0.0] * len(operands), counts=[0] * len(operands))
+        self._run = PipelineRun(counts=[0] * len(operands))
 
     def run(self, start: int, stop: int) -> PipelineRun:
         """Run consecutive steps, the pipeline being empty before the first."""
@@ -146,7 +101,7 @@ class Pipeline:
         fetches = [
             self._copy(n, "in", start, blocks[n]) for n, o in enumerate(operands) if _is_ahead(o)
         ]
-        writes: list[PipelineCopy] = []
+        writes: list[TimelineCopy] = []
         for step in range(start, stop):
             begin = self._now
             following = None
@@ -162,60 +117,55 @@ class Pipeline:
                 if following is not None and _is_ahead(operand) and _differs(blocks, following, n)
             ]
             self._await(fetches, step)
-            computes = self._now
             self._now += self._compute
-            run.computing += self._compute
-            if self._keeps(step):
-                run.steps.append(
-                    PipelineStep(step=step, begin=begin, compute=computes, end=self._now)
-                )
             complete = [
-                self._copy(n, "out", step, blocks[n])
+                (n, self._copy(n, "out", step, blocks[n]))
                 for n, operand in enumerate(operands)
                 if operand.direction == "out" and _differs(blocks, following, n)
             ]
-            self._await([c for c in complete if operands[c.operand].buffers < 2], step)
+            self._await([c for n, c in complete if operands[n].buffers < 2], step)
             self._await(writes, step)
-            writes = [c for c in complete if operands[c.operand].buffers > 1]
+            writes = [c for n, c in complete if operands[n].buffers > 1]
+            if step + 1 == self._steps:
+                self._await(writes, step)
+            if self._keeps(step):
+                run.steps.append(TimelineStep(step=step, begin=begin, end=self._now))
             fetches, before = ahead, blocks
             blocks = blocks if following is None else following
-        if stop == self._steps:
-            self._await(writes, stop - 1)
         run.end = self._now
         return run
 
-    def _copy(
-        self, number: int, direction: Literal["in", "out"], step: int, block: Block
-    ) -> PipelineCopy:
+    def _copy(self, number: int, direction: Direction, step: int, block: Block) -> TimelineCopy:
         """Start a copy."""
-        size = self._operands[number].size(block)
-        begin = max(self._now + self._latency, self._free)
-        self._free = begin + size / self._bandwidth
-        copy = PipelineCopy(
-            operand=number,
+        operand = self._operands[number]
+        size = operand.size(block)
+        latency, transfer = (operand.fetch if direction == "in" else operand.write)(size)
+        begin = max(self._now, self._free)
+        self._free = begin + transfer
+        copy = TimelineCopy(
+            lane=operand.lane,
             direction=direction,
             step=step,
             block=block,
             size=size,
             started=self._now,
-            begin=begin,
-            end=self._free,
+            begin=begin + latency,
+            end=begin + latency + transfer,
         )
-        self._run.moved[number] += size
         self._run.counts[number] += 1
         if self._keeps(step):
             self._run.copies.append(copy)
         return copy
 
-    def _await(self, copies: Sequence[PipelineCopy], step: int) -> None:
+    def _await(self, copies: Sequence[TimelineCopy], step: int) -> None:
         """Wait for copies, one after the other."""
         for copy in copies:
             if copy.end <= self._now:
                 continue
             if self._keeps(step):
                 self._run.waits.append(
-                    PipelineWait(
-                        operand=copy.operand,
+                    TimelineWait(
+                        lane=copy.lane,
                         direction=copy.direction,
                         step=step,
                         begin=self._now,

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pallas_debug.profile.figures import Figure
-from pallas_debug.profile.timeline.timeline import Timeline, TimelinePart
+from pallas_debug.profile.timeline.parts import TimelinePart
+from pallas_debug.profile.timeline.timeline import Timeline
 from pallas_debug.render import one_line
 
 MIN_WIDTH = 40
@@ -111,7 +112,7 @@ def _rows(timeline: Timeline, glyphs: StripGlyphs) -> Iterable[tuple[str, list[l
     """Names of rows, and the spans of each in every part."""
     core = [
         [
-            *((s.compute, s.end, glyphs.compute) for s in part.steps),
+            *((begin, end, glyphs.compute) for _, begin, end in part.computing()),
             *((w.begin, w.end, glyphs.wait) for w in part.waits),
         ]
         for part in timeline.parts
@@ -124,7 +125,7 @@ def _rows(timeline: Timeline, glyphs: StripGlyphs) -> Iterable[tuple[str, list[l
                 [
                     (c.begin, c.end, glyphs.fetch if c.direction == "in" else glyphs.write)
                     for c in part.copies
-                    if c.operand == number
+                    if c.lane == number
                 ]
                 for part in timeline.parts
             ],
@@ -151,9 +152,13 @@ def _ruler(part: TimelinePart, width: int) -> str:
     cells = [" "] * width
     free = 0
     span = part.end - part.begin
-    for step in part.steps:
-        label = str(step.step)
-        at = int((step.compute - part.begin) / span * width) if span else 0
+    seen: set[int] = set()
+    for number, begin, _ in part.computing():
+        if number in seen:
+            continue
+        seen.add(number)
+        label = str(number)
+        at = int((begin - part.begin) / span * width) if span else 0
         if at >= free and at + len(label) <= width:
             cells[at : at + len(label)] = label
             free = at + len(label) + 1
@@ -188,11 +193,11 @@ def _legend(glyphs: StripGlyphs) -> str:
 
 
 def _copies(timeline: Timeline) -> str:
-    counts = [
-        f"{_name(lane.name)} {lane.copies} of {lane.size} bytes"
-        for lane in timeline.lanes
-        if not lane.copies.is_known or lane.copies.value
-    ]
+    counts = []
+    for lane in timeline.lanes:
+        if not lane.copies.is_known or lane.copies.value:
+            of = f" of {lane.size} bytes" if lane.size.is_known else ""
+            counts.append(f"{_name(lane.name)} {lane.copies}{of}")
     return f"copies: {', '.join(counts) or 'none'}"
 
 

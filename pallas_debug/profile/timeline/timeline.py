@@ -1,7 +1,8 @@
-"""Timeline of a kernel: what core and copies do over the first and last grid steps.
+"""Timeline of a kernel: what a core and its copies do over the first and last grid steps.
 
-The order is that of libtpu's pipeline (`pipeline.py`), with the blocks that the index maps name.
-Durations are the average cycles of a step, and bytes divided by the bandwidth of HBM.
+The schedule itself is walked through (`walked.py`), copies that the kernel starts included. Where
+its loop is not recognised, or its grid is too long, libtpu's pipeline is simulated (`pipeline.py`)
+with the average cycles of a step.
 """
 
 from __future__ import annotations
@@ -14,20 +15,16 @@ from functools import partial
 from typing import Literal
 
 from pallas_debug.errors import UsageError
-from pallas_debug.model import Kernel
+from pallas_debug.model import SourceLine
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+from pallas_debug.profile.core.copies import CopyModel
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.stats import Profile
-from pallas_debug.profile.timeline.pipeline import (
-    Block,
-    Pipeline,
-    PipelineCopy,
-    PipelineOperand,
-    PipelineRun,
-    PipelineStep,
-    PipelineWait,
-)
+from pallas_debug.profile.timeline.origins import copy_origins, placements
+from pallas_debug.profile.timeline.parts import Block, TimelinePart, part_of
+from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand, PipelineRun
 from pallas_debug.profile.timeline.rates import CopyRates
+from pallas_debug.profile.timeline.walked import CoreSteps, WalkedRun, walked
 
 MAX_SIMULATED = 1 << 15
 """Maximum steps, times operands, that are simulated one by one; of a longer grid, the ends are."""
@@ -35,9 +32,7 @@ MAX_SIMULATED = 1 << 15
 WARM_UP = 16
 """Steps simulated before the last ones of a long grid, until the pipeline is in its rhythm."""
 
-_BOUNDS = re.compile(r"^iteration_bounds: \((?P<sizes>\d{1,9}(?:, ?\d{1,9}){0,31}),?\)$", re.M)
-_WINDOW = re.compile(r"(?P<kind>in|out)put window allocation for operator \w+ (?P<n>\d{1,6})\b")
-_CALL_OPERAND = "inlined_call_operand."
+_BOUNDS = re.compile(r"^iteration_bounds: \((?P<sizes>\d{1,9}(?:, ?\d{1,9}){0,63}),?\)$", re.M)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +40,15 @@ class TimelineLane:
     """An operand in a timeline.
 
     Attributes:
+      kind: `other` for copies of no operand with blocks.
       size: bytes of a whole block, as copied.
       buffers: number of buffers.
-      copies: over all steps of the core; missing if not all were simulated.
+      copies: over all steps of the core.
       note: what is special about it: why nothing is copied, or what was assumed.
     """
 
     name: str
-    kind: Literal["input", "output"]
+    kind: Literal["input", "output", "other"]
     size: Figure
     buffers: int
     copies: Figure
@@ -60,40 +56,21 @@ class TimelineLane:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimelinePart:
-    """Consecutive steps of a timeline, in cycles from its beginning.
-
-    The `operand` of a copy or a wait is the position of its lane.
-
-    Attributes:
-      steps, waits: of these steps.
-      copies: those that take place in this time, also for the steps before and after.
-    """
-
-    start: int
-    stop: int
-    begin: float
-    end: float
-    steps: tuple[PipelineStep, ...]
-    copies: tuple[PipelineCopy, ...]
-    waits: tuple[PipelineWait, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """The pipeline of one core over the first and last steps of a kernel.
+    """The steps of one core from the beginning and the end of a kernel.
 
     Attributes:
       grid: of the whole kernel.
       bounds: of it, what one core runs.
       cores: that share the grid.
       steps: of one core.
-      compute: cycles of a step.
+      compute: average cycles of a step.
       lanes: operands with blocks, in order.
       parts: the first steps, and the last ones if they are apart.
-      cycles: of the core over all its steps, copies and waits included.
+      cycles: of the core over all its steps, waits included.
       stalled: share of them in which the core waits.
       units: average share of each unit's capacity in the bundles of a step.
+      sources: lines of the kernel that start copies, by bundle.
       notes: what was assumed, and what is left out, a sentence each.
     """
 
@@ -110,6 +87,7 @@ class Timeline:
     cycles: Figure
     stalled: Figure
     units: Mapping[str, float]
+    sources: Mapping[int, SourceLine]
     notes: tuple[str, ...]
 
     def point(self, step: int) -> tuple[int, ...]:
@@ -118,85 +96,42 @@ class Timeline:
 
     def microseconds(self, cycles: float) -> float:
         """Convert cycles to microseconds."""
-        return cycles / float(self.rates.clock.value or 1) * 1e6
+        return cycles * self.rates.seconds * 1e6
 
 
 def timeline_of(
-    profile: Profile,
+    profile: Profile | None,
     blocks: BlockMap | None,
     rates: CopyRates,
+    model: CopyModel,
     *,
     first: int,
     last: int,
+    name: str = "the kernel",
 ) -> Timeline:
-    """Run a kernel's pipeline over its grid.
+    """Run a kernel's schedule over its grid.
 
     Args:
+      profile: None if the dump has no schedule.
       blocks: its block map; None if it was not recorded.
       first, last: steps to keep from the beginning and the end.
+      name: of the kernel, for messages.
 
     Raises:
       UsageError: what determines the timeline is not known; the message says what.
     """
-    kernel = profile.kernel
-    name = kernel.name if kernel else "the kernel"
     blocks = _known(blocks, name)
-    compute = step_cycles(profile)
-    for figure, remedy in (
-        (compute, "dump it with `--stages bundles`"),
-        (rates.clock, "pass --clock in MHz"),
-        (rates.bandwidth, "pass --bandwidth in GB/s"),
-    ):
+    if profile is None or not profile.schedule.bundles:
+        raise UsageError(
+            f"{name} has no timeline: there is no schedule of bundles. "
+            "To get one, dump it with `--stages bundles`."
+        )
+    compute = step_cycles(profile, math.prod(core_bounds(profile, blocks.grid)))
+    for figure, remedy in ((rates.clock, "pass --clock in MHz"), (compute, "")):
         if not figure.is_known:
-            raise UsageError(f"{name} has no timeline: {figure.note}. To get one, {remedy}.")
-    bounds = core_bounds(profile, blocks.grid)
-    cores = math.ceil(blocks.points / math.prod(bounds))
-    notes: list[str] = []
-    lanes, moved = _lanes(profile, blocks, bounds, notes)
-    steps = math.prod(bounds)
-    if cores > 1:
-        split = next(d for d, (n, m) in enumerate(zip(blocks.grid, bounds, strict=True)) if n != m)
-        notes.append(
-            f"{cores} cores share the grid along dimension {split}, and the bandwidth of HBM: "
-            "the first core is shown"
-        )
-    bandwidth = float(rates.bandwidth.value or 0) / float(rates.clock.value or 1) / cores
-    if not rates.latency.is_known:
-        notes.append(f"copies start at once: {rates.latency.note}")
-    parts, whole = _simulated(
-        [operand for _, operand in moved],
-        steps=steps,
-        ends=(first, last),
-        compute=float(compute.value or 0),
-        bandwidth=bandwidth,
-        latency=float(rates.latency.value or 0),
-    )
-    renumbered = tuple(_renumbered(part, [lane for lane, _ in moved]) for part in parts)
-    if whole is None:
-        notes.append(
-            f"of {steps:,} steps, the first and the last ones were simulated; the time between "
-            "them is extrapolated from those"
-        )
-    return Timeline(
-        kernel=name,
-        target=profile.compilation.target if profile.compilation else "",
-        grid=blocks.grid,
-        bounds=bounds,
-        cores=cores,
-        steps=steps,
-        compute=compute,
-        rates=rates,
-        lanes=_counted(lanes, [lane for lane, _ in moved], whole),
-        parts=renumbered,
-        cycles=_total(parts, whole),
-        stalled=_stalled(parts, whole),
-        units={
-            use.name: float(use.share.value)
-            for use in profile.stats.units
-            if use.share.value is not None
-        },
-        notes=tuple(notes),
-    )
+            advice = f" To get one, {remedy}." if remedy else ""
+            raise UsageError(f"{name} has no timeline: {figure.note}.{advice}")
+    return _Maker(profile, blocks, rates, model, compute, name).make(first, last)
 
 
 def _known(blocks: BlockMap | None, name: str) -> BlockMap:
@@ -205,44 +140,34 @@ def _known(blocks: BlockMap | None, name: str) -> BlockMap:
             f"{name} has no timeline: the dump does not say which blocks it touches, as an earlier "
             "version of pallas-debug made it. Dump the kernel again."
         )
-    if not blocks.points:
-        raise UsageError(f"{name} has no timeline: its grid has no points.")
     if blocks.unknown is not None:
         raise UsageError(
             f"{name} has no timeline: {blocks.unknown}. A timeline needs a grid with blocks."
         )
+    if not blocks.points:
+        raise UsageError(f"{name} has no timeline: its grid has no points.")
     return blocks
 
 
-def step_cycles(profile: Profile) -> Figure:
-    """Average cycles of a grid step, without waiting for copies."""
+def step_cycles(profile: Profile, steps: int) -> Figure:
+    """Average cycles of a grid step, without waiting for copies.
+
+    Args:
+      steps: of the core.
+    """
     cycles, schedule = profile.cycles, profile.schedule
     if not cycles.executions:
         return missing("there is no schedule of bundles", unit="cycles")
+    inside = range(len(schedule.bundles))
     outer = [loop for loop in schedule.loops if loop.depth == 0]
-    steps = cycles.steps.value
-    if outer and steps != 1:
+    if outer and steps > 1:
         loop = max(outer, key=lambda loop: loop.size)
-        runs = cycles.executions[loop.start]
-        inside = sum(
-            cycles.executions[at] * (1 + schedule.delays[at]) for at in range(loop.start, loop.stop)
-        )
-        if runs:
-            return Figure(
-                value=inside / runs,
-                origin=cycles.compute.origin,
-                unit="cycles",
-                note="average over the grid, of bundles and delays in the loop over its steps",
-            )
-    if not steps:
-        return missing("the number of grid steps is known only at run time", unit="cycles")
-    if not cycles.compute.is_known:
-        return missing(cycles.compute.note, unit="cycles")
+        inside = range(loop.start, loop.stop)
     return Figure(
-        value=float(cycles.compute.value or 0) / steps,
+        value=sum(cycles.executions[at] * (1 + schedule.delays[at]) for at in inside) / steps,
         origin=cycles.compute.origin,
         unit="cycles",
-        note="average over the grid, of bundles that run",
+        note="average over the grid, of bundles and delays",
     )
 
 
@@ -256,66 +181,6 @@ def core_bounds(profile: Profile, grid: tuple[int, ...]) -> tuple[int, ...]:
     return bounds if fits else grid
 
 
-def _in_vmem(profile: Profile) -> dict[tuple[str, int], str]:
-    """Where XLA placed the operands of the call, by kind and number, if not in HBM."""
-    found = {}
-    for bundle in profile.schedule.bundles[:1024]:
-        for instruction in bundle.instructions:
-            if instruction.opcode.startswith(_CALL_OPERAND):
-                space = instruction.opcode.removeprefix(_CALL_OPERAND)
-                window = next(filter(None, map(_WINDOW.match, instruction.remarks)), None)
-                if window is not None and space != "hbm":
-                    found[f"{window['kind']}put", int(window["n"])] = space
-    return found
-
-
-def _lanes(
-    profile: Profile, blocks: BlockMap, bounds: tuple[int, ...], notes: list[str]
-) -> tuple[list[TimelineLane], list[tuple[int, PipelineOperand]]]:
-    """Lanes of all operands, and what the pipeline copies, with the number of its lane."""
-    placed = _in_vmem(profile)
-    numbers = {"input": _first_input(profile.kernel), "output": 0}
-    lanes: list[TimelineLane] = []
-    moved: list[tuple[int, PipelineOperand]] = []
-    for operand in blocks.operands:
-        space = placed.get((operand.kind, numbers[operand.kind]))
-        numbers[operand.kind] += 1
-        size = _block_size(profile, operand)
-        note = ""
-        if not operand.is_pipelined:
-            note = "stays where it is: the kernel copies what it needs, which is not shown"
-            notes.append(
-                f"{operand.name} {note}; the compute of a step includes starting these copies and "
-                "not waiting for them"
-            )
-        elif space is not None:
-            note = f"XLA placed the whole array in {space.upper()}: nothing is copied from HBM"
-        else:
-            if operand.unknown is not None:
-                note = f"another block at every step is assumed: {operand.unknown}"
-                notes.append(f"{operand.name}: {note}")
-            elif operand.tables:
-                note = f"as {', '.join(operand.tables)} was in the first call"
-            moved.append((len(lanes), _pipelined(operand, blocks, bounds, size)))
-        lanes.append(
-            TimelineLane(
-                name=operand.name,
-                kind=operand.kind,
-                size=size,
-                buffers=operand.buffers,
-                copies=missing("not all steps were simulated"),
-                note=note,
-            )
-        )
-    return lanes, moved
-
-
-def _first_input(kernel: Kernel | None) -> int:
-    """Number of the first input among the operands of the call, as the compiler counts them."""
-    scalars = ("dynamic_grid", "scalar_prefetch")
-    return sum(o.kind in scalars for o in kernel.operands) if kernel else 0
-
-
 def _block_size(profile: Profile, operand: OperandBlocks) -> Figure:
     use = profile.memory.of_operand(operand.name)
     if use is not None and use.space == "vmem" and use.size.value and use.buffers:
@@ -327,18 +192,6 @@ def _block_size(profile: Profile, operand: OperandBlocks) -> Figure:
         )
     return Figure(
         value=operand.block_bytes, origin="derived", unit="bytes", note="shape of a block"
-    )
-
-
-def _pipelined(
-    operand: OperandBlocks, blocks: BlockMap, bounds: tuple[int, ...], size: Figure
-) -> PipelineOperand:
-    return PipelineOperand(
-        direction="in" if operand.kind == "input" else "out",
-        buffers=operand.buffers if math.prod(bounds) > 1 else 1,
-        reads_back=operand.reads_back,
-        block=partial(_block, operand, blocks, bounds),
-        size=partial(_size, operand, float(size.value or 0)),
     )
 
 
@@ -361,120 +214,261 @@ def _unravelled(step: int, bounds: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found[::-1])
 
 
-def _simulated(
-    operands: list[PipelineOperand],
-    *,
-    steps: int,
-    ends: tuple[int, int],
-    compute: float,
-    bandwidth: float,
-    latency: float,
-) -> tuple[list[TimelinePart], PipelineRun | None]:
-    """Run the pipeline; the run over all steps is None if there are too many."""
-    first = min(ends[0], steps)
-    last = min(ends[1], steps - first)
+class _Maker:
+    """Makes the timeline of one kernel."""
 
-    def pipeline(start: int, stop: int) -> PipelineRun:
-        return Pipeline(
-            operands,
-            steps=steps,
-            compute=compute,
-            bandwidth=bandwidth,
-            latency=latency,
-            # Copies of the neighbouring steps take place at the same time.
-            keeps=lambda step: step < first + 2 or step >= steps - last - 2,
-        ).run(start, stop)
+    def __init__(
+        self,
+        profile: Profile,
+        blocks: BlockMap,
+        rates: CopyRates,
+        model: CopyModel,
+        compute: Figure,
+        name: str,
+    ) -> None:
+        self._profile = profile
+        self._blocks = blocks
+        self._rates = rates
+        self._model = model
+        self._compute = compute
+        self._name = name
+        self._bounds = core_bounds(profile, blocks.grid)
+        self._steps = math.prod(self._bounds)
+        self._placed = placements(profile.schedule, profile.kernel)
+        self._origins = copy_origins(profile.schedule, profile.kernel)
+        self._notes: list[str] = []
 
-    if steps * max(len(operands), 1) <= MAX_SIMULATED:
-        whole = pipeline(0, steps)
-        if first + last == steps:
-            return [_part(whole, 0, steps, 0.0)], whole
-        found = [_part(whole, 0, first, 0.0)]
-        return [*found, _part(whole, steps - last, steps, 0.0)] if last else found, whole
-    head = pipeline(0, max(first, WARM_UP))
-    found = [_part(head, 0, first, 0.0)]
-    if last:
+    def make(self, first: int, last: int) -> Timeline:
+        first = min(first, self._steps)
+        last = min(last, self._steps - first)
+        cores = math.ceil(self._blocks.points / self._steps)
+        if cores > 1:
+            shared = zip(self._blocks.grid, self._bounds, strict=True)
+            split = next(d for d, (whole, own) in enumerate(shared) if whole != own)
+            self._notes.append(
+                f"{cores} cores share the grid along dimension {split}: the first core is shown, "
+                "as if the others copied nothing"
+            )
+        lanes = [self._lane(n, operand) for n, operand in enumerate(self._blocks.operands)]
+        others = TimelineLane(
+            name="other copies",
+            kind="other",
+            size=missing("they move no blocks", unit="bytes"),
+            buffers=0,
+            copies=missing("not all steps were seen"),
+        )
+        run = self._walked(len(lanes))
+        parts, cycles, stalled = self._parts(run, first, last)
+        shown = (
+            [*lanes, others]
+            if any(c.lane == len(lanes) for p in parts for c in p.copies)
+            else lanes
+        )
+        listing = self._profile.schedule.listing
+        sources = {
+            at: found[0]
+            for at, origin in self._origins.items()
+            if origin.is_own and (found := listing.sources(origin.instruction))
+        }
+        compilation = self._profile.compilation
+        return Timeline(
+            kernel=self._name,
+            target=compilation.target if compilation else "",
+            grid=self._blocks.grid,
+            bounds=self._bounds,
+            cores=cores,
+            steps=self._steps,
+            compute=self._compute,
+            rates=self._rates,
+            lanes=self._counted(shown, run),
+            parts=parts,
+            cycles=cycles,
+            stalled=stalled,
+            units={
+                use.name: float(use.share.value)
+                for use in self._profile.stats.units
+                if use.share.value is not None
+            },
+            sources=sources,
+            notes=tuple(dict.fromkeys(self._notes)),
+        )
+
+    def _lane(self, number: int, operand: OperandBlocks) -> TimelineLane:
+        note = ""
+        if not operand.is_pipelined:
+            note = "the kernel copies what it needs of it"
+        elif number in self._placed:
+            space = self._placed[number].upper()
+            note = f"XLA placed the whole array in {space}: nothing is copied from HBM"
+        elif operand.unknown is not None:
+            note = f"another block at every step is assumed: {operand.unknown}"
+            self._notes.append(f"{operand.name}: {note}")
+        elif operand.tables:
+            note = f"as {', '.join(operand.tables)} was in the first call"
+        return TimelineLane(
+            name=operand.name,
+            kind=operand.kind,
+            size=(
+                _block_size(self._profile, operand)
+                if operand.is_pipelined
+                else missing("the kernel chooses what it copies", unit="bytes")
+            ),
+            buffers=operand.buffers,
+            copies=missing("not all steps were seen"),
+            note=note,
+        )
+
+    def _counted(
+        self, lanes: list[TimelineLane], run: WalkedRun | None
+    ) -> tuple[TimelineLane, ...]:
+        """Lanes with the number of their copies, if all were seen."""
+        counts = run.counts if run is not None else self._simulated_counts
+        if counts is None:
+            return tuple(lanes)
+        note = "over all steps of the core"
+        return tuple(
+            replace(lane, copies=Figure(value=counts.get(n, 0), note=note))
+            for n, lane in enumerate(lanes)
+        )
+
+    @property
+    def _has_own(self) -> bool:
+        """Whether the kernel starts copies itself."""
+        return any(origin.is_own for origin in self._origins.values())
+
+    # The schedule itself.
+
+    def _walked(self, others: int) -> WalkedRun | None:
+        """Walk through the schedule; None if the simulation knows more."""
+        if any(o.tables and o.is_pipelined for o in self._blocks.operands) and not self._has_own:
+            self._notes.append(
+                "blocks depend on scalar prefetch, whose values are in the dump and not in the "
+                "schedule: libtpu's pipeline is simulated, with the average cycles of a step"
+            )
+            return None
+
+        def block(lane: int, step: int) -> Block:
+            return _block(self._blocks.operands[lane], self._blocks, self._bounds, step)
+
+        pipelined = [
+            operand.is_pipelined and number not in self._placed
+            for number, operand in enumerate(self._blocks.operands)
+        ]
+        is_input = [operand.kind == "input" for operand in self._blocks.operands]
+        steps = CoreSteps(
+            count=self._steps,
+            fetches=any(a and b for a, b in zip(pipelined, is_input, strict=True)),
+            is_ahead=[o.kind == "input" and o.buffers > 1 for o in self._blocks.operands],
+            block=block,
+            others=others,
+        )
+        found = walked(self._profile.schedule, self._model, self._origins, steps)
+        if found is None:
+            self._notes.append(
+                "the loop over grid steps was not recognised in the schedule: libtpu's pipeline is "
+                "simulated, with the average cycles of a step"
+            )
+        return found
+
+    def _parts(
+        self, run: WalkedRun | None, first: int, last: int
+    ) -> tuple[tuple[TimelinePart, ...], Figure, Figure]:
+        """The first and last steps, the cycles of all, and the share of waits in them."""
+        if run is None or run.seen < first:
+            return self._simulated(first, last)
+        self._notes += self._profile.cycles.assumptions
+        steps = self._steps
+        events = {"steps": run.steps, "copies": run.copies, "waits": run.waits}
+        note = "walked through the schedule"
+        total = replace(_assumed(run.end, note), unit="cycles")
+        stalled = _assumed(run.waiting / run.end if run.end else None, "of all cycles")
+        if first + last == steps and run.seen == steps:
+            return (part_of(0, steps, **events),), total, stalled  # type: ignore[arg-type]
+        parts = [part_of(0, first, **events)]  # type: ignore[arg-type]
+        if last and run.seen == steps:
+            parts.append(part_of(steps - last, steps, **events))  # type: ignore[arg-type]
+        elif last:
+            self._notes.append(
+                f"of {steps:,} steps, the first {run.seen:,} were walked through; the last ones "
+                "are simulated, with the average cycles of a step"
+            )
+            tail = self._pipeline(steps - last - WARM_UP, steps, first, last)
+            parts.append(_part(tail, steps - last, steps, run.end - tail.end))
+        return tuple(parts), total, stalled
+
+    # The pipeline, simulated.
+
+    _simulated_counts: Mapping[int, int] | None = None
+
+    def _simulated(self, first: int, last: int) -> tuple[tuple[TimelinePart, ...], Figure, Figure]:
+        steps = self._steps
+        if self._has_own:
+            self._notes.append("copies that the kernel starts, and waits for them, are not shown")
+        if steps * max(len(self._blocks.operands), 1) <= MAX_SIMULATED:
+            whole = self._pipeline(0, steps, first, last)
+            self._simulated_counts = dict(enumerate([0] * len(self._blocks.operands))) | dict(
+                zip((o.lane for o in self._moved()), whole.counts, strict=True)
+            )
+            total = replace(_assumed(whole.end, "simulated"), unit="cycles")
+            stalled = _assumed(whole.waiting / whole.end if whole.end else None, "of all cycles")
+            if first + last == steps:
+                return (_part(whole, 0, steps),), total, stalled
+            parts = [_part(whole, 0, first)]
+            return (*parts, *([_part(whole, steps - last, steps)] if last else [])), total, stalled
+        head = self._pipeline(0, max(first, WARM_UP), first, 0)
         start = steps - last - WARM_UP
-        tail = pipeline(start, steps)
-        skipped = start - max(first, WARM_UP)
-        rhythm = (head.end + tail.end) / (max(first, WARM_UP) + steps - start)
-        found.append(_part(tail, steps - last, steps, head.end + skipped * rhythm))
-    return found, None
+        tail = self._pipeline(start, steps, 0, last)
+        simulated = max(first, WARM_UP) + steps - start
+        end = (head.end + tail.end) / simulated * steps
+        parts = [_part(head, 0, first)]
+        if last:
+            parts.append(_part(tail, steps - last, steps, end - tail.end))
+        self._notes.append(
+            f"of {steps:,} steps, the first and the last ones were simulated; the time between "
+            "them is extrapolated from those"
+        )
+        waiting = (head.waiting + tail.waiting) / (head.end + tail.end)
+        note = "extrapolated from the first and last steps"
+        return tuple(parts), replace(_assumed(end, note), unit="cycles"), _assumed(waiting, note)
+
+    def _pipeline(self, start: int, stop: int, first: int, last: int) -> PipelineRun:
+        # Copies of the neighbouring steps take place at the same time.
+        return Pipeline(
+            self._moved(),
+            steps=self._steps,
+            compute=float(self._compute.value or 0),
+            keeps=lambda step: step < first + 2 or step >= self._steps - last - 2,
+        ).run(max(start, 0), stop)
+
+    def _moved(self) -> list[PipelineOperand]:
+        return [
+            self._pipelined(number, operand)
+            for number, operand in enumerate(self._blocks.operands)
+            if operand.is_pipelined and number not in self._placed
+        ]
+
+    def _pipelined(self, lane: int, operand: OperandBlocks) -> PipelineOperand:
+        whole = float(_block_size(self._profile, operand).value or 0)
+        space = "smem" if operand.space == "smem" else "vmem"
+        return PipelineOperand(
+            lane=lane,
+            direction="in" if operand.kind == "input" else "out",
+            buffers=operand.buffers if self._steps > 1 else 1,
+            reads_back=operand.reads_back,
+            block=partial(_block, operand, self._blocks, self._bounds),
+            size=partial(_size, operand, whole),
+            fetch=partial(_time, self._model, f"hbm_to_{space}"),
+            write=partial(_time, self._model, f"{space}_to_hbm"),
+        )
 
 
-def _part(run: PipelineRun, start: int, stop: int, offset: float) -> TimelinePart:
-    """The events of consecutive steps, later by `offset`."""
-    steps = tuple(
-        replace(s, begin=s.begin + offset, compute=s.compute + offset, end=s.end + offset)
-        for s in run.steps
-        if start <= s.step < stop
-    )
-    waits = tuple(
-        replace(w, begin=w.begin + offset, end=w.end + offset)
-        for w in run.waits
-        if start <= w.step < stop
-    )
-    begin = steps[0].begin
-    end = max([*(w.end for w in waits), *(s.end for s in steps)])
-    copies = (
-        replace(c, started=c.started + offset, begin=c.begin + offset, end=c.end + offset)
-        for c in run.copies
-    )
-    return TimelinePart(
-        start=start,
-        stop=stop,
-        begin=begin,
-        end=end,
-        steps=steps,
-        copies=tuple(c for c in copies if c.begin < end and c.end > begin),
-        waits=waits,
-    )
+def _time(model: CopyModel, direction: str, size: float) -> tuple[float, float]:
+    return model.time(direction, math.ceil(size))
 
 
-def _renumbered(part: TimelinePart, lanes: list[int]) -> TimelinePart:
-    """The same with numbers of lanes in place of those of the operands that are copied."""
-    return replace(
-        part,
-        copies=tuple(replace(c, operand=lanes[c.operand]) for c in part.copies),
-        waits=tuple(replace(w, operand=lanes[w.operand]) for w in part.waits),
-    )
+def _assumed(value: float | None, note: str) -> Figure:
+    return Figure(value=value, origin="assumed", note=note)
 
 
-def _counted(
-    lanes: list[TimelineLane], moved: list[int], whole: PipelineRun | None
-) -> tuple[TimelineLane, ...]:
-    """Lanes with the number of their copies."""
-    counts = dict.fromkeys(range(len(lanes)), 0)
-    if whole is not None:
-        counts |= dict(zip(moved, whole.counts, strict=True))
-    note = "over all steps of the core"
-    return tuple(
-        replace(lane, copies=Figure(value=counts[n], note=note))
-        if whole is not None or n not in moved
-        else lane
-        for n, lane in enumerate(lanes)
-    )
-
-
-def _total(parts: list[TimelinePart], whole: PipelineRun | None) -> Figure:
-    note = "copies with the bandwidth and latency given, and the average cycles of a step"
-    if whole is not None:
-        return Figure(value=whole.end, origin="assumed", unit="cycles", note=note)
-    return Figure(
-        value=parts[-1].end,
-        origin="assumed",
-        unit="cycles",
-        note=f"{note}; extrapolated from the first and last steps",
-    )
-
-
-def _stalled(parts: list[TimelinePart], whole: PipelineRun | None) -> Figure:
-    if whole is not None:
-        waiting, total, note = whole.waiting, whole.end, "of all cycles"
-    else:
-        waiting = sum(w.end - w.begin for part in parts for w in part.waits)
-        total = sum(part.end - part.begin for part in parts)
-        note = "of the cycles of the first and last steps"
-    if not total:
-        return missing("there are no cycles")
-    return Figure(value=waiting / total, origin="assumed", note=note)
+def _part(run: PipelineRun, start: int, stop: int, offset: float = 0.0) -> TimelinePart:
+    return part_of(start, stop, steps=run.steps, copies=run.copies, waits=run.waits, offset=offset)

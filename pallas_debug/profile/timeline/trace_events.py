@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from pallas_debug.profile.figures import Figure
-from pallas_debug.profile.timeline.pipeline import PipelineCopy
-from pallas_debug.profile.timeline.timeline import Timeline, TimelinePart
+from pallas_debug.profile.timeline.parts import TimelineCopy, TimelinePart
+from pallas_debug.profile.timeline.timeline import Timeline
 
 CORE, COPIES = 1, 2
 """Process ids: of the core, and of the copies between HBM and its buffers."""
@@ -62,10 +62,14 @@ def trace_events(timeline: Timeline) -> list[dict[str, Any]]:
         *_thread(CORE, STEPS, "compute", 0),
         *_thread(CORE, WAITS, "waits for copies", 1),
     ]
+    used = {(c.lane, c.direction) for part in timeline.parts for c in part.copies}
     for number, lane in enumerate(timeline.lanes):
-        direction = "DMA in" if lane.kind == "input" else "DMA out"
-        name = f"{direction}: {lane.name}" + (f" ({lane.note})" if lane.note else "")
-        named += _thread(COPIES, number + 1, name, number)
+        own = "out" if lane.kind == "output" else "in"
+        for direction in ("in", "out"):
+            if (number, direction) in used or (direction == own and lane.kind != "other"):
+                name = f"DMA {direction}: {lane.name}" + (f" ({lane.note})" if lane.note else "")
+                tid = _thread_of(number, direction)
+                named += _thread(COPIES, tid, name, tid)
     events: list[dict[str, Any]] = []
     for part in timeline.parts:
         events += _part(timeline, part)
@@ -96,28 +100,29 @@ def _thread(pid: int, tid: int, name: str, index: int) -> list[dict[str, Any]]:
 def _part(timeline: Timeline, part: TimelinePart) -> list[dict[str, Any]]:
     at = partial(_at, timeline)
     compute = timeline.compute
+    uses = {name: round(100 * share, 2) for name, share in timeline.units.items()}
     events: list[dict[str, Any]] = []
-    for step in part.steps:
-        point = list(timeline.point(step.step))
+    for step, begin, end in part.computing():
         events.append(
             {
-                "ph": "X", "cat": "compute", "name": f"step {step.step}", "pid": CORE, "tid": STEPS,
-                "ts": at(step.compute), "dur": _length(timeline, step.compute, step.end),
+                "ph": "X", "cat": "compute", "name": f"step {step}", "pid": CORE, "tid": STEPS,
+                "ts": at(begin), "dur": _length(timeline, begin, end),
                 "args": {
-                    "grid point": point, "cycles": step.end - step.compute,
-                    "origin": compute.origin, "note": compute.note,
+                    "grid point": list(timeline.point(step)), "cycles": end - begin,
+                    "origin": compute.origin,
                 },
             }
         )  # fmt: skip
-        if timeline.units:
-            uses = {name: round(100 * share, 2) for name, share in timeline.units.items()}
-            events += [_units(at(step.compute), uses), _units(at(step.end), dict.fromkeys(uses, 0))]
+        if uses:
+            events += [_units(at(begin), uses), _units(at(end), dict.fromkeys(uses, 0))]
     for wait in part.waits:
-        lane = timeline.lanes[wait.operand]
-        what = "fetch" if wait.direction == "in" else "write-back"
+        what = "a copy"
+        if wait.lane is not None and wait.lane < len(timeline.lanes):
+            name = timeline.lanes[wait.lane].name
+            what = f"{'fetch' if wait.direction == 'in' else 'write-back'} of {name}"
         events.append(
             {
-                "ph": "X", "cat": "wait", "name": f"wait for {what} of {lane.name}", "pid": CORE,
+                "ph": "X", "cat": "wait", "name": f"wait for {what}", "pid": CORE,
                 "tid": WAITS, "ts": at(wait.begin), "dur": _length(timeline, wait.begin, wait.end),
                 "args": {
                     "step": wait.step, "cycles": wait.end - wait.begin, "origin": "assumed",
@@ -144,38 +149,56 @@ def _units(ts: float, uses: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _copy(timeline: Timeline, copy: PipelineCopy, number: int) -> list[dict[str, Any]]:
+def _copy(timeline: Timeline, copy: TimelineCopy, number: int) -> list[dict[str, Any]]:
     """The transfer, with arrows from where the core starts it and to the step that uses it."""
     at = partial(_at, timeline)
-    lane = timeline.lanes[copy.operand]
-    what = "fetch" if copy.direction == "in" else "write back"
-    block = "of unknown index" if copy.block is None else f"({', '.join(map(str, copy.block))})"
+    lane = timeline.lanes[copy.lane]
+    mine = {"pid": COPIES, "tid": _thread_of(copy.lane, copy.direction)}
+    source = timeline.sources.get(copy.bundle) if copy.bundle is not None else None
     slice_ = {
-        "ph": "X", "cat": "dma", "name": f"{what} block {block}", "pid": COPIES,
-        "tid": copy.operand + 1, "ts": at(copy.begin),
+        "ph": "X", "cat": "dma", "name": _copy_name(copy), **mine, "ts": at(copy.begin),
         "dur": _length(timeline, copy.begin, copy.end),
         "args": {
             "operand": lane.name,
             "block": None if copy.block is None else list(copy.block),
             "step": copy.step,
-            "bytes": round(copy.size), "bytes origin": lane.size.origin,
+            "bytes": None if copy.size is None else round(copy.size),
+            "bytes origin": "compiler" if copy.bundle is not None else lane.size.origin,
             "started at cycle": copy.started, "cycles": copy.end - copy.begin,
             "duration origin": "assumed", "bandwidth": described(timeline.rates.bandwidth),
+            "started by": f"{source} ({source.function})" if source and source.function
+            else str(source) if source else "the kernel" if copy.is_own else "the pipeline",
         },
     }  # fmt: skip
-    step = next((s for part in timeline.parts for s in part.steps if s.step == copy.step), None)
-    if step is None:
-        return [slice_]
+    spans = [s for part in timeline.parts for s in part.computing() if s[0] == copy.step]
     flow = {"cat": "dma", "name": "block", "id": number}
     core = {"pid": CORE, "tid": STEPS}
-    mine = {"pid": COPIES, "tid": copy.operand + 1}
     if copy.direction == "in":
+        users = [begin for _, begin, _ in spans if begin >= copy.end - 1e-6]
+        if not users or copy.is_own:
+            return [slice_]
         start = {"ph": "s", **flow, **mine, "ts": at(copy.begin)}
-        finish = {"ph": "f", "bp": "e", **flow, **core, "ts": at(max(step.compute, copy.begin))}
+        finish = {"ph": "f", "bp": "e", **flow, **core, "ts": at(users[0])}
     else:
-        start = {"ph": "s", **flow, **core, "ts": at(step.compute)}
+        makers = [begin for _, begin, end in spans if end <= copy.started + 1e-6]
+        if not makers or copy.is_own:
+            return [slice_]
+        start = {"ph": "s", **flow, **core, "ts": at(makers[-1])}
         finish = {"ph": "f", "bp": "e", **flow, **mine, "ts": at(copy.begin)}
     return [slice_, start, finish]
+
+
+def _thread_of(lane: int, direction: str) -> int:
+    return 2 * lane + 1 + (direction == "out")
+
+
+def _copy_name(copy: TimelineCopy) -> str:
+    if copy.is_own:
+        return "copy by the kernel"
+    what = "fetch" if copy.direction == "in" else "write back"
+    if copy.block is None:
+        return f"{what} block of unknown index"
+    return f"{what} block ({', '.join(map(str, copy.block))})"
 
 
 def _gap(timeline: Timeline) -> list[dict[str, Any]]:
