@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from textual import work
 from textual.dom import DOMNode
 
 from pallas_debug.render import plural
-from pallas_debug.stepping.computed import ComputedValues
 from pallas_debug.tui.commands.links import LinkActions
 from pallas_debug.tui.commands.moving import MovingActions
 from pallas_debug.tui.commands.output import OutputActions
@@ -21,6 +21,9 @@ from pallas_debug.tui.model.browser import BEFORE, Browser, Entry
 from pallas_debug.tui.model.state import Spot, spot_of
 from pallas_debug.tui.model.watch import DumpChange, Watch
 from pallas_debug.tui.widgets.lists import ListPane
+
+if TYPE_CHECKING:
+    from pallas_debug.stepping.computed import ComputedValues
 
 PRELOAD_AFTER = 0.5
 """Seconds after the start at which modules are preloaded."""

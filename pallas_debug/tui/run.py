@@ -18,8 +18,6 @@ from pathlib import Path
 from textual.binding import Binding
 
 from pallas_debug.errors import UsageError
-from pallas_debug.stepping import recording
-from pallas_debug.stepping.computed import ComputedValues
 from pallas_debug.store.files import is_file
 from pallas_debug.tui import keys, terminal
 from pallas_debug.tui.app import BrowseApp
@@ -90,6 +88,9 @@ def browse(
     notes = [*filter(None, [problem]), *keymap.notes]
     recorded = None
     if values is not None:
+        from pallas_debug.stepping import recording  # imports numpy, which takes long
+        from pallas_debug.stepping.computed import ComputedValues
+
         recorded = ComputedValues(recording.read(values))
         if not any(kernel_name(e.name) == recorded.kernel for e in browser.entries):
             notes.append(f"{values} is a recording of {recorded.kernel}, which is not here")

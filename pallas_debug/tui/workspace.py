@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from textual import events, getters, on
 from textual.app import ComposeResult
@@ -17,7 +18,6 @@ from textual.widgets import Static
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.normal import NOISE
 from pallas_debug.ir.text import Document
-from pallas_debug.stepping.computed import ComputedValues
 from pallas_debug.tui.keys import Keymap
 from pallas_debug.tui.model.browser import (
     BEFORE,
@@ -40,6 +40,9 @@ from pallas_debug.tui.panes.trail import SourcePane, TrailPane
 from pallas_debug.tui.shell import Prompt, Shell
 from pallas_debug.tui.widgets.find import FindView
 from pallas_debug.tui.widgets.lineview import LineView
+
+if TYPE_CHECKING:
+    from pallas_debug.stepping.computed import ComputedValues  # imports numpy, which takes long
 
 THREE_PANES, TWO_PANES = 120, 72
 """Minimum number of columns for three panes side by side, and for two."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual import on
 
 from pallas_debug.errors import DumpFormatError
-from pallas_debug.stepping.computed import Line, LineValues
 from pallas_debug.tui.keys import action
 from pallas_debug.tui.model.browser import TextPlace
 from pallas_debug.tui.panes.text import TextPane
 from pallas_debug.tui.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pallas_debug.stepping.computed import Line, LineValues
 
 
 class LinkActions(Workspace):
