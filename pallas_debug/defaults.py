@@ -30,6 +30,19 @@ MAX_CACHED_OBJECTS, MAX_CACHED_COPIES = 512 << 20, 128
 OBJECT_STORE_PAUSE = 10.0
 """Seconds for which an object store that did not answer is not asked again."""
 
+DASK_TIMEOUT = 10.0
+"""Seconds to wait for a Dask scheduler, or for a worker of it."""
+
+MAX_SETTINGS = 4096
+"""Maximum number of settings of a sweep."""
+
+SETTING_MARGIN = 5.0
+"""Seconds after the time limit of a setting at which its process is killed, if its compiler was
+not."""
+
+WORKER_EXIT = 10.0
+"""Seconds in which a killed worker process has to be gone."""
+
 COMPILE_TIMEOUT = 120.0
 """Seconds for one compilation."""
 

@@ -51,6 +51,7 @@ BUDGET = {
     "findings": 5,
     "render": 5,
     "report": 30,
+    "sweeps": 30,
 }
 """CPU seconds that a run with `--quarter` may take per folder, on the first Python."""
 

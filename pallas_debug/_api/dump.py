@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pallas_debug import defaults
 from pallas_debug._api.debug import say_problem
-from pallas_debug.bridge.lowering import trace
-from pallas_debug.bridge.walk import prefetch
 from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
-from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
 from pallas_debug.guards import check_function
 from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
-from pallas_debug.session.mapping import map_prefetched
+from pallas_debug.session.dumping import dump_function
 from pallas_debug.store.remote.paths import place
-from pallas_debug.tracebacks import WithoutOurFrames
 
 
 def dump(
@@ -80,35 +75,7 @@ def dump(
         switches=switch_names.parse(switches),
         stages=stage_names.parse(stages).names,
     )
-    with WithoutOurFrames(), Session(options) as session:
-        session.start_compiler()
-        for target in session.targets:
-            with session.collecting() as captures:
-                asked = trace.lower_for_kernels(function, args, kwargs, target)
-            # Tracing for another chip may produce other kernels.
-            session.request(captures, (target,) if asked else session.targets)
-            tables = partial(prefetch.tables, function, args, kwargs, target)
-            map_prefetched(session.store, captures, tables, session.report)
-            if not asked:
-                break
-        name = getattr(function, "__qualname__", repr(function))
-        session.record_run(f"{getattr(function, '__module__', 'function')}.{name}")
-        session.wait(None if tick is None else lambda: tick(session))
-    for problem in session.problems:
-        if session.uncaptured or not _is_spared(session, problem):
-            raise problem
-        say_problem(problem)  # every kernel was compiled nevertheless
-    if not session.dumps:
-        raise UsageError(
-            f"{name} calls no Pallas kernel with these arguments: nothing to dump. "
-            "Does it take another path for them, or off a TPU?"
-        )
-    return tuple(session.dumps)
-
-
-def _is_spared(session: Session, problem: PallasDebugError) -> bool:
-    """Return whether a problem is a bug, ours or a plugin's, that affected no kernel's files."""
-    if isinstance(problem, InternalError):
-        lost = {str(known) for known in session.lost.values()}
-        return problem.boundary != "store" and str(problem) not in lost
-    return isinstance(problem, PluginError)
+    dumped = dump_function(function, args, kwargs, options, tick=tick)
+    for problem in dumped.spared:  # every kernel was compiled nevertheless
+        say_problem(problem)
+    return dumped.dumps

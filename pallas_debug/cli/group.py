@@ -11,6 +11,7 @@ from pallas_debug._version import __version__
 COMMANDS: dict[str, str] = {
     "dump": "Compile the kernels of a script, module or function for TPU targets.",
     "verify": "Report whether kernels work, on which chips, and if not, why.",
+    "sweep": "Compile a grid of settings of a function, and rank them.",
     "step": "Step through a kernel, forwards and backwards.",
     "ls": "List dumped kernels, or the passes of one.",
     "show": "Print a stage or pass of a dumped kernel.",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pallas_debug.model import Compilation, Dump, Failure, Finding, Kernel, Target
 from pallas_debug.profile.changes.comparison import FigureChange, LineChange
 from pallas_debug.profile.timeline.timeline import Timeline
+from pallas_debug.sweeps.result import SettingResult
 from pallas_debug.verdict.result import Outcome, Suppressed
 
 
@@ -49,6 +50,30 @@ class VerifyDocument:
     notes: tuple[str, ...]
     versions: dict[str, str]
     reference: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepDocument:
+    """Output of `sweep --json`.
+
+    Attributes:
+      ok: whether every setting was tried, and one compiled for each target.
+      name: of the function.
+      results: by target, best first; settings that did not compile come last.
+      unfinished: settings without a result, because the sweep was stopped.
+      problems: what went wrong outside the settings.
+      seconds: from start to end.
+      verdict: of the best setting with `--check`, as `verify --json` prints it; else null.
+    """
+
+    ok: bool
+    name: str
+    targets: tuple[str, ...]
+    results: tuple[SettingResult, ...]
+    unfinished: tuple[dict[str, str], ...]
+    problems: tuple[str, ...]
+    seconds: float
+    verdict: VerifyDocument | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -458,6 +483,7 @@ DOCUMENTS: dict[str, type] = {
     "ls": LsDocument,
     "show": ShowDocument,
     "source": SourceDocument,
+    "sweep": SweepDocument,
     "targets": TargetsDocument,
     "timeline": TimelineDocument,
     "verify": VerifyDocument,

@@ -212,7 +212,9 @@ class Queue:
             with self._claimed(captured, target, key):
                 compilation = self._found(kernel, target, key)
                 kept = stage_names.of(compilation) if compilation else stage_names.NONE
-                if compilation is None or not kept.covers(self._stages):
+                # A kernel that jax refuses to lower has no stages to add.
+                is_lowered = not (compilation and _is_refused(compilation))
+                if compilation is None or (is_lowered and not kept.covers(self._stages)):
                     # Stages kept earlier are kept: the folder is replaced as a whole.
                     self._compile_now(captured, target, key, kept | self._stages)
                 else:
@@ -282,3 +284,7 @@ class Queue:
         made = {"kernel": kernel, "compilation": compilation, "files": files}
         for problem in notify(self._plugins, hook, **made):
             self._report(problem)
+
+
+def _is_refused(compilation: Compilation) -> bool:
+    return compilation.failure is not None and compilation.failure.stage == "lowering"

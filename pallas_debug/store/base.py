@@ -109,6 +109,10 @@ class DumpStore(abc.ABC):
     def put_run(self, record: RunRecord) -> Path:
         """Write the record of a test or script under `runs/<run>/`."""
 
+    @abc.abstractmethod
+    def put_document(self, name: str, content: bytes) -> Path:
+        """Write a file by its path below the directory, replacing it in one step."""
+
 
 def open_store(where: str | Path, *, waiting: locks.Waiting | None = None) -> DumpStore:
     """Open a dump directory for writing, creating it if needed.

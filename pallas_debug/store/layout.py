@@ -4,6 +4,7 @@ dumps/<kernel>-<8 hex>/               KERNEL, JAXPR, SOURCE, PROGRAM, BLOCKS
 dumps/<kernel>-<8 hex>/<target>/      COMPILATION, STABLEHLO, MOSAIC, LOG
 dumps/<kernel>-<8 hex>/<target>/      PASSES/NN-name.mlir, LLO/NN-name.txt, SCHEDULE/…
 dumps/RUNS/<run>/<test or script>.json
+dumps/SWEEPS/<sweep>/<setting>.json
 dumps/TMP, dumps/LOCKS                what writers need while they run
 """
 
@@ -49,6 +50,12 @@ the user's asks for them, and its estimate of cycles, which is a stage of its ow
 
 RUNS = "runs"
 """Folder for the records of what tests and scripts used."""
+
+SWEEPS = "sweeps"
+"""Folder for the results of sweeps: a folder for each sweep, a file for each setting."""
+
+NO_KERNELS = frozenset({RUNS, SWEEPS})
+"""Folders that are not those of kernels."""
 
 RAW_TARGET = "raw"
 """Target name for raw dumps, whose files do not say for which chip they were made."""

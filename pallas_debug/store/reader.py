@@ -16,7 +16,7 @@ from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsErro
 from pallas_debug.model import Compilation, Failure, Kernel, Pass, RunRecord
 from pallas_debug.render import one_line
 from pallas_debug.store import files, raw, schema, texts
-from pallas_debug.store.layout import DOCUMENT, KERNEL, MANIFESTS, RAW_TARGET, RUNS
+from pallas_debug.store.layout import DOCUMENT, KERNEL, MANIFESTS, NO_KERNELS, RAW_TARGET, RUNS
 from pallas_debug.store.remote.paths import is_local, place
 from pallas_debug.store.stored import (
     StoredCompilation,
@@ -186,7 +186,7 @@ def _scanned(root: Path) -> tuple[list[str], list[str]]:
     for name, is_folder in files.listed(root, root):
         if not is_folder:
             names.append(name)
-        elif name != RUNS and not name.startswith("."):
+        elif name not in NO_KERNELS and not name.startswith("."):
             folders.append(name)
     return sorted(folders), names
 

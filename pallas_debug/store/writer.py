@@ -175,6 +175,12 @@ class Store(DumpStore):
             self._replace_file(path, schema.encode(record))
         return path
 
+    def put_document(self, name: str, content: bytes) -> Path:
+        path = self.root / name
+        with self._explaining():
+            self._replace_file(path, content)
+        return path
+
     # Publishing: a folder appears, or replaces another, in one step.
 
     def _publish(

@@ -33,6 +33,13 @@ def shift(x):
         in_specs=[pl.BlockSpec((16, 128), lambda i: (0, 0))],
         out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
     )(x)
+
+def copied(x, *, rows=8):
+    def copy(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+    spec = pl.BlockSpec((rows, 128), lambda i: (i, 0))
+    grid = (x.shape[0] // rows,)
+    return pl.pallas_call(copy, out_shape=x, grid=grid, in_specs=[spec], out_specs=spec)(x)
 """
 
 LINES: dict[str, list[list[Any]]] = {
@@ -45,6 +52,7 @@ LINES: dict[str, list[list[Any]]] = {
     "ls": [[NEW], [OLD, "-t", "v6e"], ["failed"]],
     "show": [[NEW], [NEW, "mosaic"], [NEW, "source"]],
     "source": [[NEW], [NEW, "--line", "9"], [NEW, "--pass", "jaxpr"]],
+    "sweep": [["rows:copied", "--arg", "f32[16,128]", "--over", "rows=8,5", "--jobs", "1"]],
     "targets": [[]],
     "timeline": [["scheduled"]],
     "verify": [["rows:shift", "--arg", "f32[16,128]", "--target=v5e"]],

@@ -202,6 +202,11 @@ def test_manifest_is_written_last_and_removed_first(
     assert done[0] == "remove compilation.json"
     assert done[-1] == "write compilation.json"
     done.clear()
+    store.put_compilation(kernel, replace(made, stages=("bundles",)), files)
+    assert done[-1] == "write compilation.json"  # with a stage more
+    done.clear()
+    store.put_compilation(kernel, made, files)
+    assert done == []
     store.put_compilation(kernel, *compiled(key="c" * 64))
     assert done[-1] == "remove more.txt"  # of the previous compilation
     assert "add-01234567/v5e/llo/more.txt" not in _objects(memory)

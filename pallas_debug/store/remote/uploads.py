@@ -4,7 +4,7 @@ An object store has neither renames nor locks. Each object appears whole, though
 named by the content of their kernel, so writers of the same kernel write the same:
 
 - A folder's manifest is written last and removed first: without it there is no compilation.
-- A complete compilation under the same key is left as it is.
+- A complete compilation under the same key is left as it is, unless stages are added to it.
 - After writing, the folder is listed. If another writer has mixed its files with ours, which takes
   other compiler options at the same moment, ours are written again. A reader of a mixture finds
   sizes that differ from the manifest's, and the next run compiles again.
@@ -88,7 +88,8 @@ class ObjectStore(DumpStore):
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Content]
     ) -> Path:
         folder = self._folder(kernel) / layout.target_folder(compilation.target)
-        if self._complete(kernel, folder, compilation.key) is None:
+        found = self._complete(kernel, folder, compilation.key)
+        if found is None or not set(compilation.stages) <= set(found.stages):
             content = {
                 name: data if isinstance(data, bytes) else data.read_bytes()
                 for name, data in files.items()
@@ -114,6 +115,11 @@ class ObjectStore(DumpStore):
         folder = self.root / layout.RUNS / layout.clean(record.run)
         path = folder / layout.run_file(record.name)
         objects.write({path: schema.encode(record)})
+        return path
+
+    def put_document(self, name: str, content: bytes) -> Path:
+        path = self.root / name
+        objects.write({path: content})
         return path
 
     def _folder(self, kernel: Kernel) -> ObjectPath:

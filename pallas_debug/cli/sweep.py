@@ -1,0 +1,290 @@
+"""`pallas-debug sweep`: compile a grid of settings of a function, and rank them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallas_debug import defaults
+from pallas_debug.cli import options as shared
+from pallas_debug.cli import output, programs
+from pallas_debug.cli.exits import Exit
+from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from pallas_debug.sweeps.result import SettingResult, SweepResult
+    from pallas_debug.verdict import Verdict
+
+_OVER = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<values>.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(shared.ProgramOptions):
+    over: tuple[str, ...]
+    directory: Path
+    switches: tuple[str, ...]
+    executor: str | None
+    check: bool
+
+
+@click.option(
+    "--over",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="A keyword argument and its values, as in block_q=128,256,512; once per argument. Values "
+    "are written as for --arg.",
+)
+@shared.directory(
+    "directory",
+    "The dump directory, which also keeps the results: an interrupted sweep continues.",
+    Path(defaults.DIRECTORY),
+)
+@shared.targets(defaults.TARGETS)
+@shared.args
+@shared.inputs
+@shared.spec
+@click.option(
+    "--switch",
+    "switches",
+    multiple=True,
+    metavar="NAME",
+    help="Switches for each compilation, as for `dump`.",
+)
+@click.option(
+    "--executor",
+    metavar="dask:ADDRESS",
+    help="Run the settings on the workers of a Dask cluster, by the address of its scheduler, "
+    "instead of on processes of this machine.",
+)
+@click.option("--check", is_flag=True, help="Verify the best setting, as `verify` does.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=defaults.COMPILE_TIMEOUT,
+    show_default=True,
+    help="Maximum seconds for one setting.",
+)
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Worker processes; 0: one per core, up to four.",
+)
+@shared.as_json
+@click.argument("what")
+def run(options: SweepOptions) -> int:
+    """Compile the kernels of a function for every combination of settings, and rank them.
+
+    \b
+    pallas-debug sweep package.module:function --over block_q=128,256 --over block_k=128,256 \\
+        --arg 'bf16[1,8,2048,128]' --arg 'bf16[1,8,2048,128]' --arg 'bf16[1,8,2048,128]'
+    pallas-debug sweep pallas_debug_kernels:flash_attention --over block_k=64,128,256
+
+    The table is sorted by the estimate of cycles, best first; settings that do not compile come
+    last, with the reason. Nothing is run, unless --check verifies the winner.
+
+    Results are kept in the dump directory: the same sweep again continues where it was stopped, and
+    compiles only what has changed. The directory may be on an object store.
+
+    The exit code is 1 if no setting compiled for a target or --check found something, and 3 if a
+    setting has no result because of the machine.
+    """
+    named = programs.named_function(options.what)
+    if named is None:
+        raise UsageError(
+            f"a sweep takes a function, as package.module:function or file.py:function, and not "
+            f"{options.what!r}: it changes the function's arguments"
+        )
+    function = _imported(*named)
+    over = _over(options.over)
+    positional, keyword = programs.function_arguments(function, options)
+    first = {name: values[0] for name, values in over.items()}
+    programs.check_call(options.what, function, positional, keyword | first)
+    found = _swept(function, over, positional, keyword, options)
+    verdict = _checked(function, over, found, options) if options.check else None
+    if options.as_json:
+        document = {name: value for name, value in vars(found).items() if name != "is_stopped"}
+        judged = None if verdict is None else {"ok": verdict.ok, **vars(verdict)}
+        output.print_json("sweep", {"ok": found.ok, **document, "verdict": judged})
+    else:
+        _print(found, options)
+        if verdict is not None:
+            click.echo(output.visible(str(verdict)))
+    return _exit_code(found, verdict)
+
+
+command = shared.make(
+    "sweep",
+    lambda **given: SweepOptions(rest=(), module=False, **given),
+    run,
+    needs_jax=True,
+)
+
+
+def _imported(module: str, name: str) -> Callable[..., Any]:
+    try:
+        return programs.import_function(module, name)
+    except PallasDebugError:
+        raise
+    except Exception as error:
+        programs.print_their_traceback(error)
+        raise ProgramFailed(
+            f"{module} raised {type(error).__name__} as it was imported: {error}"
+        ) from error
+
+
+def _over(given: Sequence[str]) -> dict[str, list[Any]]:
+    """Parse the `--over` options.
+
+    Raises:
+      UsageError: one is not of the form NAME=VALUES, or repeats a name.
+    """
+    from pallas_debug import inputs
+
+    found: dict[str, list[Any]] = {}
+    for text in given:
+        match = _OVER.fullmatch(text)
+        if match is None:
+            raise UsageError(f"--over {text!r} is not of the form NAME=VALUE,VALUE,…")
+        name = match["name"]
+        if name in found:
+            raise UsageError(f"--over {name} was given twice; write all its values in one list")
+        try:
+            _, values = inputs.parse((f"{name}=[{match['values']}]",), values=False)
+        except UsageError as error:
+            raise UsageError(f"--over {text!r}: {error}") from error
+        found[name] = list(values[name])
+    return found
+
+
+def _swept(
+    function: Callable[..., Any],
+    over: dict[str, list[Any]],
+    positional: list[Any],
+    keyword: dict[str, Any],
+    options: SweepOptions,
+) -> SweepResult:
+    from pallas_debug.sweeps.run import sweep
+
+    done, count = [0], [0]
+    with (
+        _executor(options) as executor,
+        output.progress(lambda: count[0], lambda: count[0] - done[0]) as tick,
+    ):
+
+        def progress(finished: int, of: int) -> None:
+            done[0], count[0] = finished, of
+            tick()
+
+        return sweep(
+            function,
+            over=over,
+            args=positional,
+            kwargs=keyword,
+            targets=",".join(options.targets),
+            to=options.directory,
+            executor=executor,
+            jobs=options.jobs,
+            timeout=options.timeout,
+            switches=options.switches,
+            progress=progress,
+        )
+
+
+@contextlib.contextmanager
+def _executor(options: SweepOptions) -> Iterator[Executor | None]:
+    if options.executor is None:
+        yield None
+        return
+    if options.jobs:
+        raise UsageError("--jobs is the number of local processes: not with --executor")
+    from pallas_debug.sweeps.dask import executor_of
+
+    executor = executor_of(options.executor)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False)
+
+
+def _checked(
+    function: Callable[..., Any],
+    over: dict[str, list[Any]],
+    found: SweepResult,
+    options: SweepOptions,
+) -> Verdict | None:
+    """Verify the best setting of the first target; None if there is none."""
+    best = found.best()
+    if best is None or found.is_stopped:
+        return None
+    from pallas_debug.sweeps.grid import settings
+    from pallas_debug.verdict import verify
+
+    winner = next(one for one in settings(over) if one.texts == dict(best.setting))
+    args, kwargs = programs.function_arguments(function, options, values=True)
+    if not options.as_json:
+        output.say(f"verifying {best.label}")
+    return verify(
+        function, *args, targets=best.target, timeout=options.timeout, **{**kwargs, **winner.values}
+    )
+
+
+def _print(found: SweepResult, options: SweepOptions) -> None:
+    from pallas_debug.sweeps.result import columns, row
+
+    output.print_table(columns(found.results), [row(result) for result in found.results])
+    for problem in found.problems:
+        output.say(problem)
+    for target in found.targets:
+        best = found.best(target)
+        output.say(_best(best, found, target) if best else f"no setting compiled for {target}")
+    if found.unfinished:
+        stopped = "stopped: " if found.is_stopped else ""
+        output.say(
+            f"{stopped}{len(found.unfinished)} of {_count(found)} settings have no result; run the "
+            "same command again to continue"
+        )
+        return
+    again = found.undecided
+    if again:
+        output.say(
+            f"{len({r.label for r in again})} of {_count(found)} settings failed for reasons that "
+            "may not be theirs; the same command tries them again"
+        )
+    best = found.best()
+    if best is not None and best.kernels:
+        words = ["pallas-debug", "show", f"{options.directory}/{best.kernels[0]}"]
+        output.say(f"next: {shlex.join(words)}")
+
+
+def _count(found: SweepResult) -> int:
+    tried = {result.label for result in found.results}
+    return len(tried) + len(found.unfinished)
+
+
+def _best(best: SettingResult, found: SweepResult, target: str) -> str:
+    of_target = [r for r in found.results if r.target == target and r.ok]
+    cycles = [r.cycles.value for r in of_target if r.cycles.value]
+    ratio = f", {max(cycles) / min(cycles):.2f} times fewer than the worst" if cycles else ""
+    return f"best for {target}: {best.label}: {best.cycles} cycles{ratio}"
+
+
+def _exit_code(found: SweepResult, verdict: Verdict | None) -> Exit:
+    if found.is_stopped:
+        return Exit.INTERRUPTED
+    if any(found.best(target) is None for target in found.targets):
+        return Exit.CANNOT_RUN if found.unfinished or found.undecided else Exit.FAILED
+    if verdict is not None and verdict.counted:
+        return Exit.FAILED
+    is_judged = verdict is None or verdict.ok
+    return Exit.OK if found.ok and is_judged else Exit.CANNOT_RUN

@@ -1,0 +1,77 @@
+"""Compilation of the kernels that a function would call, without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pallas_debug.bridge.lowering import trace
+from pallas_debug.bridge.walk import prefetch
+from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
+from pallas_debug.model import Dump
+from pallas_debug.session.mapping import map_prefetched
+from pallas_debug.session.options import Options
+from pallas_debug.session.session import Session
+from pallas_debug.tracebacks import WithoutOurFrames
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dumped:
+    """Kernels of a function.
+
+    Attributes:
+      dumps: in the order of their first lowering.
+      spared: bugs, ours or a plugin's, that affected no kernel's files.
+    """
+
+    dumps: tuple[Dump, ...]
+    spared: tuple[PallasDebugError, ...]
+
+
+def dump_function(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Options,
+    *plugins: object,
+    tick: Callable[[Session], None] | None = None,
+) -> Dumped:
+    """Trace a function with abstract arguments and compile its kernels; see `pallas_debug.dump`.
+
+    Args:
+      plugins: subscribers to the session's events.
+      tick: called about ten times a second while compilations run.
+    """
+    with WithoutOurFrames(), Session(options, *plugins) as session:
+        session.start_compiler()
+        for target in session.targets:
+            with session.collecting() as captures:
+                asked = trace.lower_for_kernels(function, args, kwargs, target)
+            # Tracing for another chip may produce other kernels.
+            session.request(captures, (target,) if asked else session.targets)
+            tables = partial(prefetch.tables, function, args, kwargs, target)
+            map_prefetched(session.store, captures, tables, session.report)
+            if not asked:
+                break
+        name = getattr(function, "__qualname__", repr(function))
+        session.record_run(f"{getattr(function, '__module__', 'function')}.{name}")
+        session.wait(None if tick is None else lambda: tick(session))
+    for problem in session.problems:
+        if session.uncaptured or not _is_spared(session, problem):
+            raise problem
+    if not session.dumps:
+        raise UsageError(
+            f"{name} calls no Pallas kernel with these arguments: nothing to dump. "
+            "Does it take another path for them, or off a TPU?"
+        )
+    return Dumped(dumps=tuple(session.dumps), spared=tuple(session.problems))
+
+
+def _is_spared(session: Session, problem: PallasDebugError) -> bool:
+    """Return whether a problem is a bug, ours or a plugin's, that affected no kernel's files."""
+    if isinstance(problem, InternalError):
+        lost = {str(known) for known in session.lost.values()}
+        return problem.boundary != "store" and str(problem) not in lost
+    return isinstance(problem, PluginError)

@@ -1,0 +1,104 @@
+"""Workers of a Dask cluster as an executor, which says when the cluster has gone."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import importlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pallas_debug import defaults
+from pallas_debug.errors import CannotRunError
+
+INSTALL = "pip install 'pallas-debug[dask]'"
+
+
+class DaskWorkers(concurrent.futures.Executor):
+    """A running Dask cluster; use as a context manager.
+
+    Args:
+      address: of its scheduler, such as `tcp://host:8786`.
+
+    Raises:
+      CannotRunError: the extra is missing, or no scheduler answers.
+    """
+
+    def __init__(self, address: str) -> None:
+        try:
+            distributed: Any = importlib.import_module("distributed")
+        except ImportError as error:
+            raise CannotRunError(
+                f"a sweep on Dask needs the package distributed, which is not installed: {INSTALL}"
+            ) from error
+        self._address = address
+        try:
+            self._client: Any = distributed.Client(
+                address, timeout=defaults.DASK_TIMEOUT, set_as_default=False
+            )
+        except (OSError, TimeoutError, ValueError, TypeError) as error:
+            said = str(error) or "no answer"
+            raise CannotRunError(
+                f"no Dask scheduler answers at {address} ({type(error).__name__}: {said}). Start "
+                "one with `dask scheduler`, and workers with `dask worker ADDRESS --nthreads 1`, "
+                "or check the address"
+            ) from error
+        self._executor = self._client.get_executor(pure=False, retries=0)
+        self._alone_since: float | None = None
+
+    def submit(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> concurrent.futures.Future[Any]:
+        submitted: concurrent.futures.Future[Any] = self._executor.submit(fn, *args, **kwargs)
+        return submitted
+
+    def problem(self) -> str | None:
+        """Return why no more results will come, or None while the cluster is there."""
+        now = time.monotonic()
+        is_connected = self._client.status == "running"
+        if is_connected and self._num_workers() > 0:
+            self._alone_since = None
+            return None
+        self._alone_since = now if self._alone_since is None else self._alone_since
+        if now - self._alone_since < defaults.DASK_TIMEOUT:
+            return None
+        if is_connected:
+            return (
+                f"the Dask scheduler at {self._address} has had no worker for "
+                f"{defaults.DASK_TIMEOUT:.0f} s. Start one with `dask worker {self._address} "
+                "--nthreads 1`, then run the same sweep again: it continues"
+            )
+        return (
+            f"the Dask scheduler at {self._address} has gone: the connection is "
+            f"{self._client.status} for {defaults.DASK_TIMEOUT:.0f} s. Start it again, then run "
+            "the same sweep again: it continues"
+        )
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Leave the cluster, which goes on without this client."""
+        with contextlib.suppress(Exception):  # the scheduler may be gone
+            self._client.close(timeout=defaults.DASK_TIMEOUT if wait else 0)
+
+    def _num_workers(self) -> int:
+        with contextlib.suppress(Exception):  # it is just losing the connection
+            return len(self._client.scheduler_info(n_workers=-1)["workers"])
+        return 0
+
+
+def executor_of(text: str) -> DaskWorkers:
+    """Return the executor that `--executor` names.
+
+    Raises:
+      UsageError: it is none.
+      CannotRunError: it cannot be used here.
+    """
+    from pallas_debug.errors import UsageError
+
+    kind, _, address = text.partition(":")
+    if kind != "dask" or not address:
+        raise UsageError(
+            f"--executor {text!r} is none: write dask:ADDRESS, with the address of a running "
+            "scheduler, such as dask:tcp://host:8786"
+        )
+    return DaskWorkers(address)

@@ -1,0 +1,93 @@
+"""Results of a sweep in the dump directory, a file for each setting, by which it continues.
+
+A result is used again only if its compilations have the same keys, which stand for the kernels, the
+compiler's options and the versions; a worker computes them by tracing. What is unreadable is run
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError
+from pallas_debug.store import files, layout
+from pallas_debug.store.base import DumpStore
+from pallas_debug.store.remote.paths import is_local
+from pallas_debug.sweeps.grid import Setting, fingerprint
+from pallas_debug.sweeps.task import KnownResult
+
+_KIND, _SCHEMA = "setting", 1
+_MAX_RECORD = 1 << 20
+
+_TOKEN = "token-"
+
+
+class Journal:
+    """The results of one sweep.
+
+    Args:
+      store: the dump directory.
+      identity: what makes two sweeps the same: function, arguments and options.
+    """
+
+    def __init__(self, store: DumpStore, identity: Mapping[str, Any]) -> None:
+        self._store = store
+        self.folder = f"{layout.SWEEPS}/{fingerprint(identity)[:16]}"
+
+    def known(self, setting: Setting) -> dict[str, KnownResult]:
+        """Return what earlier runs found for a setting, by target."""
+        path = self._store.root / self._file(setting)
+        try:
+            data = files.read(path, self._store.root, _MAX_RECORD)
+            document: Any = msgspec.json.decode(data)
+            head = (document.get("tool"), document.get("kind"), document.get("schema"))
+            if head != ("pallas-debug", _KIND, _SCHEMA):
+                return {}
+            found = msgspec.convert(document.get("results"), list[KnownResult])
+        except (OSError, DumpFormatError, DumpDirectoryError):
+            return {}
+        except (msgspec.MsgspecError, AttributeError, RecursionError, ValueError):
+            return {}
+        return {k.result.target: k for k in found if k.result.setting == setting.texts and k.keys}
+
+    def read(self, wanted: list[Setting]) -> list[dict[str, KnownResult]]:
+        """Return what is known of several settings, in their order."""
+        folder = self._store.root / self.folder
+        with contextlib.ExitStack() as stack:
+            if not is_local(folder):
+                try:
+                    names = [self._file(setting).rpartition("/")[2] for setting in wanted]
+                    stack.enter_context(files.snapshot(folder, names))
+                except DumpDirectoryError:  # there is none yet
+                    return [{} for _ in wanted]
+            return [self.known(setting) for setting in wanted]
+
+    def put(self, setting: Setting, results: tuple[KnownResult, ...]) -> None:
+        """Keep the results of a setting, except those that may differ next time."""
+        lasting = [k for k in results if k.result.failure is None or k.result.failure.is_final]
+        head = {"tool": "pallas-debug", "kind": _KIND, "schema": _SCHEMA}
+        document = head | {"results": msgspec.to_builtins(lasting)}
+        text = json.dumps(document, ensure_ascii=False, indent=1)
+        self._store.put_document(self._file(setting), text.encode(errors="replace"))
+
+    @contextlib.contextmanager
+    def token(self) -> Iterator[str]:
+        """Name of a file that exists within the block, to recognise the directory elsewhere."""
+        name = f"{self.folder}/{_TOKEN}{secrets.token_hex(8)}"
+        if not is_local(self._store.root):
+            yield name  # every worker that reaches the store sees the same one
+            return
+        path = self._store.put_document(name, b"")
+        try:
+            yield name
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _file(self, setting: Setting) -> str:
+        return f"{self.folder}/{fingerprint(setting.texts)[:16]}{layout.DOCUMENT}"

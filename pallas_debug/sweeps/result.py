@@ -1,0 +1,169 @@
+"""Outcome of a sweep: figures of each setting, or why it has none, best setting first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pallas_debug.profile.figures import Figure, missing, shown
+
+FailedAt = Literal["tracing", "lowering", "compile", "crash", "timeout", "setup", "worker"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingFailure:
+    """Why a setting has no figures.
+
+    Attributes:
+      stage: `tracing` (the function raised), `worker` (the process that had it died), else that of
+        the kernel's failure.
+      type: the exception's class, or what ended the process.
+      message: its first line.
+      kernel: the kernel that did not compile, if it is about one.
+      cause, advice: of the explanation; empty if there is none.
+    """
+
+    stage: FailedAt
+    type: str
+    message: str
+    kernel: str | None = None
+    cause: str = ""
+    advice: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether running the same again would fail in the same way."""
+        return self.stage in ("tracing", "lowering", "compile")
+
+    def __str__(self) -> str:
+        place = f"{self.kernel}: " if self.kernel else ""
+        why = "; ".join(filter(None, (self.cause, self.advice)))
+        return f"{place}{self.message}" + (f" ({why})" if why else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingResult:
+    """A setting on a target: totals over the kernels that the function calls.
+
+    Attributes:
+      setting: values of the swept arguments, as texts.
+      kernels: names of the kernels' folders in the dump directory.
+      cycles: our estimate; `compiler_cycles` is libtpu's own.
+      vmem: of the kernel that needs most.
+      failure: why there are no figures; None if there are.
+      seconds: that the worker took; None if it did not finish.
+      is_cached: whether an earlier run had compiled everything.
+    """
+
+    setting: Mapping[str, str]
+    target: str
+    kernels: tuple[str, ...] = ()
+    cycles: Figure = field(default_factory=lambda: missing("not compiled", unit="cycles"))
+    compiler_cycles: Figure = field(default_factory=lambda: missing("not compiled", unit="cycles"))
+    bundles: Figure = field(default_factory=lambda: missing("not compiled"))
+    spills: Figure = field(default_factory=lambda: missing("not compiled"))
+    fills: Figure = field(default_factory=lambda: missing("not compiled"))
+    vmem: Figure = field(default_factory=lambda: missing("not compiled", unit="bytes"))
+    vmem_capacity: Figure = field(default_factory=lambda: missing("not compiled", unit="bytes"))
+    failure: SettingFailure | None = None
+    seconds: float | None = None
+    is_cached: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None
+
+    @property
+    def label(self) -> str:
+        return ", ".join(f"{name}={text}" for name, text in self.setting.items())
+
+    def _rank(self) -> tuple[bool, float, float, float]:
+        """Sort key: fewest cycles first, then bundles; what has no figures comes last."""
+        numbers = (self.cycles.value, self.bundles.value, self.vmem.value)
+        cycles, bundles, vmem = (float("inf") if n is None else float(n) for n in numbers)
+        return not self.ok, cycles, bundles, vmem
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepResult:
+    """Outcome of a sweep.
+
+    Attributes:
+      name: of the function.
+      results: by target in the order asked for, best first; those without figures come last.
+      unfinished: settings without a result, because the sweep was stopped.
+      problems: what went wrong outside the settings, a sentence each.
+      seconds: from start to end.
+      is_stopped: whether ctrl+c ended it.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    results: tuple[SettingResult, ...]
+    unfinished: tuple[Mapping[str, str], ...] = ()
+    problems: tuple[str, ...] = ()
+    seconds: float = 0.0
+    is_stopped: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether every setting was tried, and one compiled for each target."""
+        is_whole = not self.unfinished and not self.problems and not self.undecided
+        return is_whole and all(self.best(target) is not None for target in self.targets)
+
+    @property
+    def undecided(self) -> tuple[SettingResult, ...]:
+        """Settings that failed for reasons that may not be theirs; they are tried again."""
+        return tuple(r for r in self.results if r.failure and not r.failure.is_final)
+
+    def best(self, target: str | None = None) -> SettingResult | None:
+        """Return the best setting for a target, by default the first one; None if none compiled."""
+        wanted = target or self.targets[0]
+        of_target = (r for r in self.results if r.target == wanted and r.ok)
+        return next(of_target, None)
+
+    def __repr__(self) -> str:
+        compiled = sum(r.ok for r in self.results)
+        best = self.best()
+        said = f", best {best.label}: {best.cycles} cycles" if best is not None else ""
+        return f"<SweepResult {self.name}: {compiled} of {len(self.results)} compiled{said}>"
+
+    def __str__(self) -> str:
+        return table_text(self.results)
+
+
+def ranked(results: Sequence[SettingResult], targets: Sequence[str]) -> tuple[SettingResult, ...]:
+    """Sort results by target, best first."""
+    order = {target: n for n, target in enumerate(targets)}
+    return tuple(sorted(results, key=lambda r: (order.get(r.target, len(order)), *r._rank())))
+
+
+def columns(results: Sequence[SettingResult]) -> list[str]:
+    """Return the titles of the columns of `row`."""
+    names = list(results[0].setting) if results else []
+    return ["target", *names, "cycles", "libtpu's", "bundles", "spills", "VMEM", "status"]
+
+
+def row(result: SettingResult) -> list[str]:
+    """Return a result as cells of a table."""
+    figures = (result.cycles, result.compiler_cycles, result.bundles, result.spills)
+    status = "ok" if result.failure is None else f"failed: {result.failure}"
+    vmem = result.vmem.value
+    share = f"{vmem / 1024:,.0f} KiB" if vmem is not None else "-"
+    return [result.target, *result.setting.values(), *map(_cell, figures), share, status]
+
+
+def _cell(figure: Figure) -> str:
+    return figure.formula or shown(figure.value)
+
+
+def table_text(results: Sequence[SettingResult]) -> str:
+    """Return results as a table in plain text."""
+    rows = [columns(results), *map(row, results)]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        for cells in rows
+    )
+    return "\n".join(lines)

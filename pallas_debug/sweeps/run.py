@@ -1,0 +1,306 @@
+"""`sweep`: compile every setting of a grid, and compare them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pallas_debug import defaults
+from pallas_debug.compiler import stages as stage_names
+from pallas_debug.compiler import switches as switch_names
+from pallas_debug.compiler import targets as target_names
+from pallas_debug.compiler.pool import default_jobs
+from pallas_debug.errors import CannotRunError, DumpDirectoryError, UsageError
+from pallas_debug.guards import check_function
+from pallas_debug.hooks import extra_targets, plugin_manager
+from pallas_debug.store.base import open_store
+from pallas_debug.sweeps import task as tasks
+from pallas_debug.sweeps.grid import Setting, settings
+from pallas_debug.sweeps.journal import Journal
+from pallas_debug.sweeps.result import SettingFailure, SettingResult, SweepResult, ranked
+from pallas_debug.sweeps.task import SweepTask, TaskOutcome
+from pallas_debug.sweeps.workers import LocalWorkers, SettingTimeout, WorkerDied
+
+_TICK = 0.1
+
+Progress = Callable[[int, int], None]
+"""Called with the numbers of finished and of all settings, several times a second."""
+
+
+def sweep(
+    function: Callable[..., Any],
+    /,
+    *,
+    over: Mapping[str, Sequence[Any]],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    targets: str | Sequence[str] = defaults.TARGETS,
+    to: str | Path = defaults.DIRECTORY,
+    executor: Executor | None = None,
+    jobs: int = 0,
+    timeout: float = defaults.COMPILE_TIMEOUT,
+    switches: str | Sequence[str] = (),
+    stages: str | Sequence[str] = (),
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Compile a function's kernels for every combination of settings, and rank them.
+
+        found = pallas_debug.sweep(attention, over={"block_q": [128, 256]}, args=(q, k, v))
+        print(found)
+        found.best().setting
+
+    Each setting is traced and compiled by a worker; none is run. Results are kept in the dump
+    directory, so that a sweep that was stopped continues, and one that is repeated compiles only
+    what has changed. Ctrl+c ends a sweep with what it has: settings without a result are then in
+    `unfinished`, and `is_stopped` is set.
+
+    Args:
+      function: that calls kernels, jitted or not.
+      over: values of keyword arguments, by name.
+      args: the other arguments: arrays or `jax.ShapeDtypeStruct`s; anything else is passed on.
+      kwargs: likewise, by name.
+      targets: names, as a list or joined by commas.
+      to: the dump directory; a URL such as `s3://bucket/dumps` for one in an object store.
+      executor: runs the settings: any `concurrent.futures.Executor`, such as Dask's
+        `client.get_executor()`. By default `jobs` processes of this machine. Workers that do not
+        see the dump directory return their figures, and their files are not kept.
+      jobs: number of processes; 0 is one per core, up to four.
+      timeout: seconds for one setting.
+      switches: names of compilation switches, as `dump` takes them.
+      stages: stages to keep besides `bundles`, as `dump` takes them.
+      progress: called with the numbers of finished and of all settings.
+
+    Raises:
+      UsageError: no setting, too many, or an unknown switch or stage.
+      UnknownTargetError: an unknown target.
+      DumpDirectoryError: `to` cannot be written to.
+      CannotRunError: nothing can be compiled here, or the executor takes no tasks.
+    """
+    check_function("pallas_debug.sweep", function)
+    wanted = settings(over)
+    _check_call(function, args, {**(kwargs or {}), **wanted[0].values})
+    names = _targets(targets)
+    kept = stage_names.parse([*_listed(stages), stage_names.BUNDLES]).names
+    chosen = switch_names.parse(switches)
+    store = open_store(to)
+    reference = tasks.named(function)
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
+    identity = {
+        "function": name,
+        "arguments": [_described(args), _described(dict(kwargs or {}))],
+        "options": [list(names), list(chosen), list(kept)],
+    }
+    journal = Journal(store, identity)
+    began = time.monotonic()
+    run = _Run(journal=journal, wanted=wanted, targets=names, timeout=timeout)
+    with contextlib.ExitStack() as stack:
+        token = stack.enter_context(journal.token())
+        todo = [
+            SweepTask(
+                number=number,
+                function=reference,
+                setting=setting,
+                args=tuple(args),
+                kwargs=dict(kwargs or {}),
+                targets=names,
+                where=str(store.root),
+                token=token,
+                timeout=timeout,
+                switches=chosen,
+                stages=kept,
+                known=known,
+            )
+            for number, (setting, known) in enumerate(
+                zip(wanted, journal.read(wanted), strict=True)
+            )
+        ]
+        if executor is None:
+            limit = timeout + defaults.SETTING_MARGIN
+            workers = LocalWorkers(min(jobs or default_jobs(), len(todo)), limit)
+            stack.enter_context(_ended(workers))
+            run.follow(workers, todo, progress)
+        else:
+            run.follow(executor, todo, progress)
+    found = run.result(name, time.monotonic() - began)
+    run.check(found)
+    return found
+
+
+@contextlib.contextmanager
+def _ended(workers: LocalWorkers) -> Iterator[None]:
+    """End worker processes; after an exception, in the middle of their tasks."""
+    try:
+        yield
+    except BaseException:
+        workers.shutdown(cancel_futures=True)
+        raise
+    workers.shutdown(cancel_futures=True)
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """One run of a sweep: which settings have results, and what went wrong."""
+
+    journal: Journal
+    wanted: list[Setting]
+    targets: tuple[str, ...]
+    timeout: float
+    results: dict[int, tuple[SettingResult, ...]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    is_stopped: bool = False
+
+    def follow(self, executor: Executor, todo: list[SweepTask], progress: Progress | None) -> None:
+        """Submit tasks, and take their outcomes as they arrive, until all are there or lost."""
+        futures: dict[Future[TaskOutcome], SweepTask] = {}
+        is_gone = getattr(executor, "problem", None)
+        try:
+            for task in todo:
+                futures[executor.submit(tasks.run, task)] = task
+            pending = set(futures)
+            latest = time.monotonic()
+            while pending:
+                done, pending = concurrent.futures.wait(
+                    pending, timeout=_TICK, return_when=concurrent.futures.FIRST_COMPLETED
+                )
+                for future in done:
+                    latest = time.monotonic()
+                    self._take(futures[future], future)
+                if progress is not None:
+                    progress(len(self.results), len(todo))
+                why = is_gone() if is_gone is not None and pending else None
+                quiet = time.monotonic() - latest
+                if why is None and not _has_limit(executor) and quiet > self._patience(todo):
+                    why = (
+                        f"no setting was finished for {quiet:.0f} s, which is longer than one may "
+                        "take: workers hang, or none is left"
+                    )
+                if why is not None:
+                    self.problems.append(why)
+                    break
+        except KeyboardInterrupt:
+            self.is_stopped = True
+        except RuntimeError as error:  # of `submit`: the executor was shut down, or is broken
+            self.problems.append(
+                f"the executor takes no more tasks: {type(error).__name__}: {error}"
+            )
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _patience(self, todo: list[SweepTask]) -> float:
+        return self.timeout + defaults.SETTING_MARGIN
+
+    def _take(self, task: SweepTask, future: Future[TaskOutcome]) -> None:
+        if future.cancelled():
+            return  # by the executor, which has lost its workers: the setting is unfinished
+        error = future.exception()
+        if isinstance(error, DumpDirectoryError):
+            raise error
+        if isinstance(error, concurrent.futures.BrokenExecutor):
+            said = f"the executor broke: {type(error).__name__}: {error}"
+            if said not in self.problems:
+                self.problems.append(said)
+            return
+        if error is not None:
+            self._failed(task, error)
+            return
+        outcome = future.result()
+        self.journal.put(task.setting, outcome.results)
+        self.results[task.number] = tuple(known.result for known in outcome.results)
+
+    def _failed(self, task: SweepTask, error: BaseException) -> None:
+        said = f"{error}".strip() or "no message"
+        is_ours = isinstance(error, (WorkerDied, SettingTimeout))
+        failure = SettingFailure(
+            stage="timeout" if isinstance(error, SettingTimeout) else "worker",
+            type=type(error).__name__,
+            message=said if is_ours else f"{type(error).__name__}: {said.splitlines()[0]}",
+        )
+        self.results[task.number] = tuple(
+            SettingResult(setting=task.setting.texts, target=target, failure=failure)
+            for target in self.targets
+        )
+
+    def result(self, name: str, seconds: float) -> SweepResult:
+        """Return what is known, best first."""
+        found = [result for n in sorted(self.results) for result in self.results[n]]
+        missing = [s.texts for n, s in enumerate(self.wanted) if n not in self.results]
+        return SweepResult(
+            name=name,
+            targets=self.targets,
+            results=ranked(found, self.targets),
+            unfinished=tuple(missing),
+            problems=tuple(self.problems),
+            seconds=round(seconds, 3),
+            is_stopped=self.is_stopped,
+        )
+
+    def check(self, found: SweepResult) -> None:
+        """Check that the machine, rather than each setting, is not what failed.
+
+        Raises:
+          CannotRunError: every setting failed alike, for a reason that is not its own.
+        """
+        failures = [r.failure for r in found.results]
+        told = {(f.stage, f.message) for f in failures if f is not None}
+        if found.unfinished or len(told) != 1 or None in failures:
+            return
+        ((stage, message),) = told
+        if stage in ("setup", "worker"):
+            raise CannotRunError(message)
+        if stage == "tracing" and "calls no Pallas kernel" in message:
+            raise UsageError(message)
+
+
+def _check_call(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Check that a function takes these arguments, as far as its signature says.
+
+    Raises:
+      UsageError: it does not.
+    """
+    with contextlib.suppress(ValueError):  # a builtin may have no signature
+        signature = inspect.signature(function)
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            name = getattr(function, "__name__", "the function")
+            raise UsageError(
+                f"{name} cannot be swept over these arguments: {error}. Its signature: "
+                f"{name}{signature}"
+            ) from error
+
+
+def _has_limit(executor: Executor) -> bool:
+    return isinstance(executor, LocalWorkers)
+
+
+def _targets(given: str | Sequence[str]) -> tuple[str, ...]:
+    names = target_names.split(given)
+    if not names:
+        raise UsageError("a sweep needs a target, such as v5e")
+    return tuple(t.name for t in target_names.resolve_all(names, extra_targets(plugin_manager())))
+
+
+def _listed(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _described(value: Any) -> Any:
+    """Describe arguments for the identity of a sweep: arrays by type and shape."""
+    if isinstance(value, Mapping):
+        return {str(name): _described(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_described(one) for one in value]
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None:
+        return f"{dtype}{list(shape)}"
+    return repr(value)

@@ -1,0 +1,314 @@
+"""One setting of a sweep, as a worker runs it: trace, compile, read the figures.
+
+A task and its outcome are plain data with a function, so that any executor can carry them: threads,
+processes of this machine, or workers elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pallas_debug.errors import CannotRunError, DumpDirectoryError, PallasDebugError, UsageError
+from pallas_debug.findings.explain import explain
+from pallas_debug.hooks import hookimpl
+from pallas_debug.model import Compilation, Dump, Failure, Kernel, Target
+from pallas_debug.profile.figures import Figure, Origin, missing
+from pallas_debug.session import Options
+from pallas_debug.session.dumping import dump_function
+from pallas_debug.store import StoredCompilation, StoredKernel, files, open_dumps
+from pallas_debug.store.profiles import read_profile
+from pallas_debug.store.remote.paths import is_local, place
+from pallas_debug.sweeps.grid import Setting
+from pallas_debug.sweeps.result import SettingFailure, SettingResult
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Sessions of a process share jax's hooks, and executors of threads run tasks side by side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionName:
+    """A function by the module that it is imported from, for functions that cannot be sent.
+
+    Attributes:
+      folders: what has to be on `sys.path`.
+    """
+
+    module: str
+    name: str
+    folders: tuple[str, ...] = ()
+
+    def load(self) -> Callable[..., Any]:
+        sys.path.extend(folder for folder in self.folders if folder not in sys.path)
+        found: Any = importlib.import_module(self.module)
+        for part in self.name.split("."):
+            found = getattr(found, part)
+        return found  # type: ignore[no-any-return]
+
+
+def named(function: Callable[..., Any]) -> FunctionName | Callable[..., Any]:
+    """Return a function by name if other processes can import it, else the function itself."""
+    module = getattr(function, "__module__", None) or ""
+    name = getattr(function, "__qualname__", None) or ""
+    if module in ("", "__main__") or "<" in name or not name:
+        return function  # libraries such as cloudpickle send it whole
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not function:
+        return function
+    folders = tuple(str(Path(folder).resolve()) for folder in sys.path)
+    return FunctionName(module=module, name=name, folders=folders)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepTask:
+    """A setting to run.
+
+    Attributes:
+      args, kwargs: of the function, besides the setting.
+      where: the dump directory.
+      token: name of a file in it, by which a worker recognises that it sees the same directory.
+      known: what an earlier run found, by target.
+    """
+
+    number: int
+    function: FunctionName | Callable[..., Any]
+    setting: Setting
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    targets: tuple[str, ...]
+    where: str
+    token: str
+    timeout: float
+    switches: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    known: Mapping[str, KnownResult] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownResult:
+    """A result with what it depends on.
+
+    Attributes:
+      keys: of the compilations, which stand for kernels, options and versions.
+    """
+
+    result: SettingResult
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOutcome:
+    """What a worker returns.
+
+    Attributes:
+      results: one for each target.
+      is_shared: whether the worker wrote to the dump directory.
+    """
+
+    number: int
+    results: tuple[KnownResult, ...]
+    is_shared: bool = True
+
+
+def run(task: SweepTask) -> TaskOutcome:
+    """Run one setting; what goes wrong with it becomes its failure."""
+    with _ONE_AT_A_TIME:
+        began = time.monotonic()
+        is_shared = _is_shared(task)
+        if is_shared:
+            results = _results(task, place(task.where), [])
+        else:
+            with tempfile.TemporaryDirectory(prefix="pallas-debug-sweep-") as folder:
+                results = _results(task, Path(folder), [_Known(task)])
+        seconds = round(time.monotonic() - began, 3)
+        timed = (replace(k, result=replace(k.result, seconds=seconds)) for k in results)
+        return TaskOutcome(number=task.number, results=tuple(timed), is_shared=is_shared)
+
+
+def _is_shared(task: SweepTask) -> bool:
+    root = place(task.where)
+    return not is_local(root) or files.is_file(root / task.token)
+
+
+class _Known:
+    """Spares a worker without access to the dump directory the compilations of an earlier run."""
+
+    def __init__(self, task: SweepTask) -> None:
+        self._keys = {key for known in task.known.values() for key in known.keys}
+        self._stages = task.stages
+
+    @hookimpl
+    def pallas_debug_find_compilation(
+        self, kernel: Kernel, target: Target, key: str
+    ) -> Compilation | None:
+        if key not in self._keys:
+            return None
+        return Compilation(
+            kernel=kernel.name,
+            target=target.name,
+            status="ok",
+            key=key,
+            passes=(),
+            stages=self._stages,
+            cached=True,
+        )
+
+
+def _results(task: SweepTask, root: Path, plugins: list[object]) -> list[KnownResult]:
+    options = Options(
+        dumps=root,
+        targets=task.targets,
+        interpret="off",
+        timeout=task.timeout,
+        jobs=1,
+        switches=task.switches,
+        stages=task.stages,
+    )
+    try:
+        function = task.function
+        loaded = function.load() if isinstance(function, FunctionName) else function
+        kwargs = {**task.kwargs, **task.setting.values}
+        dumps = dump_function(loaded, task.args, kwargs, options, *plugins).dumps
+    except DumpDirectoryError:
+        raise
+    except PallasDebugError as error:
+        stage = "setup" if isinstance(error, CannotRunError) else "tracing"
+        failure = SettingFailure(
+            stage="setup" if stage == "setup" else "tracing",
+            type=type(error).__name__,
+            message=str(error),
+        )
+        return _all_failed(task, failure)
+    except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+        return _all_failed(task, traced(error))
+    return [_of_target(task, root, dumps, target) for target in task.targets]
+
+
+def traced(error: Exception) -> SettingFailure:
+    """Return the failure for an exception of the user's function, or of jax as it traces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    known = explain(f"{error}\n(of a Pallas kernel)") if not isinstance(error, UsageError) else None
+    return SettingFailure(
+        stage="tracing",
+        type=type(error).__name__,
+        message=f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__,
+        cause=known.cause if known is not None else "",
+        advice=known.advice if known is not None else "",
+    )
+
+
+def _all_failed(task: SweepTask, failure: SettingFailure) -> list[KnownResult]:
+    return [
+        KnownResult(
+            result=SettingResult(setting=task.setting.texts, target=target, failure=failure),
+            keys=(),
+        )
+        for target in task.targets
+    ]
+
+
+def _of_target(task: SweepTask, root: Path, dumps: tuple[Dump, ...], target: str) -> KnownResult:
+    made = [(dump, c) for dump in dumps for c in dump.compilations if c.target == target]
+    keys = tuple(sorted(c.key for _, c in made))
+    is_cached = bool(made) and all(c.cached for _, c in made)
+    known = task.known.get(target)
+    if known is not None and known.keys == keys and is_cached:
+        return replace(known, result=replace(known.result, is_cached=True))
+    result = SettingResult(
+        setting=task.setting.texts,
+        target=target,
+        kernels=tuple(dump.folder.name for dump, _ in made),
+        is_cached=is_cached,
+    )
+    failed = next(((d.kernel, c.failure) for d, c in made if c.failure is not None), None)
+    if failed is not None:
+        return KnownResult(result=replace(result, failure=_of_kernel(*failed)), keys=keys)
+    if not made:
+        lost = SettingFailure(
+            stage="setup",
+            type="NotCompiled",
+            message=f"its kernels were not compiled for {target}: the code asked for another chip",
+        )
+        return KnownResult(result=replace(result, failure=lost), keys=())
+    figures = _figures([_profiled(root / dump.folder.name, c.target) for dump, c in made])
+    return KnownResult(result=replace(result, **figures), keys=keys)
+
+
+def _of_kernel(kernel: Kernel, failure: Failure) -> SettingFailure:
+    explanation = failure.explanation
+    return SettingFailure(
+        stage=failure.stage,
+        type=failure.type,
+        message=failure.headline,
+        kernel=kernel.name,
+        cause=explanation.cause if explanation is not None else "",
+        advice=explanation.advice if explanation is not None else "",
+    )
+
+
+def _profiled(folder: Path, target: str) -> dict[str, Figure]:
+    """Return the figures of one kernel, read from the dump."""
+    (kernel,) = open_dumps(folder).kernels()
+    stored: StoredCompilation = kernel.target(target)
+    found = read_profile(_checked(kernel), stored)
+    if found is None:
+        why = _missing(stored)
+        gone = missing(why or "the compiler wrote no schedule")
+        return dict.fromkeys(_SUMS + _MAXIMA, gone)
+    stats = found.profile.stats
+    return {
+        "cycles": stats.cycles.total,
+        "compiler_cycles": stats.cycles.compiler,
+        "bundles": stats.bundles,
+        "spills": stats.spills,
+        "fills": stats.fills,
+        "vmem": stats.memory.vmem,
+        "vmem_capacity": stats.memory.capacity,
+    }
+
+
+def _missing(stored: StoredCompilation) -> str:
+    made = stored.compilation
+    absent = [m for m in made.missing if m.message] if made is not None else []
+    return "; ".join(f"{m.file}: {m.message}" for m in absent)
+
+
+def _checked(kernel: StoredKernel) -> StoredKernel:
+    if kernel.problem:
+        raise DumpDirectoryError(kernel.problem)
+    return kernel
+
+
+_SUMS = ("cycles", "compiler_cycles", "bundles", "spills", "fills")
+_MAXIMA = ("vmem", "vmem_capacity")
+
+
+def _figures(kernels: list[dict[str, Figure]]) -> dict[str, Any]:
+    """Return the figures of a setting: sums over its kernels, and the most VMEM of one."""
+    if len(kernels) == 1:
+        return dict(kernels[0])
+    found = {name: _total(name, [k[name] for k in kernels]) for name in _SUMS + _MAXIMA}
+    return dict(found)
+
+
+def _total(name: str, figures: list[Figure]) -> Figure:
+    unknown = next((figure for figure in figures if not figure.is_known), None)
+    if unknown is not None:
+        return unknown
+    values = [figure.value for figure in figures if figure.value is not None]
+    origins: tuple[Origin, ...] = ("assumed", "derived", "compiler")
+    origin = next(o for o in origins if any(figure.origin == o for figure in figures))
+    value = sum(values) if name in _SUMS else max(values)
+    how = "sum over" if name in _SUMS else "most of"
+    return Figure(
+        value=value, origin=origin, unit=figures[0].unit, note=f"{how} {len(figures)} kernels"
+    )

@@ -1,0 +1,115 @@
+"""Settings of a sweep, and their order in the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pallas_debug import defaults
+from pallas_debug.errors import UsageError
+from pallas_debug.profile.figures import Figure, missing
+from pallas_debug.sweeps.grid import settings, text_of
+from pallas_debug.sweeps.result import (
+    SettingFailure,
+    SettingResult,
+    SweepResult,
+    columns,
+    ranked,
+    row,
+)
+
+
+def test_every_combination() -> None:
+    found = settings({"q": [1, 2], "k": [(8, 128), None]})
+    assert [str(s) for s in found] == [
+        *("q=1, k=(8, 128)", "q=1, k=None"),
+        *("q=2, k=(8, 128)", "q=2, k=None"),
+    ]
+    assert found[1].values == {"q": 1, "k": None}
+
+
+def test_texts_of_values() -> None:
+    import jax.numpy as jnp
+    import numpy as np
+
+    assert text_of(np.dtype("float32")) == text_of(np.float32) == "float32"
+    assert text_of(jnp.dtype("bfloat16")) == "bfloat16"
+    assert [text_of(v) for v in (1, True, "a b", 1.5)] == ["1", "True", "'a b'", "1.5"]
+
+
+@pytest.mark.parametrize(
+    "over, message",
+    [
+        ({}, "a sweep needs an argument to vary: --over block_q=128,256"),
+        ({"q": []}, "q has no values to sweep over"),
+        ({"q": [1, 2, 1]}, "q has the value 1 twice"),
+        ({"q": "12"}, "over['q'] is '12', and not a list of values"),
+        ({"q": 5}, "over['q'] is 5, and not a list of values"),
+        (
+            {"q": range(100), "k": range(100)},
+            f"100 x 100 is 10,000 settings, more than {defaults.MAX_SETTINGS:,}. Sweep over fewer",
+        ),
+    ],
+)
+def test_settings_that_are_refused(over: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings(over)
+    assert message in str(caught.value)
+
+
+def _result(q: int, cycles: int | None, target: str = "v5e", **more: Any) -> SettingResult:
+    made = missing("unknown") if cycles is None else Figure(value=cycles, unit="cycles")
+    return SettingResult(setting={"q": str(q)}, target=target, cycles=made, **more)
+
+
+FAILED = SettingFailure(
+    stage="compile", type="E", message="no room", kernel="k", cause="too large", advice="halve it"
+)
+
+
+def test_best_first() -> None:
+    results = [
+        _result(1, 500),
+        _result(2, None, failure=FAILED),
+        _result(3, None),
+        _result(4, 90),
+        _result(5, 70, target="v6e"),
+        _result(6, 90, bundles=Figure(value=10)),
+    ]
+    order = ranked(results, ["v6e", "v5e"])
+    assert [r.setting["q"] for r in order] == ["5", "6", "4", "1", "3", "2"]
+    found = SweepResult(name="f", targets=("v6e", "v5e"), results=order)
+    best, of_v5e = found.best(), found.best("v5e")
+    assert (best, of_v5e) == (order[0], order[1])
+    assert found.ok
+    assert repr(found) == "<SweepResult f: 5 of 6 compiled, best q=5: 70 cycles>"
+
+
+def test_row_says_why_there_are_no_figures() -> None:
+    assert columns([_result(1, 1)]) == [
+        *("target", "q", "cycles", "libtpu's", "bundles", "spills", "VMEM", "status")
+    ]
+    cells = row(_result(2, None, failure=FAILED))
+    assert cells == [
+        *("v5e", "2", "-", "-", "-", "-", "-"),
+        "failed: k: no room (too large; halve it)",
+    ]
+    known = row(_result(2, 12345, vmem=Figure(value=2 << 20), spills=Figure(value=0)))
+    assert known == ["v5e", "2", "12,345", "-", "-", "0", "2,048 KiB", "ok"]
+
+
+def test_sweep_without_all_results_is_not_ok() -> None:
+    whole = SweepResult(name="f", targets=("v5e",), results=(_result(1, 1),))
+    assert whole.ok
+    for changed in (
+        {"unfinished": ({"q": "2"},)},
+        {"problems": ("gone",)},
+        {"targets": ("v5e", "v6e")},
+        {"results": (_result(1, 1), _result(2, None, failure=_died()))},
+    ):
+        assert not SweepResult(**{**vars(whole), **changed}).ok  # type: ignore[arg-type]
+
+
+def _died() -> SettingFailure:
+    return SettingFailure(stage="worker", type="WorkerDied", message="it died")

@@ -1,0 +1,340 @@
+"""Sweeps that really compile: figures, failures, resumption, and executors of any kind."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+import pallas_debug
+from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.sweeps import task as tasks
+from pallas_debug.sweeps.result import SweepResult
+from pallas_debug.sweeps.task import FunctionName, SweepTask, TaskOutcome
+
+X = jax.ShapeDtypeStruct((64, 128), "float32")
+OVER = {"block": [8, 12, 64], "mode": ["ok", "raise"]}
+
+
+class Here(Executor):
+    """Runs each task when it is submitted, and notes it."""
+
+    def __init__(self, change: Callable[[SweepTask], SweepTask] = lambda task: task) -> None:
+        self.tasks: list[SweepTask] = []
+        self.outcomes: list[TaskOutcome] = []
+        self._change = change
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        (task,) = args
+        self.tasks.append(task)
+        future: Future[Any] = Future()
+        try:
+            self.outcomes.append(fn(self._change(task)))
+            future.set_result(self.outcomes[-1])
+        except Exception as error:  # noqa: BLE001
+            future.set_exception(error)
+        return future
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sweep") / "dumps"
+
+
+@pytest.fixture(scope="module")
+def found(swept_module: Any, dumps: Path) -> SweepResult:
+    with ThreadPoolExecutor(2) as executor:
+        return pallas_debug.sweep(
+            swept_module.scale, over=OVER, args=(X,), to=dumps, executor=executor
+        )
+
+
+def test_figures_come_from_the_compiler(found: SweepResult, dumps: Path) -> None:
+    best, second, *failed = found.results
+    assert [best.setting, second.setting] == [
+        {"block": "64", "mode": "'ok'"},
+        {"block": "8", "mode": "'ok'"},
+    ]
+    stored = pallas_debug.open_dumps(dumps).find(best.kernels[0]).target("v5e")
+    bundles = stored.named("schedule/bundles.txt").text()
+    assert best.bundles.value is not None
+    assert bundles.count("\n") >= best.bundles.value > 10
+    assert best.cycles.value is not None
+    assert second.cycles.value is not None
+    assert best.cycles.value < second.cycles.value
+    assert best.spills.value == 0
+    assert best.vmem.value
+    assert best.seconds
+    assert not best.is_cached
+    assert len(failed) == 4
+
+
+def test_settings_that_do_not_compile_say_why(found: SweepResult) -> None:
+    failures = {r.label: r.failure for r in found.results if r.failure is not None}
+    raised = failures["block=8, mode='raise'"]
+    assert (raised.stage, raised.type) == ("tracing", "ValueError")
+    assert str(raised) == "ValueError: the [block] must be even"
+    odd = failures["block=12, mode='ok'"]
+    assert (odd.stage, odd.kernel) == ("lowering", "double")
+    assert "divisible by 8 and 128" in odd.message
+    assert odd.cause
+    assert odd.advice
+    assert found.ok
+    assert found.undecided == ()
+
+
+def test_repetition_compiles_nothing(found: SweepResult, swept_module: Any, dumps: Path) -> None:
+    here = Here()
+    again = pallas_debug.sweep(swept_module.scale, over=OVER, args=(X,), to=dumps, executor=here)
+    assert [(r.label, r.cycles, r.failure) for r in again.results] == [
+        (r.label, r.cycles, r.failure) for r in found.results
+    ]
+    assert {r.label for r in again.results if r.is_cached} == {
+        *("block=8, mode='ok'", "block=64, mode='ok'", "block=12, mode='ok'")
+    }
+    assert all(task.known for task in here.tasks if task.setting.values["mode"] == "ok")
+
+
+def test_changed_source_is_compiled_again(
+    found: SweepResult, swept_module: Any, dumps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jax.experimental import pallas as pl
+
+    def triple(x: Any, *, block: int = 8, mode: str = "ok") -> Any:
+        def kernel(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = x_ref[...] * x_ref[...] * 3.0 + x_ref[...]
+
+        spec = pl.BlockSpec((block, 128), lambda i: (i, 0))
+        grid = (x.shape[0] // block,)
+        return pl.pallas_call(kernel, grid=grid, in_specs=[spec], out_specs=spec, out_shape=X)(x)
+
+    triple.__module__, triple.__qualname__ = "swept_module", "scale"
+    monkeypatch.setattr(swept_module, "scale", triple)
+    over = {"block": [64], "mode": ["ok"]}
+    changed = pallas_debug.sweep(triple, over=over, args=(X,), to=dumps, executor=Here())
+    (result,) = changed.results
+    assert not result.is_cached
+    assert result.kernels != found.results[0].kernels
+
+
+def test_damaged_results_are_made_again(found: SweepResult, swept_module: Any, dumps: Path) -> None:
+    records = sorted(dumps.glob("sweeps/*/*.json"))
+    assert len(records) >= 6
+    damage = [b"", b"{", b"[]", b'{"tool": "pallas-debug", "kind": "setting", "schema": 99}']
+    wrong = {"tool": "pallas-debug", "kind": "setting", "schema": 1, "results": [{"result": 5}]}
+    for path, data in zip(records, [*damage, json.dumps(wrong).encode(), b"\xff"], strict=False):
+        path.write_bytes(data)
+    again = pallas_debug.sweep(swept_module.scale, over=OVER, args=(X,), to=dumps, executor=Here())
+    assert again.results[0].cycles == found.results[0].cycles
+
+
+def test_ctrl_c_keeps_what_is_finished(swept_module: Any, dumps: Path, found: SweepResult) -> None:
+    over = {"block": [8, 16, 64], "mode": ["ok"]}
+
+    class Slow(Here):
+        """Finishes the first task only."""
+
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            return super().submit(fn, *args) if not self.tasks else Future()
+
+    def stop(done: int, of: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    stopped = pallas_debug.sweep(
+        swept_module.scale, over=over, args=(X,), to=dumps, executor=Slow(), progress=stop
+    )
+    assert stopped.is_stopped
+    assert not stopped.ok
+    assert [r.label for r in stopped.results] == ["block=8, mode='ok'"]
+    assert stopped.unfinished == (
+        *({"block": "16", "mode": "'ok'"}, {"block": "64", "mode": "'ok'"}),
+    )
+    whole = pallas_debug.sweep(swept_module.scale, over=over, args=(X,), to=dumps, executor=Here())
+    assert whole.ok
+    assert len(whole.results) == 3
+
+
+def test_worker_without_the_directory_returns_figures(
+    swept_module: Any, found: SweepResult, tmp_path: Path
+) -> None:
+    over = {"block": [64], "mode": ["ok"]}
+    elsewhere = Here(lambda task: replace(task, token="sweeps/none"))
+    dumps = tmp_path / "dumps"
+
+    def run() -> SweepResult:
+        return pallas_debug.sweep(
+            swept_module.scale, over=over, args=(X,), to=dumps, executor=elsewhere
+        )
+
+    (first,) = run().results
+    assert first.cycles == found.results[0].cycles
+    assert not first.is_cached
+    assert [outcome.is_shared for outcome in elsewhere.outcomes] == [False]
+    assert pallas_debug.open_dumps(dumps).kernels() == []
+    (again,) = run().results
+    assert again.is_cached
+    assert again.cycles == first.cycles
+
+
+def test_sweep_into_an_object_store(
+    swept_module: Any, found: SweepResult, in_memory: Callable[[], str]
+) -> None:
+    over = {"block": [12, 64], "mode": ["ok"]}
+    url = in_memory()
+
+    def run() -> SweepResult:
+        return pallas_debug.sweep(swept_module.scale, over=over, args=(X,), to=url, executor=Here())
+
+    first, again = run(), run()
+    assert first.results[0].cycles == again.results[0].cycles == found.results[0].cycles
+    assert [r.is_cached for r in again.results] == [True, True]
+    names = [kernel.name for kernel in pallas_debug.open_dumps(url).kernels()]
+    assert sorted(names) == sorted(k for r in again.results for k in r.kernels)
+
+
+def test_executor_that_hangs(swept_module: Any, tmp_path: Path) -> None:
+    class Hanging(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            return Future()
+
+    from pallas_debug import defaults
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(defaults, "SETTING_MARGIN", 0.2)
+        found = pallas_debug.sweep(
+            swept_module.scale,
+            over={"block": [8, 64]},
+            args=(X,),
+            to=tmp_path,
+            executor=Hanging(),
+            timeout=0.2,
+        )
+    assert len(found.unfinished) == 2
+    (problem,) = found.problems
+    assert "no setting was finished for 0 s" in problem
+    assert "workers hang, or none is left" in problem
+
+
+def test_executor_that_breaks(swept_module: Any, tmp_path: Path) -> None:
+    class Broken(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.set_exception(concurrent.futures.BrokenExecutor("a process ended"))
+            return future
+
+    def run(executor: Executor) -> SweepResult:
+        return pallas_debug.sweep(
+            swept_module.scale, over={"block": [8, 64]}, args=(X,), to=tmp_path, executor=executor
+        )
+
+    assert run(Broken()).problems == ("the executor broke: BrokenExecutor: a process ended",)
+    closed = ThreadPoolExecutor(1)
+    closed.shutdown()
+    (problem,) = run(closed).problems
+    assert problem.startswith("the executor takes no more tasks: RuntimeError: cannot schedule")
+
+
+def test_requests_that_are_refused(swept_module: Any, tmp_path: Path) -> None:
+    def refusal(function: Any, **over: Any) -> str:
+        with pytest.raises(UsageError) as caught:
+            pallas_debug.sweep(function, over=over, args=(X,), to=tmp_path, executor=Here())
+        return str(caught.value)
+
+    unknown = refusal(swept_module.scale, blocks=[8])
+    assert "scale cannot be swept over these arguments: got an unexpected keyword" in unknown
+    assert "Its signature: scale(x, *, block=8, mode='ok')" in unknown
+    assert "calls no Pallas kernel" in refusal(swept_module.nothing, block=[8, 16])
+    assert "needs an argument to vary" in refusal(swept_module.scale)
+
+
+def test_machine_that_cannot_compile(
+    swept_module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise CannotRunError("libtpu is not installed, so nothing can be compiled")
+
+    monkeypatch.setattr(tasks, "dump_function", fails)
+    with pytest.raises(CannotRunError, match="libtpu is not installed"):
+        pallas_debug.sweep(
+            swept_module.scale, over={"block": [8, 64]}, args=(X,), to=tmp_path, executor=Here()
+        )
+
+
+def test_functions_are_sent_by_name(swept_module: Any) -> None:
+    named = tasks.named(swept_module.scale)
+    assert isinstance(named, FunctionName)
+    assert (named.module, named.name) == ("swept_module", "scale")
+    assert named.load() is swept_module.scale
+
+    def local(x: Any) -> Any:
+        return x
+
+    assert tasks.named(local) is local
+
+
+@pytest.mark.slow
+def test_command(scale_file: Path, command: Any, tmp_path: Path) -> None:
+    """Processes of this machine: one dies, one raises, two compile; then the same again."""
+    words = [
+        *("sweep", f"{scale_file}:scale", "--arg", "f32[64,128]", "--jobs", "2"),
+        *("--over", "block=8,64", "--over", "mode='ok','die'"),
+    ]
+    first = command(*words)
+    assert first.returncode == 3, first.stderr
+    rows = [line.split("\t") for line in first.stdout.splitlines()]
+    assert [row[1:3] for row in rows] == [
+        ["64", "'ok'"],
+        ["8", "'ok'"],
+        ["8", "'die'"],
+        ["64", "'die'"],
+    ]
+    assert rows[2][-1] == "failed: the worker process that ran it died (exit code 7)"
+    assert "best for v5e: block=64, mode='ok': " in first.stderr
+    assert "2 of 4 settings failed for reasons that may not be theirs" in first.stderr
+    words[-1] = "mode='ok'"
+    again = command(*words, "--json", "--check")
+    assert again.returncode == 0, again.stderr
+    document = json.loads(again.stdout)
+    assert document["schema"] == "pallas-debug/sweep/1"
+    assert document["verdict"]["findings"] == []
+    assert document["results"][0]["setting"] == {"block": "64", "mode": "'ok'"}
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["script.py", "--over", "q=1"], "a sweep takes a function, as package.module:function"),
+        (["swept_module.py:scale", "--over", "block"], "--over 'block' is not of the form NAME=V"),
+        (["swept_module.py:scale", "--over", "block=1", "--over", "block=2"], "was given twice"),
+        (["swept_module.py:scale", "--over", "block=]["], "--over 'block=][': "),
+        (["swept_module.py:scale", "--over", "size=1"], "unexpected keyword argument 'size'"),
+        (
+            ["swept_module.py:scale", "--over", "block=8", "--executor", "ray:here"],
+            "--executor 'ray:here' is none: write dask:ADDRESS",
+        ),
+        (
+            ["swept_module.py:scale", "--over", "block=8", "--executor", "dask:x", "-j", "2"],
+            "--jobs is the number of local processes: not with --executor",
+        ),
+    ],
+)
+def test_command_lines_that_are_refused(
+    scale_file: Path, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from pallas_debug.cli.group import cli
+
+    monkeypatch.chdir(scale_file.parent)
+    arguments = ["--arg", "f32[64,128]"] if "scale" in words[0] else []
+    ran = CliRunner().invoke(cli, ["sweep", *words, *arguments])
+    assert isinstance(ran.exception, UsageError)
+    assert message in str(ran.exception)
