@@ -46,7 +46,7 @@ def advise_mask(subject: AdviceSubject) -> tuple[Advice, ...]:
         trips = min(loop.trips or 0, MAX_TRIPS)
         if not program.depends_on(mask, operation.line, loop.counter):
             continue  # hoisted out of the loop, where it costs nothing
-        whole = sum(_Mask(program, loop, n).is_true(mask, operation.line) for n in range(trips))
+        whole = iterations_without_mask(program, loop, mask, operation.line)
         if 2 * whole < trips:
             continue
         source = program.source(operation)
@@ -93,6 +93,12 @@ def advise_mask(subject: AdviceSubject) -> tuple[Advice, ...]:
             ),
         )
     return tuple(found.values())
+
+
+def iterations_without_mask(program: MosaicProgram, loop: ProgramLoop, mask: str, line: int) -> int:
+    """Number of iterations of a loop in which a mask is known to be true everywhere."""
+    trips = range(min(loop.trips or 0, MAX_TRIPS))
+    return sum(_Mask(program, loop, n).is_true(mask, line) for n in trips)
 
 
 def _times(count: int) -> str:
