@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pallas_debug.ir.operations import Module
-from pallas_debug.profile.advice import AdviceSubject, StepCost
-from pallas_debug.profile.advice.program import MosaicProgram
-from pallas_debug.profile.advice.rules.pipelines import copies
-from pallas_debug.profile.blocks import BlockMap
+from pallas_debug.profile.advice.subject import AdviceSubject, StepCost
 from pallas_debug.profile.chips import CHIPS
+from pallas_debug.profile.core.copies import copy_model
 
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile
-
-BYTES_PER_CYCLE = {"v5e": 491.2, "v5p": 1250.5, "v6e": 776.4, "tpu7x": 1688.9}
-"""Of copies between HBM and VMEM, as in libtpu's own estimates."""
 
 
 def subject_of(profile: Profile) -> AdviceSubject | None:
@@ -24,22 +18,30 @@ def subject_of(profile: Profile) -> AdviceSubject | None:
     if profile.kernel is None or not profile.schedule.bundles:
         return None
     relayouts = profile.texts.relayouts
-    target = profile.compilation.target.partition(":")[0] if profile.compilation else ""
-    executions = _executions(profile)
-    rate = BYTES_PER_CYCLE.get(target)
+    model, _ = copy_model(profile.schedule.chip)
+    vmem = profile.memory.vmem.value
     return AdviceSubject(
         kernel=profile.kernel,
         schedule=profile.schedule,
         tracing=profile.tracing,
         mosaic=profile.mosaic,
         relaid=Module.of(relayouts, "mlir") if relayouts else None,
-        executions=executions,
-        step=_step(profile, executions, rate),
+        executions=profile.cycles.executions,
+        step=_step(profile),
         blocks=profile.blocks,
-        bytes_per_cycle=rate,
-        vmem=_integer(profile.memory.vmem.value),
+        bytes_per_cycle=model.bandwidth[model.default],
+        vmem=int(vmem) if vmem is not None else None,
         vmem_limit=_vmem_limit(profile),
     )
+
+
+def _step(profile: Profile) -> StepCost | None:
+    """Cycles of a grid step; None if the length of a loop or the size of a copy is unknown."""
+    compute = profile.traffic.compute_per_step.value
+    copies = profile.traffic.copies_per_step.value
+    if compute is None or copies is None:
+        return None
+    return StepCost(compute=float(compute), copies=float(copies))
 
 
 def _vmem_limit(profile: Profile) -> int | None:
@@ -50,44 +52,3 @@ def _vmem_limit(profile: Profile) -> int | None:
     kind = profile.compilation.device_kind if profile.compilation else None
     chip = CHIPS.get(kind or "")
     return chip.limit if chip is not None else None
-
-
-def _integer(value: int | float | None) -> int | None:
-    return int(value) if value is not None else None
-
-
-def _executions(profile: Profile) -> tuple[float, ...]:
-    """How often each bundle runs; inner loops are matched with those of the program, in order."""
-    executions = profile.cycles.executions
-    inner = [loop for loop in profile.schedule.loops if loop.depth > 0]
-    if not profile.cycles.assumptions or profile.mosaic is None:
-        return executions
-    loops = MosaicProgram(profile.mosaic).loops
-    if len(loops) != len(inner):
-        return executions
-    counts = list(executions)
-    for scheduled, loop in zip(inner, loops, strict=True):
-        for at in range(scheduled.start, scheduled.stop):
-            counts[at] *= loop.trips or 1
-    return tuple(counts)
-
-
-def _step(profile: Profile, executions: Sequence[float], rate: float | None) -> StepCost | None:
-    blocks = profile.blocks
-    if blocks is None or blocks.unknown is not None or not executions or not rate:
-        return None
-    moved = _moved(blocks)
-    if moved is None or not blocks.points:
-        return None
-    return StepCost(compute=sum(executions) / blocks.points, copies=moved / rate / blocks.points)
-
-
-def _moved(blocks: BlockMap) -> int | None:
-    """Bytes that the pipeline moves; None if some are unknown."""
-    total = 0
-    for operand in blocks.pipelined:
-        count = operand.visits.copies if operand.visits else copies(operand, blocks.grid)
-        if count is None:
-            return None
-        total += count * operand.block_bytes
-    return total
