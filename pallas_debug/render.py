@@ -7,7 +7,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from pallas_debug.model import Compilation, Dump, Failure, Finding, PrintRecord, SourceLine
+from pallas_debug.model import (
+    Compilation,
+    Dump,
+    Failure,
+    Finding,
+    MissingFile,
+    PrintRecord,
+    SourceLine,
+)
 
 REAL_INPUTS = (
     "--arg lengths=@lengths.npy, --arg 'i32[2]=[512,100]', --inputs package.module:function, or "
@@ -99,6 +107,12 @@ def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
     failed = [(dump, c) for dump, c in compilations if not c.ok]
     lines = _failed_lines(failed)
     lines += dict.fromkeys(f"{dump.name}: {note}" for dump, c in compilations for note in c.notes)
+    lines += [
+        f"{dump.name} {c.target}: {line}"
+        for dump, c in compilations
+        if c.ok
+        for line in missing_lines(c)
+    ]
     targets = list(dict.fromkeys(c.target for _, c in compilations))
     cached = sum(c.cached for _, c in compilations)
     counts = [plural(len(dumps), "kernel")]
@@ -115,6 +129,26 @@ def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
     if root is not None and dumps:
         lines.append(f"next: {next_command(dumps, root)}")
     return lines
+
+
+def why_missing(missing: MissingFile) -> str:
+    """Explain why a compilation lacks a file of a stage that was asked for."""
+    flag, message = missing.flag or "a flag", one_line(missing.message)
+    return {
+        "aborted": f"the compiler died with {flag}, and compiled without it: {message}",
+        "refused": f"this libtpu refuses {flag}: {message}",
+        "timeout": f"{message}; it was compiled without {flag}",
+        "unwritten": "the compiler wrote no such file",
+        "failed": "the kernel did not compile that far",
+    }[missing.cause]
+
+
+def missing_lines(compilation: Compilation) -> list[str]:
+    """Return a line for each file that is missing; those of one reason share it."""
+    files: dict[str, list[str]] = {}
+    for missing in compilation.missing:
+        files.setdefault(why_missing(missing), []).append(one_line(missing.file))
+    return [f"no {', '.join(names)}: {reason}" for reason, names in files.items()]
 
 
 def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:

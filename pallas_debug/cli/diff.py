@@ -173,9 +173,18 @@ def _named(kernel: StoredKernel, target: str | None, stage: str | None) -> Store
 
 def _before(kernel: StoredKernel, target: str | None, text: StoredText) -> StoredText:
     """Return the text before a pass: that of the previous pass, or `mosaic` for the first."""
-    if text.target is None or text.stage in (*STAGES, texts.LOG):
+    if text.target is None or text.stage in (*STAGES, texts.LOG, *texts.OF_SCHEDULE):
         raise UsageError(f"{text.stage} is no pass: name the stage to compare it with, too")
     stored = kernel.target(target)
+    if text.stage.startswith(f"{layout.LLO}:"):
+        of_llo = texts.llo_texts(kernel, stored)
+        at = [one.stage for one in of_llo].index(text.stage)
+        if at == 0:
+            raise UsageError(
+                f"{text.stage} is the first LLO pass of the dump: name the stage to compare it "
+                "with, too"
+            )
+        return of_llo[at - 1]
     passes = stored.passes
     at = [layout.pass_name(p.number, p.name) for p in passes].index(text.stage)
     if at > 0:
@@ -229,6 +238,8 @@ def _same_target(kernel: StoredKernel, target: str | None) -> str | None:
 def _counterpart(kernel: StoredKernel, target: str | None, stage: str) -> StoredText:
     """Return the same stage elsewhere; passes match by name because their numbers may differ."""
     number, dash, name = stage.partition("-")
+    if number.startswith(f"{layout.LLO}:"):
+        return texts.find_text(kernel, target, f"{layout.LLO}:{name}")
     if dash and number.isdecimal():
         stored: StoredCompilation = kernel.target(target)
         exact = [p for p in stored.passes if p.name == name]

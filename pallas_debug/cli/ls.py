@@ -117,7 +117,29 @@ def _print_passes(
                     rows.append(
                         [stored.target, f"{p.number:02d}", p.name, state, f"{p.size:,} B", took]
                     )
+            rows += _others(stored)
     output.print_table(["target", "#", "pass", "text", "size", "time"], rows)
+
+
+def _others(stored: StoredCompilation) -> list[list[str]]:
+    """Rows of LLO passes and files of the schedule, and of those that are missing."""
+    from pallas_debug.store import layout, texts
+
+    made = stored.compilation
+    if made is None:
+        return []
+    sizes = {name: f"{record.size:,} B" for name, record in made.files.items()}
+    llo = [f"{layout.LLO}/{path.name}" for path in stored.llo()]
+    rows = [
+        [stored.target, "", texts.llo_stage(name), "LLO", sizes.get(name, ""), ""] for name in llo
+    ]
+    rows += [
+        [stored.target, "", stage, "schedule", sizes[name], ""]
+        for stage, name in texts.OF_SCHEDULE.items()
+        if name in sizes
+    ]
+    rows += [[stored.target, "", m.file, f"missing ({m.cause})", "", ""] for m in made.missing]
+    return rows
 
 
 def _taken(stored: StoredCompilation, options: LsOptions) -> bool:

@@ -49,6 +49,15 @@ def run(options: ShowOptions) -> int:
       log, error  what the compiler printed; why it failed
       a pass      by number or name: 13, infer-vector-layout
 
+    \b
+    and, as far as the kernel was dumped with --stages,
+      llo:PASS    an LLO pass by number or name: llo:54, llo:post-ra
+      bundles     the final VLIW bundles
+      utilization, analysis, critical-path, profile, registers, gaps
+                  the compiler's tables of them
+      estimate    its estimate of cycles
+      vmem, hlo   the map of VMEM (HTML); the HLO around the kernel
+
     DIRECTORY is a dump directory, a kernel's folder or a target's in one, or a directory of raw
     dumps; if it contains several kernels, add the start of a name, as in dumps/rmsnorm.
     """
@@ -147,6 +156,9 @@ def _compiled(compilation: Compilation) -> list[str]:
     lines = []
     if compilation.switches:
         lines.append(f"switches: {', '.join(compilation.switches)}")
+    if compilation.stages:
+        lines.append(f"stages: {', '.join(compilation.stages)}")
+    lines += render.missing_lines(compilation)
     if compilation.memory is not None:
         lines.append(f"{compilation.memory.generated_code:,} bytes of generated code")
     return [*lines, *compilation.notes]

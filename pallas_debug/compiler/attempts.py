@@ -38,6 +38,9 @@ _REFUSED = re.compile(r"Unknown command line flag '(?P<u>\w+)'|specified for fla
 _NOT_FOR_CHIP = re.compile(r"Dma latency model is currently only supported on ")
 """Message of an abort that every kernel for this chip would meet."""
 
+_LOG_PREFIX = re.compile(r"^[A-Z]\d{4} \S+ +\d+ \S+\] ")
+"""Level, date, time, thread and place of a line of libtpu's log."""
+
 _STOPPED = ("SIGKILL", "SIGTERM")
 """Ends of a process that say nothing about its flags."""
 
@@ -153,7 +156,7 @@ def _blamed(outcome: RequestOutcome, flags: ChildFlags) -> LeftOut | None:
     if outcome.ended == "timeout":
         return _overdue(flags)
     log = outcome.log.decode(errors="replace")
-    message = last_words(log)
+    message = _LOG_PREFIX.sub("", last_words(log))
     if match := _REFUSED.search(log):
         refused = match["u"] or match["i"]
         if refused in flags.names:

@@ -136,7 +136,7 @@ def llo_file(number: int, name: str) -> str:
 
 
 def llo_pass(file: str) -> str:
-    """Return the pass that a file of `llo_file` holds."""
+    """Return the pass of a file of `llo_file`, given its path or name, with or without suffix."""
     return file.rpartition("/")[2].partition("-")[2].removesuffix(".txt")
 
 

@@ -16,7 +16,15 @@ from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.render import one_line
 from pallas_debug.store import files, schema
 from pallas_debug.store.files import DumpFile
-from pallas_debug.store.layout import BLOCKS, COMPILATION, LLO, LOG, RAW_TARGET, STAGE_FILES
+from pallas_debug.store.layout import (
+    BLOCKS,
+    COMPILATION,
+    LLO,
+    LOG,
+    RAW_TARGET,
+    SCHEDULE_FILES,
+    STAGE_FILES,
+)
 
 MAX_BLOCKS = 16 << 20
 """Maximum size in bytes of a block map."""
@@ -110,13 +118,19 @@ class StoredCompilation:
         return self._file(name, record)
 
     def others(self) -> list[Path]:
-        """Return the files other than stages and passes: LLO by name, then the compiler's log."""
+        """Return the files other than stages and passes: LLO, the schedule, the compiler's log."""
+        if self.target == RAW_TARGET:
+            return []
+        found = [self.folder / name for name in (*SCHEDULE_FILES, LOG)]
+        return [*self.llo(), *(path for path in found if files.is_there(path))]
+
+    def llo(self) -> list[Path]:
+        """Return the files of LLO passes, in order."""
         if self.target == RAW_TARGET:
             return []
         inner = self.folder / LLO
-        llo = [inner / name for name in names_in(inner, self._root, of_folders=False)]
-        log = self.folder / LOG
-        return [*llo, log] if files.is_there(log) else llo
+        names = names_in(inner, self._root, of_folders=False)
+        return [inner / name for name in sorted(names, key=lambda n: (len(n.partition("-")[0]), n))]
 
     def damaged(self) -> list[str]:
         """Return a message for each file that is missing or differs in size from its record.

@@ -1,8 +1,8 @@
-"""Texts of a kernel: its stages, the passes for each target, LLO, the log and the program.
+"""Texts of a kernel: its stages, the passes for each target, LLO, the schedule, log and program.
 
-A text has one name everywhere (`jaxpr`, `13-infer-vector-layout`, `log`), and is found in either of
-two ways: by its name, through a kernel's manifests; or by listing folders, without reading any
-file, as a search over 10,000 kernels does.
+A text has one name everywhere (`jaxpr`, `13-infer-vector-layout`, `llo:54-post-ra`, `bundles`,
+`log`), and is found in either of two ways: by its name, through a kernel's manifests; or by listing
+folders, without reading any file, as a search over 10,000 kernels does.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
+from pallas_debug import defaults, render
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError, meant
 from pallas_debug.model import STAGES, Pass
 from pallas_debug.render import one_line
 from pallas_debug.store import files, layout, raw
@@ -31,13 +32,17 @@ _OF_KERNEL: dict[str, str] = {
     PROGRAM: layout.PROGRAM,
     "jaxpr": layout.JAXPR,
 }
+OF_SCHEDULE = {PurePath(file).stem: file for file in layout.SCHEDULE_FILES}
+"""Files of the schedule by the names of their texts: `bundles`, `critical-path`."""
+
 _OF_TARGET: dict[str, str] = {
     "stablehlo": layout.STABLEHLO,
     "mosaic": layout.MOSAIC,
+    **OF_SCHEDULE,
     LOG: layout.LOG,
 }
-_ON_REQUEST = ("source", PROGRAM, LOG)
-"""Texts that the compiler did not derive from the kernel: searched only if named."""
+_ON_REQUEST = ("source", PROGRAM, LOG, "hlo", "vmem")
+"""Texts that are not a form of the kernel, or not for reading: searched only if named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,7 @@ class StoredText:
     Attributes:
       kernel: name of its folder, or that of raw dumps.
       target: None if the text is the same for every target.
-      stage: as users write it: `mosaic`, `13-infer-vector-layout`, `log`.
+      stage: as users write it: `mosaic`, `13-infer-vector-layout`, `llo:54-post-ra`, `log`.
     """
 
     kernel: str
@@ -91,6 +96,8 @@ class StoredText:
 def find_text(kernel: StoredKernel, target: str | None, wanted: str) -> StoredText:
     """Return a stage, the log or the program by name, or a pass by number, name or part of it.
 
+    An LLO pass is written `llo:54`, `llo:post-ra` or `llo:54-post-ra`.
+
     Raises:
       UsageError: there is no such text, or several targets and none was named.
       DumpFormatError: its manifest cannot be read.
@@ -102,6 +109,9 @@ def find_text(kernel: StoredKernel, target: str | None, wanted: str) -> StoredTe
     stored = kernel.target(target)
     if wanted in _OF_TARGET:
         return _existing(kernel, stored.target, wanted, stored.named(_OF_TARGET[wanted]))
+    stage, colon, name = wanted.partition(":")
+    if stage == layout.LLO:
+        return _text_of_llo(kernel, stored, name if colon else "")
     number, dash, _ = wanted.partition("-")
     return text_of_pass(
         kernel, stored, stored.find_pass(number if dash and number.isdecimal() else wanted)
@@ -113,6 +123,50 @@ def text_of_pass(kernel: StoredKernel, stored: StoredCompilation, wanted: Pass) 
     stage = layout.pass_name(wanted.number, wanted.name)
     file = stored.file(wanted)
     return StoredText(kernel=kernel.name, target=stored.target, stage=stage, file=file)
+
+
+def llo_stage(file: str) -> str:
+    """Return the name of an LLO pass's text, given that of its file: `llo:54-post-ra`."""
+    return f"{layout.LLO}:{PurePath(file).stem}"
+
+
+def llo_texts(kernel: StoredKernel, stored: StoredCompilation) -> list[StoredText]:
+    """Return the texts after LLO passes, in order."""
+    return [
+        StoredText(
+            kernel=kernel.name,
+            target=stored.target,
+            stage=llo_stage(path.name),
+            file=stored.named(f"{layout.LLO}/{path.name}"),
+        )
+        for path in stored.llo()
+    ]
+
+
+def _text_of_llo(kernel: StoredKernel, stored: StoredCompilation, wanted: str) -> StoredText:
+    found = {text.stage.partition(":")[2]: text for text in llo_texts(kernel, stored)}
+    numbers = {int(n) for n in [wanted.partition("-")[0]] if n.isdecimal() and len(n) < 10}
+    exact = [
+        name
+        for name in found
+        if wanted in (name, layout.llo_pass(name))
+        or (wanted.isdecimal() and int(name.partition("-")[0]) in numbers)
+    ]
+    matching = exact or [name for name in found if wanted in name]
+    if len(matching) == 1:
+        return found[matching[0]]
+    where = f"{one_line(kernel.name)} for {one_line(stored.target)}"
+    if not found:
+        raise UsageError(
+            f"{where} was dumped without LLO passes; dump it again with --stages llo, or "
+            "llo:PASS for single ones"
+        )
+    listed = ", ".join(map(one_line, matching or found))
+    if matching:
+        several = f"{wanted!r} matches several LLO passes" if wanted else "name an LLO pass"
+        raise UsageError(f"{where}: {several}: {listed}. Write it as llo:PASS")
+    hint = meant(wanted, [layout.llo_pass(name) for name in found])
+    raise UsageError(f"{where} has no LLO pass {wanted!r}{hint}; there are: {listed}")
 
 
 def texts_of(kernel: StoredKernel, target: str | None) -> list[StoredText]:
@@ -132,8 +186,24 @@ def texts_of(kernel: StoredKernel, target: str | None) -> list[StoredText]:
 def _existing(kernel: StoredKernel, target: str | None, stage: str, file: DumpFile) -> StoredText:
     if not is_there(file.path):
         missing = one_line(file.path)
-        raise UsageError(f"{one_line(kernel.name)} has no {stage}: there is no {missing}")
+        why = _why_missing(kernel, target, stage)
+        raise UsageError(f"{one_line(kernel.name)} has no {stage}: there is no {missing}{why}")
     return StoredText(kernel=kernel.name, target=target, stage=stage, file=file)
+
+
+def _why_missing(kernel: StoredKernel, target: str | None, stage: str) -> str:
+    """Explain why a file of the schedule does not exist."""
+    file = OF_SCHEDULE.get(stage)
+    if file is None or target is None:
+        return ""
+    made = kernel.target(target).compilation
+    known = next((m for m in made.missing if m.file == file), None) if made else None
+    if known is not None:
+        return f"; {render.why_missing(known)}"
+    wanted = defaults.STAGES[3] if file == layout.ESTIMATE else defaults.STAGES[2]
+    if made is not None and wanted in made.stages:
+        return "; the compiler writes it only for some kernels"
+    return f". Dump it again with --stages {wanted}"
 
 
 # By file names, without reading any file.
@@ -144,8 +214,9 @@ class TextFilter:
     """Filter for texts: everything, unless narrowed. Kernels and stages match by substring.
 
     Attributes:
-      stage: a stage, or a pass by number or a part of its name. The source, the program and the
-        compiler's log match only if named.
+      stage: a stage, or a pass by number or a part of its name; `llo` is all passes of LLO, and
+        `llo:54` one of them. The source, the program, the compiler's log, the HLO and the memory
+        map match only if named.
     """
 
     kernel: str | None = None
@@ -161,10 +232,19 @@ class TextFilter:
     def takes_stage(self, name: str) -> bool:
         if self.stage is None:
             return name not in _ON_REQUEST
+        wanted, prefix = self.stage, f"{layout.LLO}:"
+        is_llo = name.startswith(prefix)
+        if wanted == layout.LLO:
+            return is_llo
+        if wanted.startswith(prefix) != is_llo and (
+            wanted.startswith(prefix) or wanted.isdecimal()
+        ):
+            return False
+        name, wanted = name.removeprefix(prefix), wanted.removeprefix(prefix)
         number, _, rest = name.partition("-")
-        if self.stage.isdecimal():
-            return number.isdecimal() and int(number) == int(self.stage)
-        return self.stage in (name, number) or (self.stage in rest and name not in _ON_REQUEST)
+        if wanted.isdecimal():
+            return number.isdecimal() and int(number) == int(wanted)
+        return wanted in (name, number) or (wanted in rest and name not in _ON_REQUEST)
 
 
 ALL = TextFilter()
@@ -238,7 +318,7 @@ def _of_target(
     yield from _there(folder, root, kernel, folder.name, _OF_TARGET, wanted)
     for inner in (folder / layout.PASSES, folder / layout.LLO):
         for name, is_folder in _listed(inner, root, warn):
-            stage = Path(name).stem
+            stage = llo_stage(name) if inner.name == layout.LLO else Path(name).stem
             if not is_folder and wanted.takes_stage(stage):
                 file = DumpFile(path=inner / name, root=root)
                 yield StoredText(kernel=kernel, target=folder.name, stage=stage, file=file)

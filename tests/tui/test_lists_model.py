@@ -259,10 +259,11 @@ def test_files_of_llo_are_steps(copy: Path) -> None:
     (llo / "02-schedule.txt").write_text("bundles")
     browser = Browser(copy)
     entry = browser.entries[0]
-    step = next(s for s in browser.steps(entry, "v5e") if s.label == "02-schedule")
+    step = next(s for s in browser.steps(entry, "v5e") if s.label == "llo:02-schedule")
     place = TextPlace(entry=entry, target="v5e", step=step)
     assert browser.text(place) == "bundles"
-    assert browser.command(place) == f"cat {llo / '02-schedule.txt'}"
+    shown = f"pallas-debug show {copy} llo:02-schedule"
+    assert browser.command(place) == f"{shown} --kernel double-40afca47 --target v5e"
 
 
 @pytest.mark.parametrize(

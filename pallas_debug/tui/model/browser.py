@@ -22,11 +22,14 @@ from pallas_debug.store import (
     open_dumps,
 )
 from pallas_debug.store.files import DumpFile, is_there
+from pallas_debug.store.texts import OF_SCHEDULE, llo_stage
 
 CACHED = 256
 """Kernels whose documents stay in memory."""
 
 ERROR, LOG = "error", "log"
+TABLES = [name for name in OF_SCHEDULE if name != "bundles"]
+"""Texts of the schedule that are no form of the kernel, but about it."""
 """Steps that are not a text of the kernel: why it failed, and the compiler's output."""
 
 
@@ -50,7 +53,7 @@ class KernelStep:
       label: name on the screen.
       stage: set for a stage.
       pass_: set for a pass.
-      file: set otherwise: LLO after the passes, or the compiler's log.
+      file: set otherwise: LLO after the passes, the schedule, or the compiler's log.
     """
 
     label: str
@@ -75,7 +78,7 @@ class KernelStep:
     @property
     def of_kernel(self) -> bool:
         """Whether its text is a form of the kernel, not a message or a log."""
-        return self.label not in (ERROR, LOG)
+        return self.label not in (ERROR, LOG, *TABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +218,7 @@ class Browser:
             steps += [KernelStep(label=f"{p.number:02d} {p.name}", pass_=p) for p in passes]
         for path in compilation.others():
             label = LOG if path.name == layout.LOG else path.stem
+            label = llo_stage(path.name) if path.parent.name == layout.LLO else label
             steps.append(KernelStep(label=label, file=path))
         if self.failure(entry, target) is not None or compilation.problem:
             steps.append(KernelStep(label=ERROR))
@@ -391,7 +395,7 @@ class Browser:
     def command(self, place: TextPlace, base: TextPlace | None = None) -> str:
         """Return the command that prints a text, or its diff from `base`."""
         first = base or place
-        if first.step.file is not None and first.step.label != LOG:
+        if first.step.file is not None and first.target is None:
             return shlex.join(["cat", str(first.step.file)])
         words = [str(self.roots[first.entry.dump]), step_argument(first.step)]
         options = ["--kernel", first.entry.name]
