@@ -55,6 +55,7 @@ def run(options: ShowOptions) -> int:
       bundles     the final VLIW bundles
       utilization, analysis, critical-path, profile, registers, gaps
                   the compiler's tables of them
+      sparsecore  the bundles of a kernel on the SparseCore
       estimate    its estimate of cycles
       vmem, hlo   the map of VMEM (HTML); the HLO around the kernel
 

@@ -69,14 +69,15 @@ class Attempt:
         self, stages: Stages, files: Collection[str], compilation: Compilation
     ) -> tuple[MissingFile, ...]:
         """Return the files of these stages that are not among `files`, each with the reason."""
-        wanted = layout.EXPECTED_FILES if stages.bundles else ()
+        is_sparse = layout.SPARSECORE in files
+        wanted = layout.EXPECTED_FILES if stages.bundles and not is_sparse else ()
         if stages.estimate:
             wanted = (*wanted, layout.ESTIMATE)
         absent = [name for name in wanted if name not in files]
         names = [layout.llo_pass(name) for name in files if name.startswith(f"{layout.LLO}/")]
         for pattern in stages.llo:
             if not any(matches(pattern, name) for name in names):
-                absent.append(f"{layout.LLO}/*-{pattern}.txt")
+                absent.append(layout.LLO if pattern == "*" else f"{layout.LLO}/*-{pattern}.txt")
         return tuple(self._missing(name, compilation) for name in absent)
 
     def _missing(self, file: str, compilation: Compilation) -> MissingFile:

@@ -2,7 +2,8 @@
 
 A file is `<nanoseconds>-<operation>-<number>-<label>.txt`. Besides the kernel's custom call there
 are operations of libtpu's own (`TLP`, the program around it; `<late-finalization>`), copies and
-fusions. What concerns the whole module belongs to `TLP`.
+fusions. What concerns the whole module belongs to `TLP`. Of a kernel on the SparseCore there are
+bundles alone: `<operation>_<microseconds>_bundles.txt`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ _LATE = 0.5
 
 _FILE = re.compile(r"(?P<stamp>\d{6,})-(?P<operation>.+)-(?P<number>\d{2,})-(?P<label>[^/]+)\.\w+")
 _HLO = re.compile(r"(?P<stamp>\d{6,})-.+-hlo\.txt")
+_SPARSE = re.compile(r"(?!sc-).+_(?P<stamp>\d{13,})_bundles\.txt")
+"""Bundles of a SparseCore; those that start with `sc-` set it up."""
+
 _KERNEL_CALL = re.compile(
     r"^\s*(?:ROOT )?%?(?P<name>[^\s=%]+) = .*\btpu_custom_call\b", re.MULTILINE
 )
@@ -77,6 +81,10 @@ def of_kernel(paths: Iterable[Path], stages: Stages, *, since: int = 0) -> Files
         kept |= _of_program(found, operation)
         if hlo is not None:
             kept[layout.HLO] = hlo
+        sparse = (p for p in paths if _stamp(_SPARSE, p) >= since // 1000)
+        bundles = max(sparse, key=_size, default=None)
+        if bundles is not None:
+            kept[layout.SPARSECORE] = bundles
     if stages.estimate:
         estimates = (p for p in paths if _is_estimate(p.name, operation))
         estimate = min(estimates, key=lambda p: len(p.name), default=None)
@@ -143,16 +151,13 @@ def _section(profile: str, operation: str) -> str:
 def _operation(found: list[DumpedFile], hlo: str | None) -> str | None:
     """Return the name of the kernel's operation.
 
-    Without the HLO, which is written last, it is the operation with the largest text that is not
-    libtpu's own.
+    Without the HLO it is the operation with the largest text that is not libtpu's own.
     """
     named = {match["name"] for match in _KERNEL_CALL.finditer(hlo or "")}
     others = [f for f in found if f.operation != _PROGRAM and not f.operation.startswith("<")]
-    candidates = [f for f in others if f.operation in named] or others
+    candidates = [f for f in others if f.operation in named] if named else others
     largest = max(candidates, key=lambda file: _size(file.path), default=None)
-    if largest is not None:
-        return largest.operation
-    return min(named, default=None)
+    return None if largest is None else largest.operation
 
 
 def _dumped(path: Path) -> DumpedFile | None:

@@ -24,6 +24,7 @@ LLO_FOLDER = "llo"
 
 LLO_DUMP_TO = "xla_jf_dump_to"
 ESTIMATE_TO = "xla_jf_dump_static_llo_profile_to"
+SPARSE_BUNDLES_TO = "xla_sc_dump_bundles_to"
 LLO_LOCATIONS = "xla_mosaic_enable_llo_source_annotations"
 
 _LLO_TEXT = "xla_jf_dump_llo_text"
@@ -197,6 +198,8 @@ def child_flags(stages: Stages) -> ChildFlags:
     if "*" not in stages.llo:
         labels = [*stages.llo, *(BUNDLE_PASSES if stages.bundles else ())]
         flags[_ONLY] = "|".join(f"^{_regex(label)}$" for label in labels)
+    if stages.bundles:
+        folders[SPARSE_BUNDLES_TO] = LLO_FOLDER
     if stages.estimate:
         folders[ESTIMATE_TO] = LLO_FOLDER
     return ChildFlags(flags=flags, folders=folders)

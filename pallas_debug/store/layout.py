@@ -44,9 +44,12 @@ counts per bundle, the same per cycle before idle cycles became delays of bundle
 with their lengths, the longest chains of dependences, unit counts of the operation, the memory map,
 and the HLO around it."""
 
-SCHEDULE_FILES = (*EXPECTED_FILES, REGISTERS, GAPS, ESTIMATE)
+SPARSECORE = f"{SCHEDULE}/sparsecore.txt"
+"""Bundles of a kernel on the SparseCore, in another assembly language, and with no tables."""
+
+SCHEDULE_FILES = (*EXPECTED_FILES, REGISTERS, GAPS, ESTIMATE, SPARSECORE)
 """Those, and what it writes for some: live ranges where registers are short, idle gaps if a flag of
-the user's asks for them, and its estimate of cycles, which is a stage of its own."""
+the user's asks for them, its estimate of cycles, which is a stage of its own, and SparseCore's."""
 
 RUNS = "runs"
 """Folder for the records of what tests and scripts used."""
