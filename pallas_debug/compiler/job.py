@@ -71,7 +71,8 @@ class Jobs:
             log = error.failure.message.encode(errors="replace") + b"\n"
             prints = unprintable(captured)
             failure = compile_.attributed(error.failure, prints, versions.installed())
-            yield self.refused(captured, target, key, failure), {layout.LOG: log}
+            made = self.refused(captured, target, key, failure)
+            yield replace(made, stages=stages.names), {layout.LOG: log}
             return
         with self._compiled(captured, target, key, lowered, stages) as result:
             yield result

@@ -513,7 +513,7 @@ def test_texts_are_found_by_their_names(folder: Path, data: Path) -> None:
     assert texts == [
         (None, "jaxpr", True),
         *[("v5e", stage, True) for stage in passes],
-        *[("v6e", stage, True) for stage in [*passes, "02-bundles"]],
+        *[("v6e", stage, True) for stage in [*passes, "llo:02-bundles"]],
     ]
     assert [(t.label, t.path) for t in open_dumps(folder).texts(folder.name)] == [
         (t.label, t.path) for t in reader.texts(folder.name)
