@@ -24,6 +24,9 @@ libtpu simulates the whole grid, which takes some 25 ms of a core for each of it
 REPORT = "report.html"
 """File that `report` writes."""
 
+MAX_REPORT_JOBS = 4
+"""Maximum number of processes in which `report` reads schedules."""
+
 MAX_CACHED_OBJECTS, MAX_CACHED_COPIES = 512 << 20, 128
 """Maximum bytes, and number, of local copies of texts that were read from an object store."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +56,14 @@ def run(options: ReportOptions) -> int:
     where.check_targets(options.targets, kernels)
     title = options.title or f"{directory.resolve().name} · pallas-debug"
     try:
-        written = write_report(reader, kernels, options.to, title=title, targets=options.targets)
+        written = write_report(
+            reader,
+            kernels,
+            options.to,
+            title=title,
+            targets=options.targets,
+            jobs=min(defaults.MAX_REPORT_JOBS, os.cpu_count() or 1),
+        )
     except OSError as error:
         raise UsageError(
             f"{one_line(options.to)} cannot be written: {error.strerror}. Name another file "

@@ -31,11 +31,14 @@ def write_report(
     *,
     title: str,
     targets: Sequence[str] = (),
+    jobs: int = 1,
 ) -> WrittenReport:
     """Write the page over some kernels of a dump directory.
 
     Args:
       targets: the only targets to show; all by default.
+      jobs: maximum number of processes. Others than this one import the main module again, so a
+        script needs `if __name__ == "__main__"`.
 
     Raises:
       OSError: the file cannot be written.
@@ -43,7 +46,7 @@ def write_report(
     from pallas_debug.report.collect import collect
     from pallas_debug.report.page import render_page
 
-    page, left_out = render_page(collect(reader, kernels, targets), title)
+    page, left_out = render_page(collect(reader, kernels, targets), title, jobs)
     data = page.encode(errors="backslashreplace")
     path.write_bytes(data)
     return WrittenReport(size=len(data), left_out=left_out)

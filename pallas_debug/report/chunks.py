@@ -97,6 +97,7 @@ def _of_schedule(
 ) -> Chunk:
     """The bundles, and what else the compiler says of its schedule."""
     of = kernel.stored.kernel
+    own = of.source.file if of is not None and of.source is not None else None
     bare, starts = schedule.listing(profile)
     texts = [Text(name="bundles", bare=bare)] if bare.lines else []
     for path in _OF_SCHEDULE:
@@ -104,7 +105,12 @@ def _of_schedule(
             texts.append(_read_file(PurePath(path).stem, stored, path))
     content = document(Packer(), texts) | {
         "strip": schedule.strip(profile, starts),
-        "costs": schedule.costs(profile, of.source.file if of and of.source else None),
+        "costs": schedule.costs(profile, own),
+        "notes": [
+            [advice.source.line, "advice", shown(f"{advice.kind}: {advice.message}")]
+            for advice in profile.advice
+            if advice.source is not None and advice.source.file == own
+        ],
     }
     return _chunk(id_, at, texts, content)
 

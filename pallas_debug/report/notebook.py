@@ -15,6 +15,7 @@ from pallas_debug.model import Dump, Finding, PrintRecord
 from pallas_debug.report.collect import ReportedKernel
 from pallas_debug.report.markup import Child, Markup, tag
 from pallas_debug.report.parts import (
+    advice,
     blocks,
     compilation,
     figures,
@@ -60,6 +61,7 @@ def dump_html(dump: Dump) -> str:
             content.append(compilation.failure_card(made.failure))
         if found is not None:
             profile = found.profile
+            content.append(section("Advice", advice.advice_list(profile.advice), level=4))
             content.append(figures.summary(profile.stats, own, lines))
             if profile.schedule.table is not None:
                 content.append(
@@ -83,6 +85,7 @@ def stats_html(stats: Stats) -> str:
     """Figures of a schedule."""
     return fragment(
         tag("h3", stats.kernel, " ", tag("span", f"on {stats.target}", class_="pd-dim")),
+        section("Advice", advice.advice_list(stats.advice), level=4),
         figures.summary(stats),
         section("Memory", memory.memory_part(stats.memory), level=4),
     )
@@ -134,7 +137,7 @@ def _targets(
     if stored is None:
         return tag("p", f"{dump.folder} is no longer there.", class_="pd-dim")
     stats = {
-        made.target: found.profile.stats
+        made.target: overview.OverviewFigures.of(found.profile.stats)
         for made, found in zip(dump.compilations, profiles, strict=True)
         if found is not None
     }

@@ -18,8 +18,8 @@ from pallas_debug.report.pack import compressed, shown
 from pallas_debug.report.parts import compilation, findings, overview
 from pallas_debug.report.parts.common import section
 from pallas_debug.report.parts.findings import Link
-from pallas_debug.report.parts.overview import StatsByTarget
-from pallas_debug.report.section import build_section, link_of, own_file
+from pallas_debug.report.parts.overview import FiguresByTarget
+from pallas_debug.report.section import build_sections, link_of, own_file
 
 MAX_DATA = 19_000_000
 """Maximum bytes of compressed texts in a page."""
@@ -44,9 +44,13 @@ _EARLY = 'document.documentElement.className = "js";'
 """Run before the body is drawn: parts that need the script are hidden without it."""
 
 
-def render_page(contents: Contents, title: str) -> tuple[str, int]:
-    """The whole page, and the number of chunks that it leaves out."""
-    built = [build_section(reported) for reported in contents.kernels]
+def render_page(contents: Contents, title: str, jobs: int = 1) -> tuple[str, int]:
+    """The whole page, and the number of chunks that it leaves out.
+
+    Args:
+      jobs: maximum number of processes.
+    """
+    built = build_sections(contents.kernels, jobs)
     kept = iter(within((chunk for one in built for chunk in one.chunks), MAX_DATA))
     of_kernels = [[next(kept) for _ in one.chunks] for one in built]
     style = static(STYLES)
@@ -70,7 +74,7 @@ def render_page(contents: Contents, title: str) -> tuple[str, int]:
         _bar(title),
         tag(
             "main",
-            _overview(contents, title, [one.stats for one in built]),
+            _overview(contents, title, [one.figures for one in built]),
             [one.section for one in built],
             id="main",
             tabindex="-1",
@@ -117,7 +121,7 @@ def _bar(title: str) -> Markup:
     )
 
 
-def _overview(contents: Contents, title: str, stats: Sequence[StatsByTarget]) -> Markup:
+def _overview(contents: Contents, title: str, stats: Sequence[FiguresByTarget]) -> Markup:
     table = overview.matrix(contents.kernels, contents.targets, stats, linked=True)
     nothing = tag("p", "There are no kernels in this directory.", class_="pd-empty")
     of_all = [

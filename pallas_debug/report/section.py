@@ -11,10 +11,10 @@ from pallas_debug.profile.stats import Stats
 from pallas_debug.report.chunks import Chunk, chunks_of
 from pallas_debug.report.collect import ReportedKernel
 from pallas_debug.report.markup import Child, Markup, tag
-from pallas_debug.report.parts import blocks, compilation, figures, findings, kernel, memory
+from pallas_debug.report.parts import advice, blocks, compilation, figures, findings, kernel, memory
 from pallas_debug.report.parts.common import mark, section
 from pallas_debug.report.parts.findings import Link
-from pallas_debug.report.parts.overview import StatsByTarget
+from pallas_debug.report.parts.overview import FiguresByTarget, OverviewFigures
 from pallas_debug.store import StoredCompilation, StoredKernel
 from pallas_debug.store.profiles import StoredProfile, read_profile
 
@@ -25,7 +25,7 @@ class BuiltSection:
 
     section: Markup
     chunks: list[Chunk]
-    stats: StatsByTarget
+    figures: FiguresByTarget
 
 
 def build_section(reported: ReportedKernel) -> BuiltSection:
@@ -34,12 +34,31 @@ def build_section(reported: ReportedKernel) -> BuiltSection:
     return BuiltSection(
         section=_kernel(reported, profiles),
         chunks=chunks_of(reported, profiles),
-        stats={
-            stored.target: found.profile.stats
+        figures={
+            stored.target: OverviewFigures.of(found.profile.stats)
             for stored, found in zip(reported.compilations, profiles, strict=True)
             if found is not None
         },
     )
+
+
+MIN_PARALLEL = 6
+"""Minimum number of kernels for which other processes are started: each takes half a second."""
+
+
+def build_sections(kernels: Sequence[ReportedKernel], jobs: int) -> list[BuiltSection]:
+    """Build all sections, in up to `jobs` processes."""
+    if jobs < 2 or len(kernels) < MIN_PARALLEL:
+        return list(map(build_section, kernels))
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    try:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            return list(pool.map(build_section, kernels))
+    except BrokenProcessPool:  # such as one killed for lack of memory
+        return list(map(build_section, kernels))
 
 
 def link_of(reported: ReportedKernel) -> Link:
@@ -123,6 +142,7 @@ def _summary(
     if profile is not None:
         content.append(figures.tiles(profile.profile.stats))
         content.append(tag("div", class_="pd-strip", data_strip=f"{reported.id}/{at}"))
+        content.append(section("Advice", advice.advice_list(profile.profile.advice, link)))
     return _of_target(reported, at, content)
 
 
@@ -157,6 +177,7 @@ def _figures(
         section("Lines by cost", lines),
         section("Units", figures.units_table(stats)),
         section("Loops", figures.loops_table(stats)),
+        section("Copies and work", figures.traffic_facts(stats.traffic)),
         section("Memory", memory.memory_part(stats.memory)),
         section("About these figures", figures.notes(stats, problems)),
     )

@@ -25,9 +25,11 @@ def size(count: int | None) -> str:
 
 
 def seconds(amount: float | None) -> str:
-    """`0.8 ms`, `12 ms`, `1.4 s`."""
+    """`15.1 µs`, `0.8 ms`, `12 ms`, `1.4 s`."""
     if amount is None:
         return MISSING
+    if 0 < amount < 0.0001:
+        return f"{amount * 1e6:.1f} µs"
     if amount < 0.00995:
         return f"{amount * 1000:.1f} ms"
     return f"{amount * 1000:.0f} ms" if amount < 0.9995 else f"{amount:.1f} s"
@@ -40,6 +42,15 @@ def number(amount: float | int | None) -> str:
     if isinstance(amount, int) or amount == int(amount):
         return f"{int(amount):,}"
     return f"{amount:,.3g}" if abs(amount) < 1000 else f"{amount:,.0f}"
+
+
+def large(amount: float | int) -> str:
+    """`1,024`, `1.07 G`."""
+    for limit, letter in ((1e12, "T"), (1e9, "G"), (1e7, "M")):
+        if abs(amount) >= limit:
+            scale = 1e6 if letter == "M" else limit
+            return f"{amount / scale:.3g} {letter}"
+    return number(amount)
 
 
 def percent(share: float | None) -> str:

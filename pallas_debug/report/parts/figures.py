@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.lines import LineCost
 from pallas_debug.profile.stats import CodeCost, Stats
+from pallas_debug.profile.traffic import Traffic
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
-from pallas_debug.report.parts.common import mark, measured, place, section, table
+from pallas_debug.report.parts.common import facts, mark, measured, place, section, table
 from pallas_debug.report.parts.findings import Link, nowhere
 
 MAX_LINES = 15
@@ -27,23 +29,29 @@ _ORIGINS = {
 
 def figure(value: Figure) -> Markup:
     """A figure with its unit; what it rests on is its title, and said in a word beside it."""
-    if value.unit == "bytes" and value.is_known:
-        shown = words.size(int(value.value or 0))
-    elif value.is_known:
-        shown = words.number(value.value)
-    else:
-        shown = value.formula or words.MISSING
+    shown = _with_unit(value) if value.is_known else value.formula or words.MISSING
     about = value.note if not value.is_known else _ORIGINS[value.origin]
     title = f"{about}: {value.note}" if value.is_known and value.note else about
     origin = tag("span", value.origin, class_="pd-origin") if value.is_known else None
     return tag("span", tag("span", shown, class_="pd-value"), origin, title=title)
 
 
+def _with_unit(value: Figure) -> str:
+    amount = value.value or 0
+    if value.unit == "bytes":
+        return words.size(int(amount))
+    if value.unit in ("seconds", "s"):
+        return words.seconds(amount)
+    if value.unit == "":
+        return words.large(amount)
+    return f"{words.large(amount)} {value.unit}"
+
+
 def tiles(stats: Stats) -> Markup:
     """The figures that matter most."""
     cycles, memory = stats.cycles, stats.memory
     rows: list[tuple[str, Child, str]] = [
-        ("cycles", figure(cycles.total), _beside(cycles.compiler)),
+        ("cycles", figure(replace(cycles.total, unit="")), _beside(cycles.compiler)),
         ("bundles", figure(stats.bundles), _and(stats.empty_bundles, "empty")),
         ("spills", figure(stats.spills), _and(stats.fills, "fills")),
         ("VMEM", figure(memory.vmem), _and(memory.capacity, "in the core")),
@@ -127,6 +135,37 @@ def _loop(loop: CodeCost) -> list[Child]:
         ", ".join(f"{unit} {words.percent(share)}" for unit, share in busiest if share),
         words.number(loop.spills),
     ]
+
+
+def traffic_facts(traffic: Traffic) -> Markup:
+    """Bytes copied against work done, and the roofline of the published peaks."""
+    bound = {
+        "compute": "computes longer than it copies",
+        "memory": "copies longer than it computes",
+    }
+    rows: list[tuple[str, Child]] = [
+        (name, figure(value) if value.is_known or value.formula else None)
+        for name, value in (
+            ("read from HBM", traffic.read),
+            ("written to HBM", traffic.written),
+            ("read in a grid step", traffic.read_per_step),
+            ("written in a grid step", traffic.written_per_step),
+            ("matrix operations", traffic.flops),
+            ("vector operations", traffic.vector_operations),
+            ("operations per byte", traffic.intensity),
+            ("ridge of the roofline", traffic.ridge),
+            ("computing in a grid step", traffic.compute_per_step),
+            ("copying in a grid step", traffic.copies_per_step),
+            ("estimated time", traffic.seconds),
+            ("time by the roofline", traffic.roofline),
+        )
+    ]
+    if traffic.attained.is_known:
+        share = words.percent(float(traffic.attained.value or 0))
+        rows.append(("share of the roofline", tag("span", share, title=traffic.attained.note)))
+    rows.append(("limited by", bound.get(traffic.bound or "", traffic.bound)))
+    rows.append(("published peaks", traffic.source if any(value for _, value in rows) else None))
+    return facts(rows)
 
 
 def lines_table(

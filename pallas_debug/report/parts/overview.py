@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.stats import Stats
 from pallas_debug.render import plural
 from pallas_debug.report import words
@@ -37,14 +40,33 @@ def tiles(contents: Contents) -> Markup:
     )
 
 
-StatsByTarget = Mapping[str, Stats]
+@dataclass(frozen=True, kw_only=True)
+class OverviewFigures:
+    """What the table says of a schedule."""
+
+    bundles: Figure
+    cycles: Figure
+    spills: Figure
+    advice: int
+
+    @classmethod
+    def of(cls, stats: Stats) -> OverviewFigures:
+        return cls(
+            bundles=stats.bundles,
+            cycles=stats.cycles.total,
+            spills=stats.spills,
+            advice=len(stats.advice),
+        )
+
+
+FiguresByTarget = Mapping[str, OverviewFigures]
 """Figures of a kernel by target, where its schedule was kept."""
 
 
 def matrix(
     kernels: Sequence[ReportedKernel],
     targets: Sequence[str],
-    stats: Sequence[StatsByTarget],
+    stats: Sequence[FiguresByTarget],
     *,
     linked: bool,
 ) -> Markup:
@@ -56,8 +78,9 @@ def matrix(
     """
     columns = ["kernel", "grid", "findings", *targets]
     head = [tag("th", name, scope="col", role="columnheader") for name in columns]
+    names = Counter(kernel.name for kernel in kernels)
     rows = [
-        _row(kernel, targets, figures, linked=linked)
+        _row(kernel, targets, figures, linked=linked, is_unique=names[kernel.name] == 1)
         for kernel, figures in zip(kernels, stats, strict=True)
     ]
     return tag(
@@ -71,7 +94,12 @@ def matrix(
 
 
 def _row(
-    kernel: ReportedKernel, targets: Sequence[str], stats: StatsByTarget, *, linked: bool
+    kernel: ReportedKernel,
+    targets: Sequence[str],
+    stats: FiguresByTarget,
+    *,
+    linked: bool,
+    is_unique: bool,
 ) -> Markup:
     role = "gridcell" if linked else "cell"
     name: Child = kernel.name
@@ -80,6 +108,8 @@ def _row(
     of = kernel.stored.kernel
     source = of.source if of is not None else None
     below = words.line(source) if source is not None else kernel.stored.name
+    if not is_unique and source is not None:
+        below += f" · {kernel.stored.name}"
     cells = [
         tag(
             "th",
@@ -115,7 +145,9 @@ def _findings(kernel: ReportedKernel) -> Markup:
     return mark("bad", plural(count, "finding")) if count else mark("none", "none")
 
 
-def _cell(stored: StoredCompilation | None, stats: Stats | None, href: str | None) -> Child:
+def _cell(
+    stored: StoredCompilation | None, stats: OverviewFigures | None, href: str | None
+) -> Child:
     if stored is None:
         return mark("none", "not compiled")
     made = stored.compilation
@@ -129,10 +161,11 @@ def _cell(stored: StoredCompilation | None, stats: Stats | None, href: str | Non
         if made.seconds is not None:
             below += f" · {words.seconds(made.seconds)}"
         if stats is not None and stats.bundles.is_known:
-            cycles = stats.cycles.total
+            cycles = stats.cycles
             below = f"{words.number(stats.bundles.value)} bundles"
             below += f" · {words.number(cycles.value)} cycles" if cycles.is_known else ""
             below += f" · {words.number(stats.spills.value)} spills" if stats.spills.value else ""
+            below += f" · {plural(stats.advice, 'piece')} of advice" if stats.advice else ""
     label: Child = tag("a", state, href=href) if href else state
     short = below if len(below) <= 90 else f"{below[:89]}…"
     return [label, tag("span", short, class_="pd-sub", title=below[:1000])]

@@ -48,8 +48,24 @@ class SourcePane {
   }
 
   show(chunk) {
+    this.chunk = chunk;
+    this.arrange();
+  }
+
+  /** Takes what is said of lines for the shown target only. */
+  setNotes(notes) {
+    if (JSON.stringify(notes) === JSON.stringify(this.ofTarget ?? [])) return;
+    this.ofTarget = notes;
+    const top = this.lines.node.scrollTop;
+    this.arrange();
+    this.lines.node.scrollTop = top;
+    this.mark(this.explorer.place);
+  }
+
+  arrange() {
+    const { chunk } = this;
     const notes = new Map();
-    for (const [line, kind, text] of chunk.notes ?? []) {
+    for (const [line, kind, text] of [...(chunk.notes ?? []), ...(this.ofTarget ?? [])]) {
       notes.set(line, [...(notes.get(line) ?? []), { line, kind, note: text }]);
     }
     const code = chunk.source === null || chunk.source === undefined ? [] : chunk.source.split('\n');
@@ -479,7 +495,9 @@ class Explorer {
       const second = known(nameOf(this.texts[1].choice ?? '')) ?? this.secondKey();
       await this.texts[1].show(second);
     }
-    this.source.setCosts((await this.schedule(target))?.costs);
+    const schedule = await this.schedule(target);
+    this.source.setCosts(schedule?.costs);
+    this.source.setNotes(schedule?.notes ?? []);
     if (line !== null) this.select({ file: this.kernel.file, line }, null);
     else if (this.place === null && !this.source.scrolled) this.showDefinition();
   }

@@ -1,0 +1,39 @@
+"""Advice: what makes a kernel slow, with the evidence for it, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pallas_debug.profile.advice import Advice
+from pallas_debug.report.markup import Markup, tag
+from pallas_debug.report.parts.common import facts, mark, place, quoted
+from pallas_debug.report.parts.figures import figure
+from pallas_debug.report.parts.findings import Link, nowhere
+
+
+def advice_list(found: Sequence[Advice], link: Link = nowhere, *, level: int = 4) -> Markup:
+    """A card for each piece."""
+    if not found:
+        return Markup()
+    return tag("div", [_card(advice, link, level) for advice in found], class_="pd-cards")
+
+
+def _card(advice: Advice, link: Link, level: int) -> Markup:
+    source = advice.source
+    href = link(source) if source is not None else None
+    where = [place(source, href)] if source is not None else []
+    if advice.operand is not None:
+        where.append(tag("code", advice.operand))
+    return tag(
+        "article",
+        tag(
+            "header",
+            tag(f"h{level}", mark("warn", advice.kind)),
+            tag("p", where, class_="pd-where") if where else None,
+            class_="pd-head",
+        ),
+        quoted(source, href) if source is not None and source.text else None,
+        tag("p", advice.message),
+        facts([("try", advice.remedy), *((e.name, figure(e.figure)) for e in advice.evidence)]),
+        class_="pd-card pd-is-warn",
+    )
