@@ -66,7 +66,8 @@ def copy_origins(schedule: Schedule, kernel: Kernel | None) -> dict[int, CopyOri
     for at, i in starts.items():
         number = _traced(i, defined, stored, sources)
         operand = None if number is None or number < first else number - first
-        is_own = not any(_OF_PIPELINE in remark for remark in i.remarks)
+        # XLA adds copies, too: they load scalar operands, and have no Python line.
+        is_own = bool(i.locations) and not any(_OF_PIPELINE in remark for remark in i.remarks)
         found[at] = CopyOrigin(operand=operand, is_own=is_own, instruction=i)
     return found
 
@@ -95,8 +96,8 @@ def _traced(
     sources: Mapping[str, tuple[int, str]],
 ) -> int | None:
     """Number of the call's operand nearest to the addresses of a copy."""
-    # Source, size, destination: one of them is in HBM.
-    wanted = 0 if copy.opcode.startswith("dma.hbm") else 2
+    # Source, size, destination: one of them is in HBM, or in CMEM on v4.
+    wanted = 2 if copy.opcode.startswith(("dma.vmem", "dma.smem")) else 0
     addresses = copy.arguments[wanted : wanted + 1]
     queue = [value for address in addresses for value in _VALUE.findall(address)]
     seen = set(queue)

@@ -71,7 +71,7 @@ def strip(timeline: Timeline, width: int, *, ascii_only: bool = False) -> list[s
         rows.append((_padded(name, margin), cells))
     lines = [head + gap.join(cells) for head, cells in rows]
     drawn = ["", *(line.rstrip() for line in lines), "", _legend(glyphs)]
-    facts = [_copies(timeline), *_facts(timeline), *(f"note: {note}" for note in timeline.notes)]
+    facts = [_copies(timeline), *_facts(timeline), *_notes(timeline)]
     text = [*_wrapped(_title(timeline, glyphs), width), *drawn]
     text += [line for fact in facts for line in _wrapped(fact, width)]
     return [_as_ascii(line) if ascii_only else line for line in map(one_line, text)]
@@ -212,6 +212,16 @@ def _facts(timeline: Timeline) -> list[str]:
         f"HBM: {bandwidth:,.0f} GB/s ({rates.bandwidth.origin}), latency {latency} "
         f"({rates.latency.origin}), clock {clock:,.0f} MHz ({rates.clock.origin})",
     ]
+
+
+def _notes(timeline: Timeline) -> list[str]:
+    """Notes on operands, those that share one together, and on the whole."""
+    of_lanes: dict[str, list[str]] = {}
+    for lane in timeline.lanes:
+        if lane.note:
+            of_lanes.setdefault(lane.note, []).append(_name(lane.name))
+    found = [f"{', '.join(names)}: {note}" for note, names in of_lanes.items()]
+    return [f"note: {note}" for note in (*found, *timeline.notes)]
 
 
 _PLAIN = {"×": "x", "µ": "u", "…": "~", "–": "-"}

@@ -299,10 +299,10 @@ class _Maker:
             note = "the kernel copies what it needs of it"
         elif number in self._placed:
             space = self._placed[number].upper()
-            note = f"XLA placed the whole array in {space}: nothing is copied from HBM"
+            note = f"XLA placed the whole array in {space}"
+            note += ": nothing is copied" if space == "VMEM" else ", and blocks come from there"
         elif operand.unknown is not None:
             note = f"another block at every step is assumed: {operand.unknown}"
-            self._notes.append(f"{operand.name}: {note}")
         elif operand.tables:
             note = f"as {', '.join(operand.tables)} was in the first call"
         return TimelineLane(
@@ -351,7 +351,7 @@ class _Maker:
             return _block(self._blocks.operands[lane], self._blocks, self._bounds, step)
 
         pipelined = [
-            operand.is_pipelined and number not in self._placed
+            operand.is_pipelined and self._placed.get(number) != "vmem"
             for number, operand in enumerate(self._blocks.operands)
         ]
         is_input = [operand.kind == "input" for operand in self._blocks.operands]
@@ -444,7 +444,7 @@ class _Maker:
         return [
             self._pipelined(number, operand)
             for number, operand in enumerate(self._blocks.operands)
-            if operand.is_pipelined and number not in self._placed
+            if operand.is_pipelined and self._placed.get(number) != "vmem"
         ]
 
     def _pipelined(self, lane: int, operand: OperandBlocks) -> PipelineOperand:

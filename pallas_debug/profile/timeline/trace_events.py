@@ -6,6 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
+from pallas_debug.model import SourceLine
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.timeline.parts import TimelineCopy, TimelinePart
 from pallas_debug.profile.timeline.timeline import Timeline
@@ -78,7 +79,12 @@ def trace_events(timeline: Timeline) -> list[dict[str, Any]]:
         events += _copy(timeline, copy, number)
     if len(timeline.parts) > 1:
         events += _gap(timeline)
-    return [*named, *sorted(events, key=lambda e: (e["ts"], -e.get("dur", 0)))]
+    return [*named, *sorted(events, key=_order)]
+
+
+def _order(event: dict[str, Any]) -> tuple[float, bool, float]:
+    """By time; arrows after the slices they belong to, and empty slices before longer ones."""
+    return event["ts"], event["ph"] != "X", event.get("dur", 0.0)
 
 
 def _process(pid: int, name: str, index: int) -> list[dict[str, Any]]:
@@ -156,7 +162,7 @@ def _copy(timeline: Timeline, copy: TimelineCopy, number: int) -> list[dict[str,
     mine = {"pid": COPIES, "tid": _thread_of(copy.lane, copy.direction)}
     source = timeline.sources.get(copy.bundle) if copy.bundle is not None else None
     slice_ = {
-        "ph": "X", "cat": "dma", "name": _copy_name(copy), **mine, "ts": at(copy.begin),
+        "ph": "X", "cat": "dma", "name": _copy_name(copy, lane.kind), **mine, "ts": at(copy.begin),
         "dur": _length(timeline, copy.begin, copy.end),
         "args": {
             "operand": lane.name,
@@ -166,8 +172,7 @@ def _copy(timeline: Timeline, copy: TimelineCopy, number: int) -> list[dict[str,
             "bytes origin": "compiler" if copy.bundle is not None else lane.size.origin,
             "started at cycle": copy.started, "cycles": copy.end - copy.begin,
             "duration origin": "assumed", "bandwidth": described(timeline.rates.bandwidth),
-            "started by": f"{source} ({source.function})" if source and source.function
-            else str(source) if source else "the kernel" if copy.is_own else "the pipeline",
+            "started by": _starter(copy, lane.kind, source),
         },
     }  # fmt: skip
     spans = [s for part in timeline.parts for s in part.computing() if s[0] == copy.step]
@@ -188,13 +193,23 @@ def _copy(timeline: Timeline, copy: TimelineCopy, number: int) -> list[dict[str,
     return [slice_, start, finish]
 
 
+def _starter(copy: TimelineCopy, kind: str, source: SourceLine | None) -> str:
+    if source is not None:
+        return f"{source} ({source.function})" if source.function else str(source)
+    if copy.is_own:
+        return "the kernel"
+    return "XLA" if kind == "other" else "the pipeline"
+
+
 def _thread_of(lane: int, direction: str) -> int:
     return 2 * lane + 1 + (direction == "out")
 
 
-def _copy_name(copy: TimelineCopy) -> str:
+def _copy_name(copy: TimelineCopy, kind: str) -> str:
     if copy.is_own:
         return "copy by the kernel"
+    if kind == "other":
+        return "copy that XLA added"
     what = "fetch" if copy.direction == "in" else "write back"
     if copy.block is None:
         return f"{what} block of unknown index"

@@ -175,9 +175,9 @@ class _Reading:
         if origin is not None and origin.operand is not None:
             lane = min(origin.operand, lane)
         direction = _direction(event.opcode)
-        is_own = origin is None or origin.is_own or lane == self._grid.others
+        is_own = origin is not None and origin.is_own
         step, block = self._step, None
-        if not is_own:
+        if not is_own and lane != self._grid.others:
             if direction == "in" and self._grid.is_ahead[lane]:
                 step = min(self._iteration, self._steps - 1)
             block = self._grid.block(lane, step)
@@ -213,4 +213,4 @@ class _Reading:
 
 def _direction(opcode: str) -> Direction:
     """Direction of a copy, seen from the core."""
-    return "out" if opcode.endswith("_hbm") else "in"
+    return "out" if opcode.startswith(("dma.vmem", "dma.smem")) else "in"
