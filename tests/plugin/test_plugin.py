@@ -248,10 +248,26 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["--pallas-check", "nan"], "--pallas-check took 'nan' as its value, which is also a path."),
     (["--pallas-target=v99"], "unknown target 'v99'; the known ones are v4"),
     (["--pallas-timeout=3"], "--pallas-timeout has no effect by itself; pass --pallas-dump as well"),
+    (["--pallas-stages=bundles"], "--pallas-stages has no effect by itself; pass --pallas-dump as well"),
+    (["--pallas-dump", "--pallas-stages=llo:a b"], "--pallas-stages: 'llo:a b' names no LLO pass"),
     (["--pallas-hang=3"], "--pallas-hang has no effect by itself; pass --pallas-interpret as well"),
     (["--pallas-dump", "-o", "pallas_coverage=perhaps"], "the ini option pallas_coverage: 'perhaps' is neither on nor off"),
     (["--pallas-dump=/proc/nowhere"], "pallas-debug: cannot dump to /proc/nowhere"),
 ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_stages_of_the_dump_by_line_and_ini(pytester: pytest.Pytester, sessions: Sessions) -> None:
+    ini = pytester.path / "other.ini"
+    ini.write_text("[pytest]\npallas_dump = by-ini\npallas_stages = bundles\n")
+    results = sessions(
+        (["--pallas-dump=by-line", "--pallas-stages=bundles"], {}), ([f"--config-file={ini}"], {})
+    )
+    for result, place in zip(results, ("by-line", "by-ini"), strict=True):
+        result.assert_outcomes(passed=5)
+        kernels = open_dumps(pytester.path / place).kernels()
+        made = [c.compilation for k in kernels for c in k.compilations]
+        assert [c.stages for c in made if c is not None] == [("bundles",)] * 2
 
 
 def test_what_makes_no_sense_is_refused_before_any_test(sessions: Sessions) -> None:
