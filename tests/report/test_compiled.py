@@ -13,7 +13,9 @@ from selenium.webdriver import Keys
 
 import pallas_debug
 from pallas_debug.cli.exits import Exit
-from pallas_debug.model import Dump
+from pallas_debug.model import Dump, SourceLine
+from pallas_debug.profile.advice import Advice
+from pallas_debug.profile.advice.advice import derived
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import StoredProfile, read_profile
 
@@ -177,6 +179,46 @@ def test_targets_can_be_compared(browser: Browser, page: Path) -> None:
     assert re.fullmatch(
         r"(\+[\d,]+ −[\d,]+ lines against|no line differs from) 12-apply-vector-layout", message
     )
+
+
+def test_several_processes_write_the_same_page(
+    dump: Dump, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pallas_debug.report import section, write_report
+
+    monkeypatch.setattr(section, "MIN_PARALLEL", 1)
+    reader = open_dumps(dump.folder.parent)
+    path = tmp_path / "report.html"
+    write_report(reader, reader.kernels(), path, title="compiled", jobs=2)
+    assert path.read_bytes() == page.read_bytes()
+
+
+def test_advice_is_shown_at_its_line(
+    browser: Browser, dump: Dump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pallas_debug.profile.stats import Profile
+    from pallas_debug.report import write_report
+
+    kernel = dump.kernel.source
+    assert kernel is not None
+    advice = Advice(
+        kind="relayout",
+        message="the product <b>waits</b>",
+        remedy="turn it round",
+        evidence=(derived("moves in each iteration", 64),),
+        source=SourceLine(file=kernel.file, line=kernel.line, text="def kernel(...)"),
+    )
+    monkeypatch.setattr(Profile, "advice", (advice,))
+    reader = open_dumps(dump.folder.parent)
+    path = tmp_path / "report.html"
+    write_report(reader, reader.kernels(), path, title="advised", targets=["v5e"])
+    assert "1 piece of advice" in path.read_text()
+    open_kernel(browser, path, "matmul", f"/t0/l{kernel.line}")
+    card = browser.text(".pd-current .pd-card")
+    for expected in ("relayout", "the product <b>waits</b>", "turn it round", "64"):
+        assert expected in card
+    noted = "document.querySelector('.pd-current .pd-note-row.pd-is-advice')?.textContent"
+    assert browser.wait(noted) == "▲ relayout: the product <b>waits</b>"
 
 
 def test_a_dump_in_a_notebook(dump: Dump, profile: StoredProfile) -> None:

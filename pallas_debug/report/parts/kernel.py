@@ -87,7 +87,11 @@ def kernel_facts(kernel: Kernel) -> Markup:
             ("declared cost", estimate),
             ("dimension semantics", ", ".join(kernel.dimension_semantics)),
             ("aliases", aliases),
-            *((name, tag("code", value)) for name, value in kernel.compiler_params.items()),
+            *(
+                (name, tag("code", value))
+                for name, value in kernel.compiler_params.items()
+                if name != "dimension_semantics"
+            ),
             *((name, value) for name, value in kernel.metadata.items()),
             ("versions", ", ".join(f"{n} {v}" for n, v in kernel.versions.items())),
             ("digest", tag("code", kernel.digest[:16])),

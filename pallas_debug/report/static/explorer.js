@@ -92,6 +92,7 @@ class SourcePane {
   /** Takes the costs of the shown target: line, bundles, share, own share, spills, fills, copies. */
   setCosts(costs) {
     this.costs = costs?.length ? new Map(costs.map((row) => [row[0], row])) : null;
+    this.spilled = costs?.some((row) => row[4]) ?? false;
     this.offer();
     this.recount();
   }
@@ -135,8 +136,9 @@ class SourcePane {
       node.title = `${counted(bundles, 'bundle')}; ${percent(share)} of the executed bundles, ` +
         `${percent(own)} without calls; ${counted(spills, 'spill')}, ${counted(fills, 'fill')}, ` +
         `${copies} copies started`;
-      if (spills) node.append(element('span', { class: 'pd-spills' }, `${spills}s`));
+      if (spills) node.append(element('span', { class: 'pd-spills', 'aria-label': counted(spills, 'spill') }, `${spills}s`));
     }
+    if (this.spilled && !cost?.[4]) node.append(element('span', { class: 'pd-spills' }));
     const code = element('span', { class: 'pd-code' });
     paint(code, row.text, 'python');
     node.append(code);

@@ -1,0 +1,117 @@
+"""Small pieces of the report: numbers, markup, packed texts, the listing of bundles."""
+
+from __future__ import annotations
+
+import pytest
+
+from pallas_debug.ir.bare import bare_text
+from pallas_debug.ir.operations import Module
+from pallas_debug.profile.stats import Profile, ScheduleTexts
+from pallas_debug.report import schedule, words
+from pallas_debug.report.markup import Markup, escape, tag
+from pallas_debug.report.pack import MAX_LINE, Packer, Text, document, runs, shortened
+
+BUNDLES = """\
+     0   :  { %s0 = inlined_call_operand.hbm [shape: f32[8,128]] }
+   0x1 LB: > { %v1 = vld [vmem:[%s0] sm:$0xff] /* loc("k.py":7:2 to :9) */  ;;  %v2 = vmov 0.0 } /* Start region 3 */
+   0x2   : > { }
+   0x3   :  { %v3 = vadd.f32 %v1, %v2 /* loc("k.py":8:2 to :9) */ } /* End region 3 */
+"""
+
+
+@pytest.mark.parametrize(
+    "call,text",
+    [
+        (words.size(None), "–"),
+        (words.size(0), "0 B"),
+        (words.size(9_542), "9.3 KiB"),
+        (words.size(3 << 20), "3.0 MiB"),
+        (words.size(5 << 40), "5120.0 GiB"),
+        (words.seconds(None), "–"),
+        (words.seconds(0.0000151), "15.1 µs"),
+        (words.seconds(0.0008), "0.8 ms"),
+        (words.seconds(0.012), "12 ms"),
+        (words.seconds(1.44), "1.4 s"),
+        (words.number(None), "–"),
+        (words.number(1541), "1,541"),
+        (words.number(0.4215), "0.421"),
+        (words.large(1_073_741_824), "1.07 G"),
+        (words.percent(None), "–"),
+        (words.percent(0.713), "71 %"),
+        (words.dimensions((1, None, 4)), "1 × ? × 4"),
+    ],
+)
+def test_numbers(call: str, text: str) -> None:
+    assert call == text
+
+
+def test_markup_escapes_everything_but_itself() -> None:
+    assert escape("<b>&\"'\x1b\u202e") == "&lt;b&gt;&amp;&quot;&#x27;\\x1b\\u202e"
+    inner = tag("b", "<", title='"')
+    assert inner == '<b title="&quot;">&lt;</b>'
+    assert tag("p", inner, None, ["a", 1], class_="x", hidden=True, open=False) == (
+        f'<p class="x" hidden>{inner}a1</p>'
+    )
+    assert tag("br") == "<br>"
+    assert isinstance(inner, Markup)
+
+
+def test_run_lengths() -> None:
+    assert runs([7, 7, 7, 2, 7]) == [7, 3, 2, 1, 7, 1]
+    assert runs([]) == []
+
+
+def test_a_long_line_is_cut_and_says_so() -> None:
+    assert shortened("x" * MAX_LINE) == "x" * MAX_LINE
+    assert shortened("x" * (MAX_LINE + 1234)).endswith("x … 1,234 more characters")
+
+
+def test_locations_are_removed_and_kept_as_chains() -> None:
+    text = (
+        "module {\n"
+        "  func.func @k(%arg0: i32 loc(unknown)) {\n"
+        "    %0 = arith.addi %arg0, %arg0 : i32 loc(#loc2)\n"
+        '    %1 = arith.muli %0, %0 : i32 loc("f"("k.py":9:1 to :2))\n'
+        "    return loc(unknown)\n"
+        "  }\n"
+        "}\n"
+        '#loc1 = loc("k.py":7:1 to :2)\n'
+        '#loc2 = loc(callsite(#loc1 at "k.py":20:3))\n'
+    )
+    packer = Packer()
+    (made,) = document(packer, [Text(name="mosaic", text=text)])["texts"]
+    assert made["text"].split("\n")[1:4] == [
+        "  func.func @k(%arg0: i32) {",
+        "    %0 = arith.addi %arg0, %arg0 : i32",
+        "    %1 = arith.muli %0, %0 : i32",
+    ]
+    assert made["chains"] == [-1, 2, 0, 1, 1, 1, -1, 3]
+    tables = packer.tables()
+    assert tables["files"] == ["k.py"]
+    assert tables["chains"] == [[0, 7, 0, 20], [0, 9]]
+
+
+def test_a_bundle_has_a_chain_for_each_instruction() -> None:
+    bare = bare_text(Module.of(BUNDLES, "bundles"))
+    assert "loc(" not in "\n".join(bare.lines)
+    assert [[line.line for chain in chains for line in chain] for chains in bare.chains] == [
+        [], [7], [], [8],
+    ]  # fmt: skip
+
+
+def test_the_listing_has_an_instruction_per_line() -> None:
+    profile = Profile(texts=ScheduleTexts(bundles=BUNDLES), kernel=None, compilation=None)
+    bare, starts = schedule.listing(profile)
+    assert [line.split("  ")[0].strip() or line.strip() for line in bare.lines if "%" in line]
+    assert len(starts) == len(profile.schedule.bundles) == 4
+    assert "vld" in bare.lines[starts[1] + 1] or "vld" in bare.lines[starts[1]]
+    assert any(line.strip() == "// end of region 3" for line in bare.lines)
+    located = [
+        chains[0][0].line
+        for line, chains in zip(bare.lines, bare.chains, strict=True)
+        if chains and ("vld" in line or "vadd" in line)
+    ]
+    assert located == [7, 8]
+    assert schedule.strip(profile, starts) is None
+    cut = Profile(texts=ScheduleTexts(bundles=BUNDLES[:-30]), kernel=None, compilation=None)
+    assert schedule.listing(cut)[0].lines[-1] == "// the listing is cut off here"
