@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pallas_debug.sweeps.result import SettingResult, SweepResult
     from pallas_debug.verdict import Verdict
 
+_WORTH_SAYING = 1.005
+"""Minimum ratio of the worst setting's cycles to the best one's that is printed."""
+
 _OVER = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<values>.+)", re.DOTALL)
 
 
@@ -32,6 +35,7 @@ class SweepOptions(shared.ProgramOptions):
     over: tuple[str, ...]
     directory: Path
     switches: tuple[str, ...]
+    stages: tuple[str, ...]
     executor: str | None
     check: bool
 
@@ -58,6 +62,13 @@ class SweepOptions(shared.ProgramOptions):
     multiple=True,
     metavar="NAME",
     help="Switches for each compilation, as for `dump`.",
+)
+@click.option(
+    "--stages",
+    multiple=True,
+    metavar="NAMES",
+    help="Stages of each compilation to keep besides bundles: estimate, for libtpu's own cycles "
+    "in the table; llo.",
 )
 @click.option(
     "--executor",
@@ -197,6 +208,7 @@ def _swept(
             jobs=options.jobs,
             timeout=options.timeout,
             switches=options.switches,
+            stages=options.stages,
             progress=progress,
         )
 
@@ -240,9 +252,9 @@ def _checked(
 
 
 def _print(found: SweepResult, options: SweepOptions) -> None:
-    from pallas_debug.sweeps.result import columns, row
+    from pallas_debug.sweeps.result import table
 
-    output.print_table(columns(found.results), [row(result) for result in found.results])
+    output.print_table(*table(found.results))
     for problem in found.problems:
         output.say(problem)
     for target in found.targets:
@@ -275,8 +287,9 @@ def _count(found: SweepResult) -> int:
 def _best(best: SettingResult, found: SweepResult, target: str) -> str:
     of_target = [r for r in found.results if r.target == target and r.ok]
     cycles = [r.cycles.value for r in of_target if r.cycles.value]
-    ratio = f", {max(cycles) / min(cycles):.2f} times fewer than the worst" if cycles else ""
-    return f"best for {target}: {best.label}: {best.cycles} cycles{ratio}"
+    ratio = max(cycles) / min(cycles) if cycles else 1.0
+    than = f"; the worst takes {ratio:.2f} times as many" if ratio >= _WORTH_SAYING else ""
+    return f"best for {target}: {best.label}: {best.cycles} cycles{than}"
 
 
 def _exit_code(found: SweepResult, verdict: Verdict | None) -> Exit:

@@ -69,10 +69,13 @@ class DaskWorkers(concurrent.futures.Executor):
                 f"{defaults.DASK_TIMEOUT:.0f} s. Start one with `dask worker {self._address} "
                 "--nthreads 1`, then run the same sweep again: it continues"
             )
+        return self.lost()
+
+    def lost(self) -> str:
+        """Return what it means that Dask cancels a task."""
         return (
-            f"the Dask scheduler at {self._address} has gone: the connection is "
-            f"{self._client.status} for {defaults.DASK_TIMEOUT:.0f} s. Start it again, then run "
-            "the same sweep again: it continues"
+            f"the Dask scheduler at {self._address} has gone, or dropped the sweep. Start it "
+            "again, then run the same sweep again: it continues"
         )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -139,19 +139,25 @@ def ranked(results: Sequence[SettingResult], targets: Sequence[str]) -> tuple[Se
     return tuple(sorted(results, key=lambda r: (order.get(r.target, len(order)), *r._rank())))
 
 
-def columns(results: Sequence[SettingResult]) -> list[str]:
-    """Return the titles of the columns of `row`."""
+def table(results: Sequence[SettingResult]) -> tuple[list[str], list[list[str]]]:
+    """Return titles and rows of a table.
+
+    libtpu's own estimate of cycles has a column if the stage `estimate` was kept.
+    """
+    has_estimate = any(result.compiler_cycles.is_known for result in results)
     names = list(results[0].setting) if results else []
-    return ["target", *names, "cycles", "libtpu's", "bundles", "spills", "VMEM", "status"]
+    cycles = ["cycles", "libtpu's"] if has_estimate else ["cycles"]
+    titles = ["target", *names, *cycles, "bundles", "spills", "VMEM", "status"]
+    return titles, [_row(result, has_estimate=has_estimate) for result in results]
 
 
-def row(result: SettingResult) -> list[str]:
-    """Return a result as cells of a table."""
-    figures = (result.cycles, result.compiler_cycles, result.bundles, result.spills)
+def _row(result: SettingResult, *, has_estimate: bool) -> list[str]:
+    cycles = (result.cycles, result.compiler_cycles) if has_estimate else (result.cycles,)
+    figures = (*cycles, result.bundles, result.spills)
     status = "ok" if result.failure is None else f"failed: {result.failure}"
     vmem = result.vmem.value
-    share = f"{vmem / 1024:,.0f} KiB" if vmem is not None else "-"
-    return [result.target, *result.setting.values(), *map(_cell, figures), share, status]
+    used = f"{vmem / 1024:,.0f} KiB" if vmem is not None else "-"
+    return [result.target, *result.setting.values(), *map(_cell, figures), used, status]
 
 
 def _cell(figure: Figure) -> str:
@@ -160,7 +166,8 @@ def _cell(figure: Figure) -> str:
 
 def table_text(results: Sequence[SettingResult]) -> str:
     """Return results as a table in plain text."""
-    rows = [columns(results), *map(row, results)]
+    titles, rows = table(results)
+    rows = [titles, *rows]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -30,6 +30,9 @@ from pallas_debug.sweeps.workers import LocalWorkers, SettingTimeout, WorkerDied
 
 _TICK = 0.1
 
+_MAX_MESSAGE = 300
+"""Maximum characters of a message from a foreign executor."""
+
 Progress = Callable[[int, int], None]
 """Called with the numbers of finished and of all settings, several times a second."""
 
@@ -160,6 +163,7 @@ class _Run:
         """Submit tasks, and take their outcomes as they arrive, until all are there or lost."""
         futures: dict[Future[TaskOutcome], SweepTask] = {}
         is_gone = getattr(executor, "problem", None)
+        lost = getattr(executor, "lost", None) or _dropped
         try:
             for task in todo:
                 futures[executor.submit(tasks.run, task)] = task
@@ -171,7 +175,10 @@ class _Run:
                 )
                 for future in done:
                     latest = time.monotonic()
-                    self._take(futures[future], future)
+                    if future.cancelled():  # not by us: the setting is unfinished
+                        self._has_problem(lost())
+                    else:
+                        self._take(futures[future], future)
                 if progress is not None:
                     progress(len(self.results), len(todo))
                 why = is_gone() if is_gone is not None and pending else None
@@ -198,15 +205,11 @@ class _Run:
         return self.timeout + defaults.SETTING_MARGIN
 
     def _take(self, task: SweepTask, future: Future[TaskOutcome]) -> None:
-        if future.cancelled():
-            return  # by the executor, which has lost its workers: the setting is unfinished
         error = future.exception()
         if isinstance(error, DumpDirectoryError):
             raise error
         if isinstance(error, concurrent.futures.BrokenExecutor):
-            said = f"the executor broke: {type(error).__name__}: {error}"
-            if said not in self.problems:
-                self.problems.append(said)
+            self._has_problem(f"the executor broke: {type(error).__name__}: {error}")
             return
         if error is not None:
             self._failed(task, error)
@@ -215,13 +218,19 @@ class _Run:
         self.journal.put(task.setting, outcome.results)
         self.results[task.number] = tuple(known.result for known in outcome.results)
 
+    def _has_problem(self, sentence: str) -> None:
+        if sentence not in self.problems:
+            self.problems.append(sentence)
+
     def _failed(self, task: SweepTask, error: BaseException) -> None:
         said = f"{error}".strip() or "no message"
         is_ours = isinstance(error, (WorkerDied, SettingTimeout))
+        if type(error).__name__ == "KilledWorker":  # Dask's, which is not imported here
+            said, is_ours = "every worker that tried it died; their logs may say why", True
         failure = SettingFailure(
             stage="timeout" if isinstance(error, SettingTimeout) else "worker",
             type=type(error).__name__,
-            message=said if is_ours else f"{type(error).__name__}: {said.splitlines()[0]}",
+            message=said if is_ours else f"{type(error).__name__}: {_shortened(said)}",
         )
         self.results[task.number] = tuple(
             SettingResult(setting=task.setting.texts, target=target, failure=failure)
@@ -253,8 +262,13 @@ class _Run:
         if found.unfinished or len(told) != 1 or None in failures:
             return
         ((stage, message),) = told
-        if stage in ("setup", "worker"):
+        if stage == "setup":
             raise CannotRunError(message)
+        if stage == "worker":
+            raise CannotRunError(
+                f"no worker finished a setting: {message}. Do the workers import the function, and "
+                "have they the same pallas-debug, jax and libtpu as this process?"
+            )
         if stage == "tracing" and "calls no Pallas kernel" in message:
             raise UsageError(message)
 
@@ -277,6 +291,15 @@ def _check_call(
                 f"{name} cannot be swept over these arguments: {error}. Its signature: "
                 f"{name}{signature}"
             ) from error
+
+
+def _dropped() -> str:
+    return "the executor cancelled settings that it had accepted: it was shut down meanwhile"
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_MESSAGE else f"{line[: _MAX_MESSAGE - 1]}…"
 
 
 def _has_limit(executor: Executor) -> bool:

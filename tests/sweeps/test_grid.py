@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,8 @@ from pallas_debug.sweeps.result import (
     SettingFailure,
     SettingResult,
     SweepResult,
-    columns,
     ranked,
-    row,
+    table,
 )
 
 
@@ -86,17 +86,18 @@ def test_best_first() -> None:
     assert repr(found) == "<SweepResult f: 5 of 6 compiled, best q=5: 70 cycles>"
 
 
-def test_row_says_why_there_are_no_figures() -> None:
-    assert columns([_result(1, 1)]) == [
-        *("target", "q", "cycles", "libtpu's", "bundles", "spills", "VMEM", "status")
+def test_table_says_why_there_are_no_figures() -> None:
+    known = _result(2, 12345, vmem=Figure(value=2 << 20), spills=Figure(value=0))
+    titles, rows = table([known, _result(3, None, failure=FAILED)])
+    assert titles == ["target", "q", "cycles", "bundles", "spills", "VMEM", "status"]
+    assert rows == [
+        ["v5e", "2", "12,345", "-", "0", "2,048 KiB", "ok"],
+        ["v5e", "3", "-", "-", "-", "-", "failed: k: no room (too large; halve it)"],
     ]
-    cells = row(_result(2, None, failure=FAILED))
-    assert cells == [
-        *("v5e", "2", "-", "-", "-", "-", "-"),
-        "failed: k: no room (too large; halve it)",
-    ]
-    known = row(_result(2, 12345, vmem=Figure(value=2 << 20), spills=Figure(value=0)))
-    assert known == ["v5e", "2", "12,345", "-", "-", "0", "2,048 KiB", "ok"]
+    titles, rows = table([replace(known, compiler_cycles=Figure(value=7))])
+    assert titles[2:4] == ["cycles", "libtpu's"]
+    assert rows[0][2:4] == ["12,345", "7"]
+    assert table([])[1] == []
 
 
 def test_sweep_without_all_results_is_not_ok() -> None:
