@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pallas_debug._api.debug import debug as debug
     from pallas_debug._api.dump import dump as dump
     from pallas_debug._api.interpret import interpret as interpret
+    from pallas_debug._api.stats import stats as stats
     from pallas_debug._api.sweep import sweep as sweep
     from pallas_debug._api.verify import verify as verify
     from pallas_debug.findings import explain as explain
@@ -36,6 +37,7 @@ _HOMES = {
     "interpret": "pallas_debug._api.interpret",
     "hookimpl": "pallas_debug.hooks",
     "open_dumps": "pallas_debug.store",
+    "stats": "pallas_debug._api.stats",
     "step": "pallas_debug.stepper",
     "sweep": "pallas_debug._api.sweep",
     "verify": "pallas_debug._api.verify",

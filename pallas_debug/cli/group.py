@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "source": "Show the source of a kernel with the operations that come from each line.",
     "report": "Write one HTML page over dumped kernels.",
     "timeline": "Show when a kernel computes, copies and waits; write a trace for Perfetto.",
+    "stats": "Show what a kernel costs: bundles, cycles, units, spills, memory and traffic.",
     "explain": "Explain errors from a message, a log, a dump or a code.",
     "reproduce": "Write one script that shows a dumped kernel's failure again.",
     "targets": "List the chips that kernels can be compiled for.",

@@ -32,6 +32,7 @@ SCHEMAS = {
     "ls": 1,
     "show": 1,
     "source": 1,
+    "stats": 1,
     "sweep": 1,
     "targets": 1,
     "timeline": 1,

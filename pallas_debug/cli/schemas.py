@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pallas_debug.cli.profile_schemas import (
+    DiffStatsDocument,
+    LineBundle,
+    StatsDocument,
+    TimelineDocument,
+)
 from pallas_debug.model import Compilation, Dump, Failure, Finding, Kernel, Target
-from pallas_debug.profile.changes.comparison import FigureChange, LineChange
-from pallas_debug.profile.timeline.timeline import Timeline
+from pallas_debug.profile.lines import LineCost
 from pallas_debug.sweeps.result import SettingResult
 from pallas_debug.verdict.result import Outcome, Suppressed
 
@@ -263,11 +268,15 @@ class LineOperations:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceDocument:
-    """Output of `source --json`; `texts` in place of `lines` with `--line`.
+    """Output of `source --json`.
 
     Attributes:
-      stage: null with `--line`, unless a pass was named.
+      stage: null with `--line`, unless a pass was named; `bundles` with `--cost`.
       file: the kernel's own, as the compiler names it.
+      lines: without `--line` and `--cost`.
+      texts: with `--line`, without `--cost`.
+      costs: with `--cost`, most expensive line first.
+      bundles: with `--cost` and `--line`.
     """
 
     kernel: str
@@ -276,6 +285,8 @@ class SourceDocument:
     file: str | None
     lines: tuple[SourceLineCounts, ...]
     texts: tuple[LineOperations, ...]
+    costs: tuple[LineCost, ...]
+    bundles: tuple[LineBundle, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -427,51 +438,6 @@ class DoctorDocument:
     checks: tuple[ListedCheck, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparedStats:
-    """What a kernel costs in two places, or on two targets.
-
-    Attributes:
-      kernel: its name in the new place.
-      old, new: folders of the compilations.
-      figures: those that changed, most first.
-      lines: those whose cycles changed, most first.
-      versions: of programs where they differ: before and after.
-    """
-
-    kernel: str
-    old: str
-    new: str
-    old_target: str
-    new_target: str
-    cycles: FigureChange
-    figures: tuple[FigureChange, ...]
-    lines: tuple[LineChange, ...]
-    versions: dict[str, tuple[str, str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiffStatsDocument:
-    """Output of `diff --stats --json`.
-
-    Attributes:
-      comparisons: what changed most comes first.
-      unpaired: folders without a counterpart.
-      without_schedule: folders whose cost is unknown, as they were dumped without it.
-    """
-
-    comparisons: tuple[ComparedStats, ...]
-    unpaired: tuple[str, ...]
-    without_schedule: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimelineDocument:
-    """Output of `timeline --json`; times are in cycles."""
-
-    timeline: Timeline
-
-
 DOCUMENTS: dict[str, type] = {
     "diff": DiffDocument,
     "diff-stats": DiffStatsDocument,
@@ -483,6 +449,7 @@ DOCUMENTS: dict[str, type] = {
     "ls": LsDocument,
     "show": ShowDocument,
     "source": SourceDocument,
+    "stats": StatsDocument,
     "sweep": SweepDocument,
     "targets": TargetsDocument,
     "timeline": TimelineDocument,

@@ -32,6 +32,7 @@ class SourceOptions:
     stage: str | None
     line: str | None
     whole: bool
+    cost: bool
     as_json: bool
 
 
@@ -41,6 +42,7 @@ class SourceOptions:
 @click.option("-p", "--pass", "stage", help="Count in this stage or pass; the last one by default.")
 @click.option("-n", "--line", metavar="LINE", help="The operations of one line: 12, or tile.py:12.")
 @click.option("-a", "--all", "whole", is_flag=True, help="The whole file; all texts with --line.")
+@click.option("--cost", is_flag=True, help="Cost of each line in the final schedule.")
 @shared.as_json
 def run(options: SourceOptions) -> int:
     """Show the source of a kernel, and beside each line how many operations come from it.
@@ -49,10 +51,18 @@ def run(options: SourceOptions) -> int:
     line calls count for that line, too. `--line` prints the operations themselves, in each stage
     and pass.
 
+    `--cost` prints what each line costs in the final schedule, calls included: its share of the
+    bundles that run, bundles, spills and fills of registers, copies, and the units it uses; with
+    `--line`, the bundles themselves. The kernel must have been dumped with `--stages bundles`.
+
     Raw dumps have locations only if libtpu ran with --xla_mosaic_enable_dump_debug_info=true.
     """
     found, of_path = where.kernel_at(options.kernel_at, options.kernel)
     target, stage = options.target or of_path, options.stage
+    if options.cost:
+        from pallas_debug.cli import costs
+
+        return costs.run(found, target, options, source=_source(found))
     if options.line is not None:
         return _one_line(found, target, options.line, options)
     text = texts.find_text(found, target, stage) if stage else _last(found, target)
@@ -62,7 +72,8 @@ def run(options: SourceOptions) -> int:
     own = _own_file(found, counts)
     source = _source(found)
     if options.as_json:
-        output.print_json("source", _as_json(text, counts, own, source) | {"texts": []})
+        fields = _as_json(text, counts, own, source)
+        output.print_json("source", fields | {"texts": [], "costs": [], "bundles": []})
     else:
         _print(text, counts, own, source, whole=options.whole)
     return Exit.OK
@@ -144,7 +155,7 @@ def _as_json(
 
 def _one_line(kernel: StoredKernel, target: str | None, line: str, options: SourceOptions) -> int:
     """Print the operations of one Python line, stage by stage."""
-    file, number = _parsed(line)
+    file, number = parsed(line)
     stage = options.stage
     chosen = [texts.find_text(kernel, target, stage)] if stage else texts.texts_of(kernel, target)
     own = kernel.kernel.source.file if kernel.kernel and kernel.kernel.source else None
@@ -153,17 +164,18 @@ def _one_line(kernel: StoredKernel, target: str | None, line: str, options: Sour
     for text in chosen:
         module = text.module()
         known |= module.from_source.keys()
-        places = [p for p in module.from_source if p[1] == number and _is(p[0], file, own)]
+        places = [p for p in module.from_source if p[1] == number and is_file(p[0], file, own)]
         found.append((text, module, sorted({n for p in places for n in module.from_source[p]})))
     if not any(lines for _, _, lines in found):
         raise UsageError(_none_there(kernel, line, known, file, own))
     if options.as_json:
         rows = [_operations_as_json(*entry) for entry in found]
         where_ = {"kernel": kernel.name, "target": target, "stage": stage, "file": own}
-        output.print_json("source", where_ | {"lines": [], "texts": rows})
+        of_lines: dict[str, Any] = {"lines": [], "texts": rows, "costs": [], "bundles": []}
+        output.print_json("source", where_ | of_lines)
         return Exit.OK
     source = _source(kernel)
-    if (file is None or _is(own or "", file, None)) and 0 < number <= len(source):
+    if (file is None or is_file(own or "", file, None)) and 0 < number <= len(source):
         output.echo(source[number - 1].strip())
     for text, module, lines in found:
         _print_operations(text, module, lines, whole=options.whole or stage is not None)
@@ -203,14 +215,14 @@ def _operations_as_json(text: StoredText, module: Module, lines: list[int]) -> d
     }
 
 
-def _parsed(line: str) -> tuple[str | None, int]:
+def parsed(line: str) -> tuple[str | None, int]:
     file, _, number = line.rpartition(":")
     if not number.isdecimal() or len(number) > MAX_DIGITS:
         raise UsageError(f"--line {line!r} is neither a line such as 12 nor one such as tile.py:12")
     return file or None, int(number)
 
 
-def _is(file: str, wanted: str | None, own: str | None) -> bool:
+def is_file(file: str, wanted: str | None, own: str | None) -> bool:
     """Match a file by its path or path suffix, or by default the kernel's own file."""
     if wanted is None:
         return own is None or file == own
@@ -225,7 +237,7 @@ def _none_there(
 ) -> str:
     if not known:
         return f"the texts of {kernel.name} name no Python line: they were dumped without locations"
-    near = sorted(number for name, number in known if _is(name, file, own))
+    near = sorted(number for name, number in known if is_file(name, file, own))
     if not near:
         files = ", ".join(sorted({PurePath(name).name for name, _ in known}))
         return f"no operation comes from {line}; there are some from {files}"

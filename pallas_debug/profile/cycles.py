@@ -36,7 +36,7 @@ class CycleEstimate:
         values that the kernel reads are zero, copies do not slow each other down.
       compiler: libtpu's own estimate.
       steps: grid steps.
-      trips: iterations of each loop of the schedule, over the whole kernel.
+      trips: iterations of each loop of the schedule, in order, over the whole kernel.
       executions: how often each bundle runs; empty if unknown.
       copied: bytes copied, by direction such as `hbm_to_vmem`; None if some size depends on data.
       copies: number of copies, by direction.
@@ -49,7 +49,7 @@ class CycleEstimate:
     as_compiler: Figure
     compiler: Figure
     steps: Figure
-    trips: dict[int, Figure] = field(default_factory=dict)
+    trips: tuple[Figure, ...] = ()
     executions: tuple[float, ...] = ()
     copied: dict[str, Figure] = field(default_factory=dict)
     copies: dict[str, Figure] = field(default_factory=dict)
@@ -99,10 +99,10 @@ def estimate_cycles(
         ),
         compiler=compiler,
         steps=steps,
-        trips={
-            number: _count(value, origin, number in ours.unknown_loops)
-            for number, value in sorted(ours.trips.items())
-        },
+        trips=tuple(
+            _count(ours.trips.get(loop.number, 0), origin, loop.number in ours.unknown_loops)
+            for loop in schedule.loops
+        ),
         executions=tuple(ours.executions) if ours.is_complete else (),
         copied={
             direction: _known(value, origin, "started copies", is_open, unit="bytes")

@@ -13,7 +13,7 @@ class Figure:
     """A number of a kernel's profile.
 
     Attributes:
-      value: None if it is not available; it is never zero for lack of data.
+      value: None if it is not available; missing data is never zero.
       origin: `compiler` if libtpu wrote it, `derived` if it follows from what libtpu wrote,
         `assumed` if part of it is an assumption, which `note` states.
       unit: `bytes`, `cycles`; empty for a plain count.

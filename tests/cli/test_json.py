@@ -51,7 +51,14 @@ LINES: dict[str, list[list[Any]]] = {
     "kernels": [[]],
     "ls": [[NEW], [OLD, "-t", "v6e"], ["failed"]],
     "show": [[NEW], [NEW, "mosaic"], [NEW, "source"]],
-    "source": [[NEW], [NEW, "--line", "9"], [NEW, "--pass", "jaxpr"]],
+    "source": [
+        [NEW],
+        [NEW, "--line", "9"],
+        [NEW, "--pass", "jaxpr"],
+        ["scheduled", "--cost"],
+        ["scheduled", "--cost", "--line", "6"],
+    ],
+    "stats": [["scheduled"]],
     "sweep": [["rows:copied", "--arg", "f32[16,128]", "--over", "rows=8,5", "--jobs", "1"]],
     "targets": [[]],
     "timeline": [["scheduled"]],
@@ -100,7 +107,7 @@ def test_a_document_has_the_fields_of_its_schema(command: Any, name: str, tmp_pa
         wrong = "pl.program_id(0) * 8 + 4, 8), :]"
         (tmp_path / "rows.py").write_text(CODE.replace(wrong, "0, 16, 2), ::2]"))
         command("dump", "rows:shift", "--arg", "f32[16,128]", "--to", "failed")
-    if name in ("timeline", "diff-stats"):
+    if name in ("timeline", "diff-stats", "source", "stats"):
         given = ("--stages", "bundles", "--to", "scheduled")
         targets = ("--target", "v5e,v6e") if name == "diff-stats" else ()
         command("dump", "rows:shift", "--arg", "f32[16,128]", *given, *targets)

@@ -1,0 +1,183 @@
+"""Our cycle estimates against libtpu's own, and bundles traced to lines, for the bundled kernels.
+
+    python benchmarks/cycles.py [--targets v5e,v6e] [--operations matmul,softmax] [--tags small]
+                                [--gradients] [--table] [--to dumps]
+
+Prints, per target, the median ratio of our estimate to libtpu's and their rank correlation, over
+all kernels for which libtpu gives an estimate, and the share of the bundles with vector or matrix
+work that are traced to a Python line. `--table` adds a row for each kernel. With `--to`, the dumps
+are kept, and kernels that are in there already are not compiled again.
+
+`ours` is the estimate that `pallas-debug stats` prints. `same assumptions` is the one to compare
+the model by: like libtpu's, it takes what a kernel reads to be zero, and lets every copy have the
+whole bandwidth of HBM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from pallas_debug_kernels import Spec, operations
+from pallas_debug_kernels.registry import BundledOperation
+
+import pallas_debug
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.profile.stats import Stats
+from pallas_debug.store import open_dumps
+from pallas_debug.store.profiles import read_profile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A kernel on a target."""
+
+    operation: str
+    spec: str
+    stats: Stats
+
+    @property
+    def name(self) -> str:
+        return f"{self.operation} {self.spec}: {self.stats.kernel}"
+
+    @property
+    def libtpu(self) -> float | None:
+        return self.stats.cycles.compiler.value or None
+
+    @property
+    def ours(self) -> float | None:
+        return self.stats.cycles.total.value
+
+    @property
+    def same(self) -> float | None:
+        return self.stats.cycles.as_compiler.value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--targets", default="v5e,v6e,tpu7x,v5p,v4")
+    parser.add_argument("--operations", default="")
+    parser.add_argument("--tags", default="")
+    parser.add_argument("--gradients", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--to", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        root = options.to or Path(folder)
+        for target in options.targets.split(","):
+            rows = list(_rows(target, root / target, options))
+            _report(target, rows, table=options.table)
+
+
+def _rows(target: str, root: Path, options: Any) -> Iterator[Row]:
+    seen: set[str] = set()
+    for operation, spec, variant, function in _calls(target, options):
+        name = f"{operation.name}{variant}"
+        to = root / name / spec.name
+        try:
+            dumps = pallas_debug.dump(
+                function, *_arguments(spec), targets=target, to=to, stages="estimate"
+            )
+        except PallasDebugError as error:
+            print(f"{name} {spec.name} on {target}: {error}", flush=True)
+            continue
+        for dump in dumps:
+            if dump.name in seen or not dump.ok:
+                continue
+            seen.add(dump.name)
+            stored = open_dumps(to).find(dump.name)
+            found = read_profile(stored, stored.target(target))
+            if found is not None:
+                yield Row(operation=name, spec=spec.name, stats=found.profile.stats)
+
+
+def _calls(target: str, options: Any) -> Iterator[tuple[BundledOperation, Spec, str, Any]]:
+    names = set(filter(None, options.operations.split(",")))
+    tags = set(filter(None, options.tags.split(",")))
+    for operation in operations():
+        for spec in operation.specs:
+            if (names and operation.name not in names) or (tags and tags.isdisjoint(spec.tags)):
+                continue
+            if target not in spec.not_on:
+                yield operation, spec, "", _forward(operation, spec)
+                if options.gradients and operation.differentiable:
+                    yield operation, spec, " (gradient)", _gradient(operation, spec)
+
+
+def _forward(operation: BundledOperation, spec: Spec) -> Any:
+    return lambda *args: operation.function(*args, **spec.kwargs)
+
+
+def _gradient(operation: BundledOperation, spec: Spec) -> Any:
+    def total(*args: jax.Array) -> jax.Array:
+        return operation.function(*args, **spec.kwargs).astype(jnp.float32).sum()
+
+    return jax.grad(total, argnums=operation.differentiable)
+
+
+def _arguments(spec: Spec) -> list[Any]:
+    return [spec.values.get(i, arg) for i, arg in enumerate(spec.args)]
+
+
+def _report(target: str, rows: Sequence[Row], *, table: bool) -> None:
+    print(f"\n## {target}: {len(rows)} kernels")
+    if table:
+        print("| kernel | bundles | libtpu | ours | same assumptions | ratio |")
+        print("|---|--:|--:|--:|--:|--:|")
+        for row in rows:
+            ratio = f"{row.same / row.libtpu:.2f}" if row.same and row.libtpu else "-"
+            cycles = row.stats.cycles
+            print(
+                f"| {row.name} | {row.stats.bundles} | {cycles.compiler} | {cycles.total} | "
+                f"{cycles.as_compiler} | {ratio} |"
+            )
+    for label, attribute in (("ours", "ours"), ("same assumptions", "same")):
+        pairs = [
+            (value, row.libtpu)
+            for row in rows
+            if row.libtpu and (value := getattr(row, attribute)) is not None
+        ]
+        if len(pairs) < 2:
+            print(f"{label}: libtpu estimates {len(pairs)} of them")
+            continue
+        ratios = sorted(value / libtpu for value, libtpu in pairs)
+        print(
+            f"{label}: {len(pairs)} kernels, median ratio {statistics.median(ratios):.3f}, "
+            f"from {ratios[0]:.2f} to {ratios[-1]:.2f}, rank correlation {_rank(pairs):.4f}"
+        )
+    bundles = sum(row.stats.coverage.bundles for row in rows)
+    for label in ("direct", "traced"):
+        traced = sum(getattr(row.stats.coverage, label) for row in rows)
+        shares = [
+            getattr(row.stats.coverage, label) / row.stats.coverage.bundles
+            for row in rows
+            if row.stats.coverage.bundles
+        ]
+        if shares:
+            print(
+                f"{label}: {traced:,} of {bundles:,} bundles with vector or matrix work "
+                f"({traced / bundles:.1%}), at least {min(shares):.1%} of each kernel's"
+            )
+
+
+def _rank(pairs: Sequence[tuple[float, float]]) -> float:
+    """Spearman's rank correlation."""
+    ours, theirs = (_ranks([pair[side] for pair in pairs]) for side in (0, 1))
+    return statistics.correlation(ours, theirs)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(values)
+    first = {value: order.index(value) for value in set(order)}
+    return [first[value] + (order.count(value) - 1) / 2 for value in values]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""`pallas_debug.stats`: a kernel in numbers, from the schedule that libtpu compiles it to."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pallas_debug import defaults
+from pallas_debug._api.dump import dump
+from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.guards import check_function
+from pallas_debug.render import headline
+from pallas_debug.store import open_dumps
+from pallas_debug.store.profiles import read_profile
+
+if TYPE_CHECKING:
+    from pallas_debug.profile.stats import Stats
+
+
+def stats(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    target: str = defaults.TARGETS,
+    kernel: str | None = None,
+    estimate: bool = True,
+    timeout: float = defaults.COMPILE_TIMEOUT,
+    **kwargs: Any,
+) -> Stats:
+    """Compile the kernel that a function calls, and return its schedule in numbers.
+
+        stats = pallas_debug.stats(attention, q, k, v, target="v5e", causal=True)
+        stats.cycles.total.value, stats.spills.value
+
+    Nothing is run, and nothing is kept: to keep the schedule, use `dump` with `stages="bundles"`.
+
+    Args:
+      function: that calls kernels, jitted or not.
+      *args: arrays or `jax.ShapeDtypeStruct`s; anything else is passed unchanged.
+      target: the chip to compile for.
+      kernel: name of the kernel, where the function calls several.
+      estimate: whether to get libtpu's own estimate of cycles too, which takes time for each grid
+        point.
+      timeout: seconds for one compilation.
+      **kwargs: for the function, like `args`.
+
+    Raises:
+      UsageError: the function calls no kernel, or several of which `kernel` names none.
+      UnknownTargetError: an unknown target.
+      CannotRunError: the kernel does not compile, or there is no compiler.
+    """
+    check_function("pallas_debug.stats", function)
+    if "," in target:
+        raise UsageError(f"stats are of one target, and {target!r} lists several")
+    with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
+        dumps = dump(
+            function,
+            *args,
+            targets=target,
+            to=Path(folder),
+            timeout=timeout,
+            stages="estimate" if estimate else "bundles",
+            **kwargs,
+        )
+        names = [found.kernel.name for found in dumps]
+        chosen = [d for d in dumps if kernel is None or kernel in (d.kernel.name, d.name)]
+        if len(chosen) != 1:
+            name = getattr(function, "__qualname__", repr(function))
+            wanted = "say which with kernel=" if kernel is None else f"and not one {kernel!r}"
+            raise UsageError(f"{name} calls the kernels {', '.join(names)}: {wanted}")
+        compilation = chosen[0].compilations[0]
+        if compilation.failure is not None:
+            raise CannotRunError(
+                f"{chosen[0].kernel.name} does not compile for {compilation.target}: "
+                f"{headline(compilation.failure)}"
+            )
+        stored = open_dumps(Path(folder)).find(chosen[0].name)
+        found = read_profile(stored, stored.target(compilation.target))
+        if found is None:
+            raise CannotRunError(
+                f"libtpu wrote no schedule of {chosen[0].kernel.name} for {compilation.target}"
+            )
+        return found.profile.stats

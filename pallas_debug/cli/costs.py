@@ -1,0 +1,191 @@
+"""`source --cost`: Python source annotated with what each line costs in the final schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from pallas_debug.cli import output
+from pallas_debug.cli.exits import Exit
+from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.render import one_line, plural
+
+if TYPE_CHECKING:
+    from pallas_debug.cli.source import SourceOptions
+    from pallas_debug.profile.lines import LineCost
+    from pallas_debug.profile.stats import Profile
+    from pallas_debug.store import StoredCompilation, StoredKernel
+
+SHOWN = 10
+"""Maximum number of bundles printed for one line without `--all`."""
+
+_BLANK = " " * 34
+
+
+def run(
+    kernel: StoredKernel, target: str | None, options: SourceOptions, *, source: list[str]
+) -> int:
+    """Print the cost of each line, or of one."""
+    if options.stage is not None:
+        raise UsageError("--cost is of the final schedule, and --pass names another text")
+    stored = kernel.target(target)
+    profile = profile_of(kernel, stored)
+    if options.line is not None:
+        return _one_line(profile, stored, options, name=kernel.name, source=source)
+    costs = profile.lines
+    if not costs:
+        raise UsageError(
+            f"the schedule of {one_line(kernel.name)} for {one_line(stored.target)} names no "
+            "Python line: it was dumped without locations"
+        )
+    own = _own_file(profile, costs)
+    if options.as_json:
+        fields = {"kernel": kernel.name, "target": stored.target, "stage": "bundles", "file": own}
+        nothing: dict[str, Any] = {"lines": [], "texts": []}
+        output.print_json("source", fields | nothing | {"costs": costs, "bundles": []})
+        return Exit.OK
+    _print(profile, stored, costs, own, source, whole=options.whole)
+    return Exit.OK
+
+
+def profile_of(kernel: StoredKernel, stored: StoredCompilation) -> Profile:
+    """Read the schedule of a compilation.
+
+    Raises:
+      CannotRunError: it was dumped without.
+    """
+    from pallas_debug.store.profiles import read_profile
+
+    read = read_profile(kernel, stored)
+    if read is None:
+        raise CannotRunError(
+            f"{one_line(kernel.name)} was dumped for {one_line(stored.target)} without its "
+            "schedule. Dump it again with --stages bundles, or --stages estimate for libtpu's "
+            "cycles too."
+        )
+    for problem in (*read.problems, *read.profile.schedule.problems):
+        output.say(problem)
+    return read.profile
+
+
+def _own_file(profile: Profile, costs: Sequence[LineCost]) -> str:
+    if profile.kernel is not None and profile.kernel.source is not None:
+        return profile.kernel.source.file
+    return costs[0].source.file
+
+
+def _print(
+    profile: Profile,
+    stored: StoredCompilation,
+    costs: Sequence[LineCost],
+    own: str,
+    source: list[str],
+    *,
+    whole: bool,
+) -> None:
+    from pallas_debug.profile.lines import of_file
+
+    total = plural(len(profile.schedule.bundles), "bundle")
+    output.echo(f"{stored.target}: {total}, {profile.cycles.total} cycles; share of each line")
+    output.echo("  share     own bundles spill  fill copy line")
+    here = of_file(costs, own)
+    lines = [line for line in here if 0 < line <= len(source)]
+    if lines:
+        output.echo(own)
+        first, last = (1, len(source)) if whole else (min(lines), max(lines))
+        for number in range(first, last + 1):
+            cost = here.get(number)
+            shown = _cells(cost) if cost else _BLANK
+            text = f"{shown} {number:5} {source[number - 1]}".rstrip()
+            output.echo(f"{text}{_units(cost)}" if cost else text)
+    others = [cost for cost in costs if cost.source.file != own or cost.source.line not in lines]
+    if others:
+        output.echo("elsewhere" if lines else "the dump keeps no source of")
+        for cost in others:
+            place = f"{PurePath(cost.source.file).name}:{cost.source.line}"
+            output.echo(f"{_cells(cost)} {place} {cost.source.function or ''}{_units(cost)}")
+    derived = sum(t.origin == "derived" for row in profile.tracing.traces for t in row if t.chain)
+    if derived:
+        output.echo(
+            f"{plural(derived, 'instruction')} without a location counted for the line that uses "
+            "the result, or made what it reads"
+        )
+    for assumption in profile.cycles.assumptions:
+        output.echo(f"assumed: {assumption}")
+
+
+def _cells(cost: LineCost) -> str:
+    own = f"{cost.own_share:.1%}" if cost.own_share else "-"
+    counts = (cost.spills, cost.fills)
+    spilled = " ".join(f"{count:5,}" if count else f"{'-':>5}" for count in counts)
+    copies = f"{cost.copies:4,}" if cost.copies else "   -"
+    return f"{cost.share:7.1%} {own:>7} {cost.bundles:7,} {spilled} {copies}"
+
+
+def _units(cost: LineCost) -> str:
+    """Units that a line uses, calls included, as a comment behind the source."""
+    if not cost.own_share or not cost.units:
+        return ""
+    return "  # " + ", ".join(f"{name} {count:,}" for name, count in cost.units.items())
+
+
+def _one_line(
+    profile: Profile,
+    stored: StoredCompilation,
+    options: SourceOptions,
+    *,
+    name: str,
+    source: list[str],
+) -> int:
+    from pallas_debug.cli.source import is_file, parsed
+    from pallas_debug.profile.lines import bundles_of
+
+    file, number = parsed(str(options.line))
+    own = _own_file(profile, profile.lines) if profile.lines else ""
+    costs = [
+        cost
+        for cost in profile.lines
+        if cost.source.line == number and is_file(cost.source.file, file, own)
+    ]
+    if not costs:
+        near = sorted(c.source.line for c in profile.lines if is_file(c.source.file, file, own))
+        listed = ", ".join(map(str, near[:40])) + (", …" if len(near) > 40 else "")
+        raise UsageError(
+            f"no bundle comes from line {options.line}; "
+            f"{f'there are some from {listed}' if listed else 'the schedule names other files'}"
+        )
+    rows = [at for c in costs for at in bundles_of(profile.tracing, c.source.file, number)]
+    if options.as_json:
+        fields: dict[str, Any] = {"kernel": name, "target": stored.target, "stage": "bundles"}
+        fields |= {"file": own, "lines": [], "texts": [], "costs": costs}
+        found = [_as_json(profile, at, costs) for at in rows]
+        output.print_json("source", fields | {"bundles": found})
+        return Exit.OK
+    if (file is None or is_file(own, file, None)) and 0 < number <= len(source):
+        output.echo(source[number - 1].strip())
+    for cost in costs:
+        output.echo(f"{_cells(cost)} {cost.source}{_units(cost)}")
+    shown = rows if options.whole else rows[:SHOWN]
+    for at in shown:
+        for text in _as_json(profile, at, costs)["instructions"]:
+            output.echo(f"  {profile.schedule.bundles[at].number:#7x}  {text}")
+    if len(shown) < len(rows):
+        output.echo(f"           … {len(rows) - len(shown)} more bundles with --all")
+    return Exit.OK
+
+
+def _as_json(profile: Profile, at: int, costs: Sequence[LineCost]) -> dict[str, Any]:
+    bundle = profile.schedule.bundles[at]
+    places = {(cost.source.file, cost.source.line) for cost in costs}
+    texts = [
+        instruction.text
+        for instruction, trace in zip(bundle.instructions, profile.tracing.traces[at], strict=True)
+        if any((line.file, line.line) in places for line in trace.chain)
+    ]
+    executions = profile.cycles.executions
+    return {
+        "bundle": bundle.number,
+        "executed": executions[at] if executions else None,
+        "instructions": texts,
+    }

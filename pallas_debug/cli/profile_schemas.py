@@ -1,0 +1,76 @@
+"""Fields of the JSON documents about a kernel's schedule; see `schemas.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pallas_debug.profile.changes.comparison import FigureChange, LineChange
+from pallas_debug.profile.stats import Stats
+from pallas_debug.profile.timeline.timeline import Timeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedStats:
+    """What a kernel costs in two places, or on two targets.
+
+    Attributes:
+      kernel: its name in the new place.
+      old, new: folders of the compilations.
+      figures: those that changed, most first.
+      lines: those whose cycles changed, most first.
+      versions: of programs where they differ: before and after.
+    """
+
+    kernel: str
+    old: str
+    new: str
+    old_target: str
+    new_target: str
+    cycles: FigureChange
+    figures: tuple[FigureChange, ...]
+    lines: tuple[LineChange, ...]
+    versions: dict[str, tuple[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffStatsDocument:
+    """Output of `diff --stats --json`.
+
+    Attributes:
+      comparisons: what changed most comes first.
+      unpaired: folders without a counterpart.
+      without_schedule: folders whose cost is unknown, as they were dumped without it.
+    """
+
+    comparisons: tuple[ComparedStats, ...]
+    unpaired: tuple[str, ...]
+    without_schedule: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineDocument:
+    """Output of `timeline --json`; times are in cycles."""
+
+    timeline: Timeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineBundle:
+    """A bundle with instructions of the requested line.
+
+    Attributes:
+      bundle: its address.
+      executed: how often it runs; null if that is not known.
+      instructions: those of the line.
+    """
+
+    bundle: int
+    executed: float | None
+    instructions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsDocument:
+    """Output of `stats --json`; every figure says where it is from."""
+
+    stats: Stats

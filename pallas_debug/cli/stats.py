@@ -1,0 +1,215 @@
+"""`pallas-debug stats`: a kernel's schedule in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pallas_debug import defaults
+from pallas_debug.cli import options as shared
+from pallas_debug.cli import output, programs, where
+from pallas_debug.cli.exits import Exit
+from pallas_debug.errors import UsageError
+from pallas_debug.installed import require_jax
+from pallas_debug.render import one_line
+
+if TYPE_CHECKING:
+    from pallas_debug.profile.figures import Figure
+    from pallas_debug.profile.stats import CodeCost, Stats
+
+SHOWN = 12
+"""Maximum number of Python lines printed without `--all`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsOptions(shared.CallOptions):
+    kernel: str | None
+    target: str | None
+    whole: bool
+    as_json: bool
+
+
+@shared.kernel
+@click.option(
+    "-t",
+    "--target",
+    help=f"The target, where there are several; {defaults.TARGETS} for a function.",
+)
+@shared.args
+@shared.inputs
+@shared.spec
+@shared.module
+@click.option("--all", "whole", is_flag=True, help="Print all lines of source and all regions.")
+@shared.as_json
+@shared.what
+def run(options: StatsOptions) -> int:
+    """Show what a kernel costs: bundles, cycles, units, spills, memory and traffic.
+
+    \b
+    pallas-debug dump --stages estimate SCRIPT.py
+    pallas-debug stats dumps/flash -t v5e
+    pallas-debug stats package.module:function --arg 'bf16[1,2,512,128]' -t v6e
+
+    WHAT is a dump directory, a kernel in one, or a function, which is compiled without being run.
+    A number ends in `c` if libtpu stated it, in `d` if it is derived from what libtpu wrote, and
+    in `a` if it rests on an assumption; `-` is one that is not available.
+    """
+    stats = _of_function(options) or _of_dump(options)
+    if options.as_json:
+        output.print_json("stats", {"stats": stats})
+        return Exit.OK
+    for line in _text(stats, whole=options.whole):
+        output.echo(line)
+    return Exit.OK
+
+
+command = shared.make("stats", StatsOptions, run)
+
+
+def _of_function(options: StatsOptions) -> Stats | None:
+    named = None if options.module else programs.named_function(options.what)
+    if named is None:
+        return None
+    require_jax("`stats` of a function")
+    from pallas_debug._api.stats import stats
+
+    function = programs.import_function(*named)
+    positional, keyword = programs.function_arguments(function, options)
+    programs.check_call(options.what, function, positional, keyword)
+    target = options.target or defaults.TARGETS
+    return stats(function, *positional, target=target, kernel=options.kernel, **keyword)
+
+
+def _of_dump(options: StatsOptions) -> Stats:
+    from pallas_debug.cli.costs import profile_of
+    from pallas_debug.store.remote.paths import place
+
+    programs.refuse_arguments(options)
+    if options.module or options.rest or (options.what.endswith(".py") and _is_file(options.what)):
+        raise UsageError(
+            f"stats does not run {one_line(options.what)}. Dump its kernels first: "
+            f"pallas-debug dump --stages estimate {one_line(options.what)}"
+        )
+    found, of_path = where.kernel_at(place(options.what), options.kernel)
+    return profile_of(found, found.target(options.target or of_path)).stats
+
+
+def _is_file(what: str) -> bool:
+    return Path(what).is_file()
+
+
+def marked(figure: Figure, *, percent: bool = False) -> str:
+    """Print a figure with the letter of its origin; `-` if there is none."""
+    if figure.value is None:
+        return f"{figure.formula} {figure.origin[0]}" if figure.formula else "-"
+    text = f"{figure.value * 100:.1f} %" if percent else str(figure)
+    return f"{text} {figure.origin[0]}"
+
+
+def _text(stats: Stats, *, whole: bool) -> Iterator[str]:
+    libtpu = stats.versions.get("libtpu")
+    yield f"{stats.kernel} on {stats.target}" + (f", libtpu {libtpu}" if libtpu else "")
+    for name, value in _facts(stats):
+        yield f"  {name:12} {value}".rstrip()
+    yield from _units(stats)
+    yield from _code(stats, whole=whole)
+    yield from _memory(stats)
+    yield from _lines(stats, whole=whole)
+    for assumption in stats.cycles.assumptions:
+        yield f"assumed: {assumption}"
+    for problem in stats.problems:
+        yield f"problem: {problem}"
+
+
+def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
+    cycles, traffic = stats.cycles, stats.traffic
+    yield "code", f"{marked(stats.code_size)} bytes"
+    yield "bundles", f"{marked(stats.bundles)}, {marked(stats.empty_bundles)} of them empty"
+    yield "spills", f"{marked(stats.spills)} stores, {marked(stats.fills)} loads"
+    yield (
+        "cycles",
+        f"{marked(cycles.total)}: {marked(cycles.compute)} computing, "
+        + (f"{marked(cycles.waiting)} waiting for copies"),
+    )
+    yield (
+        "  libtpu",
+        f"{marked(cycles.compiler)}; ours with its assumptions: " + (marked(cycles.as_compiler)),
+    )
+    yield "grid steps", marked(cycles.steps)
+    yield "  compute", f"{marked(traffic.compute_per_step)} cycles per step"
+    yield (
+        "  copies",
+        f"{marked(traffic.copies_per_step)} cycles per step: "
+        + (
+            f"{marked(traffic.read_per_step)} bytes read, "
+            f"{marked(traffic.written_per_step)} written"
+        ),
+    )
+    yield "bound by", traffic.bound or "-"
+    yield (
+        "intensity",
+        f"{marked(traffic.intensity)} operations per byte of HBM; "
+        + (f"the ridge is at {marked(traffic.ridge)}"),
+    )
+    yield (
+        "roofline",
+        f"{marked(traffic.attained, percent=True)} of the published peaks"
+        + (f" ({traffic.source})" if traffic.source else ""),
+    )
+
+
+def _units(stats: Stats) -> Iterator[str]:
+    if not stats.units:
+        return
+    yield f"{'unit':16} {'capacity':>8} {'used':>9}  {'scheduled':>9}"
+    for unit in stats.units:
+        used, scheduled = marked(unit.share, percent=True), marked(unit.scheduled, percent=True)
+        meaning = f"  {unit.meaning}" if unit.meaning else ""
+        yield f"  {unit.name:14} {unit.capacity!s:>8} {used:>9}  {scheduled:>9}{meaning}"
+
+
+def _code(stats: Stats, *, whole: bool) -> Iterator[str]:
+    parts = [*stats.loops, *(stats.regions if whole else ())]
+    if parts:
+        yield f"{'code':16} {'bundles':>9} {'executed':>12} {'share':>9} {'spills':>7} {'fills':>6}"
+    for part in parts:
+        yield (
+            f"  {_part(part):14} {part.bundles!s:>9} {marked(part.executed):>12} "
+            f"{marked(part.share, percent=True):>9} {part.spills:7,} {part.fills:6,}"
+        )
+
+
+def _part(part: CodeCost) -> str:
+    place = f"{part.start:#x}" if part.kind == "loop" else str(part.number)
+    return f"{'  ' * part.depth if part.kind == 'loop' else ''}{part.kind} {place}"
+
+
+def _memory(stats: Stats) -> Iterator[str]:
+    memory = stats.memory
+    yield f"memory           VMEM {marked(memory.vmem)} of {marked(memory.capacity)} bytes, " + (
+        f"SMEM {marked(memory.smem)}"
+    )
+    for use in memory.uses:
+        buffers = f" in {use.buffers} buffers" if use.buffers and use.buffers > 1 else ""
+        yield f"  {one_line(use.name):14.40} {marked(use.size):>14} bytes of {use.space}{buffers}"
+
+
+def _lines(stats: Stats, *, whole: bool) -> Iterator[str]:
+    shown = stats.lines if whole else stats.lines[:SHOWN]
+    if not shown:
+        return
+    yield f"{'line':32} {'share':>7} {'own':>7} {'bundles':>8} {'spills':>7} {'fills':>6} copies"
+    for cost in shown:
+        place = f"{Path(cost.source.file).name}:{cost.source.line}"
+        name = f"{place} {cost.source.function or ''}".rstrip()
+        yield (
+            f"  {one_line(name):30.30} {cost.share:7.1%} {cost.own_share:7.1%} "
+            f"{cost.bundles:8,} {cost.spills:7,} {cost.fills:6,} {cost.copies:6,}"
+        )
+    more = len(stats.lines) - len(shown)
+    if more > 0:
+        yield f"  … {more} more with --all"

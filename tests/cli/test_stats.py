@@ -1,0 +1,238 @@
+"""`stats` and `source --cost`: numbers of kernels that libtpu compiled, and of damaged dumps."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from pallas_debug_kernels import flash_attention
+from pallas_debug_kernels.registry import operation
+
+import pallas_debug
+from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.profile.stats import Stats
+from pallas_debug.store import open_dumps
+from pallas_debug.store.profiles import read_profile
+
+F32 = jnp.float32
+SPEC = operation("flash_attention").spec("bf16_causal")
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("stats") / "dumps"
+    pallas_debug.dump(
+        flash_attention, *SPEC.args, **SPEC.kwargs, targets="v5e,tpu7x", stages="bundles", to=root
+    )
+    return root
+
+
+def stats_of(root: Path, target: str) -> Stats:
+    (kernel,) = open_dumps(root).kernels()
+    found = read_profile(kernel, kernel.target(target))
+    assert found is not None
+    return found.profile.stats
+
+
+@pytest.mark.parametrize("target", ["v5e", "tpu7x"])
+def test_flash_attention_in_numbers(dumps: Path, target: str) -> None:
+    stats = stats_of(dumps, target)
+    assert (stats.kernel, stats.target, stats.problems) == ("flash_attention", target, ())
+    assert re.fullmatch(
+        rf"<Stats flash_attention on {target}: [\d,]+ bundles, [\d,]+ cycles, \d+ spills>",
+        repr(stats),
+    )
+    cycles = stats.cycles
+    # 2 batches of 4 blocks of queries and 2 of keys; the causal mask skips one in four.
+    assert (cycles.steps.value, cycles.total.origin, cycles.assumptions) == (16, "derived", ())
+    assert 0 < cycles.compute.value < cycles.total.value
+    assert cycles.compute.value + cycles.waiting.value == pytest.approx(cycles.total.value, abs=2)
+    assert cycles.compiler.value is None
+    assert cycles.compiler.note == "libtpu wrote no estimate for this kernel"
+    # The outer loop runs once per step, and once more for each end of the pipeline.
+    assert stats.loops[0].executed.value > 16 * 50
+    assert [unit.name for unit in stats.units][:3] == ["MXU", "XLU", "VALU"]
+    assert all(0 < unit.share.value <= 1 for unit in stats.units if unit.name in ("MXU", "VALU"))
+    assert sum(cost.own_share for cost in stats.lines) <= 1
+    lines = {cost.source.function for cost in stats.lines[:8]}
+    assert "dot" in lines
+    assert any("flash_attention_kernel" in str(name) for name in lines)
+
+
+@pytest.mark.parametrize("target", ["v5e", "tpu7x"])
+def test_bundles_are_traced_to_lines(dumps: Path, target: str) -> None:
+    coverage = stats_of(dumps, target).coverage
+    assert coverage.traced >= 0.95 * coverage.bundles > 0
+
+
+def test_products_count_as_often_as_they_run(dumps: Path) -> None:
+    traffic = stats_of(dumps, "v5e").traffic
+    # Of 16 steps with two products of 64 x 128 x 128, those above the diagonal are skipped.
+    assert traffic.flops.value == 12 * 2 * 2 * 64 * 128 * 128
+    assert traffic.written.value == 2 * 256 * 128 * 2
+    assert traffic.read_per_step.value == traffic.read.value / 16
+    assert traffic.bound in ("memory", "compute")
+    assert traffic.peak_bandwidth.value == 819e9
+    assert traffic.source == "https://docs.cloud.google.com/tpu/docs/v5e"
+
+
+def test_memory_by_operand(dumps: Path) -> None:
+    memory = stats_of(dumps, "v5e").memory
+    q = memory.of_operand("q_ref")
+    assert q is not None
+    assert (q.space, q.buffers, q.size.value) == ("vmem", 2, 2 * 64 * 128 * 2)
+    assert memory.vmem.value >= sum(
+        use.size.value for use in memory.uses if use.space == "vmem" and use.role == "operand"
+    )
+    assert memory.capacity.value == 128 << 20
+
+
+def test_the_command(command: Any, dumps: Path) -> None:
+    done = command("stats", dumps, "-t", "v5e")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("flash_attention on v5e, libtpu ")
+    for pattern in (
+        r"  bundles +[\d,]+ c, \d+ c of them empty",
+        r"  cycles +[\d,]+ d: [\d,]+ d computing, [\d,]+ d waiting for copies",
+        r"    libtpu +-; ours with its assumptions: [\d,]+ a",
+        r"  grid steps +16 d",
+        r"  MXU +4 +[\d.]+ % d +[\d.]+ % d  matrix units that are busy",
+        r"  loop 0x[0-9a-f]+ +[\d,]+ +[\d,]+ d +[\d.]+ % d +\d+ +\d+",
+        r"  q_ref +32,768 c bytes of vmem in 2 buffers",
+        r"  kernel.py:\d+ \w+",
+    ):
+        assert re.search(f"^{pattern}", done.stdout, re.MULTILINE), (pattern, done.stdout)
+    document = json.loads(command("stats", dumps, "-t", "v5e", "--json").stdout)
+    assert document["schema"] == "pallas-debug/stats/1"
+    assert document["stats"]["bundles"]["origin"] == "compiler"
+
+
+def test_source_with_costs(command: Any, dumps: Path) -> None:
+    done = command("source", dumps, "-t", "v5e", "--cost")
+    assert done.returncode == 0, done.stderr
+    (line,) = [text for text in done.stdout.splitlines() if "p = jnp.exp2(" in text]
+    assert re.match(r" +[\d.]+% +[\d.]+% +\d+ .* # .*EUP \d+", line)
+    number = re.search(r"(\d+) +p = jnp", line)
+    assert number is not None
+    one = command("source", dumps, "-t", "v5e", "--cost", "--line", number[1])
+    assert one.returncode == 0, one.stderr
+    assert re.search(r"^ +0x[0-9a-f]+  %v\w+ = v", one.stdout, re.MULTILINE)
+    document = json.loads(
+        command("source", dumps, "-t", "v5e", "--cost", "-n", number[1], "--json").stdout
+    )
+    assert document["stage"] == "bundles"
+    assert document["costs"][0]["source"]["line"] == int(number[1])
+    assert document["bundles"][0]["instructions"]
+
+
+def test_what_cannot_be_asked_for(command: Any, dumps: Path, tmp_path: Path) -> None:
+    done = command("source", dumps, "-t", "v5e", "--cost", "--line", "1")
+    assert done.returncode != 0
+    assert "no bundle comes from line 1; there are some from " in done.stderr
+    done = command("source", dumps, "-t", "v5e", "--cost", "--pass", "mosaic")
+    assert "--cost is of the final schedule, and --pass names another text" in done.stderr
+    script = tmp_path / "script.py"
+    script.write_text("print()\n")
+    done = command("stats", script)
+    assert "stats does not run" in done.stderr
+    assert "pallas-debug dump --stages estimate" in done.stderr
+    plain = tmp_path / "plain"
+    pallas_debug.dump(add, X, targets="v5e", to=plain)
+    done = command("stats", plain)
+    assert "was dumped for v5e without its schedule" in done.stderr
+    assert "Dump it again with --stages bundles" in done.stderr
+
+
+def test_a_truncated_schedule_is_reported(command: Any, dumps: Path, tmp_path: Path) -> None:
+    raw = stats_of(dumps, "v5e")
+    (kernel,) = open_dumps(dumps).kernels()
+    stored = read_profile(kernel, kernel.target("v5e"))
+    assert stored is not None
+    from dataclasses import replace
+
+    from pallas_debug.profile.stats import stats_of as summarised
+
+    texts = stored.profile.texts
+    assert texts.bundles is not None
+    assert texts.utilization is not None
+    cut = replace(texts, bundles=texts.bundles[: len(texts.bundles) // 2])
+    stats = summarised(cut, stored.profile.kernel, stored.profile.compilation)
+    assert 0 < stats.bundles.value < raw.bundles.value
+    assert stats.problems[0].startswith("the listing of bundles is cut off after bundle 0x")
+    assert "rows for" in stats.problems[1]
+    nothing = summarised(replace(texts, bundles=None), stored.profile.kernel)
+    assert (nothing.bundles.value, nothing.cycles.total.value) == (None, None)
+    assert nothing.bundles.note == "there is no listing of bundles"
+
+
+X = jax.ShapeDtypeStruct((64, 128), F32)
+
+
+def add(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + 1.0
+
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((64, 128), F32))(x)
+
+
+def repeated(n: jax.Array, x: jax.Array) -> jax.Array:
+    """A kernel with a loop whose length it reads, and without a grid."""
+
+    def kernel(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jax.lax.fori_loop(0, n_ref[0], lambda i, c: c * 1.5 + 1.0, x_ref[...])
+
+    return pl.pallas_call(
+        kernel,
+        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec(memory_space=pltpu.VMEM)],
+        out_shape=jax.ShapeDtypeStruct((64, 128), F32),
+    )(n, x)
+
+
+def test_a_kernel_without_a_loop_and_libtpus_estimate() -> None:
+    stats = pallas_debug.stats(add, X)
+    assert (stats.loops, stats.cycles.steps.value) == ((), 1)
+    assert stats.cycles.compiler.value == pytest.approx(stats.cycles.as_compiler.value, rel=0.05)
+    assert stats.traffic.flops.value == 0
+    assert stats.traffic.vector_operations.value == 64 * 128
+
+
+def test_a_loop_over_data_is_a_formula() -> None:
+    n = jax.ShapeDtypeStruct((4,), jnp.int32)
+    stats = pallas_debug.stats(repeated, n, X, target="v6e", estimate=False)
+    assert stats.cycles.total.value is None
+    assert re.fullmatch(r"[\d,]+ \+ [\d,]+ n", str(stats.cycles.total))
+    assert "known only at run time" in stats.cycles.total.note
+    assert stats.traffic.flops.value is None
+    smem = stats.memory.of_operand("n_ref")
+    assert smem is not None
+    assert (smem.space, smem.size.value) == ("smem", 16)
+
+
+def test_which_kernel() -> None:
+    def both(x: jax.Array) -> jax.Array:
+        return add(add(x) @ jnp.ones((128, 128)))
+
+    with pytest.raises(UsageError, match="one target, and 'v5e,v6e' lists several"):
+        pallas_debug.stats(add, X, target="v5e,v6e")
+    with pytest.raises(UsageError, match="calls the kernels kernel: and not one 'other'"):
+        pallas_debug.stats(add, X, kernel="other", estimate=False)
+
+    def huge(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: Any, o_ref: Any, scratch: Any) -> None:
+            o_ref[...] = x_ref[...] + scratch[0]
+
+        return pl.pallas_call(
+            kernel,
+            out_shape=jax.ShapeDtypeStruct((64, 128), F32),
+            scratch_shapes=[pltpu.VMEM((1 << 14, 64, 128), F32)],
+        )(x)
+
+    with pytest.raises(CannotRunError, match="does not compile for v5e: "):
+        pallas_debug.stats(huge, X, estimate=False)
