@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -361,3 +362,26 @@ def test_the_trace() -> None:
     assert json.loads(text)["otherData"]["HBM bandwidth"] == (
         "512,000,000,000 bytes/s (assumed: of a test)"
     )
+
+
+def test_damaged_schedules() -> None:
+    """A damaged listing gives a timeline that is well-formed, or a message."""
+    whole = loop(6, COPIES + WAIT, ADDRESS).splitlines(keepends=True)
+    shown = 0
+    for seed in range(300):
+        draw = random.Random(seed)
+        lines = list(whole)
+        for _ in range(draw.randint(1, 4)):
+            at = draw.randrange(len(lines))
+            characters = list(lines[at])
+            for _ in range(draw.randint(1, 6)):
+                characters[draw.randrange(len(characters))] = draw.choice("0129%{}/*;()s_,=[]")
+            lines[at : at + draw.randint(0, 2)] = ["".join(characters)]
+        try:
+            timeline = made(OWN, "".join(lines))
+        except UsageError:
+            continue
+        shown += 1
+        validated(trace_json(timeline))
+        assert all(line.isprintable() for line in strip.strip(timeline, 60))
+    assert shown > 100

@@ -180,3 +180,10 @@ def test_a_chip_without_an_estimate_borrows_copies_and_says_so() -> None:
     assert copy_model("v6e")[1] is False
     estimate = estimate_cycles(schedule_of(COPY, target="v4"))
     assert "as libtpu estimates none for v4" in estimate.assumptions[-1]
+
+
+def test_an_instruction_with_missing_or_extra_operands_is_unknown() -> None:
+    for damaged in ("sadd.s32 %s1_s0", "sadd.s32 1, 2, 3"):
+        text = f"     0   :  {{ %s1_s0 = smov 1 }}\n   0x1   :  {{ %s2_s0 = {damaged} }}\n"
+        found = walk(schedule_of(text), MODEL)
+        assert found.is_complete

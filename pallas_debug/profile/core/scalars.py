@@ -7,6 +7,8 @@ bundles; what comes from memory that the kernel did not write, or from vectors, 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -95,6 +97,8 @@ def decode(instruction: Instruction) -> DecodedScalar | None:
     arguments = tuple(argument(text) for text in instruction.arguments)
     if stem == "int_to_ptr":  # `int_to_ptr.hbm [resolvable:$true] %s1`
         arguments = tuple(instruction.operands[:1])
+    if not _takes(function, len(arguments)):  # a damaged listing
+        return DecodedScalar(result=result, function=None, arguments=())
     kept = argument(instruction.kept) if instruction.kept else None
     return DecodedScalar(
         result=result,
@@ -103,6 +107,16 @@ def decode(instruction: Instruction) -> DecodedScalar | None:
         predicate=predicate_of(instruction),
         kept=kept,
     )
+
+
+@functools.cache
+def _takes(function: Callable[..., Scalar], count: int) -> bool:
+    """Whether a function may be called with so many arguments."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

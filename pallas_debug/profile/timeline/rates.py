@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from pallas_debug.profile.core.copies import CopyModel, copy_model
 from pallas_debug.profile.figures import Figure, missing
+from pallas_debug.profile.peaks import peaks_of
 
-_CLOCKS = {"v4": 1.05e9, "v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9, "tpu7x": 2.2e9}
 _FETCH = "hbm_to_vmem"
 
 
@@ -43,10 +43,11 @@ def copy_rates(
     """
     chip = target.partition(":")[0]
     model, is_stand_in = copy_model(chip)
+    peaks = peaks_of(target)
     if clock is not None:
         hertz = Figure(value=clock * 1e6, origin="assumed", unit="Hz", note="as given")
-    elif chip in _CLOCKS:
-        hertz = Figure(value=_CLOCKS[chip], origin="assumed", unit="Hz", note="published")
+    elif peaks is not None:
+        hertz = Figure(value=peaks.clock, origin="assumed", unit="Hz", note=peaks.source)
     else:
         hertz = missing(f"the clock of {target} is unknown", unit="Hz")
     note = "as in libtpu's own estimates"
