@@ -83,7 +83,10 @@ class Specs:
     def pallas_debug_find_compilation(
         self, kernel: Kernel, target: Target, key: str
     ) -> Compilation | None:
-        """Return an earlier compilation with the same key, to be used instead of compiling."""
+        """Return an earlier compilation with the same key, to be used instead of compiling.
+
+        It is compiled again if its `stages` lack some that the session asks for.
+        """
 
     @hookspec
     def pallas_debug_compilation_finished(
