@@ -69,7 +69,11 @@ class DmaCopy:
         value = self.source.read()
         if self.adds:
             before = self.destination.read()
-            value = np.asarray(before + value.reshape(before.shape)).astype(before.dtype)
+            value = value.reshape(before.shape)
+            if any(isinstance(entry, np.ndarray) for entry in self.destination.index or ()):
+                value = self.destination.sums(value)
+            else:
+                value = np.asarray(before + value).astype(before.dtype)
         if self.destination.index is not None:
             value = value.reshape(self.destination.shape)
         self.destination.write(value)

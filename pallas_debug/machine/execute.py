@@ -8,30 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine import matrices
-from pallas_debug.machine.copies import Counter, DmaCopy
+from pallas_debug.machine import matrices, places, subcores, transfers
 from pallas_debug.machine.memory import (
     MemoryBuffer,
-    MemoryRegion,
-    OutOfBounds,
     Ref,
+    access,
     concrete,
-    locate,
-    resolve,
-    size,
 )
-from pallas_debug.machine.threads import Blocked, ProgramFrame, Thread
+from pallas_debug.machine.threads import ProgramFrame, Thread
 
 if TYPE_CHECKING:
     from pallas_debug.machine.machine import Machine
-
-
-def _region(frame: ProgramFrame, place: ir.RefPlace, *, copies: bool = False) -> MemoryRegion:
-    try:
-        return locate(place, frame.registers, copies=copies)
-    except OutOfBounds as error:
-        error.place = place
-        raise
 
 
 def compute(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Compute) -> None:
@@ -51,7 +38,7 @@ def load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.LoadSte
     if step.mask is not None:
         _masked_load(machine, thread, frame, step)
         return
-    region = _region(frame, step.place)
+    region = access(frame.registers, step.place)
     value = region.read()
     if machine.observer is not None:
         machine.observer.loads(thread, step, region, value)
@@ -61,7 +48,7 @@ def load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.LoadSte
 def _masked_load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.LoadStep) -> None:
     registers = frame.registers
     assert step.mask is not None
-    region = _region(frame, step.place)
+    region = access(frame.registers, step.place)
     mask = np.asarray(registers[step.mask.number])
     value = region.read()
     if machine.observer is not None:
@@ -72,7 +59,7 @@ def _masked_load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir
 
 def store(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.StoreStep) -> None:
     registers = frame.registers
-    region = _region(frame, step.place)
+    region = access(frame.registers, step.place)
     value = np.asarray(registers[step.value.number])
     before = None
     if step.output is not None or step.adds or step.mask is not None:
@@ -87,6 +74,8 @@ def store(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.StoreS
         if machine.observer is not None:
             machine.observer.loads(thread, step, region, before)
         value = np.asarray(before + value).astype(before.dtype)
+        if any(isinstance(entry, np.ndarray) for entry in region.index or ()):
+            value = region.sums(np.asarray(registers[step.value.number]))
     if step.mask is not None:
         assert before is not None
         value = np.where(np.asarray(registers[step.mask.number]), value, before)
@@ -163,10 +152,10 @@ def _finish_scan(
 
 
 def scoped(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Scoped) -> None:
-    if step.collective and set(step.collective) & set(machine.launch.cores):
-        raise NotImplementedError(f"memory that all cores of {step.collective[0]} share")
     buffers = [
-        _allocated(machine, thread, type_, name, _scope(thread, step, number))
+        _shared(machine, thread, step, number)
+        if step.collective and set(step.collective) & set(machine.launch.cores)
+        else _allocated(machine, thread, type_, name, _scope(thread, step, number))
         for number, (type_, name) in enumerate(zip(step.buffers, step.names, strict=True))
     ]
     inputs = [frame.registers[reg.number] for reg in step.inputs]
@@ -181,10 +170,28 @@ def _scope(thread: Thread, step: ir.MachineStep, number: int = 0) -> tuple[Any, 
     return (id(step), number, thread.iterations, thread.core, thread.point)
 
 
+def _shared(machine: Machine, thread: Thread, step: ir.Scoped, number: int) -> MemoryBuffer:
+    """A buffer of a scope that all cores along some axes have in common."""
+    mesh = machine.launch.meshes[thread.mesh]
+    axes = [axis for axis in mesh.axes if axis in step.collective]
+    if not axes or axes != list(mesh.axes)[-len(axes) :]:
+        raise NotImplementedError(f"memory that all cores of {step.collective[0]} share")
+    group = thread.point[: -len(axes)]
+    scope = (id(step), number, thread.iterations, "shared", thread.mesh, group)
+    for buffer in machine.buffers:
+        if buffer.device == thread.device and buffer.scope == scope:
+            return buffer
+    buffer = machine.allocate(
+        step.buffers[number], step.names[number], "scoped", thread, scope=scope
+    )
+    buffer.users = math.prod(mesh.axes[axis] for axis in axes)
+    return buffer
+
+
 def _allocated(
     machine: Machine, thread: Thread, type_: ir.RefType, name: str, scope: tuple[Any, ...]
 ) -> MemoryBuffer:
-    return machine.claimed(thread, scope) or machine.allocate(
+    return places.claimed(machine, thread, scope) or machine.allocate(
         type_, name, "scoped", thread, scope=scope
     )
 
@@ -228,142 +235,6 @@ def returned(machine: Machine, thread: Thread, frame: ProgramFrame) -> None:
             )
 
 
-# DMAs and semaphores
-
-
-def _counter(frame: ProgramFrame, place: ir.RefPlace) -> Counter:
-    region = _region(frame, place)
-    assert region.index is not None
-    if region.shape and math.prod(region.shape) != 1:
-        raise NotImplementedError("a semaphore array where one semaphore is meant")
-    entry = tuple(e.start if isinstance(e, slice) else e for e in region.index)
-    return Counter(region.buffer, entry)
-
-
-def copy_start(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CopyStart) -> None:
-    source = _region(frame, step.source, copies=True)
-    destination = _region(frame, step.destination, copies=True)
-    received = _counter(frame, step.received)
-    sent = None if step.sent is None else _counter(frame, step.sent)
-    if step.device is not None:
-        number = machine.device_number(thread, step.device, frame.registers)
-        core = machine.core_number(thread, step.device, None, frame.registers)
-        destination = _elsewhere(machine, frame, step.destination, number, core)
-        received = Counter(machine.elsewhere(received.buffer, number, core), received.entry)
-    copy = DmaCopy(
-        number=machine.num_copies,
-        step=step,
-        thread=thread.number,
-        point=thread.point,
-        iterations=thread.iterations,
-        source=source,
-        destination=destination,
-        received=received,
-        sent=sent,
-        nbytes=source.nbytes,
-        adds=step.adds,
-    )
-    machine.num_copies += 1
-    machine.copies.append(copy)
-    if machine.observer is not None:
-        machine.observer.copy_starts(thread, copy)
-    if machine.eager:
-        machine.complete(copy)
-
-
-def _elsewhere(
-    machine: Machine, frame: ProgramFrame, place: ir.RefPlace, device: int, core: int
-) -> MemoryRegion:
-    ref = frame.registers[place.ref.number]
-    twin = Ref(machine.elsewhere(ref.buffer, device, core), ref.view)
-    return resolve(twin, place.view, frame.registers, copies=True)
-
-
-def copy_wait(
-    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CopyWait
-) -> bool | None:
-    counter = _counter(frame, step.semaphore)
-    amount = size(step.destination, frame.registers)
-    return _wait(machine, thread, step, counter, amount, amount)
-
-
-def wait(
-    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SemaphoreWait
-) -> bool | None:
-    counter = _counter(frame, step.semaphore)
-    amount = int(frame.registers[step.amount.number])
-    return _wait(machine, thread, step, counter, amount, amount if step.decrements else 0)
-
-
-def _wait(
-    machine: Machine,
-    thread: Thread,
-    step: ir.MachineStep,
-    counter: Counter,
-    amount: int,
-    lowers: int,
-) -> bool | None:
-    if not machine.reach(counter, amount):
-        if thread.blocked is None:
-            thread.blocked = Blocked(step, counter.buffer, counter.entry, amount)
-            if machine.observer is not None:
-                machine.observer.blocks(thread, thread.blocked)
-        return False
-    thread.blocked = None
-    counter.add(-lowers)
-    if machine.observer is not None:
-        machine.observer.waited(thread, step, counter.buffer, counter.entry, lowers)
-    return None
-
-
-def signal(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SemaphoreSignal) -> None:
-    counter = _counter(frame, step.semaphore)
-    if step.device is not None or step.core is not None:
-        number = thread.device
-        if step.device is not None:
-            number = machine.device_number(thread, step.device, frame.registers)
-        core = machine.core_number(thread, step.device, step.core, frame.registers)
-        counter = Counter(machine.elsewhere(counter.buffer, number, core), counter.entry)
-    amount = int(frame.registers[step.amount.number])
-    counter.add(amount)
-    if machine.observer is not None:
-        machine.observer.signals(thread, step, counter.buffer, counter.entry, amount)
-
-
-def read_semaphore(
-    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.ReadSemaphore
-) -> bool | None:
-    counter = _counter(frame, step.semaphore)
-    if len(machine.threads) > 1 and thread.polled == (id(step), counter.count):
-        thread.polled = None  # the same again: let the others run, then read it
-        return False
-    for copy in [c for c in machine.copies if c.signals(counter)]:
-        # A loop that reads until the DMA is over has to end.
-        if copy.was_seen:
-            machine.complete(copy)
-        copy.was_seen = True
-    count = counter.count
-    if machine.observer is not None:
-        machine.observer.reads_semaphore(thread, step, counter.buffer, counter.entry, count)
-    thread.polled = (id(step), count)
-    frame.registers[step.output.number] = np.int32(count)
-    return None
-
-
-def barrier(
-    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.BarrierSemaphore
-) -> None:
-    device = machine.devices[thread.device]
-    if device.barrier is None:
-        type_ = ir.RefType((), np.dtype(np.int64), "semaphore", "barrier")
-        for other in machine.devices:
-            other.barrier = machine.allocate(
-                type_, "barrier semaphore", "barrier", device=other.number, scope=("barrier",)
-            )
-    assert device.barrier is not None
-    frame.registers[step.output.number] = Ref(device.barrier)
-
-
 def new_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.NewRef) -> None:
     lasting = machine.devices[thread.device].lasting
     buffer = lasting.get(step) if step.lasts else None
@@ -402,7 +273,10 @@ def axis_index(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.A
         if name in coordinates:
             found = found * machine.launch.mesh[name] + coordinates[name]
         else:
-            axis = machine.launch.axes[names.index(name)]
+            if machine.launch.meshes:
+                axis = list(machine.launch.meshes[thread.mesh].axes).index(name)
+            else:
+                axis = machine.launch.axes[names.index(name)]
             found = found * thread.grid[axis] + thread.point[axis]
     frame.registers[step.output.number] = np.int32(found)
 
@@ -459,12 +333,6 @@ BY_KIND: dict[type, Any] = {
     ir.WhileLoop: while_,
     ir.ScanLoop: scan,
     ir.Scoped: scoped,
-    ir.CopyStart: copy_start,
-    ir.CopyWait: copy_wait,
-    ir.SemaphoreWait: wait,
-    ir.SemaphoreSignal: signal,
-    ir.ReadSemaphore: read_semaphore,
-    ir.BarrierSemaphore: barrier,
     ir.NewRef: new_ref,
     ir.SelectRef: select_ref,
     ir.GridId: grid_id,
@@ -477,4 +345,6 @@ BY_KIND: dict[type, Any] = {
     ir.Callback: callback,
     ir.Breakpoint: breakpoint_,
     **matrices.BY_KIND,
+    **transfers.BY_KIND,
+    **subcores.BY_KIND,
 }

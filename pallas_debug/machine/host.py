@@ -112,11 +112,12 @@ class MachineHost:
                     f"{error or type(error).__name__}"
                 ) from error
             with _lock:
-                if not any(isinstance(step, ir.Callback) for step in steps(known.body)):
+                if not any(isinstance(step, ir.Callback) for step in all_steps(known)):
                     _launches[key] = known
                 while len(_launches) > MAX_LAUNCHES:
                     _launches.popitem(last=False)
         if is_sanitized:
+            areas.require_cores(known)
             areas.require_room(known)
         return PreparedKernel(known, _communicates(known), is_sanitized)
 
@@ -169,8 +170,14 @@ class _Prints(MachineObserver):
 def _communicates(known: Launch) -> bool:
     return any(
         isinstance(step, ir.BarrierSemaphore) or getattr(step, "device", None) is not None
-        for step in steps(known.body)
+        for step in all_steps(known)
     )
+
+
+def all_steps(known: Launch) -> Iterator[ir.MachineStep]:
+    """All steps of a kernel, on whichever cores."""
+    for program in known.programs():
+        yield from steps(program)
 
 
 def steps(program: ir.KernelProgram) -> Iterator[ir.MachineStep]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.bridge.programs.launch import Launch, LaunchOperand
 from pallas_debug.errors import MachineError
-from pallas_debug.machine import execute
+from pallas_debug.machine import execute, places
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.grid import BlockOutOfBounds, GridWalk, PlacedBlock, Window
 from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref, unwritten
@@ -43,6 +42,7 @@ class Device:
     Attributes:
       arrays: whole operands, by their position in the kernel.
       outputs: whole arrays of the results.
+      barriers: semaphores of the barrier of a SparseCore's subcores, by core.
       lasting: buffers of `get_global`.
     """
 
@@ -51,6 +51,7 @@ class Device:
     arrays: dict[int, MemoryBuffer] = field(default_factory=dict)
     outputs: list[MemoryBuffer] = field(default_factory=list)
     barrier: MemoryBuffer | None = None
+    barriers: dict[int, MemoryBuffer] = field(default_factory=dict)
     lasting: dict[ir.NewRef, MemoryBuffer] = field(default_factory=dict)
 
 
@@ -131,7 +132,10 @@ class Machine:
         return buffer
 
     def free(self, buffer: MemoryBuffer, thread: Thread) -> None:
-        """End a scoped buffer's life."""
+        """End a scoped buffer's life, once all cores that share it have left its scope."""
+        buffer.users -= 1
+        if buffer.users > 0:
+            return
         if self.observer is not None:
             self.observer.freed(buffer, thread)
         buffer.is_freed = True
@@ -157,8 +161,11 @@ class Machine:
         grid = tuple(next(sizes).item() if n is None else n for n in launch.grid)
         values = values[sum(n is None for n in launch.grid) :]
         first = len(self.threads)
-        cores = range(math.prod(launch.cores.values()))
-        threads = [Thread(first + core, number, core, grid=grid) for core in cores]
+        threads = []
+        for place in range(sum(mesh.size for mesh in launch.meshes) or 1):
+            mesh, _ = launch.mesh_of(place)
+            own_grid = tuple(launch.meshes[mesh].axes.values()) if launch.meshes else grid
+            threads.append(Thread(first + place, number, place, grid=own_grid, mesh=mesh))
         thread = threads[0]
         refs: list[Any] = []
         own: list[dict[int, Ref]] = [{} for _ in threads]  # scratch of each core, by operand
@@ -168,9 +175,7 @@ class Machine:
         inputs: list[MemoryBuffer] = []
         for operand in launch.operands:
             if operand.kind == "scratch":
-                for core in threads:
-                    buffer = self.allocate(operand.type, operand.name, "scratch", core)
-                    own[core.core][len(refs)] = Ref(buffer)
+                self._scratch(operand, threads, own, len(refs))
                 refs.append(own[0][len(refs)])
                 continue
             assert operand.array is not None
@@ -210,12 +215,45 @@ class Machine:
                 f"kernel `{launch.name}` takes {position} arrays, and {len(values)} were given"
             )
         thread.walk = GridWalk(grid, windows, refs, prefetch)
-        for core in threads if launch.cores else ():
+        for core in threads if launch.meshes else ():
             of_core = [own[core.core].get(i, ref) for i, ref in enumerate(refs)]
-            core.walk = GridWalk(
-                grid, [], of_core, [], position=core.core - 1, stop=core.core + 1, start=core.core
-            )
+            at = core.core - launch.mesh_of(core.core)[1]
+            core.walk = GridWalk(core.grid, [], of_core, [], position=at - 1, stop=at + 1, start=at)
+            if launch.meshes[core.mesh].kind == "vector":
+                type_ = ir.RefType((), np.dtype(np.int64), "semaphore", "regular")
+                device.barriers[core.core] = self.allocate(
+                    type_, "barrier of subcores", "scratch", core
+                )
         self.threads += threads
+
+    def _scratch(
+        self, operand: LaunchOperand, threads: Sequence[Thread], own: list[dict[int, Ref]],
+        position: int,
+    ) -> None:  # fmt: skip
+        """Allocate a scratch operand on each core that has it, and refer all cores to it."""
+        found: dict[int, MemoryBuffer] = {}
+        shared: dict[tuple[int, int], MemoryBuffer] = {}
+        for thread in threads:
+            if operand.core_mesh not in (None, thread.mesh):
+                continue
+            group = thread.mesh, thread.core
+            if operand.type.space == "shared":
+                group = thread.mesh, self.sharing(thread)[0]
+            if group not in shared:
+                shared[group] = self.allocate(operand.type, operand.name, "scratch", thread)
+            found[thread.core] = shared[group]
+        for thread in threads:
+            core = thread.core
+            if core not in found and operand.core_mesh is not None:
+                core = places.core_at(self, thread, {}, operand.core_mesh)
+            own[thread.core][position] = Ref(found[core])
+
+    def sharing(self, thread: Thread) -> range:
+        """Numbers of the cores of the thread's SparseCore, or of the thread's own core."""
+        _, first = self.launch.mesh_of(thread.core)
+        count = self.launch.meshes[thread.mesh].num_sharing if self.launch.meshes else 1
+        first += (thread.core - first) // count * count
+        return range(first, first + count)
 
     # Running
 
@@ -234,7 +272,7 @@ class Machine:
                     raise Stopped("deadlock")
             while self.copies:
                 self.complete(self.copies[0])
-        self._require_claimed()
+        places.require_claimed(self)
         if self.observer is not None:
             self.observer.ends()
         return self.results()
@@ -291,7 +329,8 @@ class Machine:
         if refs is None:
             thread.is_done = True
             return True
-        self.enter(thread, self.launch.body, refs)
+        meshes = self.launch.meshes
+        self.enter(thread, meshes[thread.mesh].body if meshes else self.launch.body, refs)
         if self.observer is not None:
             self.observer.point_begins(thread)
         return True
@@ -356,114 +395,6 @@ class Machine:
             if counter.count >= amount:
                 return True
         return False
-
-    def device_number(self, thread: Thread, device: ir.DeviceId, registers: list[Any]) -> int:
-        """Number of the device that a step names."""
-        if device.number is not None:
-            return int(registers[device.number.number])
-        mesh = self.launch.mesh
-        own = self.devices[thread.device].coordinates
-        given = device.coordinates
-        found: dict[str, int]
-        if isinstance(given, tuple):
-            if len(given) == 1 and np.ndim(registers[given[0].number]):
-                values = [int(i) for i in np.asarray(registers[given[0].number])]
-            else:
-                values = [int(registers[reg.number]) for reg in given]
-            found = dict(zip(mesh, values, strict=False))
-        else:
-            assert given is not None
-            found = self._coordinates(given, registers)
-        if not mesh:
-            return 0
-        coordinates = [found.get(name, own[name]) for name in mesh]
-        return int(np.ravel_multi_index(coordinates, tuple(mesh.values())))
-
-    def core_number(
-        self, thread: Thread, device: ir.DeviceId | None, core: ir.Reg | None, registers: list[Any]
-    ) -> int:
-        """Number of the core that a step names, the thread's own by default."""
-        cores = self.launch.cores
-        if core is not None:
-            given = np.asarray(registers[core.number])
-            if not cores:  # a kernel of one core names it 0
-                return int(given)
-            return int(np.ravel_multi_index(tuple(np.atleast_1d(given)), tuple(cores.values())))
-        named = device.coordinates if device is not None else None
-        found = self._coordinates(named, registers) if isinstance(named, Mapping) else {}
-        if not any(axis in cores for axis in found):
-            return thread.core
-        own = np.unravel_index(thread.core, tuple(cores.values()))
-        place = [found.get(axis, int(at)) for axis, at in zip(cores, own, strict=True)]
-        return int(np.ravel_multi_index(place, tuple(cores.values())))
-
-    def _coordinates(
-        self, named: Mapping[str | tuple[str, ...], ir.Reg], registers: list[Any]
-    ) -> dict[str, int]:
-        """Positions along the axes that a step names, of devices and of cores."""
-        sizes = {**self.launch.mesh, **self.launch.cores}
-        found: dict[str, int] = {}
-        for axes, reg in named.items():
-            number = int(registers[reg.number])
-            if isinstance(axes, str):
-                found[axes] = number
-                continue
-            shape = tuple(sizes[axis] for axis in axes)
-            found.update(zip(axes, map(int, np.unravel_index(number, shape)), strict=True))
-        return found
-
-    def elsewhere(self, buffer: MemoryBuffer, device: int, core: int) -> MemoryBuffer:
-        """The same operand or scratch on another device and core.
-
-        Memory that the cores of a device share is the same on all. A core that has not come to the
-        scope of a buffer yet finds it there when it does.
-        """
-        if buffer.kind not in ("scratch", "scoped"):
-            core = buffer.core
-        if (buffer.device, buffer.core) == (device, core):
-            return buffer
-        for other in self.buffers:
-            if (other.device, other.core) == (device, core) and _is_same(buffer, other):
-                return other
-        place = f"core {core}" if device == buffer.device else f"device {device}"
-        if buffer.kind != "scoped" or device >= len(self.devices):
-            raise MachineError(f"`{buffer.name}` does not exist on {place}")
-        scope = buffer.scope
-        if core != buffer.core:
-            other_core = next(t for t in self.threads if (t.device, t.core) == (device, core))
-            scope = (*scope[:3], core, other_core.point)
-        early = self.allocate(buffer.type, buffer.name, "scoped", device=device, scope=scope)
-        early.core, early.is_early = core, True
-        return early
-
-    def claimed(self, thread: Thread, scope: tuple[Any, ...]) -> MemoryBuffer | None:
-        """The buffer of a scope that another core has referred to before this one came to it."""
-        own = thread.device, thread.core
-        for buffer in self.buffers:
-            if buffer.is_early and (buffer.device, buffer.core) == own and buffer.scope == scope:
-                buffer.is_early = False
-                return buffer
-        return None
-
-    def _require_claimed(self) -> None:
-        """Refuse a run in which a core never came to a scope that another has referred to."""
-        for buffer in self.buffers:
-            if buffer.is_early:
-                raise MachineError(
-                    f"`{buffer.name}` is used from another core or device, and core {buffer.core} "
-                    f"of device {buffer.device} was not in its scope, then or later"
-                )
-
-
-def _is_same(one: MemoryBuffer, other: MemoryBuffer) -> bool:
-    """Whether two buffers are the same operand or scratch, of different cores or devices."""
-    if one.kind != other.kind:
-        return False
-    if one.core == other.core:
-        return one.scope == other.scope
-    if one.kind == "scratch":
-        return one.name == other.name
-    return one.scope[:3] == other.scope[:3]
 
 
 Execute = Callable[[Machine, Thread, ProgramFrame, Any], bool | None]

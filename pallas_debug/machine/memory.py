@@ -42,6 +42,7 @@ class MemoryBuffer:
       device: number of the device, and of the core, that it belongs to.
       scope: what tells it from the others of its device, and is equal on other devices.
       shadow: what an observer keeps about it.
+      users: number of cores that have not left its scope yet.
       is_early: whether another core has referred to it, and its own has not come to its scope yet.
     """
 
@@ -56,6 +57,7 @@ class MemoryBuffer:
     shadow: Any = None
     is_freed: bool = False
     is_early: bool = False
+    users: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,16 @@ class MemoryRegion:
             return np.array(np.broadcast_to(found, self.shape))
         return found
 
+    def sums(self, values: Array) -> Array:
+        """The elements after values have been added, some to the same element."""
+        before = self.read()
+        assert self.index is not None
+        index: Any = self.index
+        np.add.at(self.buffer.content, index, values)
+        after = self.read()
+        self.write(before)
+        return after
+
     def write(self, value: Any) -> None:
         if self.index is None:
             if self.existing is not None:
@@ -216,6 +228,15 @@ def locate(place: ir.RefPlace, env: list[Any], *, copies: bool = False) -> Memor
     return MemoryRegion(buffer, *known)
 
 
+def access(registers: list[Any], place: ir.RefPlace, *, copies: bool = False) -> MemoryRegion:
+    """The elements that a step accesses; an index that leaves them names the place."""
+    try:
+        return locate(place, registers, copies=copies)
+    except OutOfBounds as error:
+        error.place = place
+        raise
+
+
 def size(place: ir.RefPlace, env: list[Any]) -> int:
     """Bytes that a view has, also one that leaves its reference.
 
@@ -244,17 +265,35 @@ def concrete(view: ir.View, env: list[Any]) -> list[Any]:
 
 
 def _entry(entry: Any, env: list[Any]) -> Requested:
-    if type(entry) is int:
+    if isinstance(entry, int):
         return entry
     if type(entry) is ir.Slice:
         start, size = _number(entry.start, env), _number(entry.size, env)
         if entry.stride == 0:
             return Repeat(start, size)
         return slice(start, start + size * entry.stride, entry.stride)
-    value = env[entry.number]
-    if getattr(value, "ndim", 0):
-        return np.asarray(value)
+    if type(entry) is ir.RowChoice:
+        positions = _positions(env[entry.positions.number])
+        found: Array = positions[positions != entry.ignored]
+        return found
+    value: Any = env[entry.number]
+    if type(value) is Ref or np.ndim(value):
+        return _positions(value)
     return int(value)
+
+
+def _positions(value: Any) -> Array:
+    """An array of positions, or those in the memory that a reference names."""
+    return resolve(value, (), []).read() if type(value) is Ref else np.asarray(value)
+
+
+def chosen(view: ir.View, env: list[Any]) -> Array | None:
+    """Which rows of a copy's other side take part; None for all."""
+    for part in view:
+        entry = part.entries[0] if isinstance(part, ir.Index) and part.entries else None
+        if isinstance(entry, ir.RowChoice):
+            return np.flatnonzero(_positions(env[entry.positions.number]) != entry.ignored)
+    return None
 
 
 def _number(number: ir.Number, env: list[Any]) -> int:
@@ -268,7 +307,7 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = Fals
         region = _simply_indexed(buffer, parts[0].entries, parts)
         if region is not None:
             return region
-    if len(parts) > 1 and any(_is_array(e) for part in parts for e in part.entries):
+    if any(_is_array(e) for part in parts[:-1] for e in part.entries):
         raise NotImplementedError("an array as an index of an indexed reference")
     index: list[Entry] = [slice(0, n, 1) for n in shape]
     dims = list(range(len(shape)))
@@ -310,7 +349,8 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = Fals
         dims = kept
     if any(_is_array(entry) for entry in index):
         final = tuple(index)
-        return MemoryRegion(buffer, final, parts, np.broadcast_shapes(*_array_shapes(index, dims)))
+        selected = np.broadcast_to(np.int8(0), shape)[final].shape
+        return MemoryRegion(buffer, final, parts, selected)
     found = tuple(_length(index[d]) for d in dims)
     if repeats:
         found = tuple(repeats.get(d, n) for d, n in zip(dims, found, strict=True))
@@ -400,11 +440,6 @@ def _in_padding(
             if shape[dim] < entry.stop <= -(-shape[dim] // tile) * tile:
                 beyond[dim] = entry.stop - max(shape[dim], entry.start)
     return beyond
-
-
-def _array_shapes(index: list[Entry], dims: list[int]) -> list[tuple[int, ...]]:
-    arrays = np.broadcast_shapes(*(e.shape for e in index if isinstance(e, np.ndarray)))
-    return [(*arrays, *(_length(index[d]) for d in dims))]
 
 
 def _is_array(entry: Any) -> bool:

@@ -69,6 +69,8 @@ class Thread:
       matrix_units: by number, those in use.
       polled: the step that has just read a semaphore, by identity, and the value.
       clock: for an observer.
+      mesh: number of the mesh of cores that it belongs to.
+      has_signalled: whether it has come to the barrier of subcores at which it waits.
     """
 
     number: int
@@ -86,6 +88,8 @@ class Thread:
     walk: Any = None
     clock: Any = None
     polled: tuple[int, int] | None = None
+    mesh: int = 0
+    has_signalled: bool = False
 
     @property
     def iterations(self) -> tuple[int, ...]:

@@ -11,9 +11,6 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge.lowering import hook
-from pallas_debug.bridge.programs.launch import launch
-from pallas_debug.errors import MachineError
 from pallas_debug.session import Options, Session
 
 MODES = ("machine", "machine,sanitize")
@@ -100,29 +97,4 @@ def test_a_race_between_cores_and_a_wait_in_vain() -> None:
     assert finding.message == (
         "sem is 0, and the wait needs 1; nothing else can run: device 0, core 1, waits for 1 of "
         f"sem, which is 0, in test_cores.py:{finding.source.line} at grid point (1,)"
-    )
-
-
-def test_the_sparse_core_is_refused_by_name() -> None:
-    sparse = pytest.importorskip("jax.experimental.pallas.tpu_sc")
-
-    def call(x: jax.Array) -> jax.Array:
-        mesh = sparse.VectorSubcoreMesh(
-            core_axis_name="c", subcore_axis_name="s", num_cores=1, num_subcores=16
-        )
-
-        @pl.kernel(out_type=x, mesh=mesh)
-        def copy(x_ref: Any, out_ref: Any) -> None:
-            pltpu.sync_copy(x_ref, out_ref)
-
-        return copy(x)
-
-    session = Session(Options(interpret="off", chip="v5p"))
-    with session, session.collecting() as captures, hook.stubbed():
-        jax.jit(call).lower(jnp.ones((8, 128)))
-    with pytest.raises(MachineError) as error:
-        launch(captures[0])
-    assert str(error.value) == (
-        "kernel `copy` runs on the SparseCore (VectorSubcoreMesh), which the kernel machine does "
-        "not simulate"
     )

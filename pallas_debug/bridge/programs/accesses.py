@@ -11,6 +11,7 @@ from jax._src import core as jax_core
 from jax._src.lax.control_flow import conditionals
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import primitives as tpu_primitives
+from jax._src.pallas.mosaic import sc_core
 from jax._src.state import indexing
 from jax._src.state import primitives as state_primitives
 from jax._src.state.types import SelectTransform, TransformedRef
@@ -55,6 +56,13 @@ def _view(decoder: Decoder, transforms: Sequence[Any]) -> ir.View:
 def _entry(decoder: Decoder, index: Any) -> Any:
     if isinstance(index, indexing.Slice):
         return ir.Slice(decoder.number(index.start), decoder.number(index.size), int(index.stride))
+    if isinstance(index, TransformedRef):  # positions in memory, of a SparseCore's copies
+        return _selected(decoder, [index], np.int32(0))
+    if isinstance(index, sc_core.Indices):
+        positions = _entry(decoder, index.values)
+        if index.ignored_value is None:
+            return positions
+        return ir.RowChoice(decoder.reg(positions), int(index.ignored_value))
     return decoder.number(index)
 
 
@@ -66,7 +74,11 @@ def registers(*places: ir.RefPlace | None) -> list[ir.Reg]:
             found.append(at.ref)
             for part in at.view:
                 for entry in part.entries if isinstance(part, ir.Index) else ():
-                    numbers = (entry.start, entry.size) if isinstance(entry, ir.Slice) else (entry,)
+                    numbers: tuple[Any, ...] = (entry,)
+                    if isinstance(entry, ir.Slice):
+                        numbers = entry.start, entry.size
+                    elif isinstance(entry, ir.RowChoice):
+                        numbers = (entry.positions,)
                     found += [n for n in numbers if isinstance(n, ir.Reg)]
     return found
 

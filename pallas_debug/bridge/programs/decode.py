@@ -278,7 +278,9 @@ def _regs(value: Any) -> Iterable[int]:
             yield from _regs(part)
     elif isinstance(value, dict):
         yield from _regs(tuple(value.values()))
-    elif isinstance(value, (ir.MachineStep, ir.RefPlace, ir.Index, ir.Slice, ir.DeviceId)):
+    elif isinstance(
+        value, (ir.MachineStep, ir.RefPlace, ir.Index, ir.Slice, ir.RowChoice, ir.DeviceId)
+    ):
         for part in fields(value):
             if part.name != "site":
                 yield from _regs(getattr(value, part.name))
@@ -405,6 +407,7 @@ _SPACES: dict[str, ir.Space] = {
     "hbm": "hbm",
     "host": "hbm",
     "smem": "smem",
+    "vmem_shared": "shared",
     "semaphore_mem": "semaphore",
 }
 
@@ -418,6 +421,7 @@ def ref_type(aval: Any) -> ir.RefType:
         kind = "dma" if "dma" in name else "barrier" if "barrier" in name else "regular"
         return ir.RefType(tuple(inner.shape), np.dtype(np.int64), "semaphore", kind)
     space = getattr(aval, "memory_space", None)
+    space = getattr(space, "memory_space", space)  # of a mesh of cores
     text = "vmem" if space is None else str(getattr(space, "value", space)).lower()
     dtype = ir.KEY if is_tpu_key(inner) else inner.dtype
     if dtypes.issubdtype(dtype, dtypes.extended):

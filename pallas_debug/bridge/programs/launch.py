@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -13,12 +14,12 @@ import numpy as np
 from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, rewrite
-from pallas_debug.bridge.programs import accesses, decode, effects, matrices
+from pallas_debug.bridge.programs import accesses, decode, effects, matrices, subcores
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.errors import MachineError
 from pallas_debug.model import SourceLine
 
-_WITH_RULES = (accesses, effects, matrices)
+_WITH_RULES = (accesses, effects, matrices, subcores)
 
 Kind = Literal["prefetch", "input", "output", "scratch"]
 
@@ -71,6 +72,7 @@ class LaunchOperand:
         array, and is not copied.
       alias: for an output, position of the input among the call's arrays that it shares.
       is_value: whether the kernel receives the array itself, a scalar that it closes over.
+      core_mesh: number of the mesh whose cores have this scratch; None if all have.
     """
 
     name: str
@@ -80,6 +82,33 @@ class LaunchOperand:
     block: OperandBlock | None = None
     alias: int | None = None
     is_value: bool = False
+    core_mesh: int | None = None
+
+
+CoreKind = Literal["tensor", "scalar", "vector"]
+"""A TensorCore, or the scalar or the vector subcores of a SparseCore."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreMesh:
+    """Cores that run a body, each at its own point of the mesh.
+
+    Attributes:
+      body: takes a ref for each operand of the kernel.
+    """
+
+    kind: CoreKind
+    axes: Mapping[str, int]
+    body: ir.KernelProgram
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.axes.values())
+
+    @property
+    def num_sharing(self) -> int:
+        """Cores that share memory: the vector subcores of a SparseCore."""
+        return list(self.axes.values())[-1] if self.kind == "vector" else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +123,8 @@ class Launch:
       mapped: axes of the grid that `vmap` added.
       mesh: sizes of the device mesh's axes; empty for a single device.
       calls: files and lines of the user's frames that lead to the kernel's call.
-      cores: sizes of the axes of the cores that run the body, each at its own point of the grid;
-        empty if one core runs the whole grid.
+      meshes: of the cores that run the kernel; empty if one core runs the whole grid. `body` is
+        that of the first.
     """
 
     name: str
@@ -107,7 +136,7 @@ class Launch:
     collective_id: int | None = None
     enable_x64: bool = False
     axis_names: tuple[str, ...] = ()
-    cores: Mapping[str, int] = field(default_factory=dict)
+    meshes: tuple[CoreMesh, ...] = ()
     calls: frozenset[tuple[str, int]] = frozenset()
     mapped: tuple[int, ...] = ()
 
@@ -117,6 +146,24 @@ class Launch:
         alike = [other for other in self.operands if other.kind == operand.kind]
         index_map = None if operand.block is None else operand.block.line
         return CallSite(self.calls).block_line(index_map, group, alike.index(operand))
+
+    @functools.cached_property
+    def cores(self) -> Mapping[str, int]:
+        """Sizes of the axes of all meshes of cores."""
+        return {axis: size for mesh in self.meshes for axis, size in mesh.axes.items()}
+
+    def mesh_of(self, core: int) -> tuple[int, int]:
+        """Number of the mesh that a core belongs to, and of its first core."""
+        first = 0
+        for number, mesh in enumerate(self.meshes):
+            if core < first + mesh.size:
+                return number, first
+            first += mesh.size
+        return 0, 0
+
+    def programs(self) -> tuple[ir.KernelProgram, ...]:
+        """The bodies of all meshes."""
+        return tuple(mesh.body for mesh in self.meshes) or (self.body,)
 
     @functools.cached_property
     def axes(self) -> tuple[int, ...]:
@@ -219,24 +266,27 @@ def _is_in_place(kind: ir.RefType, mapping: Any) -> bool:
 def _on_cores(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: bool) -> Launch:
     """A kernel that runs on each core of a mesh: `pl.kernel`, `core_map`, `mpmd_map`."""
     kernel = captured.kernel
-    meshes = [*params["meshes"], *(params.get("external_meshes") or ())]
-    others = [name for name in (type(m).__name__ for m in meshes) if "TensorCore" not in name]
-    if others:
-        raise MachineError(
-            f"kernel `{kernel.name}` runs on the SparseCore ({', '.join(others)}), which the "
-            "kernel machine does not simulate"
+    bodies = []
+    for mesh, closed in zip(params["meshes"], params["jaxprs"], strict=True):
+        jaxpr, consts = rewrite.opened(closed)
+        body = decode.program(
+            jaxpr,
+            consts,
+            fuse=fuse,
+            opens=opens,
+            root=None if fuse else lines.of_function(jaxpr.debug_info),
         )
-    if len(meshes) != 1:
-        raise MachineError(f"kernel `{kernel.name}` runs on {len(meshes)} meshes of cores")
-    jaxpr, consts = rewrite.opened(params["jaxprs"][0])
-    cores = {str(axis): int(size) for axis, size in dict(meshes[0].shape).items()}
+        axes = {str(axis): int(size) for axis, size in dict(mesh.shape).items()}
+        bodies.append(CoreMesh(kind=_core_kind(kernel.name, mesh), axes=axes, body=body))
+    first, _ = rewrite.opened(params["jaxprs"][0])
     aliases = {out: given for given, out in kernel.aliases}
     num_inputs, num_outputs = len(captured.avals), len(params["out_avals"])
     operands = []
-    for position, (operand, variable) in enumerate(zip(kernel.operands, jaxpr.invars, strict=True)):
+    for position, (operand, variable) in enumerate(zip(kernel.operands, first.invars, strict=True)):
         type_ = decode.ref_type(variable.aval)
         output = position - num_inputs
         is_array = output < num_outputs
+        space = getattr(variable.aval, "memory_space", None)
         operands.append(
             LaunchOperand(
                 name=operand.name,
@@ -245,27 +295,41 @@ def _on_cores(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: b
                 array=tuple(type_.shape) if is_array else None,
                 alias=aliases.get(output) if output >= 0 else None,
                 is_value=not hasattr(variable.aval, "inner_aval"),
+                core_mesh=_mesh_of(space, params["meshes"]),
             )
         )
+    cores = bodies[0].axes
     return Launch(
         name=kernel.name,
         grid=tuple(cores.values()),
         parallel=(False,) * len(cores),
         operands=tuple(operands),
-        body=decode.program(
-            jaxpr,
-            consts,
-            fuse=fuse,
-            opens=opens,
-            root=None if fuse else lines.of_function(jaxpr.debug_info),
-        ),
+        body=bodies[0].body,
         mesh=dict(kernel.mesh),
         collective_id=getattr(params.get("compiler_params"), "collective_id", None),
         enable_x64=captured.enable_x64,
         axis_names=tuple(cores),
-        cores=cores,
+        meshes=tuple(bodies),
         calls=captured.calls,
     )
+
+
+def _core_kind(kernel: str, mesh: Any) -> CoreKind:
+    name = type(mesh).__name__
+    kinds: dict[str, CoreKind] = {
+        "TensorCoreMesh": "tensor",
+        "ScalarSubcoreMesh": "scalar",
+        "VectorSubcoreMesh": "vector",
+    }
+    if name not in kinds:
+        raise MachineError(f"kernel `{kernel}` runs on a mesh of unknown cores, {name}")
+    return kinds[name]
+
+
+def _mesh_of(space: Any, meshes: Sequence[Any]) -> int | None:
+    """Number of the mesh that a memory space is tied to; None for any other."""
+    mesh = getattr(space, "mesh", None)
+    return next((number for number, known in enumerate(meshes) if known == mesh), None)
 
 
 def _block(name: str, mapping: Any) -> OperandBlock:

@@ -15,8 +15,12 @@ import numpy as np
 from pallas_debug.model import SourceLine
 
 Dtype = np.dtype[Any]
-Space = Literal["hbm", "vmem", "smem", "semaphore", "acc"]
-"""Where a buffer is; "acc" is the accumulators of a matrix unit, which are zero at first."""
+Space = Literal["hbm", "vmem", "smem", "semaphore", "acc", "shared"]
+"""Where a buffer is.
+
+"acc" is the accumulators of a matrix unit, which are zero at first; "shared" is what the subcores
+of a SparseCore have in common.
+"""
 
 KEY: Dtype = np.dtype([("words", np.uint32, (1, 2))])
 """A key of the TPU's random number generator."""
@@ -75,10 +79,21 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
-    """An indexer: for each dimension a slice, or a position, which drops the dimension."""
+class RowChoice:
+    """Positions in an array, or in memory that a reference names, without those of one value."""
 
-    entries: tuple[Slice | Number, ...]
+    positions: Reg
+    ignored: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An indexer: for each dimension a slice, or a position, which drops the dimension.
+
+    A position may be an array, or a reference to one, which is read when it is used.
+    """
+
+    entries: tuple[Slice | RowChoice | Number, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,6 +432,21 @@ class MatrixPop(MachineStep):
     target: RefPlace | int | None
     shape: tuple[int, ...]
     dtype: Dtype
+    output: Reg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubcoreBarrier(MachineStep):
+    """Wait until all subcores of the SparseCore have come to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchAdd(MachineStep):
+    """Add to an element of another subcore's memory, and return what was there."""
+
+    place: RefPlace
+    value: Reg
+    subcore: Reg
     output: Reg
 
 

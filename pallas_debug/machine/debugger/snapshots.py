@@ -37,6 +37,7 @@ class ThreadState:
     generator: Any
     matrix_units: dict[int, Any]
     polled: tuple[int, int] | None
+    has_signalled: bool
     position: int
     windows: list[tuple[Any, ...]]
 
@@ -219,6 +220,7 @@ def _state(thread: Thread) -> ThreadState:
         generator=copy.deepcopy(thread.generator),
         matrix_units=copy.deepcopy(thread.matrix_units),
         polled=thread.polled,
+        has_signalled=thread.has_signalled,
         position=walk.position,
         windows=[(w.slot, w.block, w.next_block) for w in walk.windows],
     )
@@ -230,7 +232,7 @@ def _set_state(thread: Thread, state: ThreadState) -> None:
     thread.is_done, thread.executed = state.is_done, state.executed
     thread.generator = copy.deepcopy(state.generator)
     thread.matrix_units = copy.deepcopy(state.matrix_units)
-    thread.polled = state.polled
+    thread.polled, thread.has_signalled = state.polled, state.has_signalled
     thread.walk.position = state.position
     for window, (slot, block, following) in zip(thread.walk.windows, state.windows, strict=True):
         window.slot, window.block, window.next_block = slot, block, following

@@ -33,6 +33,18 @@ SHADOW_BYTES = 4
 """Bytes that the sanitizer keeps for an element: the number of the write that put it there."""
 
 
+def require_cores(launch: Launch) -> None:
+    """Refuse a kernel of a SparseCore, whose accesses the sanitizer has no rules for.
+
+    Raises:
+      MachineError: it is one.
+    """
+    if any(mesh.kind != "tensor" for mesh in launch.meshes):
+        raise MachineError(
+            f"kernel `{launch.name}` runs on a SparseCore, which the sanitizer does not judge"
+        )
+
+
 def require_room(launch: Launch) -> None:
     """Refuse a kernel whose arrays are too large for shadow memory.
 

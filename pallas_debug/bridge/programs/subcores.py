@@ -1,0 +1,298 @@
+"""Decode what only the subcores of a SparseCore do: gathers, scans, packing, barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import dtypes
+from jax._src.pallas.mosaic import sc_primitives
+
+from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.accesses import place, registers
+from pallas_debug.bridge.programs.decode import Decoder, program, rule
+
+Array = np.ndarray[Any, Any]
+
+
+def _computed(
+    decoder: Decoder, site: ir.StepSite, inputs: Sequence[Any], count: int,
+    function: Callable[..., Sequence[Any]],
+) -> list[ir.Reg]:  # fmt: skip
+    """Registers for what a function makes of numpy arrays."""
+    regs = tuple(decoder.reg(value) for value in inputs)
+    outputs = tuple(decoder.new() for _ in range(count))
+
+    def evaluate(*values: Any) -> Sequence[Any]:
+        return function(*map(np.asarray, values))
+
+    step = ir.Compute(site=site, inputs=regs, outputs=outputs, evaluate=evaluate)
+    decoder.emit(step, *regs)
+    return list(outputs)
+
+
+# Loads and stores. A mask selects the values that are in memory one after the other.
+
+
+@rule(sc_primitives.load_p)
+def _load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    ref, *rest = inputs
+    mask = rest.pop() if eqn.params["has_mask"] else None
+    at = place(decoder, ref, jax.tree.unflatten(eqn.params["tree"], rest))
+    output = decoder.new()
+    decoder.emit(ir.LoadStep(site=site, place=at, output=output), *registers(at))
+    if mask is None:
+        return [output]
+
+    def expand(values: Array, mask: Array) -> Sequence[Any]:
+        found = np.zeros(mask.shape, values.dtype)
+        found[mask] = values.reshape(-1)[: np.count_nonzero(mask)]
+        return [found]
+
+    return _computed(decoder, site, [output, mask], 1, expand)
+
+
+@rule(sc_primitives.swap_p)
+def _store(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    ref, value, *rest = inputs
+    mask = rest.pop() if eqn.params["has_mask"] else None
+    at = place(decoder, ref, jax.tree.unflatten(eqn.params["tree"], rest))
+
+    def compress(value: Array, mask: Array) -> Sequence[Any]:
+        count = np.count_nonzero(mask)
+        found = np.zeros(value.size, value.dtype)
+        found[:count] = value[mask]
+        return [found.reshape(value.shape), (np.arange(value.size) < count).reshape(value.shape)]
+
+    stored = value
+    if mask is not None and eqn.params.get("compress", True):
+        stored, mask = _computed(decoder, site, [value, mask], 2, compress)
+    step = ir.StoreStep(
+        site=site,
+        place=at,
+        value=decoder.reg(stored),
+        mask=None if mask is None else decoder.reg(mask),
+        adds=bool(eqn.params["add"]),
+    )
+    decoder.emit(step, step.value, step.mask, *registers(at))
+    return [value]
+
+
+def _selected(
+    decoder: Decoder, site: ir.StepSite, ref: Any, transforms: Any, indices: Any, mask: Any
+) -> ir.RefPlace:
+    """A place for each lane that the mask selects."""
+    if mask is not None:
+        indices = _computed(
+            decoder, site, [mask, *indices], len(indices),
+            lambda mask, *indices: [index[mask] for index in indices],
+        )  # fmt: skip
+    at = place(decoder, ref, transforms or ())
+    entries = tuple(decoder.reg(index) for index in indices)
+    return ir.RefPlace(at.ref, (*at.view, ir.Index(entries)))
+
+
+@rule(sc_primitives.gather_p)
+def _gather(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    ref, transforms, indices, mask = jax.tree.unflatten(eqn.params["tree"], inputs)
+    at = _selected(decoder, site, ref, transforms, indices, mask)
+    output = decoder.new()
+    decoder.emit(ir.LoadStep(site=site, place=at, output=output), *registers(at))
+    if mask is None:
+        return [output]
+
+    def expand(values: Array, mask: Array) -> Sequence[Any]:
+        found = np.zeros(mask.shape, values.dtype)
+        found[mask] = values
+        return [found]
+
+    return _computed(decoder, site, [output, mask], 1, expand)
+
+
+@rule(sc_primitives.scatter_p)
+def _scatter(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    ref, transforms, indices, value, mask = jax.tree.unflatten(eqn.params["tree"], inputs)
+    at = _selected(decoder, site, ref, transforms, indices, mask)
+    if mask is not None:
+        (value,) = _computed(decoder, site, [value, mask], 1, lambda value, mask: [value[mask]])
+    step = ir.StoreStep(site=site, place=at, value=decoder.reg(value), adds=bool(eqn.params["add"]))
+    decoder.emit(step, step.value, *registers(at))
+    return []
+
+
+@rule(sc_primitives.fetch_and_add_p)
+def _fetch_and_add(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    ref, value, *indices, subcore = inputs
+    step = ir.FetchAdd(
+        site=site,
+        place=ir.RefPlace(ref, (ir.Index(tuple(decoder.number(i) for i in indices)),)),
+        value=decoder.reg(value),
+        subcore=decoder.reg(subcore),
+        output=decoder.new(),
+    )
+    decoder.emit(step, step.value, step.subcore, *registers(step.place))
+    return [step.output]
+
+
+@rule(sc_primitives.barrier_p)
+def _barrier(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    decoder.emit(ir.SubcoreBarrier(site=site))
+    return []
+
+
+# Arithmetic across lanes.
+
+
+if hasattr(sc_primitives, "bitcast_p"):  # up to jax 0.11
+
+    @rule(sc_primitives.bitcast_p)
+    def _bitcast(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+        before, after = eqn.invars[0].aval.dtype, np.dtype(eqn.params["dtype"])
+        if min(dtypes.itemsize_bits(before), dtypes.itemsize_bits(after)) < 8:
+            raise NotImplementedError(f"a bitcast of {before} to {after} on a SparseCore")
+        return _computed(
+            decoder, site, inputs, 1, lambda value: [np.ascontiguousarray(value).view(after)]
+        )
+
+
+@rule(sc_primitives.scan_count_p)
+def _scan_count(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    def count(values: Array, mask: Array) -> Sequence[Any]:
+        is_same = (values[:, None] == values[None, :]) & mask[None, :]
+        counts = np.tril(is_same).sum(axis=1, dtype=np.int32)
+        is_last = mask & ~np.triu(is_same, 1).any(axis=1)
+        return [counts, is_last]
+
+    return _computed(decoder, site, inputs, 2, count)
+
+
+_SCANS: dict[Any, tuple[Any, Callable[[Any], Any]]] = {
+    sc_primitives.masked_cumsum_p: (np.add, lambda dtype: 0),
+    sc_primitives.masked_cummax_p: (np.maximum, lambda dtype: _limits(dtype)[0]),
+    sc_primitives.masked_cummin_p: (np.minimum, lambda dtype: _limits(dtype)[1]),
+}
+"""Of each scan, the operation and its neutral element."""
+
+
+def _limits(dtype: Any) -> tuple[Any, Any]:
+    if dtype.kind == "f":
+        return -np.inf, np.inf
+    info = np.iinfo(dtype)
+    return info.min, info.max
+
+
+@rule(*_SCANS)
+def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    operation, neutral = _SCANS[eqn.primitive]
+
+    def scan(values: Array, mask: Array) -> Sequence[Any]:
+        masked = np.where(mask, values, np.asarray(neutral(values.dtype), values.dtype))
+        found = operation.accumulate(masked, dtype=values.dtype)
+        if operation is not np.add:  # values pass through up to the first that takes part
+            found = np.where(np.logical_or.accumulate(mask), found, values)
+        return [found]
+
+    return _computed(decoder, site, inputs, 1, scan)
+
+
+@rule(sc_primitives.masked_sort_p)
+def _sort(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    descends = eqn.params["descending"]
+
+    def sort(keys: Array, values: Array, *masks: Array) -> Sequence[Any]:
+        wide = keys.astype(np.float64 if keys.dtype.kind == "f" else np.int64)
+        excluded = [~mask for mask in masks]  # come last
+        at = np.lexsort((-wide if descends else wide, *excluded))
+        return [keys[at], values[at], *(mask[at] for mask in masks)]
+
+    return _computed(decoder, site, inputs, len(inputs), sort)
+
+
+def _lanes(value: Any, count: int) -> Sequence[Any]:
+    return [np.full((count,), value, np.int32)]
+
+
+@rule(sc_primitives.all_reduce_population_count_p)
+def _population_count(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    (count,) = eqn.outvars[0].aval.shape
+    return _computed(decoder, site, inputs, 1, lambda mask: _lanes(np.count_nonzero(mask), count))
+
+
+@rule(sc_primitives.all_reduce_ffs_p)
+def _find_first(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    (count,) = eqn.outvars[0].aval.shape
+    return _computed(
+        decoder, site, inputs, 1,
+        lambda mask: _lanes(np.argmax(mask) if mask.any() else mask.size, count),
+    )  # fmt: skip
+
+
+@rule(sc_primitives.pack_p)
+def _pack(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    result = eqn.outvars[0].aval
+
+    def pack(first: Array, second: Array) -> Sequence[Any]:
+        pairs = np.stack([first, second], axis=-1).astype(result.dtype)
+        return [pairs.reshape(result.shape)]
+
+    return _computed(decoder, site, inputs, 1, pack)
+
+
+@rule(sc_primitives.unpack_p)
+def _unpack(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    dtype = eqn.outvars[0].aval.dtype
+
+    def unpack(pairs: Array) -> Sequence[Any]:
+        pairs = pairs.reshape(-1, 2).astype(dtype)
+        return [pairs[:, 0], pairs[:, 1]]
+
+    return _computed(decoder, site, inputs, 2, unpack)
+
+
+# Loops
+
+
+@rule(sc_primitives.parallel_loop_p)
+def _parallel_loop(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    """A loop from a lower to an upper bound; its iterations are run in order."""
+    lower, upper, stride, consts, carry = jax.tree.unflatten(eqn.params["tree"], inputs)
+    inner, own = rewrite.opened(eqn.params["jaxpr"])
+    consts = [*own, *consts]
+    body = program(inner, constvars_first=True, **decoder.context())
+    count = len(consts)
+    index = body.inputs[count]
+    by, following = ir.Reg(len(body.template)), ir.Reg(len(body.template) + 1)
+    advance = ir.Compute(
+        site=site, inputs=(index, by), outputs=(following,),
+        evaluate=lambda i, by: [np.int32(int(i) + int(by))],
+    )  # fmt: skip
+    body = ir.KernelProgram(
+        (*body.template, None, None),
+        (*body.inputs[:count], by, index, *body.inputs[count + 1 :]),
+        (following, *body.outputs),
+        (*body.steps, advance),
+        body.names,
+    )
+    bound, position, *rest, goes_on = (ir.Reg(n) for n in range(len(carry) + 3))
+    compare = ir.Compute(
+        site=site, inputs=(position, bound), outputs=(goes_on,),
+        evaluate=lambda i, bound: [np.bool_(int(i) < int(bound))],
+    )  # fmt: skip
+    condition = ir.KernelProgram(
+        (None,) * (len(carry) + 3), (bound, position, *rest), (goes_on,), (compare,)
+    )
+    outputs = tuple(decoder.new() for _ in range(len(carry) + 1))
+    step = ir.WhileLoop(
+        site=site,
+        condition=condition,
+        body=body,
+        condition_constants=(decoder.reg(upper),),
+        body_constants=(*map(decoder.reg, consts), decoder.reg(stride)),
+        carry=(decoder.reg(lower), *map(decoder.reg, carry)),
+        outputs=outputs,
+    )
+    decoder.emit(step, *step.condition_constants, *step.body_constants, *step.carry)
+    return list(outputs[1:])

@@ -1,0 +1,189 @@
+"""What steps do with DMAs and semaphores. Each returns False if its thread has to wait."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine import places
+from pallas_debug.machine.copies import Counter, DmaCopy
+from pallas_debug.machine.memory import (
+    Indexed,
+    MemoryRegion,
+    Ref,
+    access,
+    chosen,
+    concrete,
+    resolve,
+    size,
+)
+from pallas_debug.machine.threads import Blocked, ProgramFrame, Thread
+
+if TYPE_CHECKING:
+    from pallas_debug.machine.machine import Machine
+
+
+def _counter(frame: ProgramFrame, place: ir.RefPlace) -> Counter:
+    region = access(frame.registers, place)
+    assert region.index is not None
+    if region.shape and math.prod(region.shape) != 1:
+        raise NotImplementedError("a semaphore array where one semaphore is meant")
+    entry = tuple(e.start if isinstance(e, slice) else e for e in region.index)
+    return Counter(region.buffer, entry)
+
+
+def copy_start(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CopyStart) -> None:
+    source = access(frame.registers, step.source, copies=True)
+    destination = access(frame.registers, step.destination, copies=True)
+    nbytes = source.nbytes
+    registers = frame.registers
+    for at, other in ((step.source, step.destination), (step.destination, step.source)):
+        rows = chosen(at.view, registers)
+        if rows is not None:  # the others are not copied, and counted nevertheless
+            whole = access(frame.registers, other)
+            nbytes = whole.nbytes
+            rest = (slice(0, n, 1) for n in whole.shape[1:])
+            narrowed = (*concrete(other.view, registers), Indexed((rows, *rest)))
+            ref = registers[other.ref.number]
+            region = resolve(Ref(ref.buffer, (*ref.view, *narrowed)), (), registers)
+            source, destination = (
+                (source, region) if other is step.destination else (region, destination)
+            )
+    received = _counter(frame, step.received)
+    sent = None if step.sent is None else _counter(frame, step.sent)
+    if step.device is not None:
+        number = places.device_number(machine, thread, step.device, frame.registers)
+        core = places.core_number(
+            machine, thread, step.device, None, frame.registers, received.buffer.core
+        )
+        destination = _elsewhere(machine, frame, step.destination, number, core)
+        received = Counter(places.elsewhere(machine, received.buffer, number, core), received.entry)
+    copy = DmaCopy(
+        number=machine.num_copies,
+        step=step,
+        thread=thread.number,
+        point=thread.point,
+        iterations=thread.iterations,
+        source=source,
+        destination=destination,
+        received=received,
+        sent=sent,
+        nbytes=nbytes,
+        adds=step.adds,
+    )
+    machine.num_copies += 1
+    machine.copies.append(copy)
+    if machine.observer is not None:
+        machine.observer.copy_starts(thread, copy)
+    if machine.eager:
+        machine.complete(copy)
+
+
+def _elsewhere(
+    machine: Machine, frame: ProgramFrame, place: ir.RefPlace, device: int, core: int
+) -> MemoryRegion:
+    ref = frame.registers[place.ref.number]
+    twin = Ref(places.elsewhere(machine, ref.buffer, device, core), ref.view)
+    return resolve(twin, place.view, frame.registers, copies=True)
+
+
+def copy_wait(
+    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CopyWait
+) -> bool | None:
+    counter = _counter(frame, step.semaphore)
+    registers = frame.registers
+    is_part = chosen(step.destination.view, registers) is not None
+    amount = size(step.source if is_part else step.destination, registers)
+    return _wait(machine, thread, step, counter, amount, amount)
+
+
+def wait(
+    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SemaphoreWait
+) -> bool | None:
+    counter = _counter(frame, step.semaphore)
+    amount = int(frame.registers[step.amount.number])
+    return _wait(machine, thread, step, counter, amount, amount if step.decrements else 0)
+
+
+def _wait(
+    machine: Machine,
+    thread: Thread,
+    step: ir.MachineStep,
+    counter: Counter,
+    amount: int,
+    lowers: int,
+) -> bool | None:
+    if not machine.reach(counter, amount):
+        if thread.blocked is None:
+            thread.blocked = Blocked(step, counter.buffer, counter.entry, amount)
+            if machine.observer is not None:
+                machine.observer.blocks(thread, thread.blocked)
+        return False
+    thread.blocked = None
+    counter.add(-lowers)
+    if machine.observer is not None:
+        machine.observer.waited(thread, step, counter.buffer, counter.entry, lowers)
+    return None
+
+
+def signal(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SemaphoreSignal) -> None:
+    counter = _counter(frame, step.semaphore)
+    if step.device is not None or step.core is not None:
+        number = thread.device
+        if step.device is not None:
+            number = places.device_number(machine, thread, step.device, frame.registers)
+        core = places.core_number(
+            machine, thread, step.device, step.core, frame.registers, counter.buffer.core
+        )
+        counter = Counter(places.elsewhere(machine, counter.buffer, number, core), counter.entry)
+    amount = int(frame.registers[step.amount.number])
+    counter.add(amount)
+    if machine.observer is not None:
+        machine.observer.signals(thread, step, counter.buffer, counter.entry, amount)
+
+
+def read_semaphore(
+    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.ReadSemaphore
+) -> bool | None:
+    counter = _counter(frame, step.semaphore)
+    if len(machine.threads) > 1 and thread.polled == (id(step), counter.count):
+        thread.polled = None  # the same again: let the others run, then read it
+        return False
+    for copy in [c for c in machine.copies if c.signals(counter)]:
+        # A loop that reads until the DMA is over has to end.
+        if copy.was_seen:
+            machine.complete(copy)
+        copy.was_seen = True
+    count = counter.count
+    if machine.observer is not None:
+        machine.observer.reads_semaphore(thread, step, counter.buffer, counter.entry, count)
+    thread.polled = (id(step), count)
+    frame.registers[step.output.number] = np.int32(count)
+    return None
+
+
+def barrier(
+    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.BarrierSemaphore
+) -> None:
+    device = machine.devices[thread.device]
+    if device.barrier is None:
+        type_ = ir.RefType((), np.dtype(np.int64), "semaphore", "barrier")
+        for other in machine.devices:
+            other.barrier = machine.allocate(
+                type_, "barrier semaphore", "barrier", device=other.number, scope=("barrier",)
+            )
+    assert device.barrier is not None
+    frame.registers[step.output.number] = Ref(device.barrier)
+
+
+BY_KIND: dict[type, Any] = {
+    ir.CopyStart: copy_start,
+    ir.CopyWait: copy_wait,
+    ir.SemaphoreWait: wait,
+    ir.SemaphoreSignal: signal,
+    ir.ReadSemaphore: read_semaphore,
+    ir.BarrierSemaphore: barrier,
+}
