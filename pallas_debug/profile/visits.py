@@ -22,7 +22,7 @@ from pallas_debug.profile.blocks import (
     BlockVisits,
 )
 
-MAX_POINTS = 1 << 20
+MAX_POINTS = 1 << 17
 """Maximum grid points over which blocks are counted."""
 
 MAX_CELLS = 1 << 21
@@ -106,7 +106,7 @@ def visits(
         return None
     arrays = [np.broadcast_to(_full_rank(index, len(grid)), shape) for index in indices]
     blocks = np.stack([a.ravel() for a in arrays], axis=-1).astype(np.int64)
-    distinct, numbers = np.unique(blocks, axis=0, return_inverse=True)
+    distinct, numbers = _distinct(blocks)
     ids = numbers.reshape(shape)
     copies = _copies(ids, len(distinct), grid)
     starts, stops = _spans(dimensions, distinct)
@@ -132,6 +132,20 @@ def visits(
         untouched_parts=covered.parts,
         has_more_parts=covered.has_more,
     )
+
+
+def _distinct(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Different rows, and for each row the number of its own among them."""
+    low = blocks.min(axis=0)
+    sizes = [int(size) for size in blocks.max(axis=0) - low + 1]
+    if math.prod(sizes) >= 1 << 62:
+        return np.unique(blocks, axis=0, return_inverse=True)
+    # Sorting numbers takes a tenth of the time of sorting rows.
+    keys = np.zeros(len(blocks), np.int64)
+    for column, size in zip((blocks - low).T, sizes, strict=True):
+        keys = keys * size + column
+    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    return blocks[first], numbers
 
 
 def _full_rank(index: np.ndarray, rank: int) -> np.ndarray:

@@ -368,7 +368,7 @@ def test_damaged_schedules() -> None:
     """A damaged listing gives a timeline that is well-formed, or a message."""
     whole = loop(6, COPIES + WAIT, ADDRESS).splitlines(keepends=True)
     shown = 0
-    for seed in range(300):
+    for seed in range(80):
         draw = random.Random(seed)
         lines = list(whole)
         for _ in range(draw.randint(1, 4)):
@@ -384,4 +384,4 @@ def test_damaged_schedules() -> None:
         shown += 1
         validated(trace_json(timeline))
         assert all(line.isprintable() for line in strip.strip(timeline, 60))
-    assert shown > 100
+    assert shown > 20
