@@ -27,9 +27,11 @@ def subject_of(profile: Profile) -> AdviceSubject | None:
         mosaic=profile.mosaic,
         relaid=Module.of(relayouts, "mlir") if relayouts else None,
         executions=profile.cycles.executions,
+        cycles=profile.cycles.total.value,
         step=_step(profile),
         blocks=profile.blocks,
         bytes_per_cycle=model.bandwidth[model.default],
+        latency=model.latency[model.default],
         vmem=int(vmem) if vmem is not None else None,
         vmem_limit=_vmem_limit(profile),
     )

@@ -65,8 +65,10 @@ class AdviceSubject:
       mosaic: the module before any pass.
       relaid: the module after the pass that inserts relayouts.
       executions: how often each bundle runs; empty if unknown.
+      cycles: estimate of the whole kernel; None if the length of a loop is unknown.
       step: None if it cannot be derived.
-      bytes_per_cycle: between HBM and VMEM, from published peaks.
+      bytes_per_cycle: between HBM and VMEM.
+      latency: cycles before the first byte of a fetch arrives.
       vmem: bytes that the kernel uses.
       vmem_limit: bytes that it may use.
     """
@@ -77,9 +79,11 @@ class AdviceSubject:
     mosaic: Module | None = None
     relaid: Module | None = None
     executions: Sequence[float] = ()
+    cycles: float | None = None
     step: StepCost | None = None
     blocks: BlockMap | None = None
     bytes_per_cycle: float | None = None
+    latency: float = 0.0
     vmem: int | None = None
     vmem_limit: int | None = None
 

@@ -86,7 +86,7 @@ def enlarged(
     if step is None or not rate or subject.vmem is None:
         return None
     grid = tuple(size // factors.get(axis, 1) for axis, size in enumerate(blocks.grid))
-    moved = windows = now = 0
+    moved = fetched = windows = now = fetches = 0
     for operand in blocks.pipelined:
         scale = 1
         for axis, factor in factors.items():
@@ -98,19 +98,37 @@ def enlarged(
         if count is None:
             return None
         moved += count * operand.block_bytes * scale
+        if operand.kind == "input" and count > 1:
+            fetched += count * operand.block_bytes * scale
+            fetches = max(fetches, count)
         windows += operand.block_bytes * operand.buffers * scale
         now += operand.block_bytes * operand.buffers
     # What is not a window (scratch, spills) is assumed to grow with the blocks.
     rest = max(subject.vmem - now, 0) * math.prod(factors.values())
     steps = math.prod(grid)
     compute = blocks.points * max(step.compute - overhead, 0.0) + steps * overhead
+    cycles = compute + _waiting(subject, compute / steps, fetches, fetched / rate)
+    # The first fetch and the last write-back overlap with nothing.
+    ends = windows / 2 / rate + subject.latency
     return PipelineCost(
         factors=dict(factors),
         moved=moved,
         steps=steps,
-        cycles=max(compute, moved / rate),
+        cycles=max(cycles, moved / rate) + ends,
         vmem=windows + rest,
     )
+
+
+def _waiting(subject: AdviceSubject, compute: float, fetches: int, transfer: float) -> float:
+    """Cycles that steps wait for what was fetched.
+
+    A step starts the fetch for the next one before it waits for its own, so that two fetches are
+    under way: two steps take at least the time of a fetch and one computation.
+    """
+    if not fetches:
+        return 0.0
+    fetch = subject.latency + transfer / fetches
+    return fetches * max((fetch + compute) / 2 - compute, 0.0)
 
 
 def size_text(count: float) -> str:

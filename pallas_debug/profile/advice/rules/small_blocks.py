@@ -20,6 +20,9 @@ from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 MIN_GAIN = 0.25
 """Minimum share of the estimated cycles that larger blocks save."""
 
+MAX_ERROR = 0.15
+"""Maximum error of the estimate from blocks alone, of which larger ones are then estimated."""
+
 MIN_STEPS = 16
 """Minimum grid steps of a kernel whose blocks are called small."""
 
@@ -41,8 +44,10 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()  # the kernel does its own addressing, which larger blocks would change
     overhead = _overhead(subject)
     now = enlarged(subject, blocks, {}, overhead)
-    if now is None or now.cycles <= 0:
+    if now is None or not subject.cycles or now.cycles <= 0:
         return ()
+    if abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
+        return ()  # something else decides, such as steps that are skipped
     settings = (enlarged(subject, blocks, f, overhead) for f in _settings(blocks))
     fitting = [s for s in settings if s is not None and s.vmem <= limit]
     good = [s for s in fitting if s.cycles <= (1 - MIN_GAIN) * now.cycles]
