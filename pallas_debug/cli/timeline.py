@@ -61,7 +61,7 @@ class TimelineOptions:
     "--bandwidth",
     metavar="GB/S",
     type=click.FloatRange(min=0, min_open=True),
-    help="Bandwidth of HBM, in place of the published one.",
+    help="Bandwidth of HBM, in place of that in libtpu's own estimates.",
 )
 @click.option("--ascii", "plain", is_flag=True, help="Draw with ASCII characters only.")
 @shared.as_json
@@ -73,9 +73,10 @@ def run(options: TimelineOptions) -> int:
     pallas-debug timeline dumps/flash -t v5e
     pallas-debug timeline dumps/flash -t v5e -o trace.json
 
-    The pipeline is the one that libtpu builds: blocks are fetched a step ahead, only when their
-    index changes, and written back when the grid leaves them. Durations are estimates: the average
-    cycles of a step from the schedule, and bytes over the bandwidth of HBM.
+    The schedule's own scalar instructions say what each step runs and copies, copies that the
+    kernel starts included. Where they do not, libtpu's pipeline is simulated over the blocks that
+    the index maps name, and a note says so. Durations are estimates: cycles of the bundles, and
+    copies as long as in libtpu's own estimates.
     """
     found, of_path = where.kernel_at(options.kernel_at, options.kernel)
     stored = found.target(options.target or of_path)

@@ -269,7 +269,7 @@ def test_a_block_at_the_end_of_the_array_is_cut_off() -> None:
         (
             {"blocks": BlockMap(unknown="its grid has a dimension whose size is unknown")},
             "add has no timeline: its grid has a dimension whose size is unknown. "
-            "A timeline needs a grid with blocks.",
+            "A timeline needs a grid of known size, with blocks.",
         ),
         (
             {"profile": profile(6, None, bundles="")},
