@@ -142,7 +142,8 @@ def _known(blocks: BlockMap | None, name: str) -> BlockMap:
         )
     if blocks.unknown is not None:
         raise UsageError(
-            f"{name} has no timeline: {blocks.unknown}. A timeline needs a grid of known size, with blocks."
+            f"{name} has no timeline: {blocks.unknown}. "
+            "A timeline needs a grid of known size, with blocks."
         )
     if not blocks.points:
         raise UsageError(f"{name} has no timeline: its grid has no points.")
