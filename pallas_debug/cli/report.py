@@ -25,7 +25,7 @@ class ReportOptions:
     title: str | None
 
 
-@click.argument("directory", type=click.Path(path_type=Path), default=defaults.DIRECTORY)
+@click.argument("directory", type=shared.PLACE, default=defaults.DIRECTORY)
 @click.option(
     "-o",
     "--to",

@@ -34,7 +34,7 @@ class TimelineOptions:
     as_json: bool
 
 
-@click.argument("kernel_at", metavar="WHERE", type=click.Path(path_type=Path))
+@click.argument("kernel_at", metavar="WHERE", type=shared.PLACE)
 @shared.kernel
 @shared.target
 @click.option(

@@ -149,6 +149,41 @@ def test_text_is_read_again_after_it_changed(url: str, kernel: Kernel, compiled:
         os.close(fd)
 
 
+def test_threads_share_copies(
+    in_memory: Url, kernel: Kernel, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pallas_debug import defaults
+
+    monkeypatch.setattr(defaults, "MAX_CACHED_COPIES", 2)
+    url = in_memory()
+    store = open_store(url)
+    store.put_kernel(kernel, jaxpr="j", source="s")
+    store.put_compilation(kernel, *compiled())
+    (stored,) = open_dumps(url).kernels()
+    wanted = [stored.named("jaxpr.txt"), stored.named("source.py"), stored.named("kernel.json")]
+    contents = [file.text() for file in wanted]
+    problems: list[object] = []
+
+    def read() -> None:
+        try:
+            for n in range(60):
+                file, content = wanted[n % 3], contents[n % 3]
+                fd = file.open()
+                file.path.stat()
+                with os.fdopen(fd) as opened:
+                    if opened.read() != content:
+                        problems.append("another content")
+        except Exception as error:  # noqa: BLE001
+            problems.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
 # In memory: what a writer does, step by step.
 
 

@@ -33,6 +33,8 @@ _PIECE = 8 << 20
 _AT_ONCE = 32 << 20
 """Bytes that are sent or prefetched together."""
 
+_READ = os.O_RDONLY | os.O_CLOEXEC
+
 _STAMPS = ("ETag", "etag", "generation", "md5Hash", "LastModified", "mtime", "updated", "created")
 _TIMES = ("LastModified", "mtime", "updated", "created")
 
@@ -83,10 +85,8 @@ def stat(path: ObjectPath) -> os.stat_result:
     found = status(path)
     if found is None:
         raise FileNotFoundError(2, os.strerror(2), str(path))
-    copy = _copies.find(path, found.stamp)
-    ours = os.fstat(copy) if copy is not None else None
     mode = (modes.S_IFDIR | 0o555) if found.is_folder else (modes.S_IFREG | 0o444)
-    inode, device = (ours.st_ino, ours.st_dev) if ours is not None else (0, 0)
+    inode, device = _copies.identity(path, found.stamp)
     when = found.modified
     return os.stat_result((mode, inode, device, 1, 0, 0, found.size, when, when, when))
 
@@ -149,22 +149,22 @@ def opened(path: ObjectPath, found: ObjectStatus) -> int:
       DumpDirectoryError: it cannot be read.
       OSError: the copy cannot be written.
     """
-    copy = _copies.find(path, found.stamp)
-    if copy is None:
-        seen = _snapshot_of(path)
-        known = seen.contents.get(path) if seen is not None else None
-        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - `_copies` or the caller closes it
-        try:
-            for piece in [known] if known is not None else _pieces(path, found.size):
-                file.write(piece)
-            copy = os.dup(file.fileno())
-        finally:
-            file.close()
-        if not _copies.keep(path, found.stamp, copy, found.size):
-            os.lseek(copy, 0, os.SEEK_SET)
+    copy = _copies.open(path, found.stamp)
+    if copy is not None:
+        return copy
+    seen = _snapshot_of(path)
+    known = seen.contents.get(path) if seen is not None else None
+    with tempfile.TemporaryFile(buffering=0) as file:
+        for piece in [known] if known is not None else _pieces(path, found.size):
+            file.write(piece)
+        made = os.dup(file.fileno())
+    if _copies.keep(path, found.stamp, made, found.size):
+        copy = _copies.open(path, found.stamp)
+        if copy is not None:
             return copy
-    # Opened again rather than duplicated: duplicates share one position.
-    return os.open(f"/proc/self/fd/{copy}", os.O_RDONLY | os.O_CLOEXEC)
+        return opened(path, found)  # dropped meanwhile, for others
+    os.lseek(made, 0, os.SEEK_SET)
+    return made
 
 
 def _pieces(path: ObjectPath, size: int) -> Iterator[bytes]:
@@ -186,13 +186,26 @@ class _Copies:
         self._kept: OrderedDict[ObjectPath, tuple[str, int, int]] = OrderedDict()
         self._bytes = 0
 
-    def find(self, path: ObjectPath, stamp: str) -> int | None:
+    def open(self, path: ObjectPath, stamp: str) -> int | None:
+        """Return a descriptor of a copy, at its start; None if there is none."""
         with self._lock:
-            found = self._kept.get(path)
-            if found is None or not stamp or found[0] != stamp:
-                return None
-            self._kept.move_to_end(path)
-            return found[1]
+            copy = self._find(path, stamp)
+            # Opened again rather than duplicated: duplicates share one position.
+            return None if copy is None else os.open(f"/proc/self/fd/{copy}", _READ)
+
+    def identity(self, path: ObjectPath, stamp: str) -> tuple[int, int]:
+        """Return inode and device of a copy; zeros if there is none."""
+        with self._lock:
+            copy = self._find(path, stamp)
+            found = os.fstat(copy) if copy is not None else None
+        return (found.st_ino, found.st_dev) if found is not None else (0, 0)
+
+    def _find(self, path: ObjectPath, stamp: str) -> int | None:
+        found = self._kept.get(path)
+        if found is None or not stamp or found[0] != stamp:
+            return None
+        self._kept.move_to_end(path)
+        return found[1]
 
     def keep(self, path: ObjectPath, stamp: str, copy: int, size: int) -> bool:
         """Take over a copy; False if it is too large to be kept, or cannot be opened again."""
@@ -200,6 +213,9 @@ class _Copies:
         if not stamp or size > limit // 2 or not os.path.exists("/proc/self/fd"):  # noqa: PTH110
             return False
         with self._lock:
+            if self._find(path, stamp) is not None:  # another thread was faster
+                os.close(copy)
+                return True
             self._forget(path)
             self._kept[path] = stamp, copy, size
             self._bytes += size

@@ -1,0 +1,78 @@
+"""Time a sweep of 64 settings of flash attention with one worker process and with two.
+
+    python benchmarks/sweep.py [--settings 64] [--jobs 1,2]
+
+Each number of processes starts from an empty dump directory. Both runs are one after the other in
+the same minutes, as only their ratio matters; it means little on a machine that is busy otherwise,
+so the load is printed too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+from pallas_debug_kernels import flash_attention
+
+import pallas_debug
+
+WANTED = 1.7
+"""The speed-up that two processes must have."""
+
+OVER = {
+    "block_q": [32, 64, 128, 256],
+    "block_k": [128, 256, 512, 1024],
+    "causal": [False, True],
+    "save_residuals": [False, True],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", type=int, default=64, help="at most 64")
+    parser.add_argument("--jobs", default="1,2")
+    given = parser.parse_args()
+    over = dict(OVER)
+    for name in ("save_residuals", "causal", "block_k"):
+        if count(over) > given.settings:
+            over[name] = over[name][:1]
+    array = jax.ShapeDtypeStruct((1, 2, 1024, 64), "bfloat16")
+    seconds: dict[int, float] = {}
+    for jobs in map(int, given.jobs.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            load = os.getloadavg()[0]
+            began = time.perf_counter()
+            found = pallas_debug.sweep(
+                flash_attention,
+                over=over,
+                args=(array, array, array),
+                to=Path(folder) / "dumps",
+                jobs=jobs,
+            )
+            seconds[jobs] = time.perf_counter() - began
+        compiled = sum(result.ok for result in found.results)
+        plural = "es" * (jobs > 1)
+        print(
+            f"{jobs} process{plural}: {compiled} of {len(found.results)} settings compiled "
+            f"in {seconds[jobs]:.1f} s; load before {load:.1f} on {os.cpu_count()} cores",
+            flush=True,
+        )
+    for one, many in itertools.pairwise(seconds):
+        ratio = seconds[one] / seconds[many]
+        print(f"{many} processes are {ratio:.2f} times as fast as {one} (wanted: {WANTED})")
+
+
+def count(over: dict[str, list[object]]) -> int:
+    total = 1
+    for values in over.values():
+        total *= len(values)
+    return total
+
+
+if __name__ == "__main__":
+    main()
