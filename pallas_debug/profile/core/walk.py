@@ -35,6 +35,9 @@ BUDGET = 250_000
 
 _NO_TIME = 1e-9
 
+_MIN_ROUNDS = 8
+"""Iterations of a loop before it may be extrapolated: shorter ones cost less than a snapshot."""
+
 K = TypeVar("K")
 
 
@@ -142,6 +145,7 @@ class _Walker:
         self._result = Walk()
         self._snapshots: dict[int, _Snapshot] = {}
         self._entered: dict[int, float] = {}
+        self._rounds: dict[int, int] = {}
 
     def _next_active(self) -> list[int]:
         """For each bundle, the first one from it that has something to evaluate."""
@@ -277,6 +281,8 @@ class _Walker:
     def _iterate(self, loop: ScheduledLoop, *, is_first: bool) -> None:
         if is_first:
             self._snapshots.pop(loop.number, None)
+            self._rounds[loop.number] = 0
+        self._rounds[loop.number] = self._rounds.get(loop.number, 0) + 1
         trips = self._result.trips
         trips[loop.number] = trips.get(loop.number, 0) + 1
         self._entered[loop.number] = self._time
@@ -297,7 +303,7 @@ class _Walker:
             return False
         is_outermost = loop.parent is None
         soon = self._budget // (2 if is_outermost else 16)
-        if self._spent > soon:
+        if self._spent > soon and self._rounds.get(loop.number, 0) > _MIN_ROUNDS:
             snapshot = self._snapshots.get(loop.number)
             if snapshot is None:
                 self._snapshots[loop.number] = self._snapshot(loop)
@@ -375,6 +381,8 @@ class _Walker:
             return
         given = [self._value(a) for a in copy.arguments]
         granules = given[1] if len(given) > 1 else None
+        if isinstance(granules, int) and granules < 0:
+            granules = None
         flag = given[3] if len(given) > 3 else None
         size = granules * self._model.granule if isinstance(granules, int) else None
         result = self._result

@@ -1,0 +1,96 @@
+"""Memory by operand, from libtpu's map of VMEM and from shapes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pallas_debug.model import Kernel, Operand
+from pallas_debug.profile.memory import memory_map
+
+
+def operand(name: str, kind: str, shape: tuple[int, ...], **fields: object) -> Operand:
+    plain = {"dtype": "float32", "memory_space": "vmem"}
+    return Operand(name=name, kind=kind, shape=shape, **(plain | fields))  # type: ignore[arg-type]
+
+
+KERNEL = Kernel(
+    name="k",
+    digest="0" * 64,
+    primitive="pallas_call",
+    operands=(
+        operand("lengths", "scalar_prefetch", (6,), dtype="int16", memory_space="smem"),
+        operand("x", "input", (64, 128), block_shape=(8, 128)),
+        operand("table", "input", (64, 4), block_shape=(8, 4), memory_space="smem"),
+        operand("o", "output", (64, 128), block_shape=(8, 128)),
+        operand("acc", "scratch", (8, 128)),
+    ),
+)
+
+
+def page(*allocations: dict[str, object], total: object = 20_480) -> str:
+    blocks = [{"allocations": list(allocations), "block_type": "SCOPED"}]
+    data = {
+        "global_info": {"vmem_capacity": 1 << 27},
+        "hlo_breakdowns": {
+            "<top-inlining-caller>": {"blocks": [], "total_size": 1},
+            "k.1": {"blocks": blocks, "total_size": total},
+        },
+    }
+    return f"<script>\nconst DATA ={json.dumps(data)};\n</script>"
+
+
+WINDOW = "window allocation for operator {} {}. This allocation has 2 buffering levels."
+
+
+def test_operands_spills_and_the_rest() -> None:
+    found = memory_map(
+        page(
+            {"tag": "scratch operand", "size": 4096, "padding": 12},
+            {"tag": "input " + WINDOW.format("input", 1), "size": 8192},
+            {"tag": "output " + WINDOW.format("output", 0), "size": 8192},
+            {"tag": "SPILL", "size": 512},
+            {"tag": "scoped memory for <b>k</b>", "size": 64},
+            {"tag": "input " + WINDOW.format("input", 9), "size": 32},
+        ),
+        KERNEL,
+    )
+    rows = [(use.name, use.role, use.space, use.size.value, use.buffers) for use in found.uses]
+    assert rows == [
+        ("acc", "operand", "vmem", 4096, 1),
+        ("x", "operand", "vmem", 8192, 2),
+        ("o", "operand", "vmem", 8192, 2),
+        ("spilled registers", "spill", "vmem", 512, None),
+        ("scoped memory for <b>k</b>", "internal", "vmem", 64, None),
+        ("input 9", "operand", "vmem", 32, 2),
+        ("lengths", "operand", "smem", 24, 1),
+        ("table", "operand", "smem", 2 * 8 * 4 * 4, 2),
+    ]
+    assert (found.vmem.value, found.vmem.origin) == (20_480, "compiler")
+    assert (found.capacity.value, found.smem.value) == (1 << 27, 24 + 256)
+    scratch = found.of_operand("acc")
+    assert scratch is not None
+    assert scratch.padding == 12
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<html></html>",
+        "const DATA = {",
+        "const DATA = []",
+        f"const DATA = {'[' * 100_000}",
+        'const DATA = {"hlo_breakdowns": {"k": {"blocks": [3, {"allocations": 7}]}}}',
+    ],
+)
+def test_a_map_that_cannot_be_read_leaves_figures_missing(text: str) -> None:
+    found = memory_map(text or None, KERNEL)
+    assert found.vmem.value is None
+    assert [use.space for use in found.uses] == ["smem", "smem"]
+
+
+def test_sizes_that_are_no_numbers_are_left_out() -> None:
+    found = memory_map(page({"tag": "SPILL", "size": -4}, {"tag": "x"}, total=True))
+    assert (found.uses, found.vmem.value, found.smem.value) == ((), None, None)
