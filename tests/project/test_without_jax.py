@@ -25,7 +25,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     root = tmp_path_factory.mktemp("without_jax")
     x = jax.ShapeDtypeStruct((1024,), jnp.float32)
-    pallas_debug.dump(vector_add, x, x, to=root / "dumps")
+    pallas_debug.dump(vector_add, x, x, stages="bundles", to=root / "dumps")
     return root
 
 
@@ -35,6 +35,9 @@ READ = {
     "diff": (["dumps", "mosaic", "finalize-llo", "--ignore=all"], "--- vector_add-"),
     "grep": (["vector", "dumps"], "finalize-llo.mlir:"),
     "source": (["dumps"], "kernel.py"),
+    "stats": (["dumps"], "vector_add on v5e"),
+    "timeline": (["dumps"], "vector_add on v5e"),
+    "report": (["dumps", "-o", "report.html"], ""),
     "explain": (["E1001"], "scoped-vmem-overflow"),
     "reproduce": (["dumps"], "import jax\n"),
     "targets": ([], "v5e\t"),
@@ -45,6 +48,7 @@ REFUSED = {
     "dump": ["rows:shift"],
     "verify": ["rows:shift"],
     "step": ["rows:shift"],
+    "sweep": ["rows:shift", "--over", "rows=8"],
     "kernels": [],
     "demo": [],
 }
