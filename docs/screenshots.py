@@ -1,12 +1,13 @@
-"""Make the pictures of the terminal UI in `docs/assets/`: `python docs/screenshots.py`.
+"""Make the pictures in `docs/assets/`: `python docs/screenshots.py`.
 
-The app runs in Textual's own driver, on a dump made for it.
+The terminal UI runs in Textual's own driver, and the report in Chromium, on a dump made for them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,11 +43,42 @@ def main() -> None:
         for name, (size, keys) in PICTURES.items():
             picture = asyncio.run(_picture(dumps, size, keys))
             (ASSETS / f"{name}.svg").write_text(_FONT.sub("", picture))
+        _report(dumps, Path(scratch))
+
+
+def _report(dumps: Path, scratch: Path) -> None:
+    """Pictures of the report: a kernel, and the walk through its grid."""
+    from selenium import webdriver
+
+    page = scratch / "report.html"
+    _run("report", str(dumps), "-o", str(page))
+    options = webdriver.ChromeOptions()
+    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(flag)
+    options.binary_location = shutil.which("chromium") or ""
+    service = webdriver.ChromeService(shutil.which("chromedriver"))  # else it looks for one online
+    driver = webdriver.Chrome(options, service)
+    try:
+        driver.set_window_size(1280, 1180)
+        driver.get(f"{page.as_uri()}#k0/t0/bundles/l147")
+        driver.implicitly_wait(20)
+        driver.find_element("css selector", ".pd-current .pd-text .pd-linked")
+        driver.execute_script("scrollTo(0, 0)")
+        driver.get_screenshot_as_file(str(ASSETS / "report.png"))
+        driver.find_element("css selector", ".pd-current .pd-blocks").screenshot(
+            str(ASSETS / "report-blocks.png")
+        )
+    finally:
+        driver.quit()
 
 
 def _dump(kernel: str, dumps: Path) -> None:
-    command = [Path(sys.executable).with_name("pallas-debug"), "dump", kernel]
-    subprocess.run([*command, "--to", str(dumps), "--target", "v5e,v6e"], check=True)
+    _run("dump", kernel, "--to", str(dumps), "--target", "v5e,v6e", "--stages", "bundles")
+
+
+def _run(*words: str) -> None:
+    command = [Path(sys.executable).with_name("pallas-debug"), *words]
+    subprocess.run(command, check=True)
 
 
 async def _picture(dumps: Path, size: tuple[int, int], keys: tuple[str, ...]) -> str:

@@ -77,7 +77,7 @@ def run(options: ReportOptions) -> int:
             f"the texts of {plural(written.left_out, 'compilation')} are left out, as the page "
             "would be too large; -k and -t choose what it shows"
         )
-    output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {written.size:,} bytes")
+    output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {written.size:,} B")
     return Exit.CANNOT_RUN if any(problems) else Exit.OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,5 +49,19 @@ def write_report(
 
     page, left_out = render_page(collect(reader, kernels, targets), title, jobs)
     data = page.encode(errors="backslashreplace")
-    path.write_bytes(data)
+    _write(path, data)
     return WrittenReport(size=len(data), left_out=left_out)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all; what is no regular file, such as a pipe, directly."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

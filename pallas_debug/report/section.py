@@ -57,7 +57,7 @@ def build_sections(kernels: Sequence[ReportedKernel], jobs: int) -> list[BuiltSe
     try:
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
             return list(pool.map(build_section, kernels))
-    except BrokenProcessPool:  # such as one killed for lack of memory
+    except BrokenProcessPool:  # one was killed, perhaps because memory ran out
         return list(map(build_section, kernels))
 
 

@@ -43,9 +43,11 @@ def test_the_wheel_holds_all_of_the_source(wheel: zipfile.ZipFile) -> None:
         str(path.relative_to(root))
         for root in (ROOT, ROOT / "kernels", ROOT / "pytest_plugin")
         for package in PACKAGES
-        for path in (root / package).rglob("*.py")
+        for path in (root / package).rglob("*")
+        if path.suffix in (".py", ".js", ".css")
     }
     assert expected <= set(wheel.namelist())
+    assert "pallas_debug/report/static/app.js" in expected
 
 
 def test_the_wheel_s_metadata(wheel: zipfile.ZipFile) -> None:

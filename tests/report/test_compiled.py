@@ -238,7 +238,7 @@ def test_the_command_and_what_it_reports(command, dump: Dump, tmp_path: Path) ->
     done = command("report", dump.folder.parent, "-o", "out.html")
     assert done.returncode == 0
     written = (tmp_path / "out.html").stat().st_size
-    assert done.stdout == f"out.html: 1 kernel, {written:,} bytes\n"
+    assert done.stdout == f"out.html: 1 kernel, {written:,} B\n"
     done = command(
         "report", dump.folder.parent / "matm", "-t", "v6e", "-o", "one.html", "--title", "T"
     )

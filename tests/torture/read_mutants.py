@@ -7,6 +7,7 @@ the seed, the mutant's number and its mutations; the last line has the counts.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -194,7 +196,9 @@ def run_commands(mutant: Mutant, number: int, scratch: Path) -> list[str]:
     os.environ["TERM"] = "xterm-256color" if colored else "dumb"
     found: list[str] = []
     watch = Watch(mutant.root, scratch)
+    page = scratch / "report.html"
     listed = list(commands(mutant.root, json_too=number % 3 == 0))
+    listed.append(["report", os.fspath(mutant.root), "-o", os.fspath(page)])
     listed = mutant.random.sample(listed, min(len(listed), COMMANDS))
     for words in listed:
         out, err = Terminal(), Terminal()
@@ -216,7 +220,9 @@ def run_commands(mutant: Mutant, number: int, scratch: Path) -> list[str]:
             watch.is_on = False
             limit(0)
             sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-        said = judge(words, code, crash, out.text(), err.text(), bool(colored))
+        said = [*judge(words, code, crash, out.text(), err.text(), bool(colored))]
+        if words[0] == "report":
+            said += judge_page(page)
         found += [f"{words}: {problem}" for problem in [*said, *watch.found]]
         watch.found.clear()
     return found
@@ -247,6 +253,21 @@ def judge(
             json.loads(out)
         except ValueError as error:
             yield f"no JSON: {error}"
+
+
+def judge_page(page: Path) -> Iterator[str]:
+    """What is wrong with a report; a kernel's own texts may name the secret in their source."""
+    if not page.exists():
+        return
+    text = page.read_text()
+    page.unlink()
+    if len(re.findall(r"<script(?! type=\"text/plain\")", text)) != 2:
+        yield "a script of the dump is in the page"
+    if raw := _UNSAFE.search(text.replace("\r", "")):
+        yield f"raw {raw[0]!r} in the page"
+    for block in re.findall(r'<script type="text/plain" id="[^"]*">([^<]*)</script>', text):
+        if SECRET.encode() in zlib.decompress(base64.b64decode(block), -15):
+            yield "content of a file outside in the page"
 
 
 KEYS = (
