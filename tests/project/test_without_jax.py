@@ -40,7 +40,6 @@ READ = {
     "report": (["dumps", "-o", "report.html"], ""),
     "explain": (["E1001"], "scoped-vmem-overflow"),
     "reproduce": (["dumps"], "import jax\n"),
-    "report": (["dumps", "-o", "dumps.html"], "dumps.html: 1 kernel, "),
     "targets": ([], "v5e\t"),
 }
 """Commands that need no jax: their arguments, and part of what they print."""

@@ -50,7 +50,7 @@ def table(
 ) -> Markup:
     """A table; `numeric` are the columns that are aligned to the right.
 
-    The first column heads its row. Roles are explicit because narrow pages change the layout of tables.
+    The first column heads its row. Roles are explicit: a narrow page changes the layout of tables.
     """
 
     def cell(name: str, at: int, content: Child, role: str) -> Markup:
