@@ -119,6 +119,7 @@ def _text(stats: Stats, *, whole: bool) -> Iterator[str]:
     yield from _code(stats, whole=whole)
     yield from _memory(stats)
     yield from _lines(stats, whole=whole)
+    yield from _advice(stats)
     for assumption in stats.cycles.assumptions:
         yield f"assumed: {assumption}"
     for problem in stats.problems:
@@ -196,6 +197,16 @@ def _memory(stats: Stats) -> Iterator[str]:
     for use in memory.uses:
         buffers = f" in {use.buffers} buffers" if use.buffers and use.buffers > 1 else ""
         yield f"  {one_line(use.name):14.40} {marked(use.size):>14} bytes of {use.space}{buffers}"
+
+
+def _advice(stats: Stats) -> Iterator[str]:
+    from pallas_debug.profile.advice.text import advice_lines
+
+    if stats.advice:
+        yield "advice"
+    for advice in stats.advice:
+        for line in advice_lines(advice):
+            yield f"  {line[: len(line) - len(line.lstrip())]}{one_line(line.lstrip())}"
 
 
 def _lines(stats: Stats, *, whole: bool) -> Iterator[str]:

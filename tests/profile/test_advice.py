@@ -16,6 +16,7 @@ from slow_kernels import SLOW, SlowKernel, slow
 from tiers import slow_but_first
 
 import pallas_debug
+from pallas_debug.cli.stats import _text
 from pallas_debug.profile.advice import KINDS, Advice
 from pallas_debug.profile.advice.text import advice_text
 from pallas_debug.profile.stats import Stats
@@ -124,3 +125,12 @@ def test_advice_as_text(stats_of: StatsOf) -> None:
     assert "    - iterations: 256 (derived)\n" in text
     assert "    remedy: process 8 rows or more in each iteration" in text
     assert isinstance(found[0], Advice)
+
+
+def test_stats_prints_advice(stats_of: StatsOf) -> None:
+    slow_one, remedied = (stats_of(slow("row_by_row"), twin, "v5e") for twin in (False, True))
+    printed = list(_text(slow_one, whole=False))
+    at = printed.index("advice")
+    assert printed[at + 1].startswith("  row-loop at ")
+    assert printed[at + 2].startswith("      - iterations: 256 (derived)")
+    assert "advice" not in list(_text(remedied, whole=False))
