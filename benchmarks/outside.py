@@ -90,6 +90,12 @@ NOT_APPLICABLE: Mapping[str, str] = {
     "PallasCallTraceTest": "reads the trace of a profiler",
     "test_poison_buffers": "observes the memory of a chip",
     "test_trace_start_stop_match": "reads the compiled program",
+    "test_two_input_vadd": "reads the compiled program",
+    "test_side_effecting_dce": "reads the compiled program",
+    "test_vmem_oom_error_message": "expects the TPU compiler to refuse the kernel",
+    "test_parallel_subkernels_semaphores_missing": "expects the TPU compiler to refuse the kernel",
+    "sparsecore_availability_check": "expects the TPU compiler to refuse the kernel",
+    "PinnedBufferTest": "pins a buffer outside of kernels",
 }
 """Patterns of test ids, and why such a test cannot pass without the compiler or a chip."""
 
@@ -98,6 +104,7 @@ EXPECTS: Mapping[str, str] = {
     r'(AssertionError: )+".*" does not match ""': "expects the TPU compiler to refuse the kernel",
     r"ValueError: Function '.*' was exported for platforms": "runs a program exported for a TPU",
     r"(?s).*not found in .{0,20}(HloModule|#loc|module @|Jaxpr)": "reads the compiled program",
+    r"AssertionError: 'scf.for' not found in ''": "reads the compiled program",
 }
 """Patterns of failures of the same kind."""
 

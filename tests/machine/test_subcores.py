@@ -169,7 +169,8 @@ def test_copies_of_rows_that_memory_names() -> None:
         ) -> None:  # fmt: skip
             pltpu.sync_copy(i_hbm, index)
             tile[...] = jnp.zeros_like(tile)
-            pltpu.async_copy(x_hbm.at[sc.Indices(index, ignored_value=0)], tile, sem).wait()
+            rows = x_hbm.reshape(1, 6, 8).at[0]
+            pltpu.async_copy(rows.at[sc.Indices(index, ignored_value=0)], tile, sem).wait()
             pltpu.sync_copy(tile, o_hbm)
             pltpu.sync_copy(x_hbm, shared)
             pltpu.sync_copy(tile, shared.at[index], add=True)

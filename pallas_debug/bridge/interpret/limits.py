@@ -88,6 +88,7 @@ def require_any(params: Mapping[str, Any]) -> None:
                 way_out = f"Run it {_ON_MACHINE}, or on a TPU"
             elif _is_of_sparse_core(eqn.primitive):
                 lacking = f"operations of a SparseCore (`{eqn.primitive}`)"
+                way_out = f"Run it {_ON_MACHINE}, or on a TPU"
             if lacking is not None:
                 source = lines.source_of(eqn)
                 at = "" if source is None else f" ({source.file}:{source.line}: {source.text})"
@@ -98,7 +99,8 @@ def require_any(params: Mapping[str, Any]) -> None:
     if len(params.get("meshes", ())) > 1 or params.get("external_meshes"):
         raise InterpretModeError(
             f"kernel `{name_of(params)}` cannot be interpreted: it runs on cores of several kinds "
-            "(SparseCore and TensorCore), and jax's interpreters simulate one. Run it on a TPU"
+            "(SparseCore and TensorCore), and jax's interpreters simulate one. "
+            f"Run it {_ON_MACHINE}, or on a TPU"
         )
     shared = semaphores_of(params)
     if shared:

@@ -269,5 +269,6 @@ def test_no_interpreter_simulates_cores_of_several_kinds() -> None:
         limits.require_any(params)
     assert str(caught.value) == (
         "kernel `mixed` cannot be interpreted: it runs on cores of several kinds (SparseCore and "
-        "TensorCore), and jax's interpreters simulate one. Run it on a TPU"
+        "TensorCore), and jax's interpreters simulate one. Run it in interpret mode `machine` "
+        '(--pallas-interpret=machine, pallas_debug.interpret("machine")), or on a TPU'
     )

@@ -81,11 +81,14 @@ def num_elements(index: slice) -> int:
     return max(0, -(-int(index.stop - index.start) // (index.step or 1)))
 
 
-def holds(shape: Sequence[int], range_: Range) -> bool:
+def holds(shape: Sequence[int], range_: tuple[Any, ...]) -> bool:
     """Whether a range is within an array of this shape."""
     for index, size in zip(range_, shape, strict=True):
         if isinstance(index, int):
             if not 0 <= index < size:
+                return False
+        elif isinstance(index, np.ndarray):
+            if index.size and not (index.min() >= 0 and index.max() < size):
                 return False
         elif count := num_elements(index):
             last = index.start + (count - 1) * (index.step or 1)
@@ -205,8 +208,10 @@ class RefView:
             case _:
                 raise NotImplementedError(f"{type(transform).__name__} of a reference")
 
-    def _index(self, range_: Range) -> None:
+    def _index(self, range_: tuple[Any, ...]) -> None:
         if holds(self.shape, range_):
+            if any(isinstance(index, np.ndarray) for index in range_):
+                self._atoms, self._has_positions = self._positions(), True
             self._atoms = self._atoms[range_]
             return
         if not self._is_padded:
