@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pallas_debug.model import Kernel
 from pallas_debug.profile.core.copies import copy_model
 from pallas_debug.profile.core.events import Event
-from pallas_debug.profile.core.walk import Walk, walk
+from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS, Walk, walk
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.schedule import Schedule
 
@@ -122,7 +122,7 @@ def _total(schedule: Schedule, ours: Walk, origin: Origin) -> Figure:
     note = "bundles that run, their delays, and waits for copies"
     if not ours.unknown_loops:
         return Figure(value=round(ours.cycles), origin=origin, unit=CYCLES, note=note)
-    base = ours.cycles - sum(ours.unknown_loops.values())
+    base = ours.cycles - UNKNOWN_ROUNDS * sum(ours.unknown_loops.values())
     names = _unknown_names(len(ours.unknown_loops))
     terms = " + ".join(
         f"{round(size):,} {name}"

@@ -110,6 +110,19 @@ COPY = bundles(
 )
 
 
+def test_the_formula_is_of_iterations_after_the_first() -> None:
+    text = counted(
+        7,
+        "{ %p2_p1 = scmp.lt.s32.totalorder %s2_s0, 1 }",
+        "{ %10 = sbr.rel (%p2_p1) target = $region7 }",
+        "{} /* End region 6 */",
+        "{ %v3 = vmul %v1 } /* Start region 8 */",
+        "PF { %v5 = vmul %v4 } /* Start/End empty region 7 */",
+    ).replace("%s3_s0, 7", "%s3_s0, %s9_s9")
+    estimate = estimate_cycles(schedule_of(text, target="v4"))
+    assert str(estimate.total) == "1 + 9 n"
+
+
 def test_a_copy_takes_its_latency_and_its_bytes() -> None:
     events: list[object] = []
     result = walk(schedule_of(COPY), MODEL, listen=events.append)

@@ -33,6 +33,9 @@ is entered. `zero`: it is zero, as libtpu assumes in its own estimate."""
 BUDGET = 250_000
 """Maximum number of scalar instructions evaluated before loops are extrapolated."""
 
+UNKNOWN_ROUNDS = 6
+"""Iterations that are walked of a loop whose end depends on data."""
+
 _NO_TIME = 1e-9
 
 _MIN_ROUNDS = 8
@@ -54,7 +57,7 @@ class Walk:
       copies: number of copies, by direction.
       unknown_branches: bundles whose branch depends on data.
       unknown_loops: loops whose end depends on data, by number, with the cycles of one iteration
-        of each time they are entered, added up. They are counted with one iteration.
+        of each time they are entered, added up. `UNKNOWN_ROUNDS` of them are walked.
       unknown_copies: number of copies whose start or size depends on data.
       extrapolated: loops that were multiplied.
       is_complete: whether the walk came to the end.
@@ -144,7 +147,7 @@ class _Walker:
         self._spent = 0
         self._result = Walk()
         self._snapshots: dict[int, _Snapshot] = {}
-        self._entered: dict[int, float] = {}
+        self._starts: dict[int, list[float]] = {}
         self._rounds: dict[int, int] = {}
 
     def _next_active(self) -> list[int]:
@@ -282,10 +285,11 @@ class _Walker:
         if is_first:
             self._snapshots.pop(loop.number, None)
             self._rounds[loop.number] = 0
+            self._starts[loop.number] = []
         self._rounds[loop.number] = self._rounds.get(loop.number, 0) + 1
         trips = self._result.trips
         trips[loop.number] = trips.get(loop.number, 0) + 1
-        self._entered[loop.number] = self._time
+        self._starts[loop.number] = [*self._starts.get(loop.number, ())[-7:], self._time]
         if self._listen is not None:
             self._listen(
                 IterationEvent(
@@ -296,9 +300,13 @@ class _Walker:
     def _repeats(self, loop: ScheduledLoop, runs: bool | None) -> bool:
         """Whether a loop's branch back is taken, unless the rest of the loop is extrapolated."""
         if runs is None:
-            size = self._time - self._entered.get(loop.number, self._time)
+            starts = self._starts.get(loop.number, [])
+            if len(starts) < UNKNOWN_ROUNDS:
+                return bool(starts)
+            # The first iterations of a pipeline only fetch.
+            size = (starts[-1] - starts[2]) / (len(starts) - 3)
             loops = self._result.unknown_loops
-            loops[loop.number] = loops.get(loop.number, 0) + size + self._schedule.delay_slots + 1
+            loops[loop.number] = loops.get(loop.number, 0) + size
         if not runs:
             return False
         is_outermost = loop.parent is None
