@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,9 +253,13 @@ def _checked(
 
 
 def _print(found: SweepResult, options: SweepOptions) -> None:
-    from pallas_debug.sweeps.result import table
+    from pallas_debug.sweeps.result import notes, reasons_of, table
 
-    output.print_table(*table(found.results))
+    # A row of its own text for `cut` and `awk`; in a terminal it would fill the screen.
+    reasons = reasons_of(found.results) if sys.stdout.isatty() else []
+    output.print_table(*table(found.results, reasons))
+    for line in notes(reasons):
+        output.echo(line)
     for problem in found.problems:
         output.say(problem)
     for target in found.targets:

@@ -139,22 +139,36 @@ def ranked(results: Sequence[SettingResult], targets: Sequence[str]) -> tuple[Se
     return tuple(sorted(results, key=lambda r: (order.get(r.target, len(order)), *r._rank())))
 
 
-def table(results: Sequence[SettingResult]) -> tuple[list[str], list[list[str]]]:
+def table(
+    results: Sequence[SettingResult], reasons: Sequence[str] = ()
+) -> tuple[list[str], list[list[str]]]:
     """Return titles and rows of a table.
 
     libtpu's own estimate of cycles has a column if the stage `estimate` was kept.
+
+    Args:
+      reasons: why settings failed, to which the rows refer by number; without, a row has its own.
     """
     has_estimate = any(result.compiler_cycles.is_known for result in results)
     names = list(results[0].setting) if results else []
     cycles = ["cycles", "libtpu's"] if has_estimate else ["cycles"]
     titles = ["target", *names, *cycles, "bundles", "spills", "VMEM", "status"]
-    return titles, [_row(result, has_estimate=has_estimate) for result in results]
+    return titles, [_row(result, reasons, has_estimate=has_estimate) for result in results]
 
 
-def _row(result: SettingResult, *, has_estimate: bool) -> list[str]:
+def reasons_of(results: Sequence[SettingResult]) -> list[str]:
+    """Return why settings failed, each reason once."""
+    return list(dict.fromkeys(str(r.failure) for r in results if r.failure is not None))
+
+
+def _row(result: SettingResult, reasons: Sequence[str], *, has_estimate: bool) -> list[str]:
     cycles = (result.cycles, result.compiler_cycles) if has_estimate else (result.cycles,)
     figures = (*cycles, result.bundles, result.spills)
-    status = "ok" if result.failure is None else f"failed: {result.failure}"
+    status = "ok"
+    if result.failure is not None:
+        why = str(result.failure)
+        at = f" at {result.failure.stage} ({reasons.index(why) + 1})" if why in reasons else ""
+        status = f"failed{at}" if at else f"failed: {why}"
     vmem = result.vmem.value
     used = f"{vmem / 1024:,.0f} KiB" if vmem is not None else "-"
     return [result.target, *result.setting.values(), *map(_cell, figures), used, status]
@@ -165,12 +179,18 @@ def _cell(figure: Figure) -> str:
 
 
 def table_text(results: Sequence[SettingResult]) -> str:
-    """Return results as a table in plain text."""
-    titles, rows = table(results)
+    """Return results as a table in plain text, followed by the reasons of failures."""
+    reasons = reasons_of(results)
+    titles, rows = table(results, reasons)
     rows = [titles, *rows]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
         for cells in rows
     )
-    return "\n".join(lines)
+    return "\n".join([*lines, *notes(reasons)])
+
+
+def notes(reasons: Sequence[str]) -> list[str]:
+    """Return the lines that explain the numbers of reasons in a table."""
+    return [f"({number}) {reason}" for number, reason in enumerate(reasons, 1)]

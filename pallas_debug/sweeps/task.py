@@ -7,6 +7,7 @@ processes of this machine, or workers elsewhere.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import tempfile
 import threading
@@ -28,6 +29,8 @@ from pallas_debug.store.profiles import read_profile
 from pallas_debug.store.remote.paths import is_local, place
 from pallas_debug.sweeps.grid import Setting
 from pallas_debug.sweeps.result import SettingFailure, SettingResult
+
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 _ONE_AT_A_TIME = threading.Lock()
 """Sessions of a process share jax's hooks, and executors of threads run tasks side by side."""
@@ -195,7 +198,7 @@ def _results(task: SweepTask, root: Path, plugins: list[object]) -> list[KnownRe
 
 def traced(error: Exception) -> SettingFailure:
     """Return the failure for an exception of the user's function, or of jax as it traces it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in _plain(str(error)).splitlines() if line.strip()]
     known = explain(f"{error}\n(of a Pallas kernel)") if not isinstance(error, UsageError) else None
     return SettingFailure(
         stage="tracing",
@@ -243,12 +246,17 @@ def _of_target(task: SweepTask, root: Path, dumps: tuple[Dump, ...], target: str
     return KnownResult(result=replace(result, **figures), keys=keys)
 
 
+def _plain(text: str) -> str:
+    """Return text without the colours that jax prints jaxprs in."""
+    return _COLORS.sub("", text)
+
+
 def _of_kernel(kernel: Kernel, failure: Failure) -> SettingFailure:
     explanation = failure.explanation
     return SettingFailure(
         stage=failure.stage,
         type=failure.type,
-        message=failure.headline,
+        message=_plain(failure.headline),
         kernel=kernel.name,
         cause=explanation.cause if explanation is not None else "",
         advice=explanation.advice if explanation is not None else "",

@@ -100,6 +100,18 @@ def test_table_says_why_there_are_no_figures() -> None:
     assert table([])[1] == []
 
 
+def test_text_says_each_reason_once() -> None:
+    failed = [_result(n, None, failure=FAILED) for n in (3, 4)]
+    found = SweepResult(name="f", targets=("v5e",), results=(_result(2, 5), *failed))
+    assert str(found).splitlines() == [
+        "target  q  cycles  bundles  spills  VMEM  status",
+        "v5e     2  5       -        -       -     ok",
+        "v5e     3  -       -        -       -     failed at compile (1)",
+        "v5e     4  -       -        -       -     failed at compile (1)",
+        "(1) k: no room (too large; halve it)",
+    ]
+
+
 def test_sweep_without_all_results_is_not_ok() -> None:
     whole = SweepResult(name="f", targets=("v5e",), results=(_result(1, 1),))
     assert whole.ok

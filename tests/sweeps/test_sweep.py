@@ -84,6 +84,7 @@ def test_settings_that_do_not_compile_say_why(found: SweepResult) -> None:
     odd = failures["block=12, mode='ok'"]
     assert (odd.stage, odd.kernel) == ("lowering", "double")
     assert "divisible by 8 and 128" in odd.message
+    assert "\x1b" not in odd.message
     assert odd.cause
     assert odd.advice
     assert found.ok
