@@ -220,7 +220,7 @@ def test_executor_that_hangs(swept_module: Any, tmp_path: Path) -> None:
         )
     assert len(found.unfinished) == 2
     (problem,) = found.problems
-    assert "no setting was finished for 0 s" in problem
+    assert problem.startswith("no setting was finished for ")
     assert "workers hang, or none is left" in problem
 
 
