@@ -11,9 +11,6 @@ from pallas_debug.model import Finding, PrintRecord
 from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
 from pallas_debug.store.layout import clean
 
-MAX_FINDINGS = 500
-"""Maximum number of findings listed per kernel; all are counted."""
-
 _DIGITS = re.compile(r"-[0-9a-f]{8}$")
 
 

@@ -233,6 +233,24 @@ def test_texts_of_a_hostile_dump_stay_text(browser: Browser, dumps: Path, write:
     assert browser.errors() == []
 
 
+def test_a_pass_with_an_odd_name_is_reached_from_the_table(
+    browser: Browser, dumps: Path, write: Write
+) -> None:
+    path = dumps / DOUBLE / "v5e" / "compilation.json"
+    document = json.loads(path.read_text())
+    name = "t1/l7 %20#<b>\u202e"
+    document["passes"][12]["name"] = name
+    path.write_text(json.dumps(document))
+    open_kernel(browser, write(dumps), "double", "/t0/jaxpr")
+    browser.run(
+        "([...document.querySelectorAll('.pd-current .pd-passes a')]"
+        ".find(link => link.textContent.startsWith('12-')).click(), true)"
+    )
+    value = "document.querySelector('.pd-current .pd-text select').value"
+    browser.wait(f"{value} === args[0]", "0/12-t1/l7 %20#<b>\\u202e")
+    assert any("arith.addf" in line for line in rows(browser, "text"))
+
+
 def test_a_browser_that_cannot_inflate(browser: Browser, page: Path) -> None:
     added = browser.command(
         "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream;"

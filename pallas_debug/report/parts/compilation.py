@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from pallas_debug.model import Compilation, Failure, Pass
+from pallas_debug.render import visible
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
 from pallas_debug.report.parts.common import facts, mark, measured, place, table
@@ -127,7 +130,7 @@ def _name(this: Pass, href: str | None) -> Child:
     name = pass_name(this.number, this.name)
     if href is None or not (this.file and (this.changed or this.number == 0)):
         return name
-    return tag("a", name, href=f"{href}{name}")
+    return tag("a", name, href=href + quote(visible(name), safe=""))
 
 
 def _outcome(this: Pass) -> Markup:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from pallas_debug.findings.faults import Severity
 from pallas_debug.model import Finding, PrintRecord, SourceLine
-from pallas_debug.report import words
 from pallas_debug.report.markup import Markup, tag
 from pallas_debug.report.parts.common import Mark, facts, mark, place, quoted
 
@@ -91,21 +90,3 @@ def print_list(prints: Sequence[PrintRecord], link: Link = nowhere) -> Markup:
     if more:
         rows.append(tag("li", f"{more:,} more lines", class_="pd-more"))
     return tag("ol", rows, class_="pd-prints")
-
-
-def summary(findings: Sequence[Finding]) -> str:
-    """`2 findings`, or the words for none."""
-    count = len(findings)
-    return "no findings" if not count else f"{count:,} finding{'s' if count > 1 else ''}"
-
-
-__all__ = [
-    "Link",
-    "finding_card",
-    "finding_list",
-    "nowhere",
-    "print_list",
-    "severity",
-    "summary",
-    "words",
-]

@@ -37,7 +37,7 @@ async function start() {
 }
 
 function parsed() {
-  const [id, ...rest] = decodeURI(location.hash.slice(1)).split('/');
+  const [id, ...rest] = location.hash.slice(1).split('/').map(decodeURIComponent);
   const found = { id, target: null, line: null, name: null };
   for (const part of rest) {
     if (/^t\d+$/.test(part)) found.target = Number(part.slice(1));

@@ -4,10 +4,10 @@ const OVERSCAN = 12;
 
 class Lines {
   /**
-   * label: accessible name. draw(row, node): fills the element of a row. describe(row): its text
-   * for screen readers. onchoose(row, index): Enter or a click.
+   * label: accessible name. draw(row, node): fills the element of a row. onchoose(row, index):
+   * Enter or a click.
    */
-  constructor({ label, draw, onchoose, onkey }) {
+  constructor({ label, draw, onchoose }) {
     this.draw = draw;
     this.onchoose = onchoose;
     this.rows = [];
@@ -25,7 +25,7 @@ class Lines {
         'aria-label': label,
         onscroll: () => this.schedule(),
         onclick: (event) => this.clicked(event),
-        onkeydown: (event) => onkey?.(event) || this.pressed(event),
+        onkeydown: (event) => this.pressed(event),
         onfocus: () => this.focused(),
       },
       this.body,
