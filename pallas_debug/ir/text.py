@@ -61,10 +61,14 @@ class Document:
         self._count: int | None = None  # number of lines, once everything is indexed
 
     @classmethod
-    def open(cls, path: str | Path, opened: Callable[[], int] | None = None) -> Document:
+    def open(
+        cls, path: str | Path, opened: Callable[[], int] | None = None, *, is_watched: bool = True
+    ) -> Document:
         """Open a file as a document.
 
         Args:
+          is_watched: whether `grow` looks for a replacement of the file, which costs a request for
+            a copy of an object.
           opened: opens the file, and reopens it after it was replaced; returns a descriptor, or
             raises `OSError` or `PallasDebugError`.
 
@@ -72,7 +76,8 @@ class Document:
           OSError, PallasDebugError: it cannot be opened.
         """
         path = Path(path)
-        return cls(_File(path, opened or partial(open_regular, path)))
+        opened = opened or partial(open_regular, path)
+        return cls(_File(path, opened) if is_watched else _Copy(path, opened))
 
     @classmethod
     def of(cls, text: str | bytes) -> Document:
@@ -358,3 +363,10 @@ class _File:
 
     def __del__(self) -> None:
         self.close()
+
+
+class _Copy(_File):
+    """A file that nothing replaces."""
+
+    def refresh(self) -> Literal["same"]:
+        return "same"

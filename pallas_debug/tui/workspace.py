@@ -18,6 +18,7 @@ from textual.widgets import Static
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.normal import NOISE
 from pallas_debug.ir.text import Document
+from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui.keys import Keymap
 from pallas_debug.tui.model.browser import (
     BEFORE,
@@ -290,7 +291,8 @@ class Workspace(Shell):
             return self.browser.lines(place)
         try:
             file = self.browser.file(place)
-            self._document = Document.open(file.path, file.open)
+            is_watched = is_local(file.path)
+            self._document = Document.open(file.path, file.open, is_watched=is_watched)
         except (PallasDebugError, OSError) as error:
             return str(error).split("\n")
         return self._document

@@ -538,6 +538,7 @@ def test_commands_that_read(
 
 
 def test_browser(in_memory: Url, kernel: Kernel, compiled: Compiled) -> None:
+    from pallas_debug.ir.text import Document
     from pallas_debug.tui.model.browser import Browser, TextPlace
     from pallas_debug.tui.model.state import spot_of
     from pallas_debug.tui.model.watch import Watch
@@ -554,6 +555,11 @@ def test_browser(in_memory: Url, kernel: Kernel, compiled: Compiled) -> None:
     last = TextPlace(entry=entry, target="v5e", step=steps[-1])
     assert browser.text(last) == "last of first\n"
     assert browser.size(last) == 14
+    file = browser.file(last)
+    document = Document.open(file.path, file.open, is_watched=False)
+    assert document.grow() == "same"
+    assert document.size == 14
+    document.close()
     assert spot_of(browser.roots).roots == (url,)
     watch = Watch(browser)
     store.put_kernel(replace(kernel, digest="9" * 64), jaxpr="j", source=None)
