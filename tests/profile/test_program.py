@@ -155,12 +155,29 @@ def test_cut_programs() -> None:
 
 
 def test_long_chains_of_operations() -> None:
-    deep = "\n".join(f"    %a{n + 1} = arith.addi %a{n}, %a{n} : i32" for n in range(20_000))
+    deep = "\n".join(f"    %a{n + 1} = arith.addi %a{n}, %a{n} : i32" for n in range(10_000))
     body = f"    %a0 = arith.constant 1 : i32\n{deep}\n"
     text = PROGRAM.replace("    %c0_i32 = arith", f"{body}    %c0_i32 = arith", 1)
-    text = text.replace("to %0 step", "to %a20000 step")
+    text = text.replace("to %0 step", "to %a10000 step")
     started = time.process_time()
     assert advise(subject_of(text)) == ()
     (loop,) = read(text).loops
     assert loop.trips is None
+    assert time.process_time() - started < 5.0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%0 = vector.multi_reduction <add>, %0, %0 [1] : vector<8x128xf32> to vector<8xf32>",
+        "%0 = arith.andi %0, %0 : vector<8x128xi1>",
+        "tpu.enqueue_dma source(%0 : memref<1x128xf32>) target(%0 : memref<1x128xf32>)",
+        "scf.for %arg9 = %c0_i32 to %0 step %c1_i32  : i32 {",
+    ],
+)
+def test_a_name_that_is_defined_thousands_of_times(line: str) -> None:
+    lines = "\n".join([f"      {line} loc(#loc2)"] * 2_000)
+    before, mark, after = PROGRAM.partition("      %c8_i32_0 =")
+    started = time.process_time()
+    assert advise(subject_of(f"{before}{lines}\n{mark}{after}")) == ()
     assert time.process_time() - started < 5.0

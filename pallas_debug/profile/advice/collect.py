@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile
 
 
+_DIGITS = 16
+"""Digits of a number of bytes that is not plausible."""
+
+
 def subject_of(profile: Profile) -> AdviceSubject | None:
     """Collect what advice is derived from; None without a kernel or bundles."""
     if profile.kernel is None or not profile.schedule.bundles:
@@ -49,7 +53,7 @@ def _step(profile: Profile) -> StepCost | None:
 def _vmem_limit(profile: Profile) -> int | None:
     """VMEM that the kernel may use: what it asks for, else the default of the chip."""
     asked = profile.kernel.compiler_params.get("vmem_limit_bytes") if profile.kernel else None
-    if asked is not None and asked.isdecimal():
+    if asked is not None and asked.isdecimal() and len(asked) < _DIGITS:
         return int(asked)
     kind = profile.compilation.device_kind if profile.compilation else None
     chip = CHIPS.get(kind or "")

@@ -6,6 +6,7 @@ so that a question about it is answered with "unknown".
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 from collections.abc import Callable, Iterator
@@ -15,11 +16,17 @@ from functools import cached_property
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import SourceLine
 
-MAX_LINES = 50_000
+MAX_LINES = 20_000
 """Maximum lines of a module to read; that of splash attention's largest kernel has 2,000."""
 
 MAX_VISITED = 2_000
 """Maximum operations to visit when an operand is followed back to where it comes from."""
+
+MAX_LOOPS = 200
+"""Maximum loops of a program; the others are not looked at."""
+
+MAX_WORK = 500_000
+"""Maximum look-ups of what defines a value, over all rules; the others find nothing."""
 
 MAX_DEPTH = 12
 """Maximum depth of an expression of constants; each operation has two operands."""
@@ -97,6 +104,7 @@ class MosaicProgram:
 
     def __init__(self, module: Module) -> None:
         self.module = module
+        self._work = MAX_WORK
 
     @cached_property
     def span(self) -> tuple[int, int]:
@@ -157,7 +165,8 @@ class MosaicProgram:
 
     def producer(self, value: str, line: int) -> ProgramOperation | None:
         """Operation that defines a value used on a line; None for arguments of blocks."""
-        found = self.module.definition(value, line)
+        self._work -= 1
+        found = self.module.definition(value, line) if self._work > 0 else None
         operation = self._by_line.get(found) if found is not None else None
         if operation is None or value.partition("#")[0] not in operation.results:
             return None
@@ -165,12 +174,17 @@ class MosaicProgram:
 
     def users(self, operation: ProgramOperation) -> tuple[ProgramOperation, ...]:
         """Operations that read a result of an operation."""
-        lines = (
-            line
-            for result in operation.results
-            for line in self.module.uses(result, operation.line)
-        )
-        return tuple(self._by_line[n] for n in dict.fromkeys(lines) if n in self._by_line)
+        return tuple(self._users.get(operation.line, ()))
+
+    @cached_property
+    def _users(self) -> dict[int, list[ProgramOperation]]:
+        """Users of each operation, by its line; tabled once, as a name may be reused often."""
+        found: dict[int, list[ProgramOperation]] = {}
+        for operation in self.operations:
+            makers = (self.producer(o, operation.line) for o in dict.fromkeys(operation.operands))
+            for line in dict.fromkeys(maker.line for maker in makers if maker is not None):
+                found.setdefault(line, []).append(operation)
+        return found
 
     def origin(
         self, value: str, line: int, through: frozenset[str] = PASSED_ON
@@ -239,7 +253,7 @@ class MosaicProgram:
     def loops(self) -> tuple[ProgramLoop, ...]:
         """Counted loops, outer ones first."""
         found: list[ProgramLoop] = []
-        for operation in self.named("scf.for"):
+        for operation in itertools.islice(self.named("scf.for"), MAX_LOOPS):
             head = _FOR.search(operation.text)
             if head is None:
                 continue

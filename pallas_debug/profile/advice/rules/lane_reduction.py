@@ -17,7 +17,9 @@ _COMBINED_BY = {
 }
 """For each reduction, the operation that combines its results over the iterations."""
 
-_REDUCTION = re.compile(r"<(?P<kind>\w+)>.*\[(?P<axes>[\d, ]+)\] : vector<(?P<shape>[\dx]+)x")
+_REDUCTION = re.compile(
+    r"<(?P<kind>\w+)>.*\[(?P<axes>\d{1,2}(?:, \d{1,2}){0,7})\] : vector<(?P<shape>[\dx]+)x"
+)
 
 
 def advise_lane_reduction(subject: AdviceSubject) -> tuple[Advice, ...]:

@@ -18,7 +18,7 @@ from pallas_debug.profile.advice.subject import AdviceSubject, selected
 MIN_SHARE = 0.1
 """Minimum share of the loop's vector instructions that compute and apply the mask."""
 
-MAX_TRIPS = 4096
+MAX_TRIPS = 512
 """Maximum iterations for which the mask is evaluated."""
 
 MAX_DEPTH = 40
@@ -26,7 +26,9 @@ MAX_DEPTH = 40
 
 _COMPARE = re.compile(r"arith\.cmpi (?P<how>\w+),")
 _MASKED = re.compile(r" masked (?P<mask>%[\w$.-]+)")
-_IOTA = re.compile(r"dimensions = array<i32: (?P<axis>\d+)>.*: vector<(?P<shape>[\dx]+)x")
+_IOTA = re.compile(
+    r"dimensions = array<i32: (?P<axis>\d{1,2})>.*: vector<(?P<shape>(?:\d{1,9}x){0,7}\d{1,9})x"
+)
 _SAME = PASSED_ON - {"arith.trunci", "vector.extract"}
 
 Range = tuple[int, int]

@@ -15,7 +15,7 @@ from pallas_debug.profile.advice.advice import (
     derived,
     percent,
 )
-from pallas_debug.profile.advice.program import shape_of
+from pallas_debug.profile.advice.program import MAX_LINES, shape_of
 from pallas_debug.profile.advice.rules.moves import is_move, is_vector_instruction
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.units import MXU
@@ -91,7 +91,7 @@ def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
     module = subject.relaid
     assert module is not None
     found: dict[SourceLine, list[_Change]] = defaultdict(list)
-    for number, name in enumerate(module.names):
+    for number, name in enumerate(module.names[:MAX_LINES]):
         if name is None or not name.endswith(".relayout"):
             continue
         text = module.lines[number]

@@ -14,7 +14,7 @@ MIN_TRIPS = 8
 
 _SOURCE = re.compile(r"source\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
 _READS = ("memref.load", "vector.load", "tpu.load", "tpu.vector_load")
-_BITS = re.compile(r"[a-z]+(?P<bits>\d+)")
+_BITS = re.compile(r"[a-z]+(?P<bits>\d{1,3})")
 
 
 def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
