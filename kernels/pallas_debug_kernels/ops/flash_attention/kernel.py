@@ -89,6 +89,7 @@ def flash_attention_kernel(
     q_step, kv_step = pl.program_id(2), pl.program_id(3)
     last_kv_step = pl.num_programs(3) - 1
     q_start, kv_start = q_step * block_q, kv_step * block_k_major
+    rows = block_q // 2 if 128 <= block_q <= 256 and block_q % 32 == 0 else block_q
     # The output is written in four turns of a loop: short code for what is rarely run.
     finish_rows = block_q // 4 if block_q % 64 == 0 else block_q
 
@@ -98,22 +99,30 @@ def flash_attention_kernel(
         l_ref[...] = jnp.zeros(l_ref.shape, l_ref.dtype)
         acc_ref[...] = jnp.zeros(acc_ref.shape, acc_ref.dtype)
 
+    def scores_of(b: int, first: int, keys: pl.Slice) -> jax.Array:  # [rows, block_k]
+        queries = pl.ds(first, rows)
+        scores = scaled_scores(
+            q_ref[b, queries],
+            k_ref[b, keys],
+            None if ab_ref is None else ab_ref[b, queries, keys],
+            sm_scale=sm_scale,
+        )
+        same = None
+        if q_ids_ref is not None and kv_ids_ref is not None:
+            same = spread(q_ids_ref[b, queries], block_k) == kv_ids_ref[b, :, keys]
+        return mask.apply(scores, q_start + first, kv_start + keys.start, same_segment=same)
+
     @pl.when(mask.is_visible(q_start + block_q - 1, kv_start))
     def _step() -> None:
         for b in range(block_b):
             for start in range(0, block_k_major, block_k):
                 keys = pl.ds(start, block_k)
-                scores = scaled_scores(
-                    q_ref[b],
-                    k_ref[b, keys],
-                    None if ab_ref is None else ab_ref[b, :, keys],
-                    sm_scale=sm_scale,
-                )  # [block_q, block_k]
-                same = None
-                if q_ids_ref is not None and kv_ids_ref is not None:
-                    same = spread(q_ids_ref[b], block_k) == kv_ids_ref[b, :, keys]
-                scores = mask.apply(scores, q_start, kv_start + start, same_segment=same)
-                _accumulate(scores, v_ref[b, keys], m_ref.at[b], l_ref.at[b], acc_ref.at[b])
+                firsts = range(0, block_q, rows)
+                # All scores first: the matrix unit is busy while the vector units take the
+                # exponentials of the part before.
+                for first, scores in [(i, scores_of(b, i, keys)) for i in firsts]:
+                    at = b, pl.ds(first, rows)
+                    _accumulate(scores, v_ref[b, keys], m_ref.at[at], l_ref.at[at], acc_ref.at[at])
 
     def _write(b: int, i: jax.Array, _: None) -> None:
         rows = pl.ds(i * finish_rows, finish_rows)
@@ -148,9 +157,8 @@ def _accumulate(
     alpha = jnp.exp2(m_prev - m_next)  # [block_q, 128]
     m_ref[...] = m_next
     l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
-    acc_ref[...] = spread(alpha, v.shape[1]) * acc_ref[...] + dot(
-        p.astype(v.dtype), v, contract=(1, 0)
-    )
+    products = dot(p.astype(v.dtype), v, contract=(1, 0))  # [block_q, head_dim]
+    acc_ref[...] = products + spread(alpha, v.shape[1]) * acc_ref[...]
 
 
 def scaled_scores(

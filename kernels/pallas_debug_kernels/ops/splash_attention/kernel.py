@@ -26,6 +26,7 @@ from .tile import (
     masked,
     masking_arrays,
     masking_specs,
+    parts_of,
     scaled,
     spread_lanes,
     step_of,
@@ -63,22 +64,30 @@ def splash_attention_kernel(
         l_ref[...] = jnp.zeros(l_ref.shape, l_ref.dtype)
         acc_ref[...] = jnp.zeros(acc_ref.shape, acc_ref.dtype)
 
+    def scores_of(queries: slice, keys: slice) -> jax.Array:
+        products = dot(q_ref[queries, :], k_ref[keys, :], contract=(1, 1))
+        scores, _ = scaled(products, score)
+        return masked(
+            scores,  # [queries, keys]
+            masking,
+            score,
+            kind=kind,
+            kv_block=kv_block,
+            block_kv=block_kv,
+            kv_start=keys.start,
+            kv_axis=1,
+            q_start=queries.start,
+        )
+
     @pl.when(kind != EMPTY)
     def _step() -> None:
+        parts = parts_of(q_ref.shape[0])
         for start in range(0, block_kv, block_kv_compute):
             keys = slice(start, start + block_kv_compute)
-            scores, _ = scaled(dot(q_ref[...], k_ref[keys, :], contract=(1, 1)), score)
-            scores = masked(
-                scores,  # [block_q, block_kv_compute]
-                masking,
-                score,
-                kind=kind,
-                kv_block=kv_block,
-                block_kv=block_kv,
-                kv_start=start,
-                kv_axis=1,
-            )
-            _accumulate(scores, v_ref[keys, :], m_ref, l_ref, acc_ref)
+            tiles = [scores_of(queries, keys) for queries in parts]
+            for queries, scores in zip(parts, tiles, strict=True):
+                statistics = (ref.at[queries, :] for ref in (m_ref, l_ref, acc_ref))
+                _accumulate(scores, v_ref[keys, :], *statistics)
 
     @pl.when(column == table_shape[2] - 1)
     def _finish() -> None:
@@ -112,7 +121,7 @@ def _accumulate(
     m_ref[...] = m_next
     l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
     products = dot(p.astype(v.dtype), v, contract=(1, 0))  # [block_q, head_dim]
-    acc_ref[...] = spread_lanes(alpha, acc_ref.shape[1]) * acc_ref[...] + products
+    acc_ref[...] = products + spread_lanes(alpha, acc_ref.shape[1]) * acc_ref[...]
 
 
 @partial(jax.jit, static_argnames=("score", "block_sizes", "save_logsumexp"))

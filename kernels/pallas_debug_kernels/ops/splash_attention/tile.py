@@ -154,35 +154,55 @@ def masked(
     block_kv: int,
     kv_start: int,
     kv_axis: int,
+    q_start: int = 0,
 ) -> jax.Array:
     """Return the scores with MASK_VALUE where the query does not see the key.
 
-    The tile starts at key `kv_start` of block `kv_block`, which is of `kind` (0, 1 or 2).
+    The tile starts at query `q_start` of its block, and at key `kv_start` of block `kv_block`,
+    which is of `kind` (0, 1 or 2).
     """
     keys = slice(kv_start, kv_start + scores.shape[kv_axis])
+    queries = slice(q_start, q_start + scores.shape[1 - kv_axis])
     visible = []
     if masking.blocks is not None:
-        block = masking.blocks[:, keys] if kv_axis == 1 else masking.blocks[keys, :]
+        block = masking.blocks[(queries, keys) if kv_axis == 1 else (keys, queries)]
         # In a full block every entry exceeds -1, whatever was loaded.
         threshold = jnp.where(kind == FULL, -1, 0).astype(jnp.int32)
         visible.append(block.astype(jnp.int32) > threshold)
     if score.computed is not None:
         first_key = kv_block * block_kv + kv_start
         key = lax.broadcasted_iota(jnp.int32, scores.shape, kv_axis)
-        lower, upper = score.computed.bounds(masking.q_sequence[...])
+        lower, upper = score.computed.bounds(_of_queries(masking.q_sequence, queries, kv_axis))
         if lower is not None:
             visible.append(key >= _spread(lower - first_key, scores.shape))
         if upper is not None:
             visible.append(key <= _spread(upper - first_key, scores.shape))
     if masking.q_ids is not None:
         kv_ids = masking.kv_ids[:, keys] if kv_axis == 1 else masking.kv_ids[keys, :]
-        q_ids = _spread(masking.q_ids[...], scores.shape)
+        q_ids = _spread(_of_queries(masking.q_ids, queries, kv_axis), scores.shape)
         visible.append(q_ids == _spread(kv_ids, scores.shape))
     if not visible:
         return scores
     all_visible = reduce(jnp.logical_and, visible)
     shown: jax.Array = jnp.where(all_visible, scores, jnp.full_like(scores, MASK_VALUE))
     return shown
+
+
+def _of_queries(ref: jax.Ref, queries: slice, kv_axis: int) -> jax.Array:
+    """Return the rows of `[block_q, 128]`, or the columns of `[1, block_q]`, for these queries."""
+    values: jax.Array = ref[queries, :] if kv_axis == 1 else ref[:, queries]
+    return values
+
+
+def parts_of(block_q: int) -> tuple[slice, ...]:
+    """Return the parts of a block of queries whose work the compiler is to overlap.
+
+    It keeps the order of matrix products. If the scores of both halves come first, the MXU computes
+    the second half while the vector units process the first. Larger blocks keep both busy as they
+    are, and each part would load the keys into the MXU again.
+    """
+    size = block_q // 2 if block_q <= 256 else block_q
+    return tuple(slice(start, start + size) for start in range(0, block_q, size))
 
 
 def _spread(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
