@@ -89,18 +89,24 @@ def flash_attention_kernel(
     q_step, kv_step = pl.program_id(2), pl.program_id(3)
     last_kv_step = pl.num_programs(3) - 1
     q_start, kv_start = q_step * block_q, kv_step * block_k_major
-    rows = block_q // 2 if 128 <= block_q <= 256 and block_q % 32 == 0 else block_q
-    # The output is written in four turns of a loop: short code for what is rarely run.
-    finish_rows = block_q // 4 if block_q % 64 == 0 else block_q
+    part = part_of(block_q)
+    # What is rarely run takes four turns of a loop: short code.
+    turn_rows = block_q // 4 if block_q % 64 == 0 else block_q
+    turns = jnp.int32(block_q // turn_rows)
+
+    def _clear(b: int, i: jax.Array, _: None) -> None:
+        rows = pl.ds(i * turn_rows, turn_rows)
+        m_ref[b, rows] = jnp.full((turn_rows, LANES), M_START, m_ref.dtype)
+        l_ref[b, rows] = jnp.zeros((turn_rows, LANES), l_ref.dtype)
+        acc_ref[b, rows] = jnp.zeros((turn_rows, acc_ref.shape[2]), acc_ref.dtype)
 
     @pl.when(kv_step == 0)
     def _start() -> None:
-        m_ref[...] = jnp.full(m_ref.shape, M_START, m_ref.dtype)
-        l_ref[...] = jnp.zeros(l_ref.shape, l_ref.dtype)
-        acc_ref[...] = jnp.zeros(acc_ref.shape, acc_ref.dtype)
+        for b in range(block_b):
+            lax.fori_loop(jnp.int32(0), turns, partial(_clear, b), None)
 
-    def scores_of(b: int, first: int, keys: pl.Slice) -> jax.Array:  # [rows, block_k]
-        queries = pl.ds(first, rows)
+    def scores_of(b: int, first: int, keys: pl.Slice) -> jax.Array:  # [part, block_k]
+        queries = pl.ds(first, part)
         scores = scaled_scores(
             q_ref[b, queries],
             k_ref[b, keys],
@@ -117,15 +123,14 @@ def flash_attention_kernel(
         for b in range(block_b):
             for start in range(0, block_k_major, block_k):
                 keys = pl.ds(start, block_k)
-                firsts = range(0, block_q, rows)
-                # All scores first: the matrix unit is busy while the vector units take the
-                # exponentials of the part before.
-                for first, scores in [(i, scores_of(b, i, keys)) for i in firsts]:
-                    at = b, pl.ds(first, rows)
+                firsts = range(0, block_q, part)
+                tiles = [scores_of(b, first, keys) for first in firsts]
+                for first, scores in zip(firsts, tiles, strict=True):
+                    at = b, pl.ds(first, part)
                     _accumulate(scores, v_ref[b, keys], m_ref.at[at], l_ref.at[at], acc_ref.at[at])
 
     def _write(b: int, i: jax.Array, _: None) -> None:
-        rows = pl.ds(i * finish_rows, finish_rows)
+        rows = pl.ds(i * turn_rows, turn_rows)
         total = l_ref[b, rows]  # [rows, 128]
         # l is at least 1, the term of the largest score. A query that sees no key has l = 0 and
         # acc = 0: its output is 0.
@@ -140,7 +145,7 @@ def flash_attention_kernel(
     @pl.when(kv_step == last_kv_step)
     def _finish() -> None:
         for b in range(block_b):
-            lax.fori_loop(jnp.int32(0), jnp.int32(block_q // finish_rows), partial(_write, b), None)
+            lax.fori_loop(jnp.int32(0), turns, partial(_write, b), None)
 
 
 def _accumulate(
@@ -156,9 +161,9 @@ def _accumulate(
     p = jnp.exp2(scores - spread(m_next, scores.shape[1]))  # [block_q, block_k]
     alpha = jnp.exp2(m_prev - m_next)  # [block_q, 128]
     m_ref[...] = m_next
-    l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
     products = dot(p.astype(v.dtype), v, contract=(1, 0))  # [block_q, head_dim]
     acc_ref[...] = products + spread(alpha, v.shape[1]) * acc_ref[...]
+    l_ref[...] = jnp.sum(p, axis=1, keepdims=True) + alpha * l_ref[...]
 
 
 def scaled_scores(
@@ -173,6 +178,16 @@ def scaled_scores(
     if ab is not None:
         scores += ab.astype(jnp.float32)
     return scores * (sm_scale * LOG2_E)
+
+
+def part_of(block_q: int) -> int:
+    """Return the number of queries to process at a time: half a block, or all of a large one.
+
+    The compiler keeps the order of matrix products. With the scores of both halves first, the MXU
+    computes those of the second while the vector units process the first. A large block keeps both
+    busy as it is, and each part would load the keys into the MXU again.
+    """
+    return block_q // 2 if 128 <= block_q <= 256 and block_q % 32 == 0 else block_q
 
 
 def spread(x: jax.Array, width: int) -> jax.Array:

@@ -12,10 +12,11 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ..._arguments import SegmentIds
+from ..._arguments import LANES, SegmentIds
 from .block_sizes import SplashBlockSizes
 from .kernel import flat_tables, kv_head
 from .mask_info import EMPTY, MaskInfo
@@ -27,6 +28,7 @@ from .tile import (
     masked,
     masking_arrays,
     masking_specs,
+    parts_of,
     scaled,
     step_of,
 )
@@ -55,31 +57,44 @@ def splash_attention_dq_kernel(
     step = step_of(table_shape, pl.program_id(0), pl.program_id(1), column)
     kind, kv_block = block_mask_ref[step], data_next_ref[step]
 
+    def _clear(i: jax.Array, _: None) -> None:
+        rows = pl.ds(pl.multiple_of(i * LANES, LANES), LANES)
+        acc_ref[rows, :] = jnp.zeros((LANES, acc_ref.shape[1]), acc_ref.dtype)
+
     @pl.when(column == 0)
     def _start() -> None:
-        acc_ref[...] = jnp.zeros(acc_ref.shape, acc_ref.dtype)
+        # A loop: short code for what is rarely run.
+        lax.fori_loop(jnp.int32(0), jnp.int32(q_ref.shape[0] // LANES), _clear, None)
 
-    @pl.when(kind != EMPTY)
-    def _step() -> None:
-        k = k_ref[...]  # [block_kv, head_dim]
-        scores, slope = scaled(dot(q_ref[...], k, contract=(1, 1)), score)
+    def scores_of(queries: slice) -> tuple[jax.Array, jax.Array | None]:
+        products = dot(q_ref[queries, :], k_ref[...], contract=(1, 1))
+        scores, slope = scaled(products, score)
         scores = masked(
-            scores,  # [block_q, block_kv]
+            scores,  # [queries, block_kv]
             masking,
             score,
             kind=kind,
             kv_block=kv_block,
-            block_kv=k.shape[0],
+            block_kv=k_ref.shape[0],
             kv_start=0,
             kv_axis=1,
+            q_start=queries.start,
         )
-        # Per-query values move from lanes to sublanes.
-        p = jnp.exp(scores - logsumexp_ref[0, :][:, None])
-        dp = dot(do_ref[...], v_ref[...], contract=(1, 1))
-        ds = (dp - di_ref[0, :][:, None]) * p
-        if slope is not None:
-            ds = ds * slope
-        acc_ref[...] += dot(ds.astype(k.dtype), k, contract=(1, 0))
+        return scores, slope
+
+    @pl.when(kind != EMPTY)
+    def _step() -> None:
+        parts = parts_of(q_ref.shape[0])
+        tiles = [scores_of(queries) for queries in parts]
+        dps = [dot(do_ref[queries, :], v_ref[...], contract=(1, 1)) for queries in parts]
+        for queries, (scores, slope), dp in zip(parts, tiles, dps, strict=True):
+            # Per-query values move from lanes to sublanes.
+            p = jnp.exp(scores - logsumexp_ref[0, queries][:, None])
+            ds = (dp - di_ref[0, queries][:, None]) * p
+            if slope is not None:
+                ds = ds * slope
+            k = k_ref[...]  # [block_kv, head_dim]
+            acc_ref[queries, :] += dot(ds.astype(k.dtype), k, contract=(1, 0))
 
     @pl.when(column == table_shape[2] - 1)
     def _finish() -> None:

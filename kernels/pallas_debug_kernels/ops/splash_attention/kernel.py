@@ -58,11 +58,16 @@ def splash_attention_kernel(
     kind, kv_block = block_mask_ref[step], data_next_ref[step]
     block_kv = k_ref.shape[0]
 
+    def _clear(i: jax.Array, _: None) -> None:
+        rows = pl.ds(pl.multiple_of(i * LANES, LANES), LANES)
+        m_ref[rows, :] = jnp.full((LANES, LANES), MASK_VALUE, m_ref.dtype)
+        l_ref[rows, :] = jnp.zeros((LANES, LANES), l_ref.dtype)
+        acc_ref[rows, :] = jnp.zeros((LANES, acc_ref.shape[1]), acc_ref.dtype)
+
     @pl.when(column == 0)
     def _start() -> None:
-        m_ref[...] = jnp.full(m_ref.shape, MASK_VALUE, m_ref.dtype)
-        l_ref[...] = jnp.zeros(l_ref.shape, l_ref.dtype)
-        acc_ref[...] = jnp.zeros(acc_ref.shape, acc_ref.dtype)
+        # A loop: short code for what is rarely run.
+        lax.fori_loop(jnp.int32(0), jnp.int32(q_ref.shape[0] // LANES), _clear, None)
 
     def scores_of(queries: slice, keys: slice) -> jax.Array:
         products = dot(q_ref[queries, :], k_ref[keys, :], contract=(1, 1))

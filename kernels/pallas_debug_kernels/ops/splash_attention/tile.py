@@ -195,11 +195,11 @@ def _of_queries(ref: jax.Ref, queries: slice, kv_axis: int) -> jax.Array:
 
 
 def parts_of(block_q: int) -> tuple[slice, ...]:
-    """Return the parts of a block of queries whose work the compiler is to overlap.
+    """Return the queries to process at a time: both halves of a block, or all of a large one.
 
-    It keeps the order of matrix products. If the scores of both halves come first, the MXU computes
-    the second half while the vector units process the first. Larger blocks keep both busy as they
-    are, and each part would load the keys into the MXU again.
+    The compiler keeps the order of matrix products. With the scores of both halves first, the MXU
+    computes those of the second while the vector units process the first. A large block keeps both
+    busy as it is, and each part would load the keys into the MXU again.
     """
     size = block_q // 2 if block_q <= 256 else block_q
     return tuple(slice(start, start + size) for start in range(0, block_q, size))
