@@ -7,8 +7,8 @@ estimated cycles, and spills, of ours, of jax's, and the ratio. `--estimate` add
 estimate of cycles, which takes time for each grid step. Cases are selected by a part of their name;
 by default all run. Nothing is asserted.
 
-Each kernel is compiled by itself, as the tool does: within a program, XLA may keep operands of small
-arrays in VMEM, and the bundles that fetch them go.
+Each kernel is compiled by itself, as the tool does. Within a program, XLA may keep small operands
+in VMEM, which saves the bundles that fetch them.
 
 Both sides have the same shapes, masks and blocks. float32 is multiplied at full precision: ours
 always is, jax's only under `jax.default_matmul_precision("highest")`.

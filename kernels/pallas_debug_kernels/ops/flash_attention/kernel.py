@@ -89,7 +89,7 @@ def flash_attention_kernel(
     q_step, kv_step = pl.program_id(2), pl.program_id(3)
     last_kv_step = pl.num_programs(3) - 1
     q_start, kv_start = q_step * block_q, kv_step * block_k_major
-    part = part_of(block_q)
+    part = part_of(block_q, q_ref.dtype)
     # What is rarely run takes four turns of a loop: short code.
     turn_rows = block_q // 4 if block_q % 64 == 0 else block_q
     turns = jnp.int32(block_q // turn_rows)
@@ -180,14 +180,15 @@ def scaled_scores(
     return scores * (sm_scale * LOG2_E)
 
 
-def part_of(block_q: int) -> int:
+def part_of(block_q: int, dtype: DTypeLike) -> int:
     """Return the number of queries to process at a time: half a block, or all of a large one.
 
     The compiler keeps the order of matrix products. With the scores of both halves first, the MXU
     computes those of the second while the vector units process the first. A large block keeps both
-    busy as it is, and each part would load the keys into the MXU again.
+    busy as it is, and each part would load the keys into the MXU again; for float32, several times.
     """
-    return block_q // 2 if 128 <= block_q <= 256 and block_q % 32 == 0 else block_q
+    smallest = 256 if dtype == jnp.float32 else 128
+    return block_q // 2 if smallest <= block_q <= 256 and block_q % 32 == 0 else block_q
 
 
 def spread(x: jax.Array, width: int) -> jax.Array:

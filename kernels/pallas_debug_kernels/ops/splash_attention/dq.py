@@ -84,7 +84,7 @@ def splash_attention_dq_kernel(
 
     @pl.when(kind != EMPTY)
     def _step() -> None:
-        parts = parts_of(q_ref.shape[0])
+        parts = parts_of(q_ref.shape[0], q_ref.dtype)
         tiles = [scores_of(queries) for queries in parts]
         dps = [dot(do_ref[queries, :], v_ref[...], contract=(1, 1)) for queries in parts]
         for queries, (scores, slope), dp in zip(parts, tiles, dps, strict=True):

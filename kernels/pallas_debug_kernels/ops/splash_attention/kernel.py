@@ -86,7 +86,7 @@ def splash_attention_kernel(
 
     @pl.when(kind != EMPTY)
     def _step() -> None:
-        parts = parts_of(q_ref.shape[0])
+        parts = parts_of(q_ref.shape[0], q_ref.dtype)
         for start in range(0, block_kv, block_kv_compute):
             keys = slice(start, start + block_kv_compute)
             tiles = [scores_of(queries, keys) for queries in parts]

@@ -194,14 +194,15 @@ def _of_queries(ref: jax.Ref, queries: slice, kv_axis: int) -> jax.Array:
     return values
 
 
-def parts_of(block_q: int) -> tuple[slice, ...]:
+def parts_of(block_q: int, dtype: DTypeLike) -> tuple[slice, ...]:
     """Return the queries to process at a time: both halves of a block, or all of a large one.
 
     The compiler keeps the order of matrix products. With the scores of both halves first, the MXU
     computes those of the second while the vector units process the first. A large block keeps both
-    busy as it is, and each part would load the keys into the MXU again.
+    busy as it is, and each part would load the keys into the MXU again; for float32, several times.
     """
-    size = block_q // 2 if block_q <= 256 else block_q
+    smallest = 256 if dtype == jnp.float32 else 128
+    size = block_q // 2 if smallest <= block_q <= 256 else block_q
     return tuple(slice(start, start + size) for start in range(0, block_q, size))
 
 
