@@ -15,7 +15,7 @@ import re
 import sys
 import textwrap
 import tomllib
-import types
+import typing
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -229,7 +229,6 @@ def _signature(function: Callable[..., object]) -> str:
 
 
 def dump_format() -> str:
-    from pallas_debug import model
     from pallas_debug.store import layout, origin, schema, scratch
 
     files = layout.STAGE_FILES
@@ -241,14 +240,18 @@ def dump_format() -> str:
         f"    {files['source']:23}the file of the kernel function",
         f"    {layout.PROGRAM:23}the kernel as a program that needs only jax",
         f"    {layout.PROGRAM + layout.SIGNATURE:23}its signature",
+        f"    {layout.BLOCKS:23}which block of each operand every grid point touches: BlockMap",
         "    <target>/              v5e, v6e, …; v5e-2x4 for the topology v5e:2x4; tpu",
         f"      {layout.COMPILATION:21}the compiler's result: Compilation",
         f"      {files['stablehlo']:21}the module that jax hands to the compiler",
         f"      {layout.STABLEHLO + layout.SIGNATURE:21}its signature",
         f"      {files['mosaic']:21}the kernel's own module, before any pass",
         f"      {layout.PASSES + '/':21}03-infer-memref-layout-simplify.mlir …",
+        f"      {layout.LLO + '/':21}the LLO compiler's passes, with `--stages llo`",
+        f"      {layout.SCHEDULE + '/':21}the VLIW schedule, with `--stages bundles`",
         f"      {layout.LOG:21}the compiler's output",
         f"  {layout.RUNS + '/<run>/<name>.json':25}kernels of a test or script: RunRecord",
+        f"  {layout.SWEEPS + '/<sweep>/':25}results of a sweep, a file for each setting",
     ]
     parts = [
         "A dump directory consists of plain files: it can be searched with `grep`, copied, and "
@@ -299,13 +302,18 @@ def dump_format() -> str:
                 ]
                 for (cls, kind), file in zip(
                     schema.KINDS.items(),
-                    (layout.KERNEL, layout.COMPILATION, f"{layout.RUNS}/…/*.json"),
+                    (
+                        layout.KERNEL,
+                        layout.COMPILATION,
+                        f"{layout.RUNS}/…/*.json",
+                        layout.BLOCKS,
+                    ),
                     strict=True,
                 )
             ],
         ),
     ]
-    for kind in _reachable(schema.KINDS, model):
+    for kind in _reachable(schema.KINDS):
         parts += [f"### {kind.__name__}", *docstring(kind), _fields(kind)]
     parts += [
         "## Raw dumps",
@@ -318,13 +326,10 @@ def dump_format() -> str:
 
 def json_output() -> str:
     """Fields of the documents that commands print with `--json`."""
-    from pallas_debug import model
     from pallas_debug.cli import schemas
     from pallas_debug.cli.output import SCHEMAS
     from pallas_debug.store import schema
-    from pallas_debug.verdict import result
 
-    names = {**vars(model), **vars(result), **vars(schemas)}
     parts = [
         "With `--json` a command prints one document on standard output. Its first field, "
         "`schema`, has the name and version of its format, such as `pallas-debug/ls/1`. The "
@@ -341,8 +346,8 @@ def json_output() -> str:
             ],
         ),
     ]
-    of_dumps = _reachable(schema.KINDS, model)
-    for kind in _reachable(schemas.DOCUMENTS.values(), types.SimpleNamespace(**names)):
+    of_dumps = _reachable(schema.KINDS)
+    for kind in _reachable(schemas.DOCUMENTS.values()):
         if kind in of_dumps:
             continue
         parts += [f"## {kind.__name__}", *docstring(kind), _fields(kind)]
@@ -373,19 +378,17 @@ def _navigation() -> list[tuple[str, str]]:
     return re.findall(r"^ *- ([^:\n]+): (\S+\.md)$", text, re.MULTILINE)
 
 
-def _reachable(kinds: Iterable[type], model: object) -> list[type]:
+def _reachable(kinds: Iterable[type]) -> list[type]:
     """These dataclasses and those of their fields, each after the first that uses it."""
     found: list[type] = []
 
-    def visit(kind: type) -> None:
-        if kind in found:
-            return
-        found.append(kind)
-        for f in dataclasses.fields(kind):
-            for name in re.findall(r"\w+", str(f.type)):
-                used = getattr(model, name, None)
-                if isinstance(used, type) and dataclasses.is_dataclass(used):
-                    visit(used)
+    def visit(kind: object) -> None:
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind not in found:
+            found.append(kind)
+            for used in typing.get_type_hints(kind).values():
+                visit(used)
+        for inner in typing.get_args(kind):
+            visit(inner)
 
     for kind in kinds:
         visit(kind)
@@ -554,6 +557,8 @@ VARIABLES = {
     "PYTHONPATH": "Passed to the compiler's process.",
     "TERM": "`dumb` turns the progress line and colours off.",
     "NO_COLOR": "If set and not empty, disables colours.",
+    "GITHUB_STEP_SUMMARY": "Set in a GitHub job: the file to which pytest adds its table of "
+    "kernels that were compared with their baselines.",
     "VISUAL": "The editor in which `browse` opens sources and texts, before `EDITOR`. It is split "
     "into arguments like a shell command, and run without a shell.",
     "EDITOR": "The same, if `VISUAL` is unset.",
@@ -665,6 +670,22 @@ def _sentence(text: str) -> str:
 def _prose(text: str) -> str:
     """Escape the characters that have a meaning in Markdown."""
     return re.sub(r"([*_<>\[\]])", r"\\\1", text)
+
+
+def advice() -> str:
+    """Every piece of advice that `stats` gives."""
+    from pallas_debug.profile.advice import KINDS
+
+    parts = [
+        "What `pallas-debug stats` and the report advise, and when. A piece of advice names its "
+        "line, the evidence with the origin of each number, and the remedy. It is left out where "
+        "the numbers that it needs are unknown.",
+        table(
+            ["advice", "title", "given when", "remedy"],
+            [[f"`{k.name}`", k.title, k.condition, k.remedy] for k in KINDS],
+        ),
+    ]
+    return page("Advice", "pallas_debug/profile/advice/", parts)
 
 
 def findings() -> str:
@@ -845,6 +866,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "environment.md": environment,
     "errors.md": errors,
     "findings.md": findings,
+    "advice.md": advice,
     "keys.md": keys,
     "json.md": json_output,
 }

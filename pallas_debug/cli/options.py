@@ -49,15 +49,21 @@ def make(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallOptions:
-    """What to run: a script, a module, or a function with its arguments."""
+class FunctionOptions:
+    """A function, and its arguments."""
 
     what: str
-    rest: tuple[str, ...]
-    module: bool
     args: tuple[str, ...]
     inputs: str | None
     spec: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallOptions(FunctionOptions):
+    """What to run: a script, a module, or a function with its arguments."""
+
+    rest: tuple[str, ...]
+    module: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from pallas_debug import tracebacks
 from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError, meant
 
 if TYPE_CHECKING:
-    from pallas_debug.cli.options import CallOptions
+    from pallas_debug.cli.options import FunctionOptions
 
 _FUNCTION = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<function>[A-Za-z_][\w.]*)")
 
@@ -33,7 +33,7 @@ def named_function(what: str) -> tuple[str, str] | None:
     return found["module"], found["function"]
 
 
-def refuse_arguments(options: CallOptions) -> None:
+def refuse_arguments(options: FunctionOptions) -> None:
     """Reject options for functions if given for a script or module.
 
     Raises:
@@ -153,7 +153,7 @@ def check_call(
 
 
 def function_arguments(
-    function: Callable[..., Any], options: CallOptions, *, values: bool = False
+    function: Callable[..., Any], options: FunctionOptions, *, values: bool = False
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a function: of `--arg`, `--inputs`, or a bundled kernel's spec.
 

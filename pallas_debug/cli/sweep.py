@@ -32,9 +32,13 @@ _OVER = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<values>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions(shared.ProgramOptions):
+class SweepOptions(shared.FunctionOptions):
     over: tuple[str, ...]
     directory: Path
+    targets: tuple[str, ...]
+    timeout: float
+    jobs: int
+    as_json: bool
     switches: tuple[str, ...]
     stages: tuple[str, ...]
     executor: str | None
@@ -135,12 +139,7 @@ def run(options: SweepOptions) -> int:
     return _exit_code(found, verdict)
 
 
-command = shared.make(
-    "sweep",
-    lambda **given: SweepOptions(rest=(), module=False, **given),
-    run,
-    needs_jax=True,
-)
+command = shared.make("sweep", SweepOptions, run, needs_jax=True)
 
 
 def _imported(module: str, name: str) -> Callable[..., Any]:

@@ -130,7 +130,7 @@ class Pallas:
         return self._performance.stats(function, args, kwargs, targets)
 
     def assert_no_spills(self, *stats: Stats) -> None:
-        """Fail the test if a kernel keeps values in memory for lack of registers.
+        """Fail the test if a kernel keeps values in memory as it runs out of registers.
 
         Args:
           *stats: of `pallas.stats`; by default all that this test has asked for.
