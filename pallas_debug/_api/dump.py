@@ -16,6 +16,7 @@ from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
 from pallas_debug.session.dumping import dump_function
 from pallas_debug.store.remote.paths import place
+from pallas_debug.tracebacks import WithoutOurFrames
 
 
 def dump(
@@ -75,7 +76,8 @@ def dump(
         switches=switch_names.parse(switches),
         stages=stage_names.parse(stages).names,
     )
-    dumped = dump_function(function, args, kwargs, options, tick=tick)
+    with WithoutOurFrames():
+        dumped = dump_function(function, args, kwargs, options, tick=tick)
     for problem in dumped.spared:  # every kernel was compiled nevertheless
         say_problem(problem)
     return dumped.dumps

@@ -11,12 +11,20 @@ from typing import Any
 import jax
 import pytest
 from pallas_debug_kernels import flash_attention
+from pallas_debug_kernels.ops.flash_attention import kernel
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from pallas_debug import stepper
 from pallas_debug.stepping.session import StepSession
 from pallas_debug.tui.debugger import DebuggerApp, Pane
+
+STORE = next(
+    number
+    for number, text in enumerate(inspect.getsource(kernel).split("\n"), 1)
+    if "m_ref[...] = m_next" in text
+)
+"""A line of the kernel."""
 
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
 
@@ -79,11 +87,11 @@ async def test_stepping_stops_values_and_help(session: StepSession) -> None:
         await typed(app, pilot, "P", "s", "s", "s", "s")
         assert "m_ref scratch" in screen_text(app)
         await pilot.press("colon")
-        app.query_one("#line", Input).value = "break 149 if l == 1"
+        app.query_one("#line", Input).value = f"break {STORE} if l == 1"
         await typed(app, pilot, "enter")
         await typed(app, pilot, "c")
         assert session.place.line is not None
-        assert (session.place.point, session.place.line.line) == ((0, 0, 0, 1), 149)
+        assert (session.place.point, session.place.line.line) == ((0, 0, 0, 1), STORE)
         screen = screen_text(app)
         assert "●▶" in screen
         assert "m_next variable" in screen

@@ -19,13 +19,13 @@ LARGE = jax.ShapeDtypeStruct((2048, 4096), jnp.float32)
 NO_ROOM = "it was not compiled: it has no room in the memory of the chip"
 
 
-def double(x: jax.Array, rows: int = 1024) -> jax.Array:
-    def double(x_ref: Any, o_ref: Any) -> None:
+def has_no_room(x: jax.Array, rows: int = 1024) -> jax.Array:
+    def has_no_room(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * 2
 
     spec = pl.BlockSpec((rows, 4096), lambda i: (i, 0))
     grid = (x.shape[0] // rows,)
-    return pl.pallas_call(double, out_shape=x, grid=grid, in_specs=[spec], out_specs=spec)(x)
+    return pl.pallas_call(has_no_room, out_shape=x, grid=grid, in_specs=[spec], out_specs=spec)(x)
 
 
 def cells(verdict: Verdict) -> dict[str, tuple[str, str | None, tuple[str, ...]]]:
@@ -39,7 +39,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     compile_ = job.Jobs.compile
 
     def noted(self: Any, captured: Any, target: Any, *rest: Any, **named: Any) -> Any:
-        if captured.kernel.name == "double":  # another test may have left a queue behind
+        if captured.kernel.name == "has_no_room":  # another test may have left a queue behind
             asked.append(target.name)
         return compile_(self, captured, target, *rest, **named)
 
@@ -48,7 +48,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_verify_neither_compiles_nor_interprets_it(compiled: list[str]) -> None:
-    verdict = verify(double, LARGE, targets="v5e,v6e")
+    verdict = verify(has_no_room, LARGE, targets="v5e,v6e")
     (finding,) = verdict.findings
     assert (finding.kind, finding.targets, finding.engines) == (
         "VmemOverflow",
@@ -56,7 +56,7 @@ def test_verify_neither_compiles_nor_interprets_it(compiled: list[str]) -> None:
         ("static",),
     )
     assert compiled == []
-    why = "nothing was interpreted: kernel `double` has no room in the memory of v5e, v6e"
+    why = "nothing was interpreted: kernel `has_no_room` has no room in the memory of v5e, v6e"
     assert cells(verdict) == {
         "static": ("found", None, ()),
         "v5e": ("found", None, (NO_ROOM,)),
@@ -68,7 +68,7 @@ def test_verify_neither_compiles_nor_interprets_it(compiled: list[str]) -> None:
 
 def test_verify_goes_on_with_the_targets_that_it_fits(compiled: list[str]) -> None:
     small = jax.ShapeDtypeStruct((640, 4096), jnp.float32)
-    verdict = verify(double, small, 320, targets="v5e,v6e")
+    verdict = verify(has_no_room, small, 320, targets="v5e,v6e")
     assert [f.targets for f in verdict.findings] == [("v5e",)]
     assert set(compiled) == {"v6e"}
     assert {column: status for column, (status, *_) in cells(verdict).items()} == {
@@ -84,12 +84,12 @@ def test_check_stops_before_it_runs() -> None:
     ran = []
 
     def called(x: jax.Array) -> jax.Array:
-        y = double(x)
+        y = has_no_room(x)
         ran.append(y)
         return y
 
     x = jnp.zeros((2048, 4096))
-    with pytest.raises(KernelFault, match="VmemOverflow in kernel `double`") as caught:
+    with pytest.raises(KernelFault, match="VmemOverflow in kernel `has_no_room`") as caught:
         pallas_debug.check(called, "index")(x)
     assert caught.value.finding is not None
     assert caught.value.finding.targets == ("v4", "v5e", "v5p", "v6e", "tpu7x")
@@ -98,7 +98,7 @@ def test_check_stops_before_it_runs() -> None:
 
 def test_check_judges_the_chip_that_it_is_told() -> None:
     def halves(x: jax.Array) -> jax.Array:
-        return double(x, 320)
+        return has_no_room(x, 320)
 
     x = jnp.zeros((640, 4096))
     report, _ = pallas_debug.check(halves, "index")(x)  # fits v6e
