@@ -62,7 +62,8 @@ def test_the_smallest_example_is_shown(child: Child, options: list[str]) -> None
     assert text.count("- pallas-debug: example -") == 2
     assert "    start=50,\n" in text
     lines = [line for line in result.outlines if line.startswith("  called from test_it.py:")]
-    assert [line.partition("   ")[2] for line in lines][:2] == ["rows(start)", "rows(start)"]
+    called = [line.partition("   ")[2] for line in lines]  # workers report in any order
+    assert called.count("rows(start)") == 2
     result.stdout.fnmatch_lines(["3 findings in 3 tests: 3 OutOfBoundsRead"])
 
 
