@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from slow_kernels import SLOW, SlowKernel, slow
 from tiers import slow_but_first
@@ -92,6 +93,50 @@ def test_no_advice_on_the_twin_which_is_faster(
     assert theirs < ours
     if before.cycles.compiler.value is not None and after.cycles.compiler.value is not None:
         assert after.cycles.compiler.value < before.cycles.compiler.value
+
+
+@pytest.mark.parametrize(
+    "name", ["short_steps", pytest.param("small_attention", marks=pytest.mark.slow)]
+)
+def test_larger_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> None:
+    """The estimate for blocks that nobody compiled is near that of blocks of about their size."""
+    before, after = (stats_of(slow(name), twin, "v5e") for twin in (False, True))
+    (advice,) = before.advice
+    told = {e.name: e.figure.value for e in advice.evidence}
+    assert told["estimated cycles"] == pytest.approx(before.cycles.total.value, rel=0.15)
+    advised = told["estimated cycles with larger blocks"]
+    assert advised == pytest.approx(after.cycles.total.value, rel=0.5)
+
+
+def recurrence(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: Any, o_ref: Any, h_ref: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            h_ref[...] = jnp.zeros_like(h_ref)
+
+        h = h_ref[...]
+        for row in range(0, x_ref.shape[0], 8):
+            h = jnp.tanh(h * 0.9 + x_ref[row : row + 8, :])
+            o_ref[row : row + 8, :] = h
+        h_ref[...] = h
+
+    block = pl.BlockSpec((128, 128), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(x.shape[0] // 128,),
+        in_specs=[block],
+        out_specs=block,
+        scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
+    )(x)
+
+
+def test_rows_that_wait_for_each_other_would_not_overlap(tmp_path: Path) -> None:
+    x = jax.ShapeDtypeStruct((4096, 128), jnp.float32)
+    kernel = SlowKernel(
+        advice="small-blocks", summary="", function=recurrence, remedied=recurrence, args=(x,)
+    )
+    assert "overlap" not in advice_text(_compiled(tmp_path, kernel, False, "v5e").advice)
 
 
 @pytest.mark.parametrize(

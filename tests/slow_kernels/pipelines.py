@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas.ops.tpu import flash_attention
 
 from .slow import SlowKernel
 
@@ -41,6 +42,40 @@ def tiny_blocks(x: jax.Array, y: jax.Array) -> jax.Array:
 
 def tiny_blocks_remedied(x: jax.Array, y: jax.Array) -> jax.Array:
     return _tiled_matmul(x, y, 512, 512)
+
+
+def _row_softmax(x: jax.Array, rows: int) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        p = jnp.exp(x_ref[...] - jnp.max(x_ref[...], axis=1, keepdims=True))
+        out_ref[...] = p / jnp.sum(p, axis=1, keepdims=True)
+
+    block = pl.BlockSpec((rows, x.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(x.shape[0] // rows,), in_specs=[block], out_specs=block
+    )(x)
+
+
+def short_steps(x: jax.Array) -> jax.Array:
+    """Steps of 8 rows: each waits for its maximum, its exponentials and its sum."""
+    return _row_softmax(x, 8)
+
+
+def short_steps_remedied(x: jax.Array) -> jax.Array:
+    return _row_softmax(x, 128)
+
+
+def _attention(q: jax.Array, k: jax.Array, v: jax.Array, block: int) -> jax.Array:
+    sizes = flash_attention.BlockSizes(block_q=block, block_k_major=block, block_k=block, block_b=1)
+    return flash_attention.flash_attention(q, k, v, causal=True, block_sizes=sizes)
+
+
+def small_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """jax's flash attention with its default blocks; its index maps skip masked blocks."""
+    return _attention(q, k, v, 128)
+
+
+def small_attention_remedied(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    return _attention(q, k, v, 512)
 
 
 def _scale(x: jax.Array, mode: pl.Buffered | None) -> jax.Array:
@@ -165,6 +200,22 @@ KERNELS = (
         function=tiny_blocks,
         remedied=tiny_blocks_remedied,
         args=MATRICES,
+    ),
+    SlowKernel(
+        advice="small-blocks",
+        summary="Steps too short for their work to overlap.",
+        function=short_steps,
+        remedied=short_steps_remedied,
+        args=(jax.ShapeDtypeStruct((2048, 512), F32),),
+        says=("too short for its work to overlap, and VALU", "such as (128, 512) for x_ref"),
+    ),
+    SlowKernel(
+        advice="small-blocks",
+        summary="A flash attention with blocks of 128.",
+        function=small_attention,
+        remedied=small_attention_remedied,
+        args=(jax.ShapeDtypeStruct((1, 1, 1024, 128), BF16),) * 3,
+        says=("blocks of (1, 1, 128, 128) make 64 grid steps", "VALU, the busiest vector unit"),
     ),
     SlowKernel(
         advice="single-buffer",

@@ -173,6 +173,27 @@ class AdviceSubject:
             return None
         return sum(1 for n in counts[loop.start : loop.stop] if n), loop.stop - loop.start
 
+    def longest_chain(self, test: Callable[[str], bool]) -> int:
+        """Longest sequence of equal instructions of one line, each of which needs the one before.
+
+        Args:
+          test: opcodes that count.
+        """
+        longest = 0
+        counts: dict[str, dict[tuple[str, Place], int]] = {}
+        for placed in self.instructions:
+            seen: dict[tuple[str, Place], int] = {}
+            for operand in placed.instruction.operands:
+                for key, count in counts.get(operand, {}).items():
+                    seen[key] = max(seen.get(key, 0), count)
+            if placed.source is not None and test(placed.opcode):
+                key = placed.opcode, (placed.source.file, placed.source.line)
+                seen = seen | {key: seen.get(key, 0) + 1}
+                longest = max(longest, seen[key])
+            for result in placed.instruction.results:
+                counts[result] = seen
+        return longest
+
     def operand(self, value: str) -> Operand | None:
         """The kernel's operand that a parameter of the program stands for."""
         if self.program is None:

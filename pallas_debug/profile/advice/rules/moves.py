@@ -19,3 +19,11 @@ def is_transpose(opcode: str) -> bool:
 def is_vector_instruction(opcode: str) -> bool:
     """Whether an instruction works on vector registers."""
     return opcode.startswith("v") and not opcode.startswith(("vsync", "vset", "vmov.", "vtrace"))
+
+
+_UNORDERED = ("vadd", "vmax", "vmin", "vand", "vor", "vxor", "vsel", "vmatmul", "vmatres", "vpop")
+
+
+def is_one_after_another(opcode: str) -> bool:
+    """Whether a chain of such instructions is no sum, maximum or product that can be reordered."""
+    return is_vector_instruction(opcode) and not opcode.startswith((*_UNORDERED, *_MOVES))

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.subject import AdviceSubject
-from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
 
 LANES = 128
+
+FOLLOWED = 0.5
+"""Minimum share of the grid points at which an index that skips blocks is that of its axis."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +49,19 @@ def depends(operand: OperandBlocks, axis: int) -> bool | None:
     return False
 
 
-def simple_dimension(operand: OperandBlocks, axis: int) -> int | None:
-    """The dimension whose block index is the axis itself; None if there is none, or several."""
+def simple_dimension(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -> int | None:
+    """The dimension whose block index is the axis itself; None if there is none, or several.
+
+    Index maps that skip blocks count as well: the index is that of the axis at most grid points,
+    and another block's where the step does nothing.
+    """
     found = []
     for n, dimension in enumerate(operand.dimensions):
         if dimension.strides is None:
-            if axis in dimension.axes:
+            followed = _followed(dimension, grid)
+            if followed == axis:
+                found.append(n)
+            elif followed is None and axis in dimension.axes:
                 return None
         elif dimension.strides[axis]:
             others = [s for i, s in enumerate(dimension.strides) if i != axis and s]
@@ -59,6 +69,35 @@ def simple_dimension(operand: OperandBlocks, axis: int) -> int | None:
                 return None
             found.append(n)
     return found[0] if len(found) == 1 else None
+
+
+def grows(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -> bool | None:
+    """Whether an operand's blocks grow with those along an axis; None if that is unclear."""
+    if not depends(operand, axis):
+        return depends(operand, axis)
+    if simple_dimension(operand, axis, grid) is not None:
+        return True
+    skips = [d for d in operand.dimensions if d.strides is None and axis in d.axes]
+    others = [d for d in operand.dimensions if d.strides is not None and d.strides[axis]]
+    if others or any(_followed(d, grid) is None for d in skips):
+        return None
+    return False  # the axis decides which blocks are skipped, and nothing else
+
+
+def _followed(dimension: BlockIndex, grid: tuple[int, ...]) -> int | None:
+    """The axis that an index is equal to at most grid points, where it is not affine."""
+    if dimension.values is None or dimension.kind != "blocked":
+        return None
+    shape = [grid[axis] for axis in dimension.axes]
+    for place, axis in enumerate(dimension.axes):
+        inner = math.prod(shape[place + 1 :])
+        same = sum(
+            value == position // inner % shape[place]
+            for position, value in enumerate(dimension.values)
+        )
+        if same >= FOLLOWED * len(dimension.values):
+            return axis
+    return None
 
 
 def copies(operand: OperandBlocks, grid: tuple[int, ...]) -> int | None:
@@ -74,29 +113,39 @@ def copies(operand: OperandBlocks, grid: tuple[int, ...]) -> int | None:
     return math.prod(grid[: inner + 1])
 
 
+def _made(operand: OperandBlocks, blocks: BlockMap) -> float | None:
+    """Share of the copies that an operand really needs: an index map may skip blocks."""
+    count = copies(operand, blocks.grid)
+    if not count or operand.visits is None:
+        return None if count is None else 1.0
+    return min(operand.visits.copies / count, 1.0)
+
+
 def enlarged(
     subject: AdviceSubject, blocks: BlockMap, factors: Mapping[int, int], overhead: float
 ) -> PipelineCost | None:
     """Cost with larger blocks; None if the blocks do not simply follow the grid along those axes.
 
     Args:
-      overhead: bundles of a step that do no vector work, which larger blocks save.
+      overhead: cycles of a step that do not grow with its blocks.
     """
     step, rate = subject.step, subject.bytes_per_cycle
     if step is None or not rate or subject.vmem is None:
         return None
     grid = tuple(size // factors.get(axis, 1) for axis, size in enumerate(blocks.grid))
-    moved = fetched = windows = now = fetches = 0
+    moved = fetched = 0.0
+    windows = now = fetches = 0
     for operand in blocks.pipelined:
         scale = 1
         for axis, factor in factors.items():
-            if factor > 1 and depends(operand, axis) is not False:
-                if simple_dimension(operand, axis) is None:
-                    return None
-                scale *= factor
-        count = copies(operand, grid)
-        if count is None:
+            growth = grows(operand, axis, blocks.grid) if factor > 1 else False
+            if growth is None:
+                return None
+            scale *= factor if growth else 1
+        count, made = copies(operand, grid), _made(operand, blocks)
+        if count is None or made is None:
             return None
+        count = max(round(count * made), 1)
         moved += count * operand.block_bytes * scale
         if operand.kind == "input" and count > 1:
             fetched += count * operand.block_bytes * scale
@@ -112,7 +161,7 @@ def enlarged(
     ends = windows / 2 / rate + subject.latency
     return PipelineCost(
         factors=dict(factors),
-        moved=moved,
+        moved=round(moved),
         steps=steps,
         cycles=max(cycles, moved / rate) + ends,
         vmem=windows + rest,

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
-from pallas_debug.profile.advice.rules.moves import is_vector_instruction
+from pallas_debug.profile import units
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    Evidence,
+    counted,
+    derived,
+    percent,
+)
+from pallas_debug.profile.advice.rules.moves import is_one_after_another, is_vector_instruction
 from pallas_debug.profile.advice.rules.pipelines import (
     PipelineCost,
     copies,
     enlarged,
+    grows,
     simple_dimension,
     size_text,
 )
@@ -22,6 +33,18 @@ MIN_GAIN = 0.25
 
 MAX_ERROR = 0.15
 """Maximum error of the estimate from blocks alone, of which larger ones are then estimated."""
+
+FILLED = 0.75
+"""Share of its capacity that the busiest unit reaches in a long schedule."""
+
+MAX_USED = 0.45
+"""Maximum use of the busiest unit by steps whose work is said not to overlap."""
+
+MAX_SHORT = 2_000
+"""Maximum cycles of a step that is called short."""
+
+MAX_CHAIN = 12
+"""Maximum instructions of a line that need each other: a polynomial has as many, but no more."""
 
 MIN_STEPS = 16
 """Minimum grid steps of a kernel whose blocks are called small."""
@@ -42,7 +65,9 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     if subject.kernel.of_kind("scalar_prefetch") or len(blocks.pipelined) < len(blocks.operands):
         return ()  # the kernel does its own addressing, which larger blocks would change
-    overhead = _overhead(subject)
+    idle = _idle(subject)
+    latency = _latency(subject, idle)
+    overhead = idle + (latency.cycles if latency is not None else 0.0)
     now = enlarged(subject, blocks, {}, overhead)
     if now is None or not subject.cycles or now.cycles <= 0:
         return ()
@@ -58,16 +83,21 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     chosen = min((s for s in good if s.cycles <= 1.05 * best), key=lambda s: s.vmem)
     worst = max(blocks.pipelined, key=lambda o: (_fetches(o, blocks), o.block_bytes))
     count = _fetches(worst, blocks)
-    again = (
-        f"{worst.name} is fetched {count} times over, {size_text(now.moved)} are moved in all"
-        if count > 1
-        else f"{overhead:.0f} bundles of each step do no vector work"
-    )
+    again = f"{idle:.0f} bundles of each step do no vector work"
+    if latency is not None and latency.cycles > idle and subject.is_compute_bound:
+        again = (
+            f"a step is too short for its work to overlap, and {latency.unit}, the busiest vector "
+            f"unit, is used to {percent(latency.used, 1)}"
+        )
+    elif count > 1:
+        again = (
+            f"{worst.name} is fetched {count} times over, {size_text(now.moved)} are moved in all"
+        )
     return (
         Advice(
             kind=KIND.name,
             operand=worst.name,
-            message=f"blocks of {_sizes(worst, None)} make {now.steps:,} grid steps: {again}",
+            message=f"blocks of {_sizes(worst, blocks)} make {now.steps:,} grid steps: {again}",
             remedy=(
                 f"use larger blocks, such as {_proposal(blocks, chosen)}: {chosen.steps:,} steps "
                 f"that move {size_text(chosen.moved)}, in {size_text(chosen.vmem)} of "
@@ -77,7 +107,8 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
                 derived("bytes moved", now.moved, unit="bytes"),
                 derived(f"times {worst.name} is fetched", count),
                 derived("grid steps", now.steps),
-                counted("bundles of a step without vector work", round(overhead)),
+                counted("bundles of a step without vector work", round(idle)),
+                *_busiest(latency),
                 derived("bytes moved with larger blocks", chosen.moved, unit="bytes"),
                 derived(
                     "VMEM with larger blocks",
@@ -103,16 +134,79 @@ def _settings(blocks: BlockMap) -> Iterator[dict[int, int]]:
 
 
 def _is_allowed(blocks: BlockMap, axis: int, factor: int) -> bool:
-    """Whether blocks stay of a usual size along an axis; one that is 1 is a batch, not a block."""
-    for operand in blocks.pipelined:
-        n = simple_dimension(operand, axis)
+    """Whether blocks can grow along an axis, and stay of a usual size.
+
+    One that is 1 is a batch, not a block. Where no input grows, the kernel takes what it needs by
+    its own addressing, which larger blocks would change, or it makes several passes.
+    """
+    if factor == 1:
+        return True
+    growing = [o for o in blocks.pipelined if grows(o, axis, blocks.grid)]
+    for operand in growing:
+        n = simple_dimension(operand, axis, blocks.grid)
         size = operand.dimensions[n].size if n is not None else MIN_BLOCK
-        if factor > 1 and not MIN_BLOCK <= size <= MAX_BLOCK // factor:
+        if not MIN_BLOCK <= size <= MAX_BLOCK // factor:
             return False
-    return True
+    return any(operand.kind == "input" for operand in growing)
 
 
-def _overhead(subject: AdviceSubject) -> float:
+@dataclass(frozen=True, kw_only=True)
+class _Latency:
+    """What a step loses because it is too short.
+
+    Attributes:
+      cycles: of a step in which vector work waits for earlier vector work.
+      unit: the busiest one.
+      used: share of that unit's capacity in the bundles that run.
+    """
+
+    cycles: float
+    unit: str
+    used: float
+
+
+def _latency(subject: AdviceSubject, idle: float) -> _Latency | None:
+    """Compare a step with the cycles that its busiest unit needs; None if it has loops.
+
+    The instructions of a larger block are scheduled side by side, so that they wait for each other
+    no longer than those of a small one. That is not so for the iterations of a loop.
+    """
+    table, step, points = subject.schedule.table, subject.step, subject.blocks
+    if table is None or step is None or points is None or not subject.executions:
+        return None
+    vector = [p for p in subject.instructions if is_vector_instruction(p.opcode)]
+    loop = subject.loop_of(vector)
+    if loop is None or loop.depth or (subject.program is not None and subject.program.loops):
+        return None
+    busiest = max(
+        (
+            (sum(map(operator.mul, subject.executions, table.column(name) or ())) / capacity, name)
+            for name, capacity in zip(table.names, table.capacity, strict=True)
+            if name in units.VECTOR and capacity
+        ),
+        default=None,
+    )
+    if busiest is None:
+        return None
+    needed, used = busiest[0] / points.points, busiest[0] / subject.executed
+    if used > MAX_USED or step.compute > MAX_SHORT:
+        return None
+    if subject.longest_chain(is_one_after_another) > MAX_CHAIN:
+        return None  # a recurrence: each row of a larger block waits for the row before
+    stalled = max(step.compute - idle - needed / FILLED, 0.0)
+    return _Latency(cycles=stalled, unit=busiest[1], used=used)
+
+
+def _busiest(latency: _Latency | None) -> tuple[Evidence, ...]:
+    if latency is None:
+        return ()
+    return (
+        derived(f"use of {latency.unit}, the busiest unit", round(latency.used, 3)),
+        derived("cycles of a step in which vector work waits", round(latency.cycles)),
+    )
+
+
+def _idle(subject: AdviceSubject) -> float:
     """Bundles of a step, on average, that contain no vector instruction."""
     busy = {p.bundle for p in subject.instructions if is_vector_instruction(p.opcode)}
     points = subject.blocks.points if subject.blocks is not None else 0
@@ -128,12 +222,12 @@ def _fetches(operand: OperandBlocks, blocks: BlockMap) -> int:
     return round(count / total) if total and count else 1
 
 
-def _sizes(operand: OperandBlocks, cost: PipelineCost | None) -> str:
+def _sizes(operand: OperandBlocks, blocks: BlockMap, cost: PipelineCost | None = None) -> str:
     sizes = []
     for n, dimension in enumerate(operand.dimensions):
         size = dimension.size
         for axis, factor in (cost.factors if cost is not None else {}).items():
-            if simple_dimension(operand, axis) == n:
+            if simple_dimension(operand, axis, blocks.grid) == n:
                 size *= factor
         if dimension.kind != "squeezed":
             sizes.append(str(size))
@@ -142,9 +236,9 @@ def _sizes(operand: OperandBlocks, cost: PipelineCost | None) -> str:
 
 def _proposal(blocks: BlockMap, cost: PipelineCost) -> str:
     changed = [
-        f"{_sizes(operand, cost)} for {operand.name}"
+        f"{_sizes(operand, blocks, cost)} for {operand.name}"
         for operand in blocks.pipelined
-        if _sizes(operand, cost) != _sizes(operand, None)
+        if _sizes(operand, blocks, cost) != _sizes(operand, blocks)
     ]
     return ", ".join(changed)
 
@@ -154,7 +248,7 @@ KIND = AdviceKind(
     title="Blocks that are too small",
     condition=(
         f"Larger blocks that fit in VMEM would save at least {MIN_GAIN:.0%} of the estimated "
-        "cycles, by fewer bytes to move or by fewer grid steps."
+        "cycles, by fewer bytes to move, by fewer grid steps, or by more work that overlaps."
     ),
     remedy="Use larger blocks.",
     rule=advise_small_blocks,
