@@ -62,12 +62,18 @@ class Seen:
 
     def without_races(self, scratch: Collection[tuple[str, str | None]]) -> Seen:
         """Leave out races of outputs that serve as scratch: no step reads what another wrote."""
-        kept = tuple(
-            finding
-            for finding in self.findings
-            if finding.kind is not Fault.DATA_RACE
-            or (finding.kernel, finding.operand) not in scratch
+        return self._without(
+            lambda f: f.kind is Fault.DATA_RACE and (f.kernel, f.operand) in scratch
         )
+
+    def without_unwritten(self, unused: Collection[tuple[str, str | None]]) -> Seen:
+        """Leave out outputs that are not written, where nothing uses them."""
+        return self._without(
+            lambda f: f.kind is Fault.OUTPUT_NOT_WRITTEN and (f.kernel, f.operand) in unused
+        )
+
+    def _without(self, test: Callable[[Finding], bool]) -> Seen:
+        kept = tuple(finding for finding in self.findings if not test(finding))
         if kept == self.findings:
             return self
         still = {finding.kernel for finding in kept}

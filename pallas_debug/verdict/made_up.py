@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from pallas_debug import guards
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.walk import dependence
-from pallas_debug.bridge.walk.dependence import Dependence
+from pallas_debug.bridge.walk.dataflow import dependence
+from pallas_debug.bridge.walk.dataflow.dependence import Dependence
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings.faults import Severity
 from pallas_debug.model import Finding, Target

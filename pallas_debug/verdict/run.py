@@ -23,7 +23,7 @@ from pallas_debug.inputs.made_up import filled
 from pallas_debug.model import Finding, Target
 from pallas_debug.render import REAL_INPUTS
 from pallas_debug.session import Options, Session, resolve_targets
-from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table
+from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table, unused
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.result import BY_NAME, ENGINES, Engine, Verdict
@@ -208,6 +208,7 @@ def verify(
             f"values were made up for {' and '.join(values.integers)}: what depends on them is "
             f"judged for these alone. Give real ones: {REAL_INPUTS}"
         )
+    seen = unused.without_unused(seen, call, found.captures, session.targets[0], judging.problems)
     judging.mark = lambda findings: made_up.marked(
         findings, call, values.named, found.captures, session.targets[0], judging.problems
     )

@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge.lowering import trace
-from pallas_debug.bridge.walk import dependence
+from pallas_debug.bridge.walk.dataflow import dependence
 from pallas_debug.compiler.targets import resolve_all
 from pallas_debug.session import Options, Session
 

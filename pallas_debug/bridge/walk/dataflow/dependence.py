@@ -11,20 +11,17 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
-import jax
 from jax._src import core as jax_core
 from jax._src.lax.control_flow import conditionals, loops
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.state import primitives as state_primitives
 
-from pallas_debug.bridge import chip
-from pallas_debug.bridge.capture import capture
-from pallas_debug.bridge.jaxprs import arrays, lines, rewrite
+from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.walk import refs
+from pallas_debug.bridge.walk.dataflow import programs
 from pallas_debug.model import Target
 
 Names = frozenset[str]
@@ -101,23 +98,8 @@ def dependences(
     Args:
       named: names of arguments, by their number among the leaves of `(args, kwargs)`.
     """
-    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
-    traced = [
-        i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
-    ]
-
-    def call(*given: Any) -> Any:
-        filled = list(leaves)
-        for i, array in zip(traced, given, strict=True):
-            filled[i] = array
-        a, k = jax.tree.unflatten(tree, filled)
-        return function(*a, **k)
-
-    shapes = [
-        jax.ShapeDtypeStruct(leaves[i].shape, arrays.canonical(leaves[i].dtype)) for i in traced
-    ]
-    with chip.answering(target), hook.without_caches():
-        jaxpr, _ = rewrite.opened(jax.make_jaxpr(call)(*shapes))
+    traced = programs.traced_leaves(args, kwargs)
+    jaxpr = programs.opened(function, args, kwargs, target)
     program = _Program()
     given = [frozenset({named[i]}) if i in named else _NONE for i in traced]
     program.run(jaxpr, given, _Place())
@@ -233,14 +215,10 @@ class _Program(_Walk):
     def other(self, eqn: Any, inputs: list[_Value], place: _Place) -> Sequence[_Value]:
         names = _names(inputs) | place.names
         if eqn.primitive in hook.PRIMITIVES.values():
-            context = SimpleNamespace(
-                module_context=SimpleNamespace(axis_context=None),
-                avals_in=[atom.aval for atom in eqn.invars],
-            )  # as in the hook, so that the same kernel has the same digest
-            digest = capture.capture(eqn.primitive.name, context, eqn.params).kernel.digest
+            digest = programs.digest(eqn)
             _kernel(self.kernels.setdefault(digest, Dependence()), eqn, inputs, place)
         else:
-            for inner in _jaxprs(eqn):
+            for inner in programs.jaxprs(eqn):
                 count = len(rewrite.opened(inner)[0].invars)
                 same = inputs if count == len(inputs) else [names] * count
                 self.run(inner, same, place)
@@ -252,7 +230,7 @@ def _kernel(found: Dependence, eqn: Any, inputs: Sequence[_Value], place: _Place
     mapping = eqn.params.get("grid_mapping")
     names = [_names([value]) for value in inputs]
     if mapping is None:  # over a mesh
-        jaxprs = list(_jaxprs(eqn))
+        jaxprs = list(programs.jaxprs(eqn))
         everything = place.names.union(*names)
         memories = [[_Memory(everything) for _ in rewrite.opened(j)[0].invars] for j in jaxprs]
         for jaxpr, contents in zip(jaxprs, memories, strict=True):
@@ -315,7 +293,7 @@ class _KernelWalk(_Walk):
             inner = eqn.params["jaxpr"]
             scoped = [_Memory() for _ in inner.invars]
             return self.run(inner, [*inputs, *scoped], place)
-        for inner in _jaxprs(eqn):
+        for inner in programs.jaxprs(eqn):
             count = len(rewrite.opened(inner)[0].invars)
             everything = [_Memory(names) if memories else names for _ in range(count)]
             self.run(inner, inputs if count == len(inputs) else everything, place)
@@ -341,12 +319,3 @@ def _either(values: Sequence[_Value], names: Names) -> _Value:
         if isinstance(value, _Memory):
             return value
     return _names(values) | names
-
-
-def _jaxprs(eqn: Any) -> list[Any]:
-    found = []
-    for value in eqn.params.values():
-        for inner in value if isinstance(value, (tuple, list)) else (value,):
-            if rewrite.is_jaxpr(inner):
-                found.append(inner)
-    return found

@@ -1,0 +1,61 @@
+"""The jaxpr of a whole program, and the kernels that it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+
+from pallas_debug.bridge import chip
+from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.jaxprs import arrays, rewrite
+from pallas_debug.bridge.lowering import hook
+from pallas_debug.model import Target
+
+
+def traced_leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
+    """Numbers of those leaves of `(args, kwargs)` that are arrays: the inputs of the jaxpr."""
+    leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
+    return [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+
+
+def opened(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
+) -> Any:
+    """Trace a function as for a target, and return its jaxpr."""
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    traced = traced_leaves(args, kwargs)
+
+    def call(*given: Any) -> Any:
+        filled = list(leaves)
+        for i, array in zip(traced, given, strict=True):
+            filled[i] = array
+        a, k = jax.tree.unflatten(tree, filled)
+        return function(*a, **k)
+
+    shapes = [
+        jax.ShapeDtypeStruct(leaves[i].shape, arrays.canonical(leaves[i].dtype)) for i in traced
+    ]
+    with chip.answering(target), hook.without_caches():
+        return rewrite.opened(jax.make_jaxpr(call)(*shapes))[0]
+
+
+def digest(eqn: Any) -> str:
+    """Digest of the kernel that an equation calls, as the hook computes it."""
+    context = SimpleNamespace(
+        module_context=SimpleNamespace(axis_context=None),
+        avals_in=[atom.aval for atom in eqn.invars],
+    )
+    return capture.capture(eqn.primitive.name, context, eqn.params).kernel.digest
+
+
+def jaxprs(eqn: Any) -> list[Any]:
+    """Jaxprs among the parameters of an equation."""
+    found = []
+    for value in eqn.params.values():
+        for inner in value if isinstance(value, (tuple, list)) else (value,):
+            if rewrite.is_jaxpr(inner):
+                found.append(inner)
+    return found
