@@ -21,7 +21,8 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def result(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run a function and wait for its result."""
+    """Run a function and wait for its result; it may donate its arguments."""
+    args, kwargs = trace.copied(args, kwargs)
     return trace.block_until_ready(function(*args, **kwargs))
 
 

@@ -131,7 +131,7 @@ def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float)
 
 def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine) -> Seen:
     """Run the function in a session with these options; outcomes are those of `engine`."""
-    args, kwargs = call.values
+    args, kwargs = trace.copied(*call.values)  # the next run needs them, too
     start = time.perf_counter()
     result, stopped, returned = None, None, False
     with (

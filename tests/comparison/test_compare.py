@@ -168,7 +168,9 @@ def test_the_same_rows_of_each_block_and_blocks_along_a_dimension() -> None:
         "rows 7 and 15; in each of 4 blocks, within each: row 7; each is zero"
     )
     assert finding.values["element"] == "[7, 0]"
-    assert finding.cause == "nothing wrote them, or what was written was zero"
+    assert finding.cause == "what was stored there was zero"
+    assert finding.advice is not None
+    assert finding.advice.startswith("look at the operands of that line: a mask, a branch")
 
     def last_column(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * 2 + jnp.where(pl.program_id(1) == 1, 1.0, 0.0)

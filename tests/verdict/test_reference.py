@@ -157,3 +157,25 @@ def test_two_versions_of_a_kernel_are_compared_step_by_step() -> None:
         "`<lambda>`"
     ) in finding.message
     assert (finding.index, finding.operand) == ("o_ref[0, 0]", "o_ref")
+
+
+def test_a_function_that_donates_its_arguments_is_judged_by_every_engine() -> None:
+    def double(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2
+
+    def doubled(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(double, out_shape=x, input_output_aliases={0: 0})(x)
+
+    x = jnp.ones((8, 128))
+    verdict = verify(
+        jax.jit(doubled, donate_argnums=0), x, targets="v5e", reference=lambda x: x * 2
+    )
+    assert not x.is_deleted()
+    assert verdict.problems == ()
+    assert {o.column: o.status for o in verdict.outcomes if o.kernel} == {
+        "static": "ok",
+        "v5e": "ok",
+        "checks": "ok",
+        "machine": "ok",
+        "values": "ok",
+    }

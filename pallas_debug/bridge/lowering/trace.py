@@ -87,7 +87,22 @@ def _without_keys(result: Any) -> Any:
 
 def is_traced(args: Any) -> bool:
     """Whether any argument is a tracer, that is, the call is within jit, vmap, grad or the like."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+    return any(_is_tracer(leaf) for leaf in jax.tree.leaves(args))
+
+
+def copied(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with copies of their arrays, for a function that may donate its buffers."""
+
+    def copy(leaf: Any) -> Any:
+        return leaf.copy() if isinstance(leaf, jax.Array) and not _is_tracer(leaf) else leaf
+
+    return jax.tree.map(copy, (tuple(args), dict(kwargs)))  # type: ignore[no-any-return]
+
+
+def _is_tracer(leaf: Any) -> bool:
+    return isinstance(leaf, jax.core.Tracer)
 
 
 def block_until_ready(result: _R) -> _R:

@@ -377,6 +377,11 @@ _NEVER = (
     "look at whether every block is visited and stored at its last step: is a store under a "
     "pl.when that is false?",
 )
+_STORED_ZERO = (
+    "what was stored there was zero",
+    "look at the operands of that line: a mask, a branch, an accumulator that was reset, or a "
+    "block that the kernel leaves out",
+)
 _CAUSES: dict[RelationKind, tuple[str, str]] = {
     "nan": (
         "the kernel produces NaN, or leaves memory that holds it, where the reference does not",
@@ -437,6 +442,9 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
         return diverging.cause(found.diverged)
     for relation in found.relations:
         if relation.kind in _CAUSES and relation.share == 1:
+            is_stored = found.history is not None and found.history.store is not None
+            if relation.kind == "zero" and is_stored:
+                return _STORED_ZERO
             return _CAUSES[relation.kind]
     ends = [one for one in found.region.dims if not one.is_all]
     is_end = len(ends) == 1 and ends[0].step == 1 and ends[0].last == ends[0].size - 1
