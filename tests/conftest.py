@@ -64,6 +64,27 @@ def nobody_has_asked() -> Iterator[None]:
         chip.forget()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_session_stays_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the last test of a file that leaves a session open, for it compiles all later kernels."""
+    yield
+    assert watching() == (), f"{request.node.nodeid} leaves a session open"
+
+
+@pytest.fixture(autouse=True)
+def no_test_opens_a_session_for_the_next() -> Iterator[None]:
+    before = watching()  # by a fixture of the file
+    yield
+    assert watching() == before, "the test leaves a session open"
+
+
+def watching() -> tuple[object, ...]:
+    """Watchers of the kernels that jax lowers in this process."""
+    hook = sys.modules.get("pallas_debug.bridge.lowering.hook")
+    watchers: tuple[object, ...] = hook._watchers if hook is not None else ()
+    return watchers
+
+
 @pytest.fixture(scope="module")
 def quick_to_compile() -> Iterator[None]:
     """Compile for the CPU without optimisation: on small arrays that takes longer than the run."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import os
 import pickle
 import tempfile
@@ -25,7 +24,6 @@ if TYPE_CHECKING:  # most folders of tests need no jax
 
     from pallas_debug.analysis import Analysis
     from pallas_debug.model import Failure, Finding
-    from pallas_debug.session import Session
 
 T = TypeVar("T")
 
@@ -62,9 +60,8 @@ class Compiled:
 class Evidence:
     """Rows by kernel, twin and engine, kept in `folder`."""
 
-    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._stack = stack
         self._rows: dict[str, Any] = {}
 
     def native(self, kernel: BrokenKernel, engine: JaxEngine, *, repaired: bool = False) -> Ran:
@@ -107,18 +104,8 @@ class Evidence:
             kernel,
             repaired,
             "",
-            lambda: compile_(self._session, kernel, repaired),
+            lambda: compile_(kernel, repaired),
         )
-
-    @functools.cached_property
-    def _session(self) -> Session:
-        """One session for all kernels, so that the compiler starts once, and after an abort."""
-        from pallas_debug.session import Options, Session
-
-        options = Options(dumps=None, targets=TARGETS, interpret="off", jobs=1)
-        session = Session(options)
-        self._stack.enter_context(session)
-        return session
 
     def _row(
         self, table: str, kernel: BrokenKernel, repaired: bool, engine: str, make: Callable[[], T]
@@ -135,16 +122,13 @@ class Evidence:
 
 
 @pytest.fixture(scope="session")
-def evidence(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Evidence]:
+def evidence(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Evidence:
     """The evidence table of this test run."""
     folder = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):
         folder = folder.parent
     (folder / "evidence").mkdir(exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        yield Evidence(folder / "evidence", stack)
+    return Evidence(folder / "evidence")
 
 
 def run(kernel: BrokenKernel, repaired: bool, engine: JaxEngine) -> Ran:
@@ -219,22 +203,25 @@ def analyze(kernel: BrokenKernel, repaired: bool) -> tuple[Analysis, ...]:
     return tuple(found)
 
 
-def compile_(session: Session, kernel: BrokenKernel, repaired: bool) -> Compiled:
+def compile_(kernel: BrokenKernel, repaired: bool) -> Compiled:
     import jax
 
     from pallas_debug.bridge.lowering import trace
+    from pallas_debug.session import Options, Session
 
-    targets = [target for target in session.targets if target.name in kernel.targets]
+    targets = tuple(name for name in TARGETS if name in kernel.targets)
     function = kernel.repaired if repaired else kernel.function
-    with jax.enable_x64(kernel.x64), session.collecting() as captures:
-        try:
-            trace.lower_for_kernels(function, kernel.args, {}, targets[0])
-        except (TypeError, ValueError) as error:
-            return Compiled(error=str(error))
-    (captured,) = captures
-    session.request(captures, targets)
-    session.wait()
+    # A session for each kernel: all of them share the compiler of this process, and one that stayed
+    # open would capture and compile the kernels of every later test.
+    with Session(Options(dumps=None, targets=targets, interpret="off", jobs=1)) as session:
+        with jax.enable_x64(kernel.x64), session.collecting() as captures:
+            try:
+                trace.lower_for_kernels(function, kernel.args, {}, session.targets[0])
+            except (TypeError, ValueError) as error:
+                return Compiled(error=str(error))
+        session.request(captures, session.targets)
     assert session.problems == []
+    (captured,) = captures
     (dump,) = (d for d in session.dumps if d.kernel.digest == captured.kernel.digest)
     return Compiled(failures={c.target: c.failure for c in dump.compilations})
 
