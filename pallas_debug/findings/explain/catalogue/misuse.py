@@ -38,6 +38,16 @@ ENTRIES = (
         ambiguous=True,
     ),
     entry(
+        "array-assignment",
+        "JAX arrays are immutable and do not support in-place item assignment",
+        title="a value is assigned to as if it were a reference",
+        cause="what a load returns, such as x_ref[...], is an array, and so is what a loop "
+        "carries; only references can be stored to",
+        advice="store to the reference itself, x_ref[index] = value; to keep a value between the "
+        "iterations of a loop, return it, or hold it in scratch memory",
+        ambiguous=True,
+    ),
+    entry(
         "store-dtype",
         "Invalid dtype for `swap`",
         "Invalid dtype for `addupdate`",
