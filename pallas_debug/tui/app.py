@@ -11,7 +11,6 @@ from textual import work
 from textual.dom import DOMNode
 
 from pallas_debug.render import plural
-from pallas_debug.tui.commands.links import LinkActions
 from pallas_debug.tui.commands.moving import MovingActions
 from pallas_debug.tui.commands.output import OutputActions
 from pallas_debug.tui.commands.viewing import ViewingActions
@@ -49,7 +48,7 @@ def preload() -> None:
     import numpy  # noqa: F401
 
 
-class BrowseApp(MovingActions, ViewingActions, LinkActions, OutputActions):
+class BrowseApp(MovingActions, ViewingActions, OutputActions):
     """`pallas-debug browse`: kernels, their passes, and the text of each.
 
     Args:

@@ -43,7 +43,8 @@ from pallas_debug.tui.widgets.find import FindView
 from pallas_debug.tui.widgets.lineview import LineView
 
 if TYPE_CHECKING:
-    from pallas_debug.stepping.computed import ComputedValues  # imports numpy, which takes long
+    # Imports numpy, which takes long.
+    from pallas_debug.stepping.computed import ComputedValues, Line
 
 THREE_PANES, TWO_PANES = 120, 72
 """Minimum number of columns for three panes side by side, and for two."""
@@ -244,6 +245,13 @@ class Workspace(Shell):
     def _go_to_failing_line(self, event: FailurePane.LineFound) -> None:
         if self.is_composed and event.place == self.place and not self.diffing:
             self.text.go_to(event.line)
+
+    def lines_from(self, line: Line, place: TextPlace) -> Sequence[int]:
+        """Return the lines of the text shown, from 0, that come from a Python line."""
+        if place.step.stage == "source":
+            is_file = self.browser.source_file(place.entry) == line[0]
+            return [line[1] - 1] if is_file and line[1] <= self.text.count else []
+        return self.text.module.from_source.get(line, []) if self.text.module.lines else []
 
     def show_step(self) -> None:
         """Show the text of the current step, or its diff."""

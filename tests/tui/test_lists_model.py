@@ -16,12 +16,12 @@ from pallas_debug.ir.text import open_regular
 from pallas_debug.model import Failure, Finding, PrintRecord, RunRecord, SourceLine, Witness
 from pallas_debug.store import Store
 from pallas_debug.tui.model import browser as browser_module
-from pallas_debug.tui.model import failure
 from pallas_debug.tui.model import search as everywhere
 from pallas_debug.tui.model.browser import Browser, Entry, TextPlace, kernel_name
 from pallas_debug.tui.model.kernels import KernelFilter, KernelList, KernelRow
 from pallas_debug.tui.model.runs import Runs
 from pallas_debug.tui.model.search import DumpSearch, query_of, step_of
+from pallas_debug.tui.panes import failure
 from pallas_debug.tui.panes.steps import OperationChange, count_operations, operation_change
 
 LISTED = Path(__file__).parent / "data" / "dumps"
@@ -305,16 +305,16 @@ def test_operations_are_counted_line_by_line(tmp_path: Path) -> None:
 
 def test_a_report_has_the_line_with_its_text() -> None:
     browser, entries = listed()
-    found = failure.report(browser, entries["unaligned"], None)
+    found = failure.report_of(browser, entries["unaligned"], None)
     assert found is not None
     assert found.headline == "compile failed in infer-vector-layout: JaxRuntimeError"
     assert found.place == "…/listed.py:15   o_ref[...] = x_ref[:, pl.ds(start, 128)]"
     assert "cannot statically prove" in found.message[0]
     assert found.lines[:2] == [found.headline, found.place]
-    lowering = failure.report(browser, entries["running"], None)
+    lowering = failure.report_of(browser, entries["running"], None)
     assert lowering is not None
     assert lowering.headline == "lowering failed: NotImplementedError"
-    assert failure.report(browser, entries["double"], None) is None
+    assert failure.report_of(browser, entries["double"], None) is None
 
 
 def test_a_report_of_what_cannot_be_read(copy: Path) -> None:
@@ -323,11 +323,11 @@ def test_a_report_of_what_cannot_be_read(copy: Path) -> None:
     shutil.rmtree(copy / "running-cc4e5499" / "v5e")
     browser = Browser(copy)
     double, running, _ = browser.entries
-    found = failure.report(browser, double, None)
+    found = failure.report_of(browser, double, None)
     assert found is not None
     assert found.headline == "v5e cannot be read"
     assert "was not written by pallas-debug" in found.message[0]
-    found = failure.report(browser, running, None)
+    found = failure.report_of(browser, running, None)
     assert found is not None
     assert found.headline == "the kernel cannot be read"
     assert "holds no kernel.json" in found.message[0]
@@ -335,7 +335,7 @@ def test_a_report_of_what_cannot_be_read(copy: Path) -> None:
 
 def test_what_is_known_of_a_failure() -> None:
     browser, entries = listed()
-    found = failure.report(browser, entries["unaligned"], None)
+    found = failure.report_of(browser, entries["unaligned"], None)
     assert found is not None
     first, *others = found.explanation
     assert first.startswith("unproven-alignment")
@@ -367,7 +367,7 @@ def test_the_line_at_which_a_kernel_failed(
 ) -> None:
     source = SourceLine(file="k.py", line=line) if line else None
     failed = Failure(stage="compile", type="E", message=message, source=source)
-    assert failure.line_of(TEXT, failed) == found
+    assert failure.failing_line(TEXT, failed) == found
 
 
 # Runs.

@@ -1,16 +1,26 @@
-"""Actions that move between panes, kernels, passes and targets, or go to a place by name."""
+"""Actions that move between panes, kernels, passes and targets, or go to a place by name.
+
+From one text of a kernel to another, the cursor stays on its Python line.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from textual import on
 
 from pallas_debug.render import plural
 from pallas_debug.tui.keys import action
-from pallas_debug.tui.model.browser import Entry, KernelStep
+from pallas_debug.tui.model.browser import Entry, KernelStep, TextPlace
 from pallas_debug.tui.model.runs import RunEvent
 from pallas_debug.tui.model.state import matching
+from pallas_debug.tui.panes.text import TextPane
 from pallas_debug.tui.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pallas_debug.stepping.computed import Line
 
 _SOURCE = re.compile(r"(?P<file>.*[^:\s]):(?P<line>\d+)")
 _PASS = re.compile(r"p(?P<number>\d+)")
@@ -18,6 +28,11 @@ _PASS = re.compile(r"p(?P<number>\d+)")
 
 class MovingActions(Workspace):
     """Going to another place."""
+
+    _origin: tuple[Line, float] | None = None
+    """Python line under the cursor, and where among the lines that come from it."""
+    _seeks_origin = False
+    """Whether the cursor has yet to go to the lines of a new text that come from there."""
 
     @action("pane.previous", "shift+tab", "previous pane", priority=True, arguments="-1")
     @action("pane.next", "tab", "next pane", priority=True, arguments="1")
@@ -204,6 +219,49 @@ class MovingActions(Workspace):
         self.sourcing = True
         self.focus_on(self.source)
         self.source.cursor = event.source.line - 1
+
+    # From text to text on one Python line.
+
+    def show_step(self) -> None:
+        is_new = self._shown_place != self.place
+        if is_new:
+            self._remember_origin(self.place)
+        super().show_step()
+        self._seeks_origin = is_new and not self.diffing
+        self._seek_origin(self.place)
+
+    def _remember_origin(self, place: TextPlace | None) -> None:
+        """Remember the Python line of the text that is left for one of the same kernel."""
+        shown = self._shown_place
+        if shown is None or place is None or shown.entry != place.entry:
+            self._origin = None
+            return
+        found = [(s.file, s.line) for s in self.text.origin]
+        if shown.step.stage == "source":
+            found = [(self.browser.source_file(shown.entry) or "", self.text.cursor + 1)]
+        for line in found:
+            lines = self.lines_from(line, shown)
+            if self.text.cursor in lines:
+                self._origin = line, lines.index(self.text.cursor) / len(lines)
+                return
+        if self.text.cursor:  # the user went to a line that comes from no Python line
+            self._origin = None
+
+    def _seek_origin(self, place: TextPlace | None) -> None:
+        """Go to a line of a new text that comes from the same Python line, once that is known."""
+        if not self._seeks_origin or self._origin is None or place is None:
+            return
+        if not self.text.linked or self.text.cursor:
+            return
+        self._seeks_origin = False
+        line, share = self._origin
+        if lines := self.lines_from(line, place):
+            self.text.go_to(lines[int(share * len(lines))])
+
+    @on(TextPane.TextChanged)
+    def _seek_origin_later(self) -> None:
+        if self.is_composed:
+            self._seek_origin(self.place)
 
 
 def _is_path(name: str, typed: str) -> bool:

@@ -1,7 +1,7 @@
 """What a dump directory holds, as rows and texts for the panes. Imports no Textual.
 
-`browser` reads kernels, passes and texts; `kernels`, `runs`, `search`, `failure` and `watch` turn
-them into lists for one pane each; `state` is what one session remembers for the next.
+`browser` reads kernels, passes and texts; `kernels`, `runs`, `search` and `watch` turn them into
+lists for one pane each; `state` is what one session remembers for the next.
 """
 
 from __future__ import annotations

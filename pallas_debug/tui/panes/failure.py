@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import work
@@ -13,10 +15,9 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from pallas_debug.errors import PallasDebugError
+from pallas_debug.ir.operations import Module
 from pallas_debug.model import Failure
-from pallas_debug.tui.model import failure as failures
 from pallas_debug.tui.model.browser import Browser, Entry, TextPlace
-from pallas_debug.tui.model.failure import FailureReport
 from pallas_debug.tui.model.kernels import FAILED
 from pallas_debug.tui.widgets.cells import Cells
 from pallas_debug.tui.widgets.lineview import LineView
@@ -26,6 +27,34 @@ MARGIN = 2
 
 AT_ONCE = 500_000
 """Maximum size in bytes of a text whose failing line is found before it is drawn."""
+
+
+_NAMED = re.compile(
+    r"\"([a-z_]\w*(?:\.\w+)+)\"\(|'([a-z_]\w*(?:\.\w+)+)' op\b|= ([a-z]\w*(?:\.\w+)+)[ (]"
+)
+"""Operations in compiler messages: as they are printed, or as named by the verifier."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureReport:
+    """A failure as the banner above the text shows it.
+
+    Attributes:
+      headline: one line that says what failed.
+      place: the Python line and its text; empty if unknown.
+      message: lines of the compiler's message.
+      explanation: lines on what it means and what to do.
+    """
+
+    headline: str
+    place: str = ""
+    message: tuple[str, ...] = ()
+    explanation: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines, the most important ones first."""
+        return [*filter(None, [self.headline, self.place]), *self.explanation, *self.message]
 
 
 class FailurePane(LineView):
@@ -62,7 +91,7 @@ class FailurePane(LineView):
 
     def show(self, browser: Browser, entry: Entry | None, target: str | None) -> None:
         """Show why a kernel failed for a target; hide the banner if it did not."""
-        report = failures.report(browser, entry, target) if entry is not None else None
+        report = report_of(browser, entry, target) if entry is not None else None
         if report == self.report:
             return
         self.report = report
@@ -85,7 +114,7 @@ class FailurePane(LineView):
             self._find_line_in_background(browser, place, failure)
 
     def _find_line(self, browser: Browser, place: TextPlace, failure: Failure) -> None:
-        line = failures.line_of(browser.lines(place), failure)
+        line = failing_line(browser.lines(place), failure)
         if line is not None:
             self.post_message(self.LineFound(place, line))
 
@@ -146,3 +175,58 @@ def _wrapped_rows(report: FailureReport, width: int) -> Iterator[tuple[str, str]
             break_on_hyphens=False,
         )
         yield from ((kind, row) for row in rows or [""])
+
+
+def report_of(browser: Browser, entry: Entry, target: str | None) -> FailureReport | None:
+    """Return the report on a kernel that failed for a target; None for one that did not."""
+    compilation = browser.compilation(entry, target)
+    failure = browser.failure(entry, target)
+    if compilation is not None and compilation.compilation is None:
+        return FailureReport(
+            headline=f"{compilation.target} cannot be read", message=(compilation.problem or "",)
+        )
+    if failure is None:
+        problem = browser.stored(entry).problem
+        return (
+            FailureReport(headline="the kernel cannot be read", message=(problem,))
+            if problem
+            else None
+        )
+    made = compilation.compilation if compilation else None
+    failed = next((p.name for p in made.passes if p.failed), failure.last_pass) if made else None
+    where = f" in {failed}" if failed and failure.stage == "compile" else ""
+    after = f" after {failed}" if failed and not where else ""
+    lines = failure.message.strip().split("\n")
+    return FailureReport(
+        headline=f"{failure.stage} failed{where}{after}: {failure.type}",
+        place=_place(browser, entry, failure),
+        message=tuple(lines),
+        explanation=tuple(failure.explanation.brief()) if failure.explanation else (),
+    )
+
+
+def _place(browser: Browser, entry: Entry, failure: Failure) -> str:
+    source = failure.source
+    if source is None:
+        return ""
+    text = source.text
+    if not text and source.file == browser.source_file(entry):
+        lines = browser.source_lines(entry)
+        text = lines[source.line - 1] if 0 < source.line <= len(lines) else None
+    return f"{source}   {text.strip()}" if text else str(source)
+
+
+def failing_line(lines: Sequence[str], failure: Failure) -> int | None:
+    """Return the line of a text, from 0, at which a kernel failed, if it can be told.
+
+    It comes from the Python line of the failure, if there is one; of several such lines, the first
+    whose operation the message names.
+    """
+    module = Module(lines)
+    named = {name for found in _NAMED.findall(failure.message) for name in found if name}
+    names = module.names
+    if failure.source is not None:
+        at = module.from_source.get((failure.source.file, failure.source.line), [])
+        if at:
+            return next((i for i in at if names[i] in named), at[0])
+    return next((i for i, name in enumerate(names) if name is not None and name in named), None)
