@@ -67,15 +67,15 @@ def interpret(
     the function returns or the block is left, and does not affect the next kernel.
 
     Args:
-      mode: `hlo`; `tpu`; `gpu`; `auto` for HLO interpret mode, with TPU interpret mode for each
-        kernel that HLO mode cannot run; `machine` for the kernel machine; `off` for the
-        mode that the code selects. Parameters may follow:
+      mode: `hlo`; `tpu`; `gpu`; `machine` for the kernel machine; `auto` for HLO interpret mode,
+        with TPU interpret mode for each kernel that HLO mode cannot run, and the kernel machine
+        for what neither can; `off` for the mode that the code selects. Parameters may follow:
         `"tpu,detect_races,num_cores_or_threads=2"`.
       chip: target whose chip is reported to code that queries one during tracing.
       pretend: whether jax's devices answer as `chip`, so that code which runs its kernels only on a
         TPU does; a name such as `"v6e"` is that of the target to answer as instead of `chip`. A
         no-op with an accelerator.
-      quiet: do not report on standard error which kernels `auto` runs in TPU interpret mode.
+      quiet: do not report on standard error which kernels `auto` does not run in HLO mode.
       **params: of `pltpu.InterpretParams`, or of Mosaic GPU's.
 
     Raises:

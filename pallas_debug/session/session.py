@@ -53,7 +53,7 @@ class Session:
       options: what to do.
       *plugins: notified of events.
       runs: also notify them of every run of a kernel.
-      say: called with a sentence for each kernel that `auto` runs in TPU interpret mode.
+      say: called with a sentence for each kernel that `auto` does not run in HLO interpret mode.
 
     Raises:
       UnknownTargetError, DumpDirectoryError, IncompatibleJaxError, UsageError: on creation.
@@ -391,10 +391,10 @@ class Session:
     def _interprets(self) -> bool:
         return self._mode.kind != "off"
 
-    def _chosen(self, kernel: str, why: str) -> None:
-        """Report a kernel that `auto` runs in TPU interpret mode. Runs within jax: never raises."""
-        with self._guarded("report", f"telling how kernel `{kernel}` runs"):
-            sentence = f"kernel `{kernel}` runs in TPU interpret mode: {why}"
+    def _chosen(self, choice: interpret.ModeChoice) -> None:
+        """Report a kernel that `auto` does not run in HLO mode. Runs within jax: never raises."""
+        with self._guarded("report", f"telling how kernel `{choice.kernel}` runs"):
+            sentence = choice.sentence
             with self._lock:
                 known = sentence in self._said
                 self._said.add(sentence)

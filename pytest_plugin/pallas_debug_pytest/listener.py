@@ -287,7 +287,7 @@ def _title(mode: str) -> str:
     """Return the title of an interpret mode; xdist's controller has no jax to parse it."""
     kind, _, params = (part.strip() for part in mode.partition(","))
     title = {
-        "auto": "HLO interpret mode, or TPU interpret mode where they need it",
+        "auto": "HLO or TPU interpret mode, or on the kernel machine, as each needs",
         "machine": "the kernel machine",
         "off": "the mode that the code selects",
     }.get(kind, f"{kind.upper()} interpret mode")

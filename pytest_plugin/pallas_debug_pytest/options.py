@@ -190,10 +190,10 @@ OPTIONS = (
         metavar="MODE",
         const="auto",
         check=_mode,
-        help="run kernels in an interpret mode: hlo, tpu, gpu, auto (HLO, or TPU for kernels that "
-        "need it), machine (the kernel machine) or off, with parameters as in "
-        "tpu,detect_races,num_cores_or_threads=2; while dumping on a machine without an "
-        "accelerator the default is auto",
+        help="run kernels in an interpret mode: hlo, tpu, gpu, auto (HLO, TPU for kernels that "
+        "need it, machine for what neither can run), machine (the kernel machine) or off, with "
+        "parameters as in tpu,detect_races,num_cores_or_threads=2; while dumping on a machine "
+        "without an accelerator the default is auto",
     ),
     Option(
         name="pretend",

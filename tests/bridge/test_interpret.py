@@ -452,16 +452,17 @@ NEEDS_TPU = [
 def test_auto_runs_in_tpu_interpret_mode_what_hlo_cannot_run(
     kernel: Callable[[], Any], lacking: str
 ) -> None:
-    chosen: list[tuple[str, str]] = []
-    with interpret.interpreting("auto", chosen=lambda *told: chosen.append(told)):
+    chosen: list[interpret.ModeChoice] = []
+    with interpret.interpreting("auto", chosen=chosen.append):
         jax.block_until_ready(kernel())
-    assert set(chosen) == {("body", f"HLO interpret mode has no {lacking}")}
+    why = f"HLO interpret mode has no {lacking}"
+    assert set(chosen) == {interpret.ModeChoice(kernel="body", kind="tpu", why=why)}
 
 
 @pytest.mark.parametrize("kernel", [plain, masked_load, semaphore_read, bitcast_reference])
 def test_auto_runs_all_else_in_hlo_interpret_mode(kernel: Callable[[], Any]) -> None:
-    chosen: list[tuple[str, str]] = []
-    with interpret.interpreting("auto", chosen=lambda *told: chosen.append(told)):
+    chosen: list[interpret.ModeChoice] = []
+    with interpret.interpreting("auto", chosen=chosen.append):
         jax.block_until_ready(kernel())
     assert chosen == []
 

@@ -53,7 +53,7 @@ def test_asks():
     assert asks(X[:8])[0, 0] in (5, 6)
 """
 
-AUTO = "kernels run in HLO interpret mode, or TPU interpret mode where they need it"
+AUTO = "kernels run in HLO or TPU interpret mode, or on the kernel machine, as each needs"
 CHOSEN = "kernel `delayed` runs in TPU interpret mode: HLO interpret mode has no delays"
 
 
@@ -90,7 +90,7 @@ HEADERS = {
     "tpu,detect_races,num_cores_per_device=2": (
         "TPU interpret mode (detect_races,num_cores_per_device=2)"
     ),
-    "auto": "HLO interpret mode, or TPU interpret mode where they need it",
+    "auto": "HLO or TPU interpret mode, or on the kernel machine, as each needs",
     "off": "the mode that the code selects",
 }
 

@@ -24,10 +24,11 @@ from jax._src.interpreters import mlir
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.hosted.meeting import Meeting
 from pallas_debug.bridge.jaxprs.params import name_of
-from pallas_debug.errors import MachineError
+from pallas_debug.errors import MachineError, PallasDebugError
 
 Array = np.ndarray[Any, Any]
 Rule = Callable[..., Any]
+Refusal = Callable[[MachineError], PallasDebugError]
 
 INSTEAD = (
     "Run it in another interpret mode: `auto` chooses one of jax's "
@@ -97,6 +98,11 @@ def hosting(host: KernelHost) -> Iterator[None]:
             _hosts = tuple(known for known in _hosts if known is not host)
 
 
+def has_host() -> bool:
+    """Whether there is something that runs kernels."""
+    return bool(_hosts)
+
+
 def lowering(
     rule: Rule,
     params: Mapping[str, Any],
@@ -104,6 +110,8 @@ def lowering(
     *,
     is_sanitized: bool = False,
     otherwise: Rule | None = None,
+    prepared: Callable[[], None] | None = None,
+    refusal: Refusal | None = None,
 ) -> Rule:
     """Return a lowering rule that calls back to the host.
 
@@ -113,9 +121,11 @@ def lowering(
       ran: called when the kernel has run to its end.
       is_sanitized: whether its runs are to be judged.
       otherwise: rule for a kernel that the host cannot run; None refuses it.
-
-    The rule raises `MachineError` for a kernel that is refused.
+      prepared: called at lowering if the host can run the kernel.
+      refusal: makes the exception for a kernel that is refused of the host's; by default a
+        `MachineError` that recommends another mode.
     """
+    refused = refusal or _advised
     primitive = "pallas_call" if "grid_mapping" in params else "mpmd_map"
 
     def lower(context: Any, *nodes: Any) -> Any:
@@ -125,13 +135,15 @@ def lowering(
         try:
             _check(context, params)
             captured = capture.capture(primitive, context, dict(params))
-            prepared = host.prepare(captured, is_sanitized=is_sanitized)
+            decoded = host.prepare(captured, is_sanitized=is_sanitized)
         except MachineError as error:
             host.refused(name_of(params), error, runs=otherwise is not None)
             if otherwise is None:
-                raise _advised(error) from error
+                raise refused(error) from error
             return otherwise(context, *nodes)
-        return _Hosted(host, prepared, captured, ran).lower(context, nodes)
+        if prepared is not None:
+            prepared()
+        return _Hosted(host, decoded, captured, ran, refused).lower(context, nodes)
 
     return lower
 
@@ -165,11 +177,17 @@ class _Hosted:
     """A kernel in a program."""
 
     def __init__(
-        self, host: KernelHost, prepared: Any, captured: capture.Capture, ran: Callable[[], None]
+        self,
+        host: KernelHost,
+        prepared: Any,
+        captured: capture.Capture,
+        ran: Callable[[], None],
+        refusal: Refusal,
     ) -> None:
         self._host = host
         self._prepared = prepared
         self._ran = ran
+        self._refusal = refusal
         self._name = captured.kernel.name
         self._mesh = captured.kernel.mesh
         self._meeting: Meeting | None = None
@@ -242,7 +260,7 @@ class _Hosted:
                 )
         except MachineError as error:
             host.refused(self._name, error, runs=False)
-            raise _advised(error) from error
+            raise self._refusal(error) from error
         self._ran()
         return results
 

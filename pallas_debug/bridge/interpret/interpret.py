@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import jax
 from jax._src import config, core, dispatch, source_info_util, xla_bridge
@@ -29,11 +29,25 @@ from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import vmap as interpret_vmap
 from pallas_debug.bridge.interpret.params import Mode, is_hlo, is_substitute, substitute
 from pallas_debug.bridge.jaxprs.params import name_of
-from pallas_debug.errors import PallasDebugError
+from pallas_debug.errors import InterpretModeError, PallasDebugError
 from pallas_debug.guards import guarded
 
-Chosen = Callable[[str, str], None]
-"""Callback for kernels that `auto` runs in TPU interpret mode, with their name and the reason."""
+
+@dataclass(frozen=True, kw_only=True)
+class ModeChoice:
+    """A mode other than HLO interpret mode that `auto` chose for a kernel, and the reason."""
+
+    kernel: str
+    kind: Literal["tpu", "machine"]
+    why: str
+
+    @property
+    def sentence(self) -> str:
+        where = "in TPU interpret mode" if self.kind == "tpu" else "on the kernel machine"
+        return f"kernel `{self.kernel}` runs {where}: {self.why}"
+
+
+Chosen = Callable[[ModeChoice], None]
 
 Report = Callable[[PallasDebugError], object]
 
@@ -72,7 +86,8 @@ def interpreting(
 
     Args:
       mode: a `Mode`, or its text form.
-      chosen: called at tracing for each kernel that `auto` runs in TPU interpret mode.
+      chosen: called for each kernel that `auto` does not run in HLO interpret mode: at tracing,
+        or at lowering for the kernel machine.
       report: called with errors in choosing the mode; HLO interpret mode is then used.
 
     Raises:
@@ -111,8 +126,8 @@ def suspended() -> Iterator[None]:
 def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..., Any]:
     """Return jax's lowering rule for a kernel, adapted to the limits of its interpreter.
 
-    A kernel that was traced before a mode was requested runs in HLO interpret mode if the mode
-    permits; for other modes it is too late.
+    A kernel that was traced before a mode was requested runs in HLO interpret mode or on the kernel
+    machine if the mode permits; for TPU interpret mode it is too late.
 
     Args:
       rule: jax's rule for this primitive.
@@ -125,6 +140,10 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
     kind = None if (asked := _current()) is None else asked.mode.kind
     if asked is not None and kind == "machine" and not interpret:
         return _on_the_machine(rule, params, is_sanitized=asked.mode.sanitizes)
+    if asked is not None and kind == "auto" and not interpret and hosted.has_host():
+        why = interpret_limits.why_machine(params) or interpret_limits.why_not_hlo(params)
+        if why is not None:
+            return _instead(rule, params, asked, why)
     is_late = not interpret and kind in ("auto", "hlo")
     if is_late:
         interpret_limits.require_hlo(params)
@@ -187,6 +206,24 @@ def _on_the_machine(
         functools.partial(launched.notify, launched.current()),
         is_sanitized=is_sanitized,
         otherwise=otherwise,
+    )
+
+
+def _instead(
+    rule: Callable[..., Any], params: Mapping[str, Any], asked: _Asked, why: str
+) -> Callable[..., Any]:
+    """Lowering rule for a kernel that `auto` runs on the machine, as it can nowhere else."""
+    kernel = name_of(params)
+    choice = ModeChoice(kernel=kernel, kind="machine", why=why)
+    return hosted.lowering(
+        rule,
+        params,
+        functools.partial(launched.notify, launched.current()),
+        prepared=None if asked.chosen is None else functools.partial(asked.chosen, choice),
+        refusal=lambda error: InterpretModeError(
+            f"kernel `{kernel}` cannot be interpreted: {why}; on the kernel machine: {error}. "
+            "Run it on a TPU"
+        ),
     )
 
 
@@ -303,6 +340,12 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     given = params.get("interpret")
     if asked.mode.kind == "machine":  # in the kernel's final form: traced as for a TPU
         return given if given and not is_hlo(given) else False
+    if asked.mode.kind == "auto" and (not given or is_hlo(given)) and hosted.has_host():
+        why = None
+        with guarded("hook", "choosing an interpret mode for a kernel", asked.report):
+            why = interpret_limits.why_machine(params)
+        if why is not None:
+            return False  # for `lowering`, which sees its final form
     if given or asked.mode.kind != "off":
         interpret_limits.require_any(params)
     if asked.mode.kind == "hlo" and (not given or is_hlo(given)):
@@ -315,6 +358,6 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     with guarded("hook", "choosing an interpret mode for a kernel", asked.report):
         why = interpret_limits.why_not_hlo(params)
     if why is not None and asked.chosen is not None:
-        asked.chosen(name_of(params), why)
+        asked.chosen(ModeChoice(kernel=name_of(params), kind="tpu", why=why))
     value = True if why is None else pltpu.InterpretParams()
     return value if given is True else substitute(value)

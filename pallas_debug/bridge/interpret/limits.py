@@ -72,6 +72,26 @@ def why_not_hlo(params: Mapping[str, Any]) -> str | None:
     return forgotten(params)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharedLack:
+    """Why neither of jax's interpreters runs a kernel, and where it runs."""
+
+    why: str
+    way_out: str
+
+
+def why_machine(params: Mapping[str, Any]) -> str | None:
+    """Say why a kernel runs correctly in neither of jax's interpreters; None if it does in one."""
+    lack = _shared_lack(params)
+    if lack is not None:
+        return lack.why
+    for jaxpr in jaxprs_of(params):
+        for eqn, _ in _equations(jaxpr):
+            if str(eqn.primitive) == "prng_random_bits":
+                return f"the random bits of jax's TPU interpret mode are zeros{_at(eqn)}"
+    return None
+
+
 def require_any(params: Mapping[str, Any]) -> None:
     """Refuse a kernel that neither of jax's interpreters can run.
 
@@ -79,6 +99,14 @@ def require_any(params: Mapping[str, Any]) -> None:
       InterpretModeError: the kernel shares semaphores with other kernels, or uses a feature that
         both interpreters lack.
     """
+    lack = _shared_lack(params)
+    if lack is not None:
+        raise InterpretModeError(
+            f"kernel `{name_of(params)}` cannot be interpreted: {lack.why}. {lack.way_out}"
+        )
+
+
+def _shared_lack(params: Mapping[str, Any]) -> SharedLack | None:
     for jaxpr in jaxprs_of(params):
         for eqn, _ in _equations(jaxpr):
             lacking = _NOWHERE.get(str(eqn.primitive))
@@ -90,25 +118,27 @@ def require_any(params: Mapping[str, Any]) -> None:
                 lacking = f"operations of a SparseCore (`{eqn.primitive}`)"
                 way_out = f"Run it {_ON_MACHINE}, or on a TPU"
             if lacking is not None:
-                source = lines.source_of(eqn)
-                at = "" if source is None else f" ({source.file}:{source.line}: {source.text})"
-                raise InterpretModeError(
-                    f"kernel `{name_of(params)}` cannot be interpreted: jax's interpreters have no "
-                    f"{lacking}{at}. {way_out}"
-                )
+                why = f"jax's interpreters have no {lacking}{_at(eqn)}"
+                return SharedLack(why=why, way_out=way_out)
     if len(params.get("meshes", ())) > 1 or params.get("external_meshes"):
-        raise InterpretModeError(
-            f"kernel `{name_of(params)}` cannot be interpreted: it runs on cores of several kinds "
-            "(SparseCore and TensorCore), and jax's interpreters simulate one. "
-            f"Run it {_ON_MACHINE}, or on a TPU"
+        return SharedLack(
+            why="it runs on cores of several kinds (SparseCore and TensorCore), and jax's "
+            "interpreters simulate one",
+            way_out=f"Run it {_ON_MACHINE}, or on a TPU",
         )
     shared = semaphores_of(params)
     if shared:
-        raise InterpretModeError(
-            f"kernel `{name_of(params)}` cannot be interpreted: it takes or returns the semaphores "
-            f"{', '.join(shared)}, and jax's interpreters free semaphores at the end of a kernel. "
-            f"Run it {_ON_MACHINE}, on a TPU, or start and await the copy in one kernel"
+        return SharedLack(
+            why=f"it takes or returns the semaphores {', '.join(shared)}, and jax's interpreters "
+            "free semaphores at the end of a kernel",
+            way_out=f"Run it {_ON_MACHINE}, on a TPU, or start and await the copy in one kernel",
         )
+    return None
+
+
+def _at(eqn: Any) -> str:
+    source = lines.source_of(eqn)
+    return "" if source is None else f" ({source.file}:{source.line}: {source.text})"
 
 
 def _is_of_sparse_core(primitive: jax_core.Primitive) -> bool:
@@ -189,9 +219,7 @@ def _unreturned(jaxpr: Any, params: Mapping[str, Any], first_input: int) -> str 
 
 def _told(what: str, jaxpr: Any, ref: Any) -> str:
     eqn = _writer(jaxpr, ref)
-    source = None if eqn is None else lines.source_of(eqn)
-    at = "" if source is None else f" ({source.file}:{source.line}: {source.text})"
-    return f"HLO interpret mode {what}{at}"
+    return f"HLO interpret mode {what}{'' if eqn is None else _at(eqn)}"
 
 
 def _names_of_operands(jaxpr: Any) -> dict[Any, str]:

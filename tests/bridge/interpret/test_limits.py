@@ -88,7 +88,7 @@ FORGOTTEN: dict[Callable[[], Any], str] = {
 @pytest.mark.parametrize("kernel", FORGOTTEN, ids=lambda kernel: kernel.__name__)
 def test_what_hlo_interpret_mode_forgets(kernel: Callable[[], Any]) -> None:
     chosen: list[str] = []
-    with interpret.interpreting("auto", chosen=lambda _, why: chosen.append(why)):
+    with interpret.interpreting("auto", chosen=lambda choice: chosen.append(choice.why)):
         result, wanted = kernel()
     np.testing.assert_array_equal(result, wanted)
     (why,) = chosen
@@ -152,7 +152,7 @@ def test_references_that_hlo_interpret_mode_lacks(
     kernel: Callable[..., None], lacking: str, wanted: np.ndarray
 ) -> None:
     chosen: list[str] = []
-    with interpret.interpreting("auto", chosen=lambda _, why: chosen.append(why)):
+    with interpret.interpreting("auto", chosen=lambda choice: chosen.append(choice.why)):
         result = pl.pallas_call(kernel, out_shape=jax.typeof(X), scratch_shapes=[DMA])(X)
     np.testing.assert_array_equal(result, wanted)
     assert chosen == [f"HLO interpret mode has no {lacking}"]

@@ -33,6 +33,7 @@ from pallas_debug.bridge import chip
 from pallas_debug.bridge.interpret import interpret, limits
 from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.errors import InterpretModeError
+from pallas_debug.session import Options, Session
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
@@ -621,6 +622,20 @@ def test_every_primitive_has_a_case() -> None:
     missing = set(RULES) - covered - set(limits._NOWHERE) - set(NOT_IN_KERNELS)
     assert not missing, f"add a case to {__file__} for: {', '.join(sorted(missing))}"
     assert not covered & {*limits._NOWHERE, *NOT_IN_KERNELS}
+
+
+def test_auto_needs_the_machine_for_random_bits_alone() -> None:
+    needed = {n for n, make in CASES.items() if limits.why_machine(make().equation.params)}
+    assert needed == {"random_bits"}
+
+
+@pytest.mark.parametrize("name", ["random_bits", "floats", "barriers"])
+def test_a_session_in_mode_auto_agrees(name: str) -> None:
+    this = CASES[name]()
+    with Session(Options(interpret="auto", chip="v5e")):
+        found = [np.asarray(x) for x in jax.tree.leaves(jax.jit(this.call)(*this.args))]
+    for got, expected in zip(found, this.run_on_machine(), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=0)
 
 
 def test_what_no_interpreter_runs_is_refused_by_name() -> None:
