@@ -1,0 +1,95 @@
+"""Pages on findings, explanations of errors, and advice."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+
+from generator.markdown import escaped, page, table
+
+
+def errors() -> str:
+    """The catalogue of explanations."""
+    from pallas_debug.findings.explain import TOPICS
+
+    parts = [
+        "The catalogue of `pallas-debug explain`: known failures of kernels, with their cause and "
+        "what to do. An entry is found by its id, by XLA's code, by the message or by the kind of "
+        "a finding. See the [guide](../guides/explain.md) for examples.",
+    ]
+    for topic, entries in TOPICS.items():
+        parts.append(f"## {topic}")
+        for entry in entries:
+            code = f" ({entry.code})" if entry.code else ""
+            parts += [f"### {entry.id}{code}", f"{_sentence(entry.title)}"]
+            rows = [
+                ["cause", escaped(entry.cause)],
+                ["what to do", escaped(entry.advice)],
+                ["versions", escaped(entry.versions)],
+                ["targets", ", ".join(f"`{target}`" for target in entry.targets)],
+                ["findings", ", ".join(f"`{kind}`" for kind in entry.kinds)],
+                ["links", ", ".join(f"<{link}>" for link in entry.links)],
+            ]
+            parts.append(table(["", "about it"], [row for row in rows if row[1]]))
+    return page("Errors", "pallas_debug/findings/explain/catalogue/", parts)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def advice() -> str:
+    """Every piece of advice that `stats` gives."""
+    from pallas_debug.profile.advice import KINDS
+
+    parts = [
+        "What `pallas-debug stats` and the report advise, and when. A piece of advice names its "
+        "line, the evidence with the origin of each number, and the remedy. It is left out where "
+        "the numbers that it needs are unknown.",
+        table(
+            ["advice", "title", "given when", "remedy"],
+            [[f"`{k.name}`", k.title, k.condition, k.remedy] for k in KINDS],
+        ),
+    ]
+    return page("Advice", "pallas_debug/profile/advice/", parts)
+
+
+def findings() -> str:
+    """Every kind of finding, by severity."""
+    from pallas_debug.findings.faults import Fault, Severity, Sure
+
+    parts = [
+        "Kinds of findings, the worst first. The name is what reports, JSON, suppressions and "
+        "`pallas.expect` use. Of the engines that see a fault, the first gives the message when "
+        "several report it.",
+        table(
+            ["an engine knows a fault as", "meaning"],
+            [[f"`{sure}`", _doc_below(Sure, sure.name)] for sure in Sure],
+        ),
+    ]
+    for severity in Severity:
+        faults = [fault for fault in Fault if fault.severity is severity]
+        rows = [
+            [
+                f"`{fault}`",
+                fault.summary,
+                ", ".join(f"{engine} ({sure})" for engine, sure in fault.judges.items()),
+            ]
+            for fault in faults
+        ]
+        parts += [
+            f"## {severity.name.capitalize()}",
+            _doc_below(Severity, severity.name),
+            table(["kind", "what happens", "engines"], rows),
+        ]
+    return page("Findings", "pallas_debug/findings/faults.py", parts)
+
+
+def _doc_below(cls: type, member: str) -> str:
+    """The string below a member of an enumeration."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(cls)).body)
+    for node, below in itertools.pairwise(body):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == member:
+            return str(below.value.value)
+    raise LookupError(f"{cls.__name__}.{member} has no docstring")

@@ -1,0 +1,104 @@
+"""Page on the dump format."""
+
+from __future__ import annotations
+
+import importlib
+
+from generator.markdown import docstring, page, table
+from generator.objects import fields_table, reachable
+
+
+def dump_format() -> str:
+    from pallas_debug.store import layout, origin, schema, scratch
+
+    files = layout.STAGE_FILES
+    tree = [
+        "dumps/",
+        "  <kernel>-<8 hex>/        a kernel at its shapes",
+        f"    {layout.KERNEL:23}the kernel: Kernel",
+        f"    {files['jaxpr']:23}its jaxpr, with the source line of every equation",
+        f"    {files['source']:23}the file of the kernel function",
+        f"    {layout.PROGRAM:23}the kernel as a program that needs only jax",
+        f"    {layout.PROGRAM + layout.SIGNATURE:23}its signature",
+        f"    {layout.BLOCKS:23}which block of each operand every grid point touches: BlockMap",
+        "    <target>/              v5e, v6e, …; v5e-2x4 for the topology v5e:2x4; tpu",
+        f"      {layout.COMPILATION:21}the compiler's result: Compilation",
+        f"      {files['stablehlo']:21}the module that jax hands to the compiler",
+        f"      {layout.STABLEHLO + layout.SIGNATURE:21}its signature",
+        f"      {files['mosaic']:21}the kernel's own module, before any pass",
+        f"      {layout.PASSES + '/':21}03-infer-memref-layout-simplify.mlir …",
+        f"      {layout.LLO + '/':21}the LLO compiler's passes, with `--stages llo`",
+        f"      {layout.SCHEDULE + '/':21}the VLIW schedule, with `--stages bundles`",
+        f"      {layout.LOG:21}the compiler's output",
+        f"  {layout.RUNS + '/<run>/<name>.json':25}kernels of a test or script: RunRecord",
+        f"  {layout.SWEEPS + '/<sweep>/':25}results of a sweep, a file for each setting",
+    ]
+    parts = [
+        "A dump directory consists of plain files: it can be searched with `grep`, copied, and "
+        "read on a machine that has neither jax nor libtpu.",
+        "## Folders",
+        "```text\n" + "\n".join(tree) + "\n```",
+        f"- Names of kernels, targets and tests become file names without separators and control "
+        f"characters, of at most {layout.MAX_BYTES} bytes; a truncated one ends in a digest.\n"
+        f"- `{layout.PASSES}/` holds the passes that changed something. "
+        f"`{layout.COMPILATION}` lists all of them; one that changed nothing has the text of the "
+        "pass before it.\n"
+        f"- `{files['mosaic']}` and `{files['stablehlo']}` are absent if jax refused to lower "
+        "the kernel. The passes of a failed compilation end with the one that failed.\n"
+        f"- A file that ends in `{layout.SIGNATURE}` holds 64 hex digits: an HMAC-SHA256 over the "
+        "kernel's digest and the file next to it, with a key that a user's first dump makes on "
+        f"a machine and never leaves it (`$XDG_STATE_HOME/{'/'.join(origin.key_file().parts[-2:])}`"
+        "). `reproduce` asks before it runs a dump without such a signature. It is absent if no "
+        "key could be written.\n"
+        f"- A folder is made under `{layout.TMP}/`, flushed to the disk, and then renamed, so "
+        "that no reader finds half of one, and whatever a run reported as written survives a kill "
+        "and a power failure. A replacement is exchanged with the old compilation in one step. "
+        "On a file system that cannot exchange two folders (NFS, for one), the old one is moved "
+        f"to `{layout.TMP}/` first; after a kill at that moment it is missing until the next run "
+        "into the directory puts it back. "
+        f"The files of a kernel are replaced one by one, `{layout.KERNEL}` last; after a kill in "
+        "between, the next run replaces the rest.\n"
+        f"- `{layout.COMPILATION}` is written last and records the size and the SHA-256 of every "
+        "other file in its folder. A compilation is taken from the cache only if all of them are "
+        "as recorded.\n"
+        f"- `{layout.LOCKS}/` holds the locks by which processes compile each kernel once; while "
+        "a lock is held, its file names the holder. A folder under "
+        f"`{layout.TMP}/` holds a lock (`{layout.LOCK}`) as long as its process lives, and is "
+        "deleted by the next run after that. Where no lock can tell, because the file system has "
+        "none or the folder was made on another host or before a reboot, it is deleted once "
+        f"nothing in it has changed for {scratch.ABANDONED_AFTER / 3600:g} hours. "
+        "Both directories may be deleted while nothing is running.",
+        "## Documents",
+        f"Every JSON document begins with `tool` (`{schema.TOOL!r}`), `kind` and `schema`. A "
+        "document with a newer schema is refused with an error; one with an older schema is read.",
+        table(
+            ["kind", "schema", "file", "holds"],
+            [
+                [
+                    f"`{kind}`",
+                    str(schema.VERSIONS[cls]),
+                    f"`{file}`",
+                    f"[{cls.__name__}](#{cls.__name__.lower()})",
+                ]
+                for (cls, kind), file in zip(
+                    schema.KINDS.items(),
+                    (
+                        layout.KERNEL,
+                        layout.COMPILATION,
+                        f"{layout.RUNS}/…/*.json",
+                        layout.BLOCKS,
+                    ),
+                    strict=True,
+                )
+            ],
+        ),
+    ]
+    for kind in reachable(schema.KINDS):
+        parts += [f"### {kind.__name__}", *docstring(kind), fields_table(kind)]
+    parts += [
+        "## Raw dumps",
+        *docstring(importlib.import_module("pallas_debug.store.raw")),
+        "Every command that reads takes such a directory. Its one target is called "
+        f"`{layout.RAW_TARGET}`; a second compile of the same kernel in it is `<kernel>#2`.",
+    ]
+    return page("Dump format", "pallas_debug/model.py and pallas_debug/store/", parts)

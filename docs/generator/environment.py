@@ -1,0 +1,94 @@
+"""Page on environment variables."""
+
+from __future__ import annotations
+
+import re
+
+from generator import ROOT
+from generator.markdown import page, table
+
+VARIABLES = {
+    "LIBTPU_INIT_ARGS": "Flags for libtpu, passed to every compilation and part of the cache key; "
+    "`--xla_mosaic_dump_to` is dropped, as each compilation has its own directory.",
+    "TPU_LIBRARY_PATH": "A libtpu other than the installed one.",
+    "JAX_COMPILATION_CACHE_DIR": "Has no effect on captures or compilations; `doctor` mentions it.",
+    "JAX_XLA_PROFILE_VERSION": "As for any jax program: part of XLA's options for every kernel.",
+    "PYTHONPATH": "Passed to the compiler's process.",
+    "TERM": "`dumb` turns the progress line and colours off.",
+    "NO_COLOR": "If set and not empty, disables colours.",
+    "GITHUB_STEP_SUMMARY": "Set in a GitHub job: the file to which pytest adds its table of "
+    "kernels that were compared with their baselines.",
+    "VISUAL": "The editor in which `browse` opens sources and texts, before `EDITOR`. It is split "
+    "into arguments like a shell command, and run without a shell.",
+    "EDITOR": "The same, if `VISUAL` is unset.",
+    "PAGER": "The pager of `browse` (key `|`); `less -R` if unset.",
+    "XDG_STATE_HOME": "Its folder `pallas-debug/` holds the position in `browse`, reports of its "
+    "crashes, and the key that signs dumps; `~/.local/state` if unset.",
+    "PALLAS_TRACEBACK": "If set and not empty, a command that ends in an internal error "
+    "prints the traceback, and no frame of pallas-debug is removed from your own tracebacks.",
+    "JAX_TRACEBACK_FILTERING": "`off`: as `PALLAS_TRACEBACK`, for the frames of tracebacks.",
+    "XDG_CONFIG_HOME": "Its file `pallas-debug/browse.toml` holds your own keys; `~/.config` if "
+    "unset.",
+    "TMUX": "If set, copied text is also passed through tmux.",
+    "STY": "If set, copied text is passed through screen.",
+}
+"""Variables that the code reads, besides those of the pytest plugin."""
+
+
+THEIRS = {
+    "JAX_PLATFORMS": "As for any jax program. If it is unset and the machine has no TPU, jax "
+    "does not search for one.",
+    "JAX_OPTIMIZATION_LEVEL": "As for any jax program: part of XLA's options for every kernel.",
+    "JAX_MEMORY_FITTING_LEVEL": "As for any jax program: part of XLA's options for every kernel.",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "As for any jax program: part of XLA's options for every "
+    "kernel.",
+    "JAX_COMPILER_ENABLE_REMAT_PASS": "As for any jax program: part of XLA's options for every "
+    "kernel.",
+}
+"""Variables that others read, and that matter here."""
+
+
+def environment() -> str:
+    from pallas_debug_pytest.options import OPTIONS
+
+    from pallas_debug.compiler import pool
+
+    undescribed = _variables_read() - set(VARIABLES)
+    if undescribed:
+        raise SystemExit(
+            f"docs/generate.py: the code reads {', '.join(sorted(undescribed))}; "
+            "say in VARIABLES of docs/generator/environment.py what for"
+        )
+    described = sorted((VARIABLES | THEIRS).items())
+    parts = [
+        "## Read",
+        table(["variable", "meaning"], [[f"`{n}`", text] for n, text in described]),
+        "## Of the pytest plugin",
+        "Equivalents of the [pytest options](pytest-options.md); read only by the plugin. The "
+        "former names begin with `PALLAS_DEBUG_` in place of `PALLAS_`: they still work, with a "
+        "`DeprecatedNameWarning`.",
+        table(
+            ["variable", "as"],
+            [[f"`{o.environment}`", f"`{o.flag}`"] for o in OPTIONS],
+        ),
+        "## Set in the compiler's process",
+        "It inherits the environment except `XLA_FLAGS`, with these variables added. Your own "
+        "process is not changed.",
+        table(
+            ["variable", "value"],
+            [[f"`{n}`", f"`{v}`"] for n, v in pool._QUIET.items()]
+            + [
+                [
+                    "`LIBTPU_INIT_ARGS`",
+                    f"yours, `{' '.join(pool.MOSAIC_FLAGS)}` and a dump directory",
+                ]
+            ],
+        ),
+    ]
+    return page("Environment", "pallas_debug/compiler/pool.py and the plugin's options", parts)
+
+
+def _variables_read() -> set[str]:
+    read = re.compile(r"""os\.environ(?:\.get\(|\[)\s*["']([A-Z_]+)["']""")
+    sources = [*(ROOT / "pallas_debug").rglob("*.py"), *(ROOT / "pytest_plugin").rglob("*.py")]
+    return {name for source in sources for name in read.findall(source.read_text())}

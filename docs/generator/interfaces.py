@@ -1,0 +1,66 @@
+"""Pages on what programs call: the public Python API, and the hooks for plugins."""
+
+from __future__ import annotations
+
+import importlib
+
+from generator.markdown import docstring, first_line, page, table
+from generator.objects import described_class, described_function, signature
+
+
+def python() -> str:
+    """The public API of `pallas_debug`."""
+    import pallas_debug
+
+    parts = [
+        "The public API of `import pallas_debug`. The import does not load jax; names are imported "
+        "lazily. The objects that these functions return are those of the files, and described "
+        "under [dump format](dump-format.md).",
+    ]
+    verbs = ("debug", "interpret", "compile", "compare", "dump", "step", "breakpoint", "open_dumps")
+    for name in verbs:
+        parts += described_function(f"pallas_debug.{name}", getattr(pallas_debug, name))
+    from pallas_debug._api.compare import ComparisonReport
+    from pallas_debug._api.compile import Compiled
+    from pallas_debug.comparison.compare import ComparedOutput
+    from pallas_debug.model import Dump
+    from pallas_debug.session import Options, Session
+    from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
+
+    parts += ["## Objects"]
+    kinds = (Dump, Compiled, ComparisonReport, ComparedOutput, Session, Options)
+    kinds += (DumpReader, StoredKernel, StoredCompilation)
+    for kind in kinds:
+        parts += described_class(kind)
+    parts += ["## Exceptions", "All are in `pallas_debug.errors`."]
+    errors = importlib.import_module("pallas_debug.errors")
+    rows = [
+        [f"`{n}`", f"`{e.__bases__[0].__name__}`", first_line(e)]
+        for n, e in vars(errors).items()
+        if isinstance(e, type) and issubclass(e, Exception)
+    ]
+    parts.append(table(["exception", "is a", "raised for"], rows))
+    return page("Python", "pallas_debug/__init__.py and what it exports", parts)
+
+
+def hooks() -> str:
+    from pallas_debug import hooks as module
+
+    parts = [
+        f"Hooks are [pluggy](https://pluggy.readthedocs.io)'s, under the project name "
+        f"`{module.GROUP}`; a distribution registers a plugin under the entry-point group of the "
+        "same name. They are called in the thread of the event. An implementation may take fewer "
+        "arguments than the hook has. The [guide](../guides/extending.md) shows a complete plugin."
+    ]
+    for name, function in vars(module.Specs).items():
+        if name.startswith("_"):
+            continue
+        opts = getattr(function, f"{module.GROUP}_spec")
+        first = "The first result that is not `None` counts." if opts["firstresult"] else None
+        parts += [
+            f"## {name}",
+            f"```python\n{signature(function)}\n```",
+            *docstring(function),
+            *filter(None, [first]),
+        ]
+    return page("Hooks", "pallas_debug/hooks.py", parts)
