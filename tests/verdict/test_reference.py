@@ -179,3 +179,15 @@ def test_a_function_that_donates_its_arguments_is_judged_by_every_engine() -> No
         "machine": "ok",
         "values": "ok",
     }
+
+
+def test_rows_that_no_step_writes() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[:8] = x_ref[:8] * 2
+
+    verdict = judged(lambda x: pl.pallas_call(kernel, out_shape=x)(x), double)
+    finding = verdict.counted[-1]
+    assert finding.kind == "ValueMismatch"
+    assert finding.cause == (
+        "no step of the kernel writes [8, 0]: it holds what its memory held before"
+    )

@@ -438,6 +438,13 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
         cause = stored.not_reset(found.history)
         if cause is not None:
             return cause
+        if found.history.status == "never":
+            return (
+                f"no step of the kernel writes {place(found.element)}: it holds what its memory "
+                "held before",
+                "look at the ranges and the conditions of the stores, and at the bounds of the "
+                "loops around them",
+            )
     if found.diverged is not None:
         return diverging.cause(found.diverged)
     for relation in found.relations:
@@ -448,7 +455,7 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
             return _CAUSES[relation.kind]
     ends = [one for one in found.region.dims if not one.is_all]
     is_end = len(ends) == 1 and ends[0].step == 1 and ends[0].last == ends[0].size - 1
-    if is_end and written is not None and written.differing == 1:
+    if is_end and written is not None and written.blocks > written.differing == 1:
         return (
             "only the last block is wrong",
             "look at what is particular to it: a ragged edge, a mask, the condition of the last "
