@@ -93,7 +93,7 @@ def test_copies_in_a_loop_are_followed(captures: Captures, last: int) -> None:
         (finding,) = analysis.findings
         assert finding.loop == (3,)
         assert finding.message == (
-            "the copy of x_ref to tiles is never waited for on sems[0]: 4,096 bytes of it are left "
+            "the copy of x_ref to tiles is never waited for on sems[0]: 4,096 bytes are left on it "
             "at the end"
         )
 

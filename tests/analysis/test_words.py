@@ -175,14 +175,14 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "wait for the copy before this line, or write to another buffer",
     ),
     "copy_never_awaited": (
-        "the copy of x_ref to out_ref is never waited for on sem: 4,096 bytes of it are left "
+        "the copy of x_ref to out_ref is never waited for on sem: 4,096 bytes are left on it "
         "at the end",
         "the kernel may be over before the copy is, and the next kernel finds the semaphore raised",
         "wait once for each start; where the last step has nothing to fetch, do not start",
     ),
     "prefetch_never_awaited": (
-        "the copy of x_ref to tile_ref is never waited for on sems[0]: 4,096 bytes of it are "
-        "left at the end",
+        "the copy of x_ref to tile_ref is never waited for on sems[0]: 4,096 bytes are left "
+        "on it at the end",
         "the kernel may be over before the copy is, and the next kernel finds the semaphore raised",
         "wait once for each start; where the last step has nothing to fetch, do not start",
     ),

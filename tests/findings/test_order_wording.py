@@ -231,7 +231,7 @@ def test_a_copy_that_is_never_awaited(
     )  # fmt: skip
     assert found.kind is Fault.DMA_NOT_AWAITED
     assert found.message == (
-        "the copy of x_ref to tile_ref is never waited for on sem: 4,096 bytes of it are left at "
+        "the copy of x_ref to tile_ref is never waited for on sem: 4,096 bytes are left on it at "
         "the end"
     )
     assert (found.cause, found.advice) == (cause, advice)

@@ -66,7 +66,7 @@ def copy_not_awaited(
       left: bytes that nothing waits for.
       starts, waits: how often copies were started on this semaphore, and waited for, if known.
     """
-    rest = "" if left is None else f": {left:,} bytes of it are left at the end"
+    rest = "" if left is None else f": {left:,} bytes are left on it at the end"
     cause = (
         "the kernel may be over before the copy is, and the next kernel finds the semaphore raised"
     )
