@@ -173,6 +173,25 @@ def test_a_race_that_both_engines_see() -> None:
     assert finding.values["other semaphore"] == "sem"
 
 
+def test_a_side_of_a_race_without_a_store_has_no_line_of_one() -> None:
+    def last(x_ref: Any, o_ref: Any) -> None:
+        @pl.when(pl.program_id(0) == 1)
+        def _() -> None:
+            o_ref[...] = x_ref[...]
+
+    call = called(
+        last,
+        grid=(2,),
+        in_specs=[ROWS],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),
+        out_shape=jax.ShapeDtypeStruct((8, 128), F32),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
+    )
+    finding = one(call, X, engines="machine")
+    assert (finding.kind, finding.other) == ("DataRace", None)
+    assert "and written back without a store at grid point (0,) on the other" in finding.message
+
+
 def test_an_output_that_serves_as_scratch_is_no_race() -> None:
     def summed(x_ref: Any, o_ref: Any, tmp_ref: Any) -> None:
         tmp_ref[...] = x_ref[...] * 2

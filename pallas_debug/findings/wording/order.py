@@ -22,6 +22,7 @@ class Access:
       copy: source and destination, if a copy accesses the memory rather than the core.
       semaphore: what the copy signals when it is done.
       from_device: the device that started the copy, if it is not the device of the memory.
+      is_stored: whether the grid point stores to the block that its pipeline writes back.
     """
 
     writes: bool
@@ -32,10 +33,13 @@ class Access:
     copy: tuple[str, str] | None = None
     semaphore: str | None = None
     from_device: int | None = None
+    is_stored: bool = True
 
     def text(self, *, names_device: bool = False, names_core: bool = False) -> str:
         """`read at grid point (1,), loop iteration (2,)`."""
         verb = "written" if self.writes else "read"
+        if not self.is_stored:
+            verb = "written back without a store"
         by = f" by the copy of {self.copy[0]} to {self.copy[1]}" if self.copy else ""
         if self.copy and self.from_device is not None:
             by += f" from device {self.from_device}"

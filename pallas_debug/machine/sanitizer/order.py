@@ -204,7 +204,7 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
         seen = _sighting(
             run,
             source=blocks_from or store,
-            other=store if blocks_from else there and there.step.site.line,
+            other=there and there.step.site.line,
             grid_point=later.store.point,
             loop=later.store.iterations,
             operand=name,
@@ -219,7 +219,7 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
             here=wording.Access(
                 writes=True, grid_point=later.store.point, loop=later.store.iterations
             ),
-            there=wording.Access(writes=True, grid_point=point),
+            there=wording.Access(writes=True, grid_point=point, is_stored=there is not None),
             axes=tuple(a for a in axes if later.store.point[a] != point[a]),
         )
         yield later.when, finding
