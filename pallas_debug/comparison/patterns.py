@@ -196,6 +196,9 @@ def _sliced(pair: Pair) -> Relation | None:
         factors = np.divide(a, b, out=np.zeros_like(a), where=b != 0)
         predicted = (factors * pair.b)[pair.bad]
         room = (pair.room * np.maximum(1.0, np.abs(factors)))[pair.bad]
+        offsets = (pair.b + (a - b))[pair.bad]
+        if pair.explains(offsets, pair.room[pair.bad], pair.bad).all():
+            continue  # too alike within each slice to tell a factor from a term
         if pair.explains(predicted, room, pair.bad).all():
             used = factors[pair.bad.any(axis=dim, keepdims=True)]
             return Relation(

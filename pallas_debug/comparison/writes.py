@@ -282,6 +282,10 @@ def _corresponding(load: MemoryRegion, store: MemoryRegion, element: Point) -> P
     offset = _offset(store, element)
     if offset is None or load.index is None or len(offset) != len(load.shape):
         return None
+    if len(store.shape) == len(load.shape) and any(
+        n not in (1, m) for n, m in zip(load.shape, store.shape, strict=True)
+    ):
+        return None  # reduced, sliced or concatenated in between
     if any(i >= n != 1 for i, n in zip(offset, load.shape, strict=True)):
         return None
     at = iter(offset)

@@ -168,6 +168,13 @@ def test_no_pattern_is_read_into_few_or_equal_elements() -> None:
     assert said(nearly, B)[1] == []
 
 
+def test_a_factor_per_slice_is_told_from_a_term_per_slice() -> None:
+    signs = np.where(np.arange(16) % 2, 1, -1)[:, None]
+    assert said(300 + B + signs, 300 + B)[1] == []
+    repeated = np.repeat(B[:1], 16, axis=0)
+    assert said(repeated + B[1], repeated)[1] == []
+
+
 def test_a_relation_explains_much_more_than_the_tolerance_allows() -> None:
     # With so large a tolerance any factor close to 1 would fit.
     loud = B * (1 + RNG.uniform(0.03, 0.05, B.shape))
