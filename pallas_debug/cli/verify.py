@@ -68,7 +68,9 @@ class VerifyOptions(shared.ProgramOptions):
     type=click.Path(path_type=Path, dir_okay=False),
     help="File of findings to ignore, with reasons; ./pallas-debug.toml by default, if it exists.",
 )
-@shared.directory("to", "Keep the compilations in this directory.")
+@shared.directory(
+    "to", "Keep the compilations and findings in this directory, for `report` and `browse`."
+)
 @shared.timeout
 @shared.jobs
 @shared.as_json

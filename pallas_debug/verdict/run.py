@@ -152,7 +152,7 @@ def verify(
         TPU interpret mode for kernels that the kernel machine cannot run; `races` is TPU interpret
         mode for all of them. A kernel that a named engine cannot judge counts as work not done.
       suppress: a file of findings that do not count, with reasons.
-      to: a dump directory in which to keep the compilations.
+      to: a dump directory in which to keep the compilations and the findings.
       timeout: seconds per compilation.
       jobs: maximum compiler processes; 0 for one per core, but at most four.
       hang_after: seconds without progress before an interpreted kernel is stopped.
@@ -349,8 +349,13 @@ class _Judging:
         findings = self.mark(findings)
         findings = self._with_lines(findings)
         kept, suppressed, idle = suppressions.apply(findings, self._left_out)
+        self._record(name, kept)
         known = [s for c in self._captures for s in ask.known_issues(c, self.wanted)]
-        problems = [*self.problems, *(problem for one in seen for problem in one.problems)]
+        problems = [
+            *self.problems,
+            *ask.problems(self._session)[0],
+            *(problem for one in seen for problem in one.problems),
+        ]
         return Verdict(
             name=name,
             kernels=tuple(table.labels((k.name, k.digest) for k in (*kernels, *lost)).values()),
@@ -365,6 +370,12 @@ class _Judging:
             versions=dict(versions.installed()),
             reference=name_of(reference) if (reference := self._request.reference) else None,
         )
+
+    def _record(self, name: str, findings: Sequence[Finding]) -> None:
+        """Record the findings that count in the dump directory, for `report` and `browse`."""
+        kernels = [captured.kernel for captured in self._captures]
+        prints = self._session.observer.records
+        self._session.record_run(name, kernels, prints=prints, findings=findings)
 
     def _with_lines(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """Give findings without a line that of their kernel, else of the first one."""

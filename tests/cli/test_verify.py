@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pallas_debug.store.reader import open_dumps
 
 ROWS = """
 import jax, jax.numpy as jnp
@@ -67,6 +72,25 @@ def test_a_fault_is_said_once_in_every_format(command: Any, module: Path, tmp_pa
     (result,) = sarif["runs"][0]["results"]
     assert result["ruleId"] == "OutOfBoundsRead"
     assert "CpuCallback" not in done.stderr  # jax's own stack of the callback that stopped it
+
+
+def test_the_dump_directory_keeps_the_findings(command: Any, module: Path, tmp_path: Path) -> None:
+    done = command("verify", "rows:gather", ARGUMENT, "-e", "checks", "-t", "v5e", "-o", "kept")
+    assert done.returncode == 1, done.stderr
+    (record,) = open_dumps(tmp_path / "kept").runs()
+    assert record.name == "gather"
+    (finding,) = record.findings
+    assert (finding.kind, finding.kernel) == ("OutOfBoundsRead", "rows")
+    assert finding.source is not None
+    assert finding.source.line == LINE
+    assert command("report", "kept", "-o", "report.html").returncode == 0
+    chunks = re.findall(
+        '<script type="text/plain" id="[^"]*">([^<]*)</script>',
+        (tmp_path / "report.html").read_text(),
+    )
+    documents = [json.loads(zlib.decompress(base64.b64decode(c), -15)) for c in chunks]
+    notes = [note for document in documents for note in document.get("notes", ())]
+    assert notes == [[LINE, "finding", f"OutOfBoundsRead: {finding.message}"]]
 
 
 def test_suppressed_findings_do_not_fail(command: Any, module: Path, tmp_path: Path) -> None:
