@@ -100,6 +100,28 @@ def _followed(dimension: BlockIndex, grid: tuple[int, ...]) -> int | None:
     return None
 
 
+def _work(blocks: BlockMap, factors: Mapping[int, int]) -> float:
+    """Work with larger blocks, relative to now: where they are skipped, fewer can be."""
+    most = 1.0
+    for operand in blocks.pipelined:
+        for dimension in operand.dimensions:
+            axis = _followed(dimension, blocks.grid) if dimension.strides is None else None
+            if axis is None or dimension.values is None:
+                continue
+            shape = [blocks.grid[n] for n in dimension.axes]
+            sizes = [factors.get(n, 1) for n in dimension.axes]
+            done, larger = 0, set()
+            for position, value in enumerate(dimension.values):
+                point = [
+                    position // math.prod(shape[n + 1 :]) % size for n, size in enumerate(shape)
+                ]
+                if value == point[dimension.axes.index(axis)]:
+                    done += 1
+                    larger.add(tuple(i // size for i, size in zip(point, sizes, strict=True)))
+            most = max(most, len(larger) * math.prod(sizes) / done)
+    return most
+
+
 def copies(operand: OperandBlocks, grid: tuple[int, ...]) -> int | None:
     """Number of copies of an operand's blocks on a grid, in the grid's order.
 
@@ -155,7 +177,8 @@ def enlarged(
     # What is not a window (scratch, spills) is assumed to grow with the blocks.
     rest = max(subject.vmem - now, 0) * math.prod(factors.values())
     steps = math.prod(grid)
-    compute = blocks.points * max(step.compute - overhead, 0.0) + steps * overhead
+    work = blocks.points * max(step.compute - overhead, 0.0) * _work(blocks, factors)
+    compute = work + steps * overhead
     cycles = compute + _waiting(subject, compute / steps, fetches, fetched / rate)
     # The first fetch and the last write-back overlap with nothing.
     ends = windows / 2 / rate + subject.latency
