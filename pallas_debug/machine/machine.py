@@ -15,7 +15,7 @@ from pallas_debug.machine import execute, places
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.grid import BlockOutOfBounds, GridWalk, PlacedBlock, Window
 from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref, unwritten
-from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.observer import IndexMapObserver, MachineObserver
 from pallas_debug.machine.threads import ProgramFrame, Thread
 
 Array = np.ndarray[Any, Any]
@@ -349,12 +349,13 @@ class Machine:
         self, thread: Thread, program: ir.KernelProgram, args: Sequence[Any], *,
         index_map_of: str, point: tuple[int, ...],
     ) -> ProgramFrame:  # fmt: skip
-        """Run an index map to its end, unobserved; return its frame.
+        """Run an index map to its end, unobserved but for its loops; return its frame.
 
         Raises:
-          Stopped: it reads a table out of bounds, which is observed.
+          Stopped: it reads a table out of bounds, or a loop has no end; both are observed.
         """
-        observer, self.observer = self.observer, None
+        observer = self.observer
+        self.observer = None if observer is None else IndexMapObserver(observer)
         own = Thread(thread.number, thread.device, thread.core, point=point)
         own.grid, own.index_map_of = thread.grid, index_map_of
         frame = self.enter(own, program, args)

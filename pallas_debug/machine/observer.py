@@ -37,6 +37,9 @@ class MachineObserver:
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         """An iteration of a loop begins; the last frame is that of the body."""
 
+    def index_map_iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        """An iteration of a loop in an index map begins; of index maps, only this is observed."""
+
     def branches(self, thread: Thread, step: ir.Branch, chosen: int) -> None:
         """A branch is taken."""
 
@@ -117,3 +120,13 @@ class MachineObserver:
 
     def ends(self) -> None:
         """All threads have ended."""
+
+
+class IndexMapObserver(MachineObserver):
+    """Observes an index map while it runs: only its loops, on behalf of a kernel's observer."""
+
+    def __init__(self, observer: MachineObserver) -> None:
+        self._observer = observer
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        self._observer.index_map_iterates(thread, step, iteration)

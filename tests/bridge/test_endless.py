@@ -175,3 +175,41 @@ def test_under_shard_map_and_x64() -> None:
         found = jax.jit(sharded)(N)
         with jax.enable_x64(True):
             np.testing.assert_array_equal(kernel(N), found)
+
+
+@pytest.mark.parametrize("mode", ["hlo", "tpu", "machine"])
+def test_a_loop_in_an_index_map(mode: str) -> None:
+    def kernel(n_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = n_ref[...]
+
+    def block_of(i: Any) -> Any:
+        return lax.while_loop(lambda c: c >= 0, lambda c: (c + 1) & 63, i), 0  # here
+
+    finding = stopped(
+        call(
+            kernel,
+            grid=(2,),
+            in_specs=[pl.BlockSpec((4, 128), block_of)],
+            out_specs=pl.BlockSpec((4, 128), lambda i: (i, 0)),
+        ),
+        mode,
+        hang_after=0.2,
+    )
+    assert finding.source is not None
+    assert finding.source.line == line_of(block_of)
+
+
+def test_index_maps_with_loops_that_end() -> None:
+    def kernel(n_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = n_ref[...]
+
+    def block_of(i: Any) -> Any:
+        return lax.while_loop(lambda c: c < 1 - i, lambda c: c + 1, jnp.int32(0)), 0
+
+    n = jnp.arange(8 * 128, dtype=jnp.int32).reshape(8, 128)
+    spec = pl.BlockSpec((4, 128), block_of)
+    block = pl.BlockSpec((4, 128), lambda i: (i, 0))
+    function = call(kernel, grid=(2,), in_specs=[spec], out_specs=block)
+    for mode in ("hlo", "tpu", "machine"):
+        with Session(Options(interpret=mode)):
+            np.testing.assert_array_equal(function(n), jnp.concatenate([n[4:], n[:4]]))

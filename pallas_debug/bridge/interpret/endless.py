@@ -62,7 +62,8 @@ def guarded(params: Mapping[str, Any], engine: Judge) -> dict[str, Any]:
     """
     guard = _Guard(name_of(params), engine)
     if "jaxpr" in params:
-        return {**params, "jaxpr": guard.jaxpr(params["jaxpr"])}
+        mapping = guard.index_maps(params["grid_mapping"])
+        return {**params, "jaxpr": guard.jaxpr(params["jaxpr"]), "grid_mapping": mapping}
     jaxprs = params["jaxprs"]
     return {**params, "jaxprs": type(jaxprs)(map(guard.jaxpr, jaxprs))}
 
@@ -115,6 +116,20 @@ class _Guard:
         if all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)):
             return jaxpr
         return jaxpr.replace(eqns=eqns)
+
+    def index_maps(self, mapping: Any) -> Any:
+        """Return a grid mapping with guards in its index maps; the same object without loops."""
+        old = mapping.block_mappings
+        new = [self._block(block) for block in old]
+        if all(one is other for one, other in zip(new, old, strict=True)):
+            return mapping
+        return mapping.replace(block_mappings=tuple(new))
+
+    def _block(self, block: Any) -> Any:
+        guarded_map = self._inner(block.index_map_jaxpr)
+        if guarded_map is block.index_map_jaxpr:
+            return block
+        return block.replace(index_map_jaxpr=guarded_map)
 
     def _inner(self, value: Any) -> Any:
         if isinstance(value, (tuple, list)) and any(map(rewrite.is_jaxpr, value)):

@@ -90,6 +90,9 @@ class LoopObserver(MachineObserver):
         if iteration >= self._limit:
             self._stop(thread, step, condition, iteration, None)
 
+    def index_map_iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        self.iterates(thread, step, iteration)
+
     def _stop(
         self,
         thread: Thread,
