@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pallas_debug.bridge.hosted.client import evaluating
@@ -13,7 +14,13 @@ from pallas_debug.bridge.walk.evaluate import CalledKernel
 from pallas_debug.bridge.walk.origins import KernelOrigin
 from pallas_debug.comparison import writes
 from pallas_debug.comparison.judged import Judged
-from pallas_debug.comparison.writes import OutOfTime, StoredElement, Write, WriteObserver
+from pallas_debug.comparison.writes import (
+    LoadedMemory,
+    OutOfTime,
+    StoredElement,
+    Write,
+    WriteObserver,
+)
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.wording.stored import Contribution, Contributions, StoreHistory
 from pallas_debug.machine.machine import Machine, Stopped
@@ -123,13 +130,7 @@ def _facts(output: str, first: StoredElement, others: Sequence[StoredElement]) -
     store = first.writes[-1]
     is_copy = _is_copy(store)
     behind = [
-        Contributions(
-            buffer=load.buffer.name,
-            writes=tuple(
-                _contribution(write, first.block)
-                for write in writes.behind(load, store, first.place)
-            ),
-        )
+        _contributions(load, store, first)
         for load in sorted(store.sources, key=lambda load: load.buffer.number)
         if load.writes or is_copy
     ]
@@ -155,6 +156,37 @@ def _contribution(write: Write, block: Any) -> Contribution:
         of_other_block=block is not None and write.blocks[0] != block,
         since=write.since,
         is_copy=_is_copy(write),
+    )
+
+
+def _contributions(load: LoadedMemory, store: Write, first: StoredElement) -> Contributions:
+    behind = writes.behind(load, store, first.place)
+    made = [_contribution(write, first.block) for write in behind]
+    is_kept = any(
+        one.of_other_block and not writes.is_overwritten(write, behind[i + 1 :])
+        for i, (write, one) in enumerate(zip(behind, made, strict=True))
+    )
+    is_new = any(not one.of_other_block for one in made)
+    is_mixed = is_kept and is_new and not any(one.updates for one in made)
+    return Contributions(buffer=load.buffer.name, writes=_joined(made), is_mixed=is_mixed)
+
+
+def _joined(each: Iterable[Contribution]) -> tuple[Contribution, ...]:
+    """Contributions without repetition: those of one line to several places are one."""
+    found: list[Contribution] = []
+    for one in each:
+        last = found[-1] if found else None
+        if last is None or one.updates or not _is_alike(last, one):
+            found.append(one)
+            continue
+        points = last.points + one.points - (last.last == one.first)
+        found[-1] = replace(last, last=one.last, points=points, count=last.count + one.count)
+    return tuple(found)
+
+
+def _is_alike(a: Contribution, b: Contribution) -> bool:
+    return (a.line, a.updates, a.of_other_block, a.is_copy) == (
+        *(b.line, b.updates, b.of_other_block, b.is_copy),
     )
 
 

@@ -274,7 +274,13 @@ def behind(load: LoadedMemory, stored: Write, element: Point) -> tuple[Write, ..
     Args:
       element: of the buffer that was stored to.
     """
-    return writers(load.writes, _corresponding(load.region, stored.region, element))
+    of_load = [write for write in load.writes if _overlap(write.region, load.region)]
+    return writers(of_load, _corresponding(load.region, stored.region, element))
+
+
+def is_overwritten(write: Write, later: Sequence[Write]) -> bool:
+    """Whether a part of what a write brought may have been set again."""
+    return any(not one.updates and _overlap(one.region, write.region) for one in later)
 
 
 def _corresponding(load: MemoryRegion, store: MemoryRegion, element: Point) -> Point | None:

@@ -242,6 +242,49 @@ def test_an_output_that_is_copied_by_dma() -> None:
     assert "which grid point wrote it is not known" not in finding.message
 
 
+def gathered(lengths: jax.Array, x: jax.Array) -> Any:
+    def kernel(lengths_ref: Any, x_ref: Any, o_ref: Any, rows_ref: Any, sem: Any) -> None:
+        row = pl.program_id(0)
+
+        @pl.loop(0, lengths_ref[row])
+        def _(i: Any) -> None:
+            place = pl.ds(i * 8, 8)
+            pltpu.sync_copy(x_ref.at[row, place], rows_ref.at[place])
+
+        o_ref[0] = jnp.sum(rows_ref[...].reshape(4, 8, 128), 0)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((2, 8, 128), jnp.float32),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(2,),
+            in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+            out_specs=pl.BlockSpec((1, 8, 128), lambda i, lengths_ref: (i, 0, 0)),
+            scratch_shapes=[pltpu.VMEM((32, 128), jnp.float32), pltpu.SemaphoreType.DMA],
+        ),
+    )(lengths, x)
+
+
+def test_a_buffer_that_holds_rows_of_another_block() -> None:
+    x = jnp.arange(2 * 32 * 128.0).reshape(2, 32, 128)
+
+    def right(lengths: jax.Array, x: jax.Array) -> jax.Array:
+        is_there = jnp.arange(32)[:, None] < 8 * lengths[:, None, None]
+        return jnp.where(is_there, x, 0).reshape(2, 4, 8, 128).sum(1)
+
+    finding = found(gathered, right, jnp.array([4, 1], jnp.int32), x)
+    line = line_of(gathered, "pltpu.sync_copy")
+    assert finding.cause is not None
+    assert finding.cause.startswith(
+        f"rows_ref holds what line {line} copied at grid point (0,), for another block of o_ref, "
+        f"beside what line {line} brings at (1,)"
+    )
+    assert finding.values["writers of rows_ref"] == (
+        f"copied at line {line} by (0,), 3 times, for another block; copied at line {line} by (1,)"
+    )
+
+
 def test_the_call_of_a_kernel_that_a_result_comes_from() -> None:
     @jax.jit
     def scale(x: jax.Array) -> Any:

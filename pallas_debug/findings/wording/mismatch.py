@@ -436,15 +436,9 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
         )
     if found.history is not None:
         cause = stored.not_reset(found.history)
+        cause = cause or stored.not_written(found.history, place(found.element))
         if cause is not None:
             return cause
-        if found.history.status == "never":
-            return (
-                f"no step of the kernel writes {place(found.element)}: it holds what its memory "
-                "held before",
-                "look at the ranges and the conditions of the stores, and at the bounds of the "
-                "loops around them",
-            )
     if found.diverged is not None:
         return diverging.cause(found.diverged)
     for relation in found.relations:
@@ -453,6 +447,9 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
             if relation.kind == "zero" and is_stored:
                 return _STORED_ZERO
             return _CAUSES[relation.kind]
+    mixed = None if found.history is None else stored.left_over(found.history)
+    if mixed is not None:
+        return mixed
     ends = [one for one in found.region.dims if not one.is_all]
     is_end = len(ends) == 1 and ends[0].step == 1 and ends[0].last == ends[0].size - 1
     if is_end and written is not None and written.blocks > written.differing == 1:

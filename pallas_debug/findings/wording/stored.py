@@ -42,10 +42,16 @@ class Contribution:
 
 @dataclass(frozen=True, kw_only=True)
 class Contributions:
-    """A buffer that a stored value was computed from, and its writers, oldest first."""
+    """A buffer that a stored value was computed from, and its writers, oldest first.
+
+    Attributes:
+      is_mixed: whether it holds what was set for another block of the output beside what was set
+        for this one.
+    """
 
     buffer: str
     writes: tuple[Contribution, ...] = ()
+    is_mixed: bool = False
 
     @property
     def carried(self) -> Contribution | None:
@@ -144,7 +150,7 @@ def contributions(source: Contributions) -> str:
     for i, write in enumerate(source.writes):
         verb = "updated" if write.updates else "copied" if write.is_copy else "set"
         text = f"{verb} at {where(write.line)}{_span(write)}"
-        if write.of_other_block and not i:
+        if write.of_other_block and (source.is_mixed or not i):
             begun = "begun " if write.last != write.first else ""
             text += f", {begun}for another block"
         said.append(text)
@@ -185,6 +191,33 @@ def listed(names: Sequence[str]) -> str:
     if len(names) > MAX_SOURCES:
         return f"{', '.join(shown)} and {len(names) - MAX_SOURCES} more"
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
+
+
+def not_written(found: StoreHistory, element: str) -> tuple[str, str] | None:
+    """Cause and advice, if no step writes the element."""
+    if found.status != "never":
+        return None
+    return (
+        f"no step of the kernel writes {element}: it holds what its memory held before",
+        "look at the ranges and the conditions of the stores, and at the bounds of the loops "
+        "around them",
+    )
+
+
+def left_over(found: StoreHistory) -> tuple[str, str] | None:
+    """Cause and advice, if a buffer behind the store holds data of two blocks of the output."""
+    source = next((source for source in found.sources if source.is_mixed), None)
+    if source is None:
+        return None
+    old = [write for write in source.writes if write.of_other_block][-1]
+    new = [write for write in source.writes if not write.of_other_block][-1]
+    verb = "copied" if old.is_copy else "wrote"
+    return (
+        f"{source.buffer} holds what {where(old.line)} {verb} at grid point {old.last}, for "
+        f"another block of {found.output}, beside what {where(new.line)} brings at {new.last}; if "
+        "the value is to come of the latter alone, the rest is stale",
+        f"mask what this block did not bring to {source.buffer}, or clear it first",
+    )
 
 
 def not_reset(found: StoreHistory) -> tuple[str, str] | None:
