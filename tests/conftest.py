@@ -135,8 +135,20 @@ def real_command(run_python: Run) -> Run:
 
 
 @pytest.fixture
+def left_out() -> tuple[str, ...]:
+    """Plugins that `run_pytest` leaves out; files that need them override this.
+
+    hypothesis is imported by every run for its line in the header, for longer than all else takes.
+    """
+    return ("hypothesispytest",)
+
+
+@pytest.fixture
 def run_pytest(
-    zygote: Zygote, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    zygote: Zygote,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    left_out: tuple[str, ...],
 ) -> Callable[..., pytest.RunResult]:
     """Runs pytest in a child process, as `pytester.runpytest_subprocess` does; see `zygote.py`.
 
@@ -147,6 +159,7 @@ def run_pytest(
 
     def run(*arguments: str) -> pytest.RunResult:
         words = ["-m", "pytest", f"--basetemp={pytester.path / f'run-{next(numbers)}'}"]
+        words += [f"-pno:{name}" for name in left_out]
         for n, word in enumerate(arguments):
             if word == "-n":
                 words += ["--tx", f"{arguments[n + 1]}*popen//python={zygote.executable}"]

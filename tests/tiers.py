@@ -76,6 +76,12 @@ def slow_but_first(cases: Iterable[Any], key: Callable[..., Hashable]) -> list[A
     return marked
 
 
+def first_of_each_fault(kernels: Iterable[Any]) -> list[Any]:
+    """Broken kernels as parameters, all marked slow but the first of each fault."""
+    rows = [pytest.param(kernel, id=kernel.name) for kernel in kernels]
+    return slow_but_first(rows, lambda kernel: kernel.fault)
+
+
 with_and_without_xdist = pytest.mark.parametrize(
     "workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)]
 )

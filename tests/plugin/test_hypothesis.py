@@ -10,6 +10,12 @@ pytest.importorskip("hypothesis")
 
 Child = Callable[..., pytest.RunResult]
 
+
+@pytest.fixture
+def left_out() -> tuple[str, ...]:
+    return ()
+
+
 TESTS = """
 import unittest
 from hypothesis import given, settings, strategies as st

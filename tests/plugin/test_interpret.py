@@ -95,21 +95,20 @@ HEADERS = {
 }
 
 
-def test_modes_in_three_spellings(pytester: pytest.Pytester, sessions: Sessions) -> None:
+@pytest.mark.parametrize("mode", HEADERS)
+def test_modes_in_three_spellings(pytester: pytest.Pytester, sessions: Sessions, mode: str) -> None:
     pytester.makepyfile(test_kernels="def test_nothing(): pass")
-    runs = []
-    for n, mode in enumerate(HEADERS):
-        ini = pytester.path / f"{n}.ini"
-        ini.write_text(f"[pytest]\npallas_interpret = {mode}\n")
-        runs.append(([f"--pallas-interpret={mode}"], {}))
-        runs.append(([], {"PALLAS_INTERPRET": mode}))
-        runs.append(([f"--config-file={ini}"], {}))
-    results = sessions(*runs)
-    for n, header in enumerate(HEADERS.values()):
-        for result in results[3 * n : 3 * n + 3]:
-            result.assert_outcomes(passed=1)
-            said = rf"pallas-debug \S+: kernels run in {re.escape(header)}$"
-            result.stdout.re_match_lines([said])
+    ini = pytester.path / "mode.ini"
+    ini.write_text(f"[pytest]\npallas_interpret = {mode}\n")
+    results = sessions(
+        ([f"--pallas-interpret={mode}"], {}),
+        ([], {"PALLAS_INTERPRET": mode}),
+        ([f"--config-file={ini}"], {}),
+    )
+    for result in results:
+        result.assert_outcomes(passed=1)
+        said = rf"pallas-debug \S+: kernels run in {re.escape(HEADERS[mode])}$"
+        result.stdout.re_match_lines([said])
 
 
 def test_parameters_reach_the_interpreter(pytester: pytest.Pytester, sessions: Sessions) -> None:

@@ -16,6 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import Arrays, arrays_of, called, decoded, passed
 from pallas_debug_kernels import operation
+from tiers import first_of_each_fault
 
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine import run
@@ -100,7 +101,7 @@ def test_broken_kernel(kernel: BrokenKernel) -> None:
     assert wanted.values.items() <= finding.witness.values.items()
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", first_of_each_fault(KERNELS))
 def test_repaired_twin(kernel: BrokenKernel) -> None:
     assert not found(kernel.repaired, *kernel.make_args())
 

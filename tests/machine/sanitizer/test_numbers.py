@@ -14,6 +14,7 @@ from broken_kernels import ALL, BrokenKernel
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from tiers import first_of_each_fault
 
 import pallas_debug
 from pallas_debug.errors import KernelFault
@@ -65,7 +66,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
     return judge
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", first_of_each_fault(KERNELS))
 def test_broken_kernel_and_its_twin(kernel: BrokenKernel, judged: Judged) -> None:
     (finding,) = judged(kernel.function, *kernel.make_args())
     wanted = kernel.machine
