@@ -417,6 +417,20 @@ def test_other_shapes_make_another_kernel() -> None:
     assert len({k.digest for k in session.kernels}) == 2
 
 
+def test_another_order_of_the_mesh_axes_makes_another_kernel() -> None:
+    def of(*axes: str) -> Callable[[Any], Any]:
+        mesh = jax.make_mesh((2, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 2)
+        return jax.jit(
+            jax.shard_map(double, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+        )
+
+    with Session(Options()) as session:
+        for axes in (("x", "y"), ("y", "x"), ("x", "y")):
+            of(*axes)(X)
+    assert [list(k.mesh) for k in session.kernels] == [["x", "y"], ["y", "x"]]
+    assert len({k.digest for k in session.kernels}) == 2
+
+
 def test_a_crash_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     from pallas_debug.bridge.capture import capture
 

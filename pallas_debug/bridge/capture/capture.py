@@ -144,6 +144,8 @@ def _digest(kernel: Kernel, jaxpr: str) -> str:
     The file's name and the function distinguish equal kernels in two places.
     """
     identity = asdict(replace(kernel, source=None, chip=None, versions={}))
+    if len(kernel.mesh) > 1:  # the order of the axes numbers the devices; sorted keys lose it
+        identity["mesh"] = list(kernel.mesh.items())
     where = kernel.source and (PurePath(kernel.source.file).name, kernel.source.function)
     content = json.dumps([identity, where, jaxpr], sort_keys=True, default=str)
     return hashlib.sha256(content.encode(errors="replace")).hexdigest()
