@@ -25,6 +25,9 @@ IDLE_SECONDS = 60.0
 WORTH_A_CHILD = 1.0
 """Seconds of queued work that justify another child."""
 
+MAX_STARTS = 3
+"""Maximum children in a row that one request starts, if each ends before it can be used."""
+
 _LOOK_AGAIN = 0.25
 
 STOPPED = "the pool of compiler processes was stopped"
@@ -164,6 +167,7 @@ class Children(Generic[C]):
             atexit.register(self.close)
 
     def take(self, lease: Lease[C]) -> C:
+        started = 0
         while True:
             with self.changed:
                 key = self._wanted_key(lease)
@@ -188,11 +192,19 @@ class Children(Generic[C]):
                 continue
             if child is None:
                 child = self._start(lease, key)
+                started += 1
             if child.usable():
                 child.taken = time.monotonic()
                 child.served += 1
                 return child
             self.drop(lease, child)
+            if started == MAX_STARTS:
+                raise WorkerError(
+                    f"the compiler's process ended as soon as it was started, {started} times in "
+                    "a row, before it was asked for anything. Something on this machine may kill "
+                    "it, such as a limit on memory or processes (`ulimit -a`), or its temporary "
+                    "files are deleted; set TMPDIR to a directory that is left alone."
+                )
 
     def warm(self, lease: Lease[C]) -> None:
         with self.changed:

@@ -19,7 +19,7 @@ import pytest
 
 from pallas_debug.compiler import children as children_module
 from pallas_debug.compiler import pool as pool_module
-from pallas_debug.compiler.children import Children
+from pallas_debug.compiler.children import Children, Lease
 from pallas_debug.compiler.pool import Pool, PoolSettings
 from pallas_debug.errors import WorkerError
 
@@ -284,6 +284,46 @@ def module_file(module: Module, tmp_path: Path) -> Path:
     path = tmp_path / "module"
     path.write_bytes(module("add"))
     return path
+
+
+class DyingChild:
+    """A child that has ended by the time it is asked for anything."""
+
+    key = None
+    taken = idle_since = 0.0
+    served = 0
+    pid = 0
+
+    def usable(self) -> bool:
+        return False
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def disown(self) -> None: ...
+
+
+def test_children_that_end_at_once_are_not_started_forever() -> None:
+    children: Children[DyingChild] = Children(keeps_idle=False)
+    started = []
+
+    def start() -> DyingChild:
+        started.append(DyingChild())
+        return started[-1]
+
+    lease = Lease(children, jobs=1, key=lambda: None, start=start)
+    with pytest.raises(WorkerError) as raised:
+        lease.take()
+    assert len(started) == children_module.MAX_STARTS == 3
+    assert str(raised.value) == (
+        "the compiler's process ended as soon as it was started, 3 times in a row, before it was "
+        "asked for anything. Something on this machine may kill it, such as a limit on memory or "
+        "processes (`ulimit -a`), or its temporary files are deleted; set TMPDIR to a directory "
+        "that is left alone."
+    )
+    assert not lease.held
+    assert children.pids() == []
 
 
 def test_children_end_with_the_process(
