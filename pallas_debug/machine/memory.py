@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.interpret.extend.views import OutOfView, RefView, is_reshape, num_elements
+from pallas_debug.bridge.interpret.extend.views import (
+    OutOfView,
+    RefView,
+    array_position,
+    holds,
+    is_reshape,
+    num_elements,
+    open_mesh,
+)
 from pallas_debug.bridge.programs import program as ir
 
 Array = np.ndarray[Any, Any]
@@ -318,7 +326,7 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = Fals
         entries = part.entries
         if repeats:
             raise NotImplementedError("an index of a slice of stride 0")
-        if not _holds(sizes, entries):
+        if not holds(sizes, _once(entries)):
             if not pads or part is not parts[-1]:
                 raise OutOfBounds(buffer, _once(entries), tuple(sizes))
             beyond = _in_padding(shape, index, dims, entries)
@@ -326,7 +334,7 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = Fals
                 slice(e.start, e.stop - beyond[d], e.step) if isinstance(e, slice) else e
                 for d, e in zip(dims, entries, strict=True)
             )
-            if not _holds(sizes, entries):
+            if not holds(sizes, _once(entries)):
                 raise OutOfBounds(buffer, _once(part.entries), tuple(sizes))
         kept = []
         for dim, entry in zip(dims, entries, strict=True):
@@ -348,7 +356,14 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = Fals
                 index[dim] = before.start + entry * step
         dims = kept
     if any(_is_array(entry) for entry in index):
+        if repeats:
+            raise NotImplementedError("a slice of stride 0 beside an array as an index")
         final = tuple(index)
+        position = array_position(_once(parts[-1].entries))
+        if position != array_position(final):
+            # `ref.at[0][:, array]`: numpy puts the array's dimensions first, as a slice separates
+            # it from the position that an outer indexer selected.
+            final = open_mesh(final, position)
         selected = np.broadcast_to(np.int8(0), shape)[final].shape
         return MemoryRegion(buffer, final, parts, selected)
     found = tuple(_length(index[d]) for d in dims)
@@ -387,7 +402,7 @@ def _recast_with_padding(buffer: MemoryBuffer, parts: tuple[Any, ...]) -> Memory
     if columns.start < 0 or not size < columns.stop <= padded:
         return None
     within = slice(columns.start, max(size, columns.start), 1)
-    if not _holds(list(shape), (*rows, within)):
+    if not holds(shape, _once((*rows, within))):
         return None
     view = RefView(buffer.content, [*map(_for_view, before), (*rows, within)])
     selected = (*view.shape[:-1], num_elements(columns))
@@ -420,7 +435,10 @@ def _simply_indexed(
 
 
 def _once(entries: tuple[Requested, ...]) -> tuple[Entry, ...]:
-    return tuple(slice(e.start, e.start + 1, 1) if isinstance(e, Repeat) else e for e in entries)
+    return tuple(
+        slice(e.start, e.start + min(e.count, 1), 1) if isinstance(e, Repeat) else e
+        for e in entries
+    )
 
 
 def _in_padding(
@@ -449,25 +467,6 @@ def _is_array(entry: Any) -> bool:
 def _length(entry: Entry) -> int:
     assert isinstance(entry, slice)
     return num_elements(entry)
-
-
-def _holds(shape: list[int], entries: tuple[Requested, ...]) -> bool:
-    for size, entry in zip(shape, entries, strict=True):
-        if isinstance(entry, slice):
-            count = num_elements(entry)
-            if count:
-                last = entry.start + (count - 1) * (entry.step or 1)
-                if entry.start < 0 or last >= size:
-                    return False
-        elif isinstance(entry, Repeat):
-            if entry.count and not 0 <= entry.start < size:
-                return False
-        elif isinstance(entry, np.ndarray):
-            if entry.size and (entry.min() < 0 or entry.max() >= size):
-                return False
-        elif not 0 <= entry < size:
-            return False
-    return True
 
 
 def unwritten(shape: tuple[int, ...], dtype: np.dtype[Any], fill: str = "nan") -> Array:

@@ -97,6 +97,30 @@ def holds(shape: Sequence[int], range_: tuple[Any, ...]) -> bool:
     return True
 
 
+def array_position(entries: Sequence[Any]) -> int:
+    """Number of slices whose dimensions precede those of arrays, by the rules of numpy and jax."""
+    at = [i for i, entry in enumerate(entries) if not isinstance(entry, slice)]
+    return at[0] if at[-1] - at[0] == len(at) - 1 else 0
+
+
+def open_mesh(index: Sequence[Any], position: int) -> tuple[Any, ...]:
+    """The same elements with arrays in place of slices, of which `position` come first."""
+    block = len(np.broadcast_shapes(*(e.shape for e in index if isinstance(e, np.ndarray))))
+    behind = sum(isinstance(entry, slice) for entry in index) - position
+    rank = position + block + behind
+    axes = iter([*range(position), *range(position + block, rank)])
+    found: list[Any] = []
+    for entry in index:
+        if isinstance(entry, slice):
+            positions = np.arange(num_elements(entry)) * (entry.step or 1) + entry.start
+            found.append(positions.reshape(-1, *[1] * (rank - next(axes) - 1)))
+        elif isinstance(entry, np.ndarray):
+            found.append(entry.reshape(*entry.shape, *[1] * behind))
+        else:
+            found.append(entry)
+    return tuple(found)
+
+
 class RefView:
     """What a chain of transforms selects from a buffer.
 
