@@ -30,6 +30,7 @@ def compile(
     poison_buffers: bool = False,
     assertions: bool = False,
     chip: str = defaults.CHIP,
+    stages: object = None,
 ) -> Compiled[P, R]:
     """Compile `function` for the TPU of this host, with these switches.
 
@@ -52,14 +53,19 @@ def compile(
       poison_buffers: initialise buffers of `pl.run_scoped` with NaN, or with the smallest integer.
       assertions: halt the device at a `pl.debug_check` that fails.
       chip: target whose chip is reported to code that queries one, on hosts without a TPU.
+      stages: refused, as libtpu reads the flags that write stages once per process, before this
+        call. `pallas_debug.dump` takes them.
 
     Returns:
       A function of the same arguments, with `lower` and `compiled_for`.
 
     Raises:
       UnknownTargetError: an unknown chip.
+      UsageError: `stages` is given.
     """
     check_function("pallas_debug.compile", function)
+    if stages is not None:
+        raise UsageError(_no_stages(function, stages))
     given = {
         "log_recorder": log_recorder,
         "bounds_checks": bounds_checks,
@@ -70,6 +76,16 @@ def compile(
     }
     chosen = switches.parse(name for name, is_on in given.items() if is_on)
     return Compiled(function, switches=chosen, chip=chip)
+
+
+def _no_stages(function: Callable[..., object], stages: object) -> str:
+    name = getattr(function, "__name__", repr(function))
+    return (
+        f"pallas_debug.compile cannot write stages ({stages!r}): libtpu reads the flags for them "
+        "once per process, when it is loaded, and compile uses the libtpu of this process. To "
+        f"write the stages from a process of their own: "
+        f"pallas_debug.dump({name}, ..., stages={stages!r})."
+    )
 
 
 class Compiled(Generic[P, R]):

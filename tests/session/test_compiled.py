@@ -38,6 +38,17 @@ def test_every_switch_has_an_argument() -> None:
     assert pallas_debug.compile(double).switches == ()
 
 
+def test_stages_are_refused_with_what_to_call_instead() -> None:
+    with pytest.raises(UsageError) as caught:
+        pallas_debug.compile(double, stages="mosaic,bundles")
+    assert str(caught.value) == (
+        "pallas_debug.compile cannot write stages ('mosaic,bundles'): libtpu reads the flags for "
+        "them once per process, when it is loaded, and compile uses the libtpu of this process. "
+        "To write the stages from a process of their own: "
+        "pallas_debug.dump(double, ..., stages='mosaic,bundles')."
+    )
+
+
 def test_it_looks_like_the_function() -> None:
     made = pallas_debug.compile(double, log_recorder=True)
     assert made.__name__ == "double"
