@@ -283,4 +283,4 @@ def _number(value: complex) -> str:
     )
     if imaginary:
         return f"{complex(real, imaginary):.4g}"
-    return f"{real:.0f}" if real == round(real) and abs(real) < 1e6 else f"{real:.4g}"
+    return f"{real:.0f}" if real == round(real) and abs(real) < 2**32 else f"{real:.4g}"

@@ -168,6 +168,11 @@ def test_no_pattern_is_read_into_few_or_equal_elements() -> None:
     assert said(nearly, B)[1] == []
 
 
+def test_a_constant_of_32_bits_is_shown_with_all_its_digits() -> None:
+    least = np.full((16, 16), np.iinfo(np.int32).min, np.int64)
+    assert said(least, N, "int32")[1] == ["each is -2147483648, whatever is expected"]
+
+
 def test_a_factor_per_slice_is_told_from_a_term_per_slice() -> None:
     signs = np.where(np.arange(16) % 2, 1, -1)[:, None]
     assert said(300 + B + signs, 300 + B)[1] == []
