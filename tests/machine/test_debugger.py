@@ -15,7 +15,7 @@ import pytest
 from pallas_debug_kernels import flash_attention
 
 import pallas_debug
-from pallas_debug import stepper
+from pallas_debug import defaults, stepper
 from pallas_debug.errors import UsageError
 from pallas_debug.machine.debugger import live
 from pallas_debug.stepping import plain
@@ -81,6 +81,15 @@ def waits_kernel(x_ref, o_ref, never):
 def waits(x):
     return pl.pallas_call(
         waits_kernel, out_shape=x, scratch_shapes=[pltpu.SemaphoreType.REGULAR])(x)
+
+def endless_kernel(x_ref, o_ref):
+    def body(n):
+        return n + 1  # on and on
+    n = jax.lax.while_loop(lambda n: n >= 0, body, jnp.int32(0))  # endless
+    o_ref[...] = x_ref[...] + n
+
+def endless(x):
+    return pl.pallas_call(endless_kernel, out_shape=x)(x)
 
 def marked_kernel(x_ref, o_ref):
     total = x_ref[...] * 2
@@ -346,6 +355,22 @@ def test_a_fault_stops_the_run_and_can_be_left_backwards(kernels: ModuleType) ->
     assert session.track.fault is None
     assert session.step() is None
     assert session.step() == said
+
+
+def test_an_endless_loop_stops_at_the_limit_with_its_line(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "MAX_ITERATIONS", 50)
+    session = stepper.capture(lambda: kernels.endless(X)).session
+    said = session.run()
+    assert said == (
+        f"the run stops here: endless loop: the `while_loop` at line {line('endless')} has not "
+        "ended after 50 iterations"
+    )
+    assert session.step() == said
+    assert session.step(back=True) is None
+    assert session.track.fault is None
+    assert session.run() == said
 
 
 def test_breakpoints_in_a_kernel_stop_the_debugger_alone(

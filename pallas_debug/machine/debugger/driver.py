@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pallas_debug import defaults
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import BlockOutOfBounds, Window
@@ -74,6 +75,15 @@ class StepEvents(MachineObserver):
 
     def point_begins(self, thread: Thread) -> None:
         self.begins_point = True
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        if isinstance(step, ir.WhileLoop) and iteration >= defaults.MAX_ITERATIONS:
+            line = step.site.line
+            where = "" if line is None else f" at line {line.line}"
+            raise RunFault(
+                f"endless loop: the `while_loop`{where} has not ended after {iteration:,} "
+                "iterations"
+            )
 
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
