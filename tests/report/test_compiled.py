@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.model import Dump, SourceLine
 from pallas_debug.profile.advice import Advice
 from pallas_debug.profile.advice.advice import derived
+from pallas_debug.profile.figures import Figure
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import StoredProfile, read_profile
 
@@ -233,6 +235,22 @@ def test_a_dump_in_a_notebook(dump: Dump, profile: StoredProfile) -> None:
     alone = stats._repr_html_()
     assert "Share of each unit’s capacity in use" in alone
     assert f"{stats.bundles.value:,}" in alone
+
+
+def test_libtpus_estimate_beside_ours_with_its_assumptions(profile: StoredProfile) -> None:
+    stats = profile.profile.stats
+
+    def shown(total: int, same: int | None, libtpu: int | None) -> str:
+        total_, same_, libtpu_ = (Figure(value=v) for v in (total, same, libtpu))
+        cycles = replace(stats.cycles, total=total_, as_compiler=same_, compiler=libtpu_)
+        return replace(stats, cycles=cycles)._repr_html_()
+
+    both = "41,000 by libtpu’s estimate; ours with its assumptions: 40,000"
+    assert both in shown(90_000, 40_000, 41_000)
+    for html in (shown(90_000, None, 41_000), shown(40_000, 40_000, 41_000)):
+        assert "41,000 by libtpu’s estimate" in html
+        assert "with its assumptions" not in html
+    assert "libtpu’s estimate" not in shown(90_000, 40_000, None)
 
 
 def test_the_command_and_what_it_reports(command, dump: Dump, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

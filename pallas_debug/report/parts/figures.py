@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pallas_debug.profile.cycles import CycleEstimate
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.lines import LineCost
 from pallas_debug.profile.stats import CodeCost, Stats
@@ -51,7 +52,7 @@ def tiles(stats: Stats) -> Markup:
     """The figures that matter most."""
     cycles, memory = stats.cycles, stats.memory
     rows: list[tuple[str, Child, str]] = [
-        ("cycles", figure(replace(cycles.total, unit="")), _beside(cycles.compiler)),
+        ("cycles", figure(replace(cycles.total, unit="")), _beside(cycles)),
         ("bundles", figure(stats.bundles), _and(stats.empty_bundles, "empty")),
         ("spills", figure(stats.spills), _and(stats.fills, "fills")),
         ("VMEM", figure(memory.vmem), _and(memory.capacity, "in the core")),
@@ -69,8 +70,15 @@ def tiles(stats: Stats) -> Markup:
     return tag("dl", items, class_="pd-figures")
 
 
-def _beside(own: Figure) -> str:
-    return f"{words.number(own.value)} by libtpu’s estimate" if own.is_known else ""
+def _beside(cycles: CycleEstimate) -> str:
+    """libtpu's estimate, with ours under its assumptions, as the total is not comparable to it."""
+    own, ours = cycles.compiler, cycles.as_compiler
+    if not own.is_known:
+        return ""
+    stated = f"{words.number(own.value)} by libtpu’s estimate"
+    if not ours.is_known or ours.value == cycles.total.value:
+        return stated
+    return f"{stated}; ours with its assumptions: {words.number(ours.value)}"
 
 
 def _and(value: Figure, what: str) -> str:
