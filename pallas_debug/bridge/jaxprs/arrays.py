@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -195,3 +195,23 @@ def host_leaves(result: Any) -> list[tuple[str, str, Any]]:
             values = values.astype(np.int8 if jnp.iinfo(dtype).min < 0 else np.uint8)
         found.append((name, str(jnp.dtype(dtype).name), values))
     return found
+
+
+def of_arrays(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Callable[..., Any], list[Any]]:
+    """A function of the arrays among some arguments alone, and these arrays.
+
+    `jax.ShapeDtypeStruct`s count as arrays; all other arguments are passed unchanged.
+    """
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    at = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+
+    def call(*given: Any) -> Any:
+        filled = list(leaves)
+        for i, array in zip(at, given, strict=True):
+            filled[i] = array
+        a, k = jax.tree.unflatten(tree, filled)
+        return function(*a, **k)
+
+    return call, [leaves[i] for i in at]

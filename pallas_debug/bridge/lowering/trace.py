@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import jax
 
 from pallas_debug.bridge import chip
+from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.model import Target
 
@@ -28,17 +29,9 @@ def lower_for_kernels(
     Returns:
       Whether the code queried its chip, so that it may trace to other kernels for another chip.
     """
-    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
-    traced = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+    call, given = arrays.of_arrays(function, args, kwargs)
 
-    def call(*arrays: Any) -> Any:
-        filled = list(leaves)
-        for i, array in zip(traced, arrays, strict=True):
-            filled[i] = array
-        a, k = jax.tree.unflatten(tree, filled)
-        return function(*a, **k)
-
-    avals = [_abstract(leaves[i]) for i in traced]
+    avals = [_abstract(leaf) for leaf in given]
     with (
         chip.answering(target),
         chip.listening() as has_asked,
@@ -56,18 +49,10 @@ def result_shapes(
     target: Target,
 ) -> list[tuple[str, str, tuple[int, ...]]]:
     """Path, dtype and shape of each array that a function returns for these arguments."""
-    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
-    traced = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
-
-    def call(*arrays: Any) -> Any:
-        filled = list(leaves)
-        for i, array in zip(traced, arrays, strict=True):
-            filled[i] = array
-        a, k = jax.tree.unflatten(tree, filled)
-        return function(*a, **k)
+    call, given = arrays.of_arrays(function, args, kwargs)
 
     with chip.answering(target), hook.without_caches():
-        result = jax.eval_shape(call, *(_abstract(leaves[i]) for i in traced))
+        result = jax.eval_shape(call, *map(_abstract, given))
         result = jax.eval_shape(_without_keys, result)
     return [
         (jax.tree_util.keystr(path), str(leaf.dtype), tuple(leaf.shape))
@@ -108,10 +93,6 @@ def _is_tracer(leaf: Any) -> bool:
 def block_until_ready(result: _R) -> _R:
     """Return `result` once all its arrays have been computed."""
     return cast(_R, jax.block_until_ready(result))
-
-
-def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

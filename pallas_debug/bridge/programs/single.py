@@ -77,18 +77,19 @@ def prepare(program: ir.KernelProgram) -> None:
     A step in the debugger would otherwise take the time of a compilation, about 50 ms, the first
     time that it comes to an equation.
     """
-    for step in _steps(program):
+    for step in steps(program):
         if not isinstance(step, ir.Compute) or not isinstance(step.unit, Unit):
             continue
         zeros = [np.zeros(v.aval.shape, v.aval.dtype) for v in step.unit.invars]
         step.evaluate(*zeros)
 
 
-def _steps(program: ir.KernelProgram) -> Iterator[ir.MachineStep]:
+def steps(program: ir.KernelProgram) -> Iterator[ir.MachineStep]:
+    """All steps of a program, and of those that its steps run."""
     for step in program.steps:
         yield step
         for part in fields(step):
             value = getattr(step, part.name)
             for inner in value if isinstance(value, tuple) else (value,):
                 if isinstance(inner, ir.KernelProgram):
-                    yield from _steps(inner)
+                    yield from steps(inner)

@@ -77,26 +77,16 @@ def trace(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> TracedProgram:
     """Trace a function as it is traced for the kernel machine."""
-    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
-    traced = [i for i, x in enumerate(leaves) if hasattr(x, "shape") and hasattr(x, "dtype")]
+    call, given = arrays.of_arrays(function, args, kwargs)
 
-    def call(*given: Any) -> Any:
-        filled = list(leaves)
-        for i, array in zip(traced, given, strict=True):
-            filled[i] = array
-        a, k = jax.tree.unflatten(tree, filled)
-        return jax.tree.leaves(function(*a, **k))
-
-    shapes = [
-        jax.ShapeDtypeStruct(leaves[i].shape, arrays.canonical(leaves[i].dtype)) for i in traced
-    ]
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
     with chip.answering(target), interpret.interpreting("machine"), hook.without_caches():
         jaxpr, consts = rewrite.opened(jax.make_jaxpr(call)(*shapes))
-    given = [
-        np.asarray(leaves[i], shape.dtype) if isinstance(leaves[i], np.ndarray) else leaves[i]
-        for i, shape in zip(traced, shapes, strict=True)
+    values = [
+        np.asarray(leaf, shape.dtype) if isinstance(leaf, np.ndarray) else leaf
+        for leaf, shape in zip(given, shapes, strict=True)
     ]
-    return TracedProgram(jaxpr=jaxpr, consts=consts, args=given)
+    return TracedProgram(jaxpr=jaxpr, consts=consts, args=values)
 
 
 def _walk(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], path: tuple[int, ...]) -> Calls:

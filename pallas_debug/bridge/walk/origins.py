@@ -75,28 +75,14 @@ def origins(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> list[KernelOrigin]:
     """Origin of each array that a function returns, in jax's order of leaves."""
-    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
-    traced = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+    call, given = arrays.of_arrays(function, args, kwargs)
 
-    def call(*given: Any) -> Any:
-        filled = list(leaves)
-        for i, array in zip(traced, given, strict=True):
-            filled[i] = array
-        a, k = jax.tree.unflatten(tree, filled)
-        return jax.tree.leaves(function(*a, **k))
-
-    shapes = [
-        jax.ShapeDtypeStruct(leaves[i].shape, arrays.canonical(leaves[i].dtype)) for i in traced
-    ]
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
     with chip.answering(target), hook.without_caches():
         jaxpr, consts = rewrite.opened(jax.make_jaxpr(call)(*shapes))
     del consts
     found = _walk(jaxpr, [KernelOrigin(reason=_NOT_OF_A_KERNEL)] * len(jaxpr.invars), ())
     return [_with_reason(origin) for origin in found]
-
-
-def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _with_reason(origin: KernelOrigin) -> KernelOrigin:
