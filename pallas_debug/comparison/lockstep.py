@@ -11,10 +11,10 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.bridge.programs.single import steps
 from pallas_debug.comparison.writes import OutOfTime
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
-from pallas_debug.machine.host import steps
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import Entry, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver

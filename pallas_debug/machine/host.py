@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from pallas_debug.bridge.hosted.client import evaluating
 from pallas_debug.bridge.instrument import printing
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, launch, typed, untyped
+from pallas_debug.bridge.programs.single import steps
 from pallas_debug.errors import KernelFault, MachineError
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
@@ -178,14 +179,3 @@ def all_steps(known: Launch) -> Iterator[ir.MachineStep]:
     """All steps of a kernel, on whichever cores."""
     for program in known.programs():
         yield from steps(program)
-
-
-def steps(program: ir.KernelProgram) -> Iterator[ir.MachineStep]:
-    """All steps of a program, and of those that its steps run."""
-    for step in program.steps:
-        yield step
-        for part in fields(step):
-            value = getattr(step, part.name)
-            for inner in value if isinstance(value, tuple) else (value,):
-                if isinstance(inner, ir.KernelProgram):
-                    yield from steps(inner)
