@@ -69,6 +69,13 @@ def run(options: StatsOptions) -> int:
 
 command = shared.make("stats", StatsOptions, run)
 
+_BOUND = {
+    "memory": "memory",
+    "compute": "compute",
+    "latency": "latency: the core waits for copies longer than it computes, though their bytes "
+    "take less time",
+}
+
 
 def _of_function(options: StatsOptions) -> Stats | None:
     named = None if options.module else programs.named_function(options.what)
@@ -150,7 +157,7 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
             f"{marked(traffic.written_per_step)} written"
         ),
     )
-    yield "bound by", traffic.bound or "-"
+    yield "bound by", _BOUND.get(traffic.bound or "", "-")
     yield (
         "intensity",
         f"{marked(traffic.intensity)} operations per byte of HBM; "

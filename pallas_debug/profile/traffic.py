@@ -24,7 +24,7 @@ from pallas_debug.profile.peaks import peaks_of
 from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.tracing import Chain, Tracing
 
-Bound = Literal["memory", "compute"]
+Bound = Literal["memory", "compute", "latency"]
 
 LANES = 8 * 128
 """Elements of 32 bits in a vector register."""
@@ -61,7 +61,8 @@ class Traffic:
       intensity: operations of both kinds per byte copied from or to HBM.
       compute_per_step: cycles of a grid step in which bundles issue or delay.
       copies_per_step: cycles that the bytes of a grid step take at the chip's bandwidth.
-      bound: what takes longer of the two; None if one of them is unknown.
+      bound: what takes longer of the two, or "latency" where the core waits longer for copies than
+        it computes although their bytes take less time; None if one of them is unknown.
       peak_flops: published peak for the products' type, per second.
       peak_bandwidth: published bandwidth of HBM, in bytes per second.
       ridge: intensity above which the published peak of the matrix units is the limit.
@@ -124,7 +125,7 @@ def traffic_of(
         intensity=_over(work, moved, "operations/byte", "operations per byte from and to HBM"),
         compute_per_step=compute,
         copies_per_step=copying,
-        bound=_bound(compute, copying),
+        bound=_bound(compute, copying, _over(cycles.waiting, steps, "cycles", "")),
         peak_flops=peak_flops,
         peak_bandwidth=peak_bandwidth,
         ridge=_over(peak_flops, peak_bandwidth, "operations/byte", "peak over bandwidth"),
@@ -248,10 +249,13 @@ def _peak(value: float | None, unit: str, note: str, unknown: str) -> Figure:
     return Figure(value=value, origin="assumed", unit=unit, note=f"published, {note}")
 
 
-def _bound(compute: Figure, copying: Figure) -> Bound | None:
+def _bound(compute: Figure, copying: Figure, waiting: Figure) -> Bound | None:
     if compute.value is None or copying.value is None:
         return None
-    return "memory" if copying.value > compute.value else "compute"
+    if copying.value > compute.value:
+        return "memory"
+    is_idle = waiting.value is not None and waiting.value > compute.value
+    return "latency" if is_idle else "compute"
 
 
 def _roofline(flops: Figure, moved: Figure, peak: Figure, bandwidth: Figure) -> Figure:

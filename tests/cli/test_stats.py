@@ -78,7 +78,7 @@ def test_products_count_as_often_as_they_run(dumps: Path) -> None:
     assert traffic.flops.value == 12 * 2 * 2 * 64 * 128 * 128
     assert traffic.written.value == 2 * 256 * 128 * 2
     assert traffic.read_per_step.value == traffic.read.value / 16
-    assert traffic.bound in ("memory", "compute")
+    assert traffic.bound in ("memory", "compute", "latency")
     assert traffic.peak_bandwidth.value == 819e9
     assert traffic.source == "https://docs.cloud.google.com/tpu/docs/v5e"
 

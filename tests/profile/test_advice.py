@@ -108,6 +108,19 @@ def test_larger_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> 
     assert advised == pytest.approx(after.cycles.total.value, rel=0.5)
 
 
+def test_a_kernel_that_mostly_waits_is_bound_by_latency(stats_of: StatsOf) -> None:
+    slow_one, remedied = (stats_of(slow("tiny_blocks"), twin, "v5e") for twin in (False, True))
+    assert slow_one.cycles.waiting.value > slow_one.cycles.compute.value
+    assert slow_one.traffic.copies_per_step.value < slow_one.traffic.compute_per_step.value
+    assert slow_one.traffic.bound == "latency"
+    (line,) = (line for line in _text(slow_one, whole=False) if "bound by" in line)
+    assert line.split(None, 2)[2] == (
+        "latency: the core waits for copies longer than it computes, though their bytes take less "
+        "time"
+    )
+    assert remedied.traffic.bound == "memory"
+
+
 def recurrence(x: jax.Array) -> jax.Array:
     def kernel(x_ref: Any, o_ref: Any, h_ref: Any) -> None:
         @pl.when(pl.program_id(0) == 0)

@@ -150,6 +150,7 @@ def traffic_facts(traffic: Traffic) -> Markup:
     bound = {
         "compute": "computes longer than it copies",
         "memory": "copies longer than it computes",
+        "latency": "waits for copies to arrive longer than it computes",
     }
     rows: list[tuple[str, Child]] = [
         (name, figure(value) if value.is_known or value.formula else None)
