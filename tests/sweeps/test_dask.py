@@ -1,4 +1,4 @@
-"""Sweeps on a Dask cluster: a scheduler and its workers, each a process of its own."""
+"""Sweeps on a Dask cluster: a scheduler and two workers, each a process of its own."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ pytestmark = [
 
 
 class Cluster:
-    """A scheduler and its workers."""
+    """A scheduler and two workers."""
 
-    def __init__(self, folder: Path, *names: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self._file = folder / "scheduler.json"
         where = ["--scheduler-file", str(self._file)]
         self.scheduler = self._start(
@@ -43,7 +43,7 @@ class Cluster:
         )
         self.workers = [
             self._start(folder, "worker", *where, "--nthreads", "1", "--name", name)
-            for name in names
+            for name in ("one", "two")
         ]
 
     def _start(self, folder: Path, kind: str, *words: str) -> subprocess.Popen[bytes]:
@@ -73,7 +73,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("cluster"), "one")
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
     yield made
     made.stop()
 
@@ -116,7 +116,7 @@ def test_workers_that_die(workers: DaskWorkers, swept_module: Any, tmp_path: Pat
 def test_scheduler_goes_away(swept_module: Any, tmp_path: Path) -> None:
     """Then the sweep ends with what it has, and continues elsewhere."""
     over = {"block": [8, 16, 32, 64], "mode": ["slow"]}
-    cluster = Cluster(tmp_path, "one", "two")
+    cluster = Cluster(tmp_path)
     workers = DaskWorkers(cluster.address)
 
     def kill(done: int, of: int) -> None:
