@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True)
-def nobody_has_asked() -> Iterator[None]:
+def without_askers() -> Iterator[None]:
     """Forget which functions asked for their chip: later tests of them would count as askers."""
     yield
     chip = sys.modules.get("pallas_debug.bridge.chip")

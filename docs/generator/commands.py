@@ -171,7 +171,7 @@ def keys() -> str:
     ]
     groups: dict[str, list[list[str]]] = {}
     for action in registry().values():
-        heading = HEADINGS.get(action.group, action.group.capitalize())
+        heading = HEADINGS[action.group]
         row = [_keys(display_keys(action.keys)), action.title, f"`{action.name}`"]
         groups.setdefault(heading, []).append(row)
     for heading, rows in groups.items():

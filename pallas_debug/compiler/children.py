@@ -26,7 +26,7 @@ WORTH_A_CHILD = 1.0
 """Seconds of queued work that justify another child."""
 
 MAX_STARTS = 3
-"""Maximum children in a row that one request starts, if each ends before it can be used."""
+"""Maximum children in a row that one request starts, if each loses its files at once."""
 
 _LOOK_AGAIN = 0.25
 
@@ -51,7 +51,10 @@ class Child(Protocol):
     @property
     def pid(self) -> int: ...
 
-    def usable(self) -> bool: ...
+    def alive(self) -> bool: ...
+
+    def usable(self) -> bool:
+        """Whether it is alive and has its files."""
 
     def stop(self) -> None:
         """Kill the process without waiting for its end."""
@@ -190,20 +193,21 @@ class Children(Generic[C]):
             if evicted is not None:
                 self.drop(lease, evicted)
                 continue
+            is_new = child is None
             if child is None:
                 child = self._start(lease, key)
                 started += 1
-            if child.usable():
+            # A new child that has ended is returned too: the request then tells how it ended.
+            if child.usable() or (is_new and not child.alive()):
                 child.taken = time.monotonic()
                 child.served += 1
                 return child
             self.drop(lease, child)
             if started == MAX_STARTS:
                 raise WorkerError(
-                    f"the compiler's process ended as soon as it was started, {started} times in "
-                    "a row, before it was asked for anything. Something on this machine may kill "
-                    "it, such as a limit on memory or processes (`ulimit -a`), or its temporary "
-                    "files are deleted; set TMPDIR to a directory that is left alone."
+                    "the temporary files of the compiler's process were deleted as soon as it was "
+                    f"started, {started} times in a row. Something on this machine may clean up "
+                    "its temporary folder; set TMPDIR to one that is left alone."
                 )
 
     def warm(self, lease: Lease[C]) -> None:

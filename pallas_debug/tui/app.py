@@ -205,7 +205,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         choices = []
         for found in registry().values():
             if found.method != "palette":
-                heading = HEADINGS.get(found.group, found.group).lower()
+                heading = HEADINGS[found.group].lower()
                 parts = found.title, display_keys(self.keymap.keys[found.name]), f"· {heading}"
                 choices.append(("  ".join(filter(None, parts)), found.call))
         self.choose("what to do", choices, chosen)

@@ -47,7 +47,7 @@ HEADINGS: dict[str, str] = {
     "runs": "Runs and findings",
     "program": "The program",
 }
-"""Headings for groups of actions in the help."""
+"""Headings for groups of actions in the help, in its order."""
 
 MOVING = "Moving"
 
@@ -95,6 +95,8 @@ def action(
     def register(method: Method) -> Method:
         if name in _REGISTRY:
             raise ValueError(f"there are two actions {name}")
+        if name.partition(".")[0] not in HEADINGS:
+            raise ValueError(f"the action {name} belongs to no group")
         named = ",".join(key_named(key) or key for key in _split(keys))
         short = method.__name__.removeprefix("action_")
         _REGISTRY[name] = Action(
@@ -111,11 +113,12 @@ def action(
 
 
 def registry() -> Mapping[str, Action]:
-    """Return all actions by name, in the order of the help.
+    """Return all actions by name, in the order of the help: that of `HEADINGS`.
 
     They are registered when `pallas_debug.tui.app` is imported.
     """
-    return _REGISTRY
+    groups = list(HEADINGS)
+    return dict(sorted(_REGISTRY.items(), key=lambda item: groups.index(item[1].group)))
 
 
 # Names of keys.

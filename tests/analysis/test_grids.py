@@ -56,7 +56,7 @@ def looked_at(captures: Captures, *given: Any) -> Analysis:
 
 
 def arithmetic(i: Any, j: Any) -> tuple[Any, Any]:
-    """All of the arithmetic of index maps, and some that nobody writes."""
+    """All of the arithmetic of index maps, and some that are not in use."""
     a = (i - 3) // 2 + lax.div(i - 3, 2) * 5 + (i - 3) % 4 - lax.rem(i - 3, 4)
     b = jnp.where((i > j) & (j != 2), jnp.maximum(i, j), lax.clamp(1, j, 3)) << 2
     c = lax.shift_right_logical(i - 5, 28) + lax.shift_right_arithmetic(i - 5, 1)

@@ -77,7 +77,7 @@ def test_without_targets_memory_is_not_judged(captures: Captures) -> None:
     assert (analysis.findings, analysis.memory) == ((), ())
 
 
-def test_a_chip_that_nobody_knows_is_said(captures: Captures) -> None:
+def test_an_unknown_chip_is_said(captures: Captures) -> None:
     (broken,) = [b for b in BROKEN if b.name == "whole_arrays"]
     (captured,) = captures(broken.function, broken.args)
     new = Target(name="v9", topology="v9:2x2", device_kind="TPU v9")

@@ -24,7 +24,7 @@ from pallas_debug.session import Options, Session
 
 
 @pytest.fixture
-def anew() -> Any:
+def retraced() -> Any:
     """The self-test looks again, before and after."""
     selftest.results.cache_clear()
     yield
@@ -35,7 +35,7 @@ def test_the_installed_jax_fits() -> None:
     assert selftest.results() == dict.fromkeys(selftest.AREAS)
 
 
-@pytest.mark.usefixtures("anew")
+@pytest.mark.usefixtures("retraced")
 def test_a_jax_without_our_hook_is_met_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(mlir._lowerings, pallas_call.pallas_call_p)
     monkeypatch.delattr(pallas_call, "_trace_kernel_to_jaxpr")
@@ -51,7 +51,7 @@ def test_a_jax_without_our_hook_is_met_with_a_sentence(monkeypatch: pytest.Monke
     assert "Upgrade pallas-debug, or use a jax from 0.10.2 on that it knows." in said
 
 
-@pytest.mark.usefixtures("anew")
+@pytest.mark.usefixtures("retraced")
 def test_a_function_with_other_parameters_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from jax._src import pjit
 
@@ -61,7 +61,7 @@ def test_a_function_with_other_parameters_is_noticed(monkeypatch: pytest.MonkeyP
     assert "has no parameter executable" in problem
 
 
-@pytest.mark.usefixtures("anew")
+@pytest.mark.usefixtures("retraced")
 def test_a_print_with_other_parameters_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from jax._src.pallas.mosaic import lowering
 

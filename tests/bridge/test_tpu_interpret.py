@@ -251,8 +251,8 @@ def test_a_copy_and_a_semaphore_left_over(capfd: pytest.CaptureFixture[str]) -> 
         assert sorted(f.kind for f in seen.findings) == ["DmaNotAwaited", "SemaphoreLeftOver"]
         assert [text[2:] for text in sorted(texts)] == [
             [
-                "  the copy of x_ref to tile_ref is never waited for on sem: 4,096 bytes of it "
-                "are left at the end",
+                "  the copy of x_ref to tile_ref is never waited for on sem: 4,096 bytes are "
+                "left on it at the end",
                 "  cause: the kernel may be over before the copy is, and the next kernel finds the "
                 "semaphore raised",
                 "  try: wait once for each start; where the last step has nothing to fetch, do not "

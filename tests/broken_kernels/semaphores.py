@@ -12,7 +12,7 @@ REGULAR = pltpu.SemaphoreType.REGULAR
 def signal_left_over(x: jax.Array) -> jax.Array:
     def double(x_ref: jax.Ref, out_ref: jax.Ref, sem: jax.Ref) -> None:
         out_ref[...] = x_ref[...] * 2
-        # Nobody waits: the next kernel that is given this semaphore starts with a count of 1.
+        # Nothing waits: the next kernel that is given this semaphore starts with a count of 1.
         pl.semaphore_signal(sem, 1)  # FAULT
 
     return pl.pallas_call(double, out_shape=x, scratch_shapes=[REGULAR])(x)

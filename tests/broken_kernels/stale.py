@@ -264,7 +264,7 @@ def offset_carried_over_parallel_rows(x: jax.Array) -> jax.Array:
         def _start() -> None:
             offset_ref[0] = 0
 
-        # Row 1 of the grid may begin on another core, whose SMEM nobody has written. One core alone
+        # Row 1 of the grid may begin on another core, whose SMEM holds nothing yet. One core alone
         # computes the right numbers.
         out_ref[...] = x_ref[...] + offset_ref[0]  # FAULT
         offset_ref[0] += 1

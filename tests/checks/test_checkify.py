@@ -367,7 +367,7 @@ _CATEGORIES = {"user": USER, "nan": NAN, "div": DIV, "index": INDEX}
         ("%s %d", "%s %d"),
         ("{0.__class__} {0}", "{0.__class__} 7"),
         ("{1[0]}", "{1[0]}"),
-        ("{9} {nobody}", "{9} {nobody}"),
+        ("{9} {no_field}", "{9} {no_field}"),
         ("{0:zz}", "{0:zz}"),
         ("{:>99999999999}", "7"),
         ("{0:{0}}", "7"),

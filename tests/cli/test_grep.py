@@ -64,8 +64,8 @@ def test_filters(command: Any) -> None:
     ]
     assert [f["stage"] for f in stages] == ["source"]
     assert command("grep", "def scale", NEW).returncode == 1
-    nobody = command("grep", "constant", OLD, "-k", "flash")
-    assert "no kernel 'flash' in " in nobody.stderr
+    missing = command("grep", "constant", OLD, "-k", "flash")
+    assert "no kernel 'flash' in " in missing.stderr
     for words, said in (
         (["-k", "rosw"], "no kernel 'rosw' (did you mean 'rows'?) in "),
         (["-t", "v6"], "no target 'v6' (did you mean 'v6e'?) in "),

@@ -74,7 +74,7 @@ def test_what_cannot_be_shown(command: Any, arguments: list[Any], said: str) -> 
         (["--status", "ok"], 2),
         (["--status", "failed"], 0),
         (["--test", "rows"], 2),
-        (["--test", "nobody"], 0),
+        (["--test", "missing"], 0),
         (["--target", "v6e", "--status", "ok"], 1),
     ],
 )

@@ -286,13 +286,19 @@ def module_file(module: Module, tmp_path: Path) -> Path:
     return path
 
 
-class DyingChild:
-    """A child that has ended by the time it is asked for anything."""
+class BrokenChild:
+    """A child that has ended, or lost its files, by the time it is asked for anything."""
 
     key = None
     taken = idle_since = 0.0
     served = 0
     pid = 0
+
+    def __init__(self, *, alive: bool) -> None:
+        self._alive = alive
+
+    def alive(self) -> bool:
+        return self._alive
 
     def usable(self) -> bool:
         return False
@@ -304,26 +310,33 @@ class DyingChild:
     def disown(self) -> None: ...
 
 
-def test_children_that_end_at_once_are_not_started_forever() -> None:
-    children: Children[DyingChild] = Children(keeps_idle=False)
-    started = []
+def broken_children(*, alive: bool) -> tuple[list[BrokenChild], Lease[BrokenChild]]:
+    started: list[BrokenChild] = []
 
-    def start() -> DyingChild:
-        started.append(DyingChild())
+    def start() -> BrokenChild:
+        started.append(BrokenChild(alive=alive))
         return started[-1]
 
-    lease = Lease(children, jobs=1, key=lambda: None, start=start)
+    children: Children[BrokenChild] = Children(keeps_idle=False)
+    return started, Lease(children, jobs=1, key=lambda: None, start=start)
+
+
+def test_a_child_that_ends_at_once_is_asked_how() -> None:
+    started, lease = broken_children(alive=False)
+    assert [lease.take()] == started
+
+
+def test_children_that_lose_their_files_are_not_started_forever() -> None:
+    started, lease = broken_children(alive=True)
     with pytest.raises(WorkerError) as raised:
         lease.take()
     assert len(started) == children_module.MAX_STARTS == 3
     assert str(raised.value) == (
-        "the compiler's process ended as soon as it was started, 3 times in a row, before it was "
-        "asked for anything. Something on this machine may kill it, such as a limit on memory or "
-        "processes (`ulimit -a`), or its temporary files are deleted; set TMPDIR to a directory "
-        "that is left alone."
+        "the temporary files of the compiler's process were deleted as soon as it was started, "
+        "3 times in a row. Something on this machine may clean up its temporary folder; set TMPDIR "
+        "to one that is left alone."
     )
     assert not lease.held
-    assert children.pids() == []
 
 
 def test_children_end_with_the_process(

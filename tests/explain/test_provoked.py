@@ -62,7 +62,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 def refused(
     session: Session, call: Any, args: Any, target: str, *, x64: bool = False
 ) -> tuple[Failure | None, Kernel | None]:
-    """Why a call is refused, if it is, by whoever does so first."""
+    """Why a call is refused, if it is, by the first to do so."""
     targets = [t for t in session.targets if t.name == target]
     try:
         with jax.enable_x64(x64), session.collecting() as captures:

@@ -65,7 +65,7 @@ def test_any_renumbering_is_no_change_and_any_other_operand_is_one() -> None:
             continue
         at = rng.choice(places)
         head, equals, rest = new[at].partition(" = ")
-        new[at] = head + equals + re.sub(r"%\w+(#\d)?", "%arg_of_nobody", rest, count=1)
+        new[at] = head + equals + re.sub(r"%\w+(#\d)?", "%arg_of_none", rest, count=1)
         assert at in changed(old, new)[1]
 
 
@@ -121,7 +121,7 @@ def test_one_value_twice_is_not_two_values() -> None:
     assert changed(["a.u %0, %1"], ["a.u %1, %0"]) == ([], [])
 
 
-def test_a_line_may_use_what_it_defines_anew() -> None:
+def test_a_line_may_use_what_it_redefines() -> None:
     old = ["%0 = a.x", "%0 = a.f %0", "%0 = a.f %0", "a.u %0"]
     new = ["%0 = a.x", "%1 = a.f %0", "%2 = a.f %1", "a.u %2"]
     assert changed(old, new) == ([], [])

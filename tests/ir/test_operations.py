@@ -195,7 +195,7 @@ def test_definitions_and_uses_in_regions_beside_each_other() -> None:
     assert found.uses("%0", 1) == (2, 3, 9)
     assert (found.definition("%arg0", 6), found.definition("%arg1", 10)) == (0, 9)
     assert found.definition("%arg1", 12) is None
-    assert found.definition("%nobody", 5) is None
+    assert found.definition("%missing", 5) is None
 
 
 def test_every_value_of_a_pass_is_defined_before_it_is_used(passes: list[Path]) -> None:

@@ -193,7 +193,7 @@ def test_a_kernel_that_is_not_checked_is_said_once(child: Child, workers: list[s
     assert said[0].endswith("That nothing is found in it means nothing.")
 
 
-def test_kernels_that_nobody_can_run_are_not_checked(child: Child) -> None:
+def test_kernels_without_an_interpreter_are_not_checked(child: Child) -> None:
     result = child("def test_nothing(): pass", "--pallas-check=nan", "--pallas-interpret=off")
     result.stdout.fnmatch_lines(
         ["NOT CHECKED: kernels that the code does not interpret itself: --pallas-interpret=off *"]

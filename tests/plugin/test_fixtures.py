@@ -20,7 +20,7 @@ def test_kernels(pallas):
     assert [kernel.name for kernel in pallas.kernels] == ["log", "rows"]
     assert pallas.findings == ()
 
-def test_anew(pallas):
+def test_again(pallas):
     log(GOOD)
     assert [kernel.name for kernel in pallas.kernels] == ["log"]
 

@@ -152,7 +152,7 @@ def test_an_error_in_a_kernel_leaves_the_next_test_alone(
                 rows(12).block_until_ready()
         def test_within_again():
             assert rows(8)[0, 0] == 1
-        def test_beyond_and_nobody_looks():
+        def test_beyond_without_a_look():
             rows(12)
         def test_within_at_last():
             assert rows(8)[0, 0] == 1

@@ -56,7 +56,7 @@ def test_the_first_target_is_the_chip_that_kernels_see(child: Child) -> None:
     result.assert_outcomes(passed=1)
 
 
-def test_a_target_that_nobody_knows(child: Child) -> None:
+def test_an_unknown_target(child: Child) -> None:
     result = child("def test_it(): pass", "--pallas-verify=v9")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unknown target 'v9'*"])

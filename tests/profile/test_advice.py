@@ -99,7 +99,7 @@ def test_no_advice_on_the_twin_which_is_faster(
     "name", ["short_steps", pytest.param("small_attention", marks=pytest.mark.slow)]
 )
 def test_larger_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> None:
-    """The estimate for blocks that nobody compiled is near that of blocks of about their size."""
+    """The estimate for blocks that were not compiled is near that of blocks of about their size."""
     before, after = (stats_of(slow(name), twin, "v5e") for twin in (False, True))
     (advice,) = before.advice
     told = {e.name: e.figure.value for e in advice.evidence}

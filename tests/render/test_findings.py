@@ -41,18 +41,18 @@ def test_the_whole_text() -> None:
 
 
 def test_only_what_is_known() -> None:
-    bare = Finding(kind=Fault.DEADLOCK, kernel="k", message="nobody signals sem")
-    assert finding_text(bare) == "Deadlock in kernel `k`\n  nobody signals sem"
+    bare = Finding(kind=Fault.DEADLOCK, kernel="k", message="nothing signals sem")
+    assert finding_text(bare) == "Deadlock in kernel `k`\n  nothing signals sem"
     lines = finding_text(replace(bare, advice="signal it")).splitlines()
     assert lines[2:] == ["  try: signal it"]
 
 
 def test_a_wording_without_a_reason_gets_that_of_the_catalogue() -> None:
     seen = Sighting(kernel="k", engine="static")
-    bare = seen.found(Fault.DEADLOCK, Wording("nobody signals sem"))
+    bare = seen.found(Fault.DEADLOCK, Wording("nothing signals sem"))
     assert (bare.cause or "").startswith("the semaphore is never signalled, or no copy is left")
     assert (bare.advice or "").startswith("start a copy for every wait")
-    known = seen.found(Fault.DEADLOCK, Wording("nobody signals sem", "c", "a"))
+    known = seen.found(Fault.DEADLOCK, Wording("nothing signals sem", "c", "a"))
     assert (known.cause, known.advice, known.engines) == ("c", "a", ("static",))
 
 

@@ -92,7 +92,7 @@ _SAME_SHAPE = re.compile(r"vector\.shape_cast % : (?P<type>\S+) to (?P=type)$")
 def normal(mosaic: str) -> list[str]:
     """Without names, places, named scopes and casts of shapes that change none.
 
-    Constants stand in front, each once: jax makes one anew for each function that it inlines.
+    Constants stand in front, each once: jax makes another for each function that it inlines.
     Those of a kernel with checks are left out: each check of a process has a number of its own.
     """
     text = stripped(mosaic.split("\n"), "mlir", ("ssa", "loc")).lines

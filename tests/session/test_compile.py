@@ -560,7 +560,7 @@ def test_plugins_hear_of_everything_and_bring_targets(tmp_path: Path) -> None:
     assert heard == [("captured", "vector_add"), ("used", "vector_add"), ("mine", "vector_add")]
 
 
-def test_a_plugin_that_raises_costs_nobody_else_the_news(tmp_path: Path) -> None:
+def test_a_plugin_that_raises_costs_no_other_the_news(tmp_path: Path) -> None:
     class Bad:
         @pallas_debug.hookimpl
         def pallas_debug_kernel_captured(self, kernel: Kernel) -> None:

@@ -226,7 +226,7 @@ def test_find_nothing(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> Non
         ),
     ],
 )
-def test_what_is_damaged_is_not_found_and_written_anew(
+def test_what_is_damaged_is_not_found_and_written_again(
     tmp_path: Path, kernel: Kernel, compiled: Compiled, damage: Callable[[Path], object]
 ) -> None:
     store = Store(tmp_path)

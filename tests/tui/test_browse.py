@@ -41,7 +41,7 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
 
 
 async def settled(app: BrowseApp, pilot: Pilot[None]) -> None:
-    """Wait for what is made aside."""
+    """Wait for what is made in the background."""
     await pilot.pause()
     await app.workers.wait_for_complete()
     await pilot.pause()
@@ -57,7 +57,7 @@ def status(app: BrowseApp) -> str:
 async def test_first_screen(raw: Path, golden: Golden, libtpu: str, size: str) -> None:
     app = BrowseApp(Browser(raw / libtpu / "add"))
     async with app.run_test(size=SIZES[size]) as pilot:
-        while not app.steps.changes:  # what each pass did is counted aside
+        while not app.steps.changes:  # what each pass did is counted in the background
             await pilot.pause(0.02)
         await settled(app, pilot)
         golden(app, f"{libtpu}-{size}")

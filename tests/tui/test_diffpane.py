@@ -257,7 +257,7 @@ async def test_hunks_and_the_line_survive_another_look() -> None:
 
 
 @drive
-async def test_a_long_diff_is_made_aside_and_can_be_stopped() -> None:
+async def test_a_long_diff_is_made_in_a_thread_and_can_be_stopped() -> None:
     app = Alone()
     old = [f"%{n} = a.b{n % 7} %{n - 1} : i32" for n in range(6000)]
     new = [f"%{n} = a.b{n % 5} %{n - 1} : i32" for n in range(6000)]
@@ -277,7 +277,7 @@ async def test_a_long_diff_is_made_aside_and_can_be_stopped() -> None:
 
 
 @drive
-async def test_many_bytes_are_read_aside_and_once() -> None:
+async def test_many_bytes_are_read_in_a_thread_and_once() -> None:
     app = Alone()
     threads: list[threading.Thread] = []
 
@@ -289,13 +289,13 @@ async def test_many_bytes_are_read_aside_and_once() -> None:
         return Compared(label=label, size=len(line), read=read)
 
     async with app.run_test(size=(80, 24)) as pilot:
-        for size, aside in ((10, False), (5_000_000, True)):
+        for size, in_thread in ((10, False), (5_000_000, True)):
             threads.clear()
             app.pane.compare(text("A", "x " * size), text("B", "y " * size))
             await until(pilot, lambda: not app.pane.comparing)
             app.pane.ignore = () if app.pane.ignore else NOISE
             await until(pilot, lambda: not app.pane.comparing)
-            assert [t is not threading.main_thread() for t in threads] == [aside] * 2
+            assert [t is not threading.main_thread() for t in threads] == [in_thread] * 2
             assert app.rows()[1].startswith("1   -x x")
             assert app.rows()[2].startswith("  1 +y y")
 

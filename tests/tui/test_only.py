@@ -33,7 +33,7 @@ def test_the_lines_around_hits_and_no_others(context: int) -> None:
             assert only.opens(line) == left_out
 
 
-def test_another_search_begins_anew() -> None:
+def test_another_search_begins_at_the_start() -> None:
     only = HitLines(0)
     only.extend(array("Q", [1, 2, 3]))
     other = array("Q", [7])

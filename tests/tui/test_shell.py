@@ -133,7 +133,7 @@ async def test_the_palette_has_every_action_and_does_it(add: Path) -> None:
 
 
 @drive
-async def test_what_most_need_next_is_loaded_aside(
+async def test_what_most_need_next_is_preloaded(
     add: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[threading.Thread] = []
@@ -151,7 +151,7 @@ async def test_what_most_need_next_is_loaded_aside(
         assert loaded[0] is not threading.main_thread()
 
 
-def test_what_is_loaded_aside_is_what_takes_long() -> None:
+def test_what_is_preloaded_is_what_takes_long() -> None:
     code = (
         "import sys\n"
         "from pallas_debug.tui import app\n"

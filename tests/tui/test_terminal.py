@@ -90,7 +90,7 @@ class Terminal:
         self.seen = ""
 
     def vanish(self) -> None:
-        """The terminal is closed, as when a connection breaks; nobody sends a signal."""
+        """The terminal is closed, as when a connection breaks, without a signal."""
         os.close(self.theirs)
         os.close(self._ours)
 

@@ -427,7 +427,7 @@ async def test_a_search_that_is_given_up_stops(tmp_path: Path) -> None:
 
 
 @drive
-async def test_tables_of_a_long_pass_are_made_aside() -> None:
+async def test_tables_of_a_long_pass_are_made_in_a_thread() -> None:
     app = Alone()
     texts = lines_of(PASSES[0])
     long = texts * (1 + 6000 // len(texts))

@@ -100,7 +100,7 @@ def len_of(one: Verdict) -> str:
     return "1 kernel" if len(one.kernels) == 1 else f"{len(one.kernels)} kernels"
 
 
-def test_a_cell_that_nobody_answered_says_so() -> None:
+def test_a_cell_without_an_answer_says_so() -> None:
     (one,) = table.fill(asked(engines=("checks",)), [])
     assert (one.kernel, one.engine, one.status) == ("rows", "checks", "unjudged")
     assert one.reason == "the engine ended without an answer (please report it)"

@@ -182,7 +182,7 @@ def help_sections(actions: Iterable[Action], keymap: Keymap) -> dict[str, Sectio
     """Return the keys and what they do, by heading."""
     found: dict[str, Section] = {MOVING: moving_keys(keymap.over_panes)}
     for action in actions:
-        heading = HEADINGS.get(action.group, action.group.capitalize())
+        heading = HEADINGS[action.group]
         if keys := keymap.keys[action.name]:
             found.setdefault(heading, []).append((display_keys(keys), action.title))
     if keymap.notes:

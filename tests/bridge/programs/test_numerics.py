@@ -417,7 +417,7 @@ def test_a_single_sum_is_compared_with_float32() -> None:
     fault = numeric_faults.explain(*unit, [array(x, BF16)])
     lost = abs(float(output[0, -1]) - 2048) > numerics.SUM_BOUND * 2048
     assert (fault is not None, bool(flags.any())) == (lost, lost)
-    # XLA may sum in float32; what is judged is the result, whoever computed it.
+    # XLA may sum in float32; what is judged is the result, not how it was computed.
     wrong = _with_result(unit, array(np.minimum(np.arange(1, 2049), 256)[None], BF16))
     fault = numeric_faults.explain(*wrong, [array(x, BF16)])
     assert fault is not None
