@@ -20,9 +20,12 @@ def test_unmarked(): pass
 def test_skipped(): pytest.skip("no such chip")
 """
 
+PLUGINS = ("-p", "tiers", "-p", "no:hypothesispytest")
+"""Hypothesis takes a second to import, in each of 25 runs."""
+
 
 def ran(pytester: pytest.Pytester, *arguments: str) -> set[str]:
-    done = pytester.runpytest_inprocess("-p", "tiers", "-v", *arguments)
+    done = pytester.runpytest_inprocess(*PLUGINS, "-v", *arguments)
     return {line.split()[0].split("::")[1] for line in done.outlines if " PASSED" in line}
 
 
@@ -110,7 +113,7 @@ def test_costs_and_reasons_of_skips_are_repeated(
     monkeypatch.setattr(tiers, "MAX_UNMARKED", 0.2)
     burn = "import time\ndef test_burn():\n    end = time.process_time() + 0.4\n    while time.process_time() < end: pass\n"
     pytester.makepyfile(test_it=SLOW, test_burn=burn)
-    done = pytester.runpytest_inprocess("-p", "tiers")
+    done = pytester.runpytest_inprocess(*PLUGINS)
     done.stdout.fnmatch_lines(
         ["*CPU seconds*", "*in all", "over 0.2 s and not marked slow, or over 20 s:", "*test_burn*"]
     )
