@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
+from pallas_debug.findings.faults import NO_KERNEL
 from pallas_debug.model import (
     Compilation,
     Dump,
@@ -204,7 +205,7 @@ def finding_text(finding: Finding) -> str:
 
 
 def _finding_header(finding: Finding) -> str:
-    parts = [f"{finding.kind} in kernel `{finding.kernel}`"]
+    parts = [titled(finding)]
     if finding.grid_point:  # () for a kernel without a grid
         parts.append(f"grid point {finding.grid_point}")
     if finding.loop:
@@ -212,6 +213,12 @@ def _finding_header(finding: Finding) -> str:
     if finding.count > 1:
         parts.append(f"{finding.count} times")
     return ", ".join(parts)
+
+
+def titled(finding: Finding) -> str:
+    """A finding's class, and its kernel if it belongs to one."""
+    kind = str(finding.kind)
+    return kind if finding.kernel == NO_KERNEL else f"{kind} in kernel `{finding.kernel}`"
 
 
 def quoted(source: SourceLine) -> str:

@@ -34,6 +34,7 @@ class DumpOptions(shared.ProgramOptions):
     "directory", "The dump directory; created if it does not exist.", Path(defaults.DIRECTORY)
 )
 @shared.targets(defaults.TARGETS)
+@shared.pretend
 @shared.args
 @shared.inputs
 @shared.spec
@@ -74,11 +75,12 @@ def run(options: DumpOptions) -> int:
         # Options are also accepted after a function, since it has no arguments of its own.
         given = [*_given(click.get_current_context()), *options.rest, options.what]
         return command.main(given, standalone_mode=False) or 0
-    if function is not None:
-        dumps = _of_function(*function, options)
-    else:
-        programs.refuse_arguments(options)
-        dumps = _of_program(options)
+    with programs.pretending(options):
+        if function is not None:
+            dumps = _of_function(*function, options)
+        else:
+            programs.refuse_arguments(options)
+            dumps = _of_program(options)
     if options.as_json:
         output.print_json("dump", {"dumps": dumps})
     for line in _lines(dumps, options):

@@ -71,6 +71,7 @@ class ProgramOptions(CallOptions):
     """Options common to `dump` and `verify`: what to compile, for which chips, and how."""
 
     targets: tuple[str, ...]
+    pretend: bool
     timeout: float
     jobs: int
     as_json: bool
@@ -91,6 +92,13 @@ class _Place(click.Path):
 
 
 PLACE = _Place()
+
+pretend = click.option(
+    "--pretend",
+    is_flag=True,
+    help="Answer queries of jax's devices as the target would (`jax.default_backend()`, "
+    "`device_kind`), for code that runs its kernels only on a TPU.",
+)
 
 module = click.option("-m", "--module", is_flag=True, help="WHAT is a module, as for `python -m`.")
 

@@ -20,7 +20,7 @@ from pallas_debug import tracebacks
 from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError, meant
 
 if TYPE_CHECKING:
-    from pallas_debug.cli.options import FunctionOptions
+    from pallas_debug.cli.options import FunctionOptions, ProgramOptions
 
 _FUNCTION = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<function>[A-Za-z_][\w.]*)")
 
@@ -128,6 +128,16 @@ def _spec(module: str) -> ModuleSpec | None:
         return None
     finally:
         sys.path.pop(0)
+
+
+def pretending(options: ProgramOptions) -> contextlib.AbstractContextManager[None]:
+    """Context in which a program, its imports included, meets the devices that it asks for."""
+    if not options.pretend:
+        return contextlib.nullcontext()
+    from pallas_debug.compiler import targets
+    from pallas_debug.session import pretending
+
+    return pretending(targets.split(",".join(options.targets)))
 
 
 def check_call(

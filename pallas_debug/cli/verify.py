@@ -33,6 +33,7 @@ class VerifyOptions(shared.ProgramOptions):
 
 
 @shared.targets("all")
+@shared.pretend
 @shared.args
 @shared.inputs
 @shared.spec
@@ -101,7 +102,8 @@ def run(options: VerifyOptions) -> int:
     judged, and 0 only if everything was. Findings that rest on made-up values do not count.
     """
     try:
-        verdict = _verdict(options)
+        with programs.pretending(options):
+            verdict = _verdict(options)
     except PallasDebugError:
         raise
     except Exception as error:

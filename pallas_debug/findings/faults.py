@@ -366,3 +366,7 @@ _BY_NAME = {str(fault): fault for fault in Fault} | FORMER
 def named(name: str) -> Fault | None:
     """Return the fault with this name or former name; None if unknown."""
     return _BY_NAME.get(name)
+
+
+NO_KERNEL = "no kernel"
+"""Kernel name in findings of programs that stopped, perhaps before they reached a kernel."""

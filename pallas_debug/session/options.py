@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pallas_debug import defaults
-from pallas_debug.bridge import platform
+from pallas_debug.bridge import chip, platform
 from pallas_debug.bridge.interpret.params import Mode as Mode
 from pallas_debug.bridge.platform import has_accelerator as has_accelerator
 from pallas_debug.bridge.platform import leave_out_absent_tpu as leave_out_absent_tpu
 from pallas_debug.compiler import targets
 from pallas_debug.errors import CannotRunError, UsageError
-from pallas_debug.hooks import extra_targets
+from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.model import Target
 
 Interpret = Mode | str | None
@@ -98,6 +100,24 @@ def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
         return ()
     found = targets.resolve_all(names, extra_targets(plugins))
     return tuple(_of_this_host() if t.name == targets.DEVICE.name else t for t in found)
+
+
+@contextlib.contextmanager
+def pretending(names: tuple[str, ...]) -> Iterator[None]:
+    """Let jax's devices answer as the first of these targets; a no-op with an accelerator.
+
+    Sessions within it do so too, with the target that they trace for.
+
+    Raises:
+      UnknownTargetError: an unknown name.
+    """
+    (target, *_) = resolve_targets(names, plugin_manager())
+    platform.leave_out_absent_tpu()
+    if platform.has_accelerator():
+        yield
+        return
+    with chip.answering_everywhere(target, pretend=True):
+        yield
 
 
 def _of_this_host() -> Target:

@@ -22,15 +22,12 @@ from pallas_debug.bridge.walk import prefetch
 from pallas_debug.errors import PallasDebugError, PluginError
 from pallas_debug.findings import explain
 from pallas_debug.findings.collector import Collector
-from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.faults import NO_KERNEL, Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Compilation, Finding, Kernel, Target
 from pallas_debug.session import Session
 from pallas_debug.verdict.result import Engine, Outcome, Status
-
-NO_KERNEL = "no kernel"
-"""Kernel name in findings that belong to no kernel."""
 
 MOST_CALLS = 8
 """Maximum calls per kernel, each with different scalar prefetch, that are analysed statically."""

@@ -15,13 +15,12 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import calls, raised, replay, trace
 from pallas_debug.errors import PallasDebugError
-from pallas_debug.findings.faults import Fault, Judge
+from pallas_debug.findings.faults import NO_KERNEL, Fault, Judge
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents
 from pallas_debug.model import Finding, Kernel, Witness
 from pallas_debug.session import Options, Session
 from pallas_debug.verdict.engines import (
-    NO_KERNEL,
     Call,
     Seen,
     each,
@@ -240,7 +239,7 @@ def ran_once(
             as_it_ran(kernel, "checks", session, stopped, is_explained=True) for kernel in kernels
         ]
     if error is not None and not findings:
-        findings.append(not_traced(error, _program_name(error)))
+        findings.append(not_traced(error, NO_KERNEL))
         outcomes.append(Outcome(kernel="", engine="trace", status="found"))
     return Seen(outcomes=tuple(outcomes), findings=tuple(findings))
 
@@ -276,10 +275,6 @@ def replayed(
         return seen
     noted = (replace(o, notes=(*o.notes, left_out)) for o in seen.outcomes)
     return replace(seen, outcomes=tuple(noted), result=None)
-
-
-def _program_name(error: BaseException) -> str:
-    return "the program" if isinstance(error, SystemExit) else NO_KERNEL
 
 
 _JUDGES: Mapping[Engine, Judge] = {

@@ -90,8 +90,7 @@ def _seen_by(finding: Finding) -> list[str]:
 
 def _suppressed(verdict: Verdict) -> list[str]:
     return [
-        f"not counted: {s.finding.kind} in kernel `{visible(s.finding.kernel)}`: {s.reason}"
-        for s in verdict.suppressed
+        f"not counted: {visible(render.titled(s.finding))}: {s.reason}" for s in verdict.suppressed
     ]
 
 

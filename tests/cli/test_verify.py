@@ -74,6 +74,44 @@ def test_a_fault_is_said_once_in_every_format(command: Any, module: Path, tmp_pa
     assert "CpuCallback" not in done.stderr  # jax's own stack of the callback that stopped it
 
 
+GATED = """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+assert jax.devices()[0].platform == "tpu", "this needs a TPU"
+def double_kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...] * 2
+
+def double(x):
+    return pl.pallas_call(double_kernel, out_shape=x)(x)
+
+if __name__ == "__main__":
+    double(jnp.ones((8, 128)))
+"""
+
+
+def test_code_that_asks_for_a_tpu(command: Any, commands: Any, tmp_path: Path) -> None:
+    """A script, a module that is imported, and `dump`."""
+    (tmp_path / "gated.py").write_text(GATED)
+    options = ["-e", "static", "-t", "v6e"]
+    refused, script, function, dumped = commands(
+        ["verify", *options, "gated.py"],
+        ["verify", *options, "--pretend", "gated.py"],
+        ["verify", *options, "--pretend", "gated:double", "--arg=f32[8,128]"],
+        ["dump", "-t", "v6e", "--pretend", "gated.py"],
+    )
+    assert refused.returncode == 1
+    assert refused.stdout.startswith(
+        "TraceError\n  gated.py:5   assert jax.devices()[0].platform == "
+    )
+    assert "if it is because there is no TPU here, pass --pretend\n" in refused.stdout
+    for passed in (script, function):
+        assert passed.returncode == 0, passed.stdout + passed.stderr
+        assert passed.stdout.splitlines()[1].split() == ["double_kernel", "ok"]
+    assert dumped.returncode == 0, dumped.stderr
+    assert "1 kernel for v6e in " in dumped.stderr
+
+
 def test_the_dump_directory_keeps_the_findings(command: Any, module: Path, tmp_path: Path) -> None:
     done = command("verify", "rows:gather", ARGUMENT, "-e", "checks", "-t", "v5e", "-o", "kept")
     assert done.returncode == 1, done.stderr

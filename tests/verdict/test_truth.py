@@ -73,7 +73,20 @@ def test_an_exception_of_the_users_own_code_is_not_said_to_be_of_jax() -> None:
     assert finding.source.text == "o_ref[...] = x_ref[...] * (1 / 0)"
     assert (finding.kind, finding.message) == ("TraceError", "ZeroDivisionError: division by zero")
     assert finding.advice == (
-        "fix this line: it raises the exception itself, before jax can compile it"
+        "fix this line: it raises the exception itself, and jax has no part in it"
+    )
+
+
+def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
+    def fails(x: Any) -> Any:
+        assert jax.default_backend() == "tpu", "run this elsewhere"
+        return x
+
+    finding = one(fails, X, engines="static")
+    assert finding.message == "AssertionError: run this elsewhere"
+    assert finding.advice == (
+        "fix this line: it raises the exception itself, and jax has no part in it; if it is because "
+        "there is no TPU here, pass --pretend"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from pallas_debug.findings import explain
@@ -294,7 +295,10 @@ def failed(
         kind = Fault.TRACE_ERROR
         advice = "fix what the message names: jax refused the call as it traced it"
         if of_user:
-            advice = "fix this line: it raises the exception itself, before jax can compile it"
+            advice = "fix this line: it raises the exception itself, and jax has no part in it"
+            text = failure.source.text if failure.source is not None else None
+            if _ASKS.search(f"{failure.headline} {text}"):
+                advice += "; if it is because there is no TPU here, pass --pretend"
     else:
         kind = _STAGES.get(failure.stage, Fault.COMPILE_ERROR)
         advice = explain.UNKNOWN_ADVICE
@@ -310,5 +314,8 @@ def failed(
         ),
     )
 
+
+_ASKS = re.compile(r"\b(?:TPUs?|device_kind|default_backend|platform)\b", re.IGNORECASE)
+"""In a line, or its message, that may depend on the device."""
 
 _STAGES = {"lowering": Fault.LOWERING_ERROR, "crash": Fault.COMPILER_ABORT}
