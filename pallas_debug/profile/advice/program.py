@@ -40,6 +40,12 @@ PASSED_ON = frozenset(
 )
 """Operations that change the form of a value and no element of it."""
 
+LOADS = ("vector.load", "tpu.vector_load", "tpu.load", "memref.load")
+"""Operations that read memory: the first operand, then indices."""
+
+STORES = ("vector.store", "tpu.vector_store", "tpu.store", "memref.store")
+"""Operations that write memory."""
+
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "arith.addi": operator.add,
     "arith.subi": operator.sub,

@@ -161,6 +161,10 @@ class AdviceSubject:
             return None
         return self.schedule.loops[max(counts, key=lambda number: (counts[number], number))]
 
+    def is_of_grid(self, loop: ScheduledLoop) -> bool:
+        """Whether a loop is the one over the grid, which the kernel does not write itself."""
+        return loop.depth == 0 and any(size != 1 for size in self.kernel.grid)
+
     def inside(self, loop: ScheduledLoop) -> list[PlacedInstruction]:
         """Instructions of a loop, those of loops within it included."""
         return [p for p in self.instructions if loop.start <= p.bundle < loop.stop]

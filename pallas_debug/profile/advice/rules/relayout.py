@@ -43,7 +43,10 @@ def advise_relayout(subject: AdviceSubject) -> tuple[Advice, ...]:
         lines = dict.fromkeys((source, *(line for change in changes for line in change.users)))
         moves = [p for line in lines for p in selected(subject.at(line), is_move)]
         loop = subject.loop_of(moves)
-        if len(moves) < MIN_MOVES or loop is None:
+        if loop is None:
+            continue
+        moves = [p for p in moves if loop.start <= p.bundle < loop.stop]
+        if len(moves) < MIN_MOVES:
             continue
         inside = selected(subject.inside(loop), is_vector_instruction)
         if len(moves) < MIN_SHARE * len(inside):

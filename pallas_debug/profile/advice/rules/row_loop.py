@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
 from pallas_debug.profile.advice.program import (
+    LOADS,
+    MAX_DEPTH,
+    STORES,
     MosaicProgram,
     ProgramLoop,
     ProgramOperation,
@@ -16,9 +19,14 @@ from pallas_debug.profile.advice.subject import AdviceSubject, selected
 MIN_TRIPS = 8
 """Minimum iterations of a loop over rows: as many as a vector register has sublanes."""
 
-_LOADS = ("vector.load", "tpu.vector_load", "tpu.load", "memref.load")
-_STORES = ("vector.store", "tpu.vector_store", "tpu.store", "memref.store")
+MIN_SHARE = 0.1
+"""Minimum share of the executed bundles that the loop has."""
+
 _SCALAR = ("memref.load", "memref.store")
+Index = tuple[int, int]
+"""An index of an access: a factor of the loop's counter, and a constant."""
+
+_REDUCTIONS = ("arith.addf", "arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf")
 _OTHERS = ("tpu.enqueue_dma", "tpu.wait_dma2", "tpu.wait_dma", "tpu.semaphore_signal", "scf.while")
 
 
@@ -39,33 +47,44 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
         if loop.trips is None or loop.trips < MIN_TRIPS:
             continue
         body = [o for o in program.operations if o.line in loop]
-        stores = _independent_stores(program, loop, body)
-        if not stores or not _is_narrow(body, is_scalar):
+        named = _independent_stores(program, loop, body)
+        if not named and is_scalar:
+            named = _sums(program, loop, body)
+        if not named or not _is_narrow(body, is_scalar):
             continue
-        source = program.source(stores[0])
+        source = program.source(named[0])
         accesses = ("sst", "smul.f32", "sadd.f32") if is_scalar else ("vld", "vst")
         scheduled = subject.loop_of(selected(subject.at(source), _starts_with(accesses)))
-        if scheduled is None or scheduled.depth == 0:
+        if scheduled is None or subject.is_of_grid(scheduled):
             continue
         inside = subject.inside(scheduled)
+        share = subject.share(inside)
+        if share < MIN_SHARE:
+            continue
         vector = selected(inside, lambda name: name.startswith(("vld", "vst")))
         evidence = [
             derived("iterations", loop.trips),
             counted("bundles of each", scheduled.size),
-            counted("vector loads and stores in each", len(vector)),
-            derived("share of the executed bundles", subject.share(inside)),
+            *([] if is_scalar else [counted("vector loads and stores in each", len(vector))]),
+            derived("share of the executed bundles", share),
         ]
-        operand = subject.operand(_memory_of(program, stores[0]) or "")
-        name = operand.name if operand is not None else "the array"
+        operand = subject.operand(_memory_of(program, named[0]) or "")
         if is_scalar:
             kind = SCALAR_LOOP.name
             message = (
                 f"the scalar unit computes {loop.trips} numbers one by one, in {scheduled.size} "
-                f"bundles each; the iterations do not depend on each other"
+                "bundles each; "
+                + (
+                    "the iterations do not depend on each other"
+                    if named[0].name in STORES
+                    else "each only combines its own with those before"
+                )
             )
             remedy = (
-                f"put {name} and what it is computed from in VMEM instead of SMEM, and compute it "
-                "as a whole vector"
+                f"put {operand.name if operand is not None else 'the result'} and what it is "
+                "computed from in VMEM instead of SMEM, and compute it as a whole vector"
+                if named[0].name in STORES
+                else "put what is summed in VMEM instead of SMEM, and reduce it as a whole vector"
             )
         else:
             kind = ROW_LOOP.name
@@ -75,7 +94,9 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
                 "not depend on each other"
             )
             remedy = (
-                "process 8 rows or more in each iteration, with "
+                "process 8 rows in each iteration, with unroll=8: their loads then overlap"
+                if _is_gather(program, body)
+                else "process 8 rows or more in each iteration, with "
                 "pl.ds(pl.multiple_of(i * 8, 8), 8), or the whole block without a loop"
             )
         found.append(
@@ -101,20 +122,43 @@ def _independent_stores(
     """Stores of a loop, if no iteration reads or writes what another one writes."""
     if loop.carried or any(o.name in _OTHERS or o.name == "scf.for" for o in body):
         return []
-    stores = [o for o in body if o.name in _STORES]
-    written: dict[str, tuple[tuple[bool, int], ...]] = {}
+    stores = [o for o in body if o.name in STORES]
+    written: dict[str, tuple[Index, ...]] = {}
     for store in stores:
         memory = _memory_of(program, store)
         index = _indices(program, loop, store)
         if memory is None or index is None or (memory in written and written[memory] != index):
             return []
+        if not any(step for step, _ in index):
+            return []  # all iterations write the same element
         written[memory] = index
-    for load in (o for o in body if o.name in _LOADS):
-        index = _indices(program, loop, load)
+    for load in (o for o in body if o.name in LOADS):
         memory = _memory_of(program, load)
-        if index is None or memory is None or (memory in written and written[memory] != index):
+        if memory in program.arguments and memory not in written:
+            continue  # another operand, which no iteration writes
+        if memory is None or _indices(program, loop, load) != written.get(memory):
             return []
     return stores
+
+
+def _sums(
+    program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
+) -> list[ProgramOperation]:
+    """What combines the numbers of a loop that only reduces, such as to their sum."""
+    if any(o.name in (*_OTHERS, *STORES, "scf.for", "scf.if") for o in body):
+        return []
+    found = []
+    for operation in body:
+        if operation.name in _REDUCTIONS and len(operation.operands) == 2:
+            carried = [o for o in operation.operands if o in loop.carried]
+            others = [o for o in operation.operands if o not in loop.carried]
+            users = program.users(operation)
+            if len(carried) != 1 or [u.name for u in users] != ["scf.yield"]:
+                continue
+            if any(program.depends_on(others[0], operation.line, c) for c in loop.carried):
+                return []
+            found.append(operation)
+    return found if len(found) == len(loop.carried) else []
 
 
 def _memory_of(program: MosaicProgram, access: ProgramOperation) -> str | None:
@@ -123,49 +167,81 @@ def _memory_of(program: MosaicProgram, access: ProgramOperation) -> str | None:
     return access.operands[at] if len(access.operands) > at else None
 
 
-def _indices(
-    program: MosaicProgram, loop: ProgramLoop, access: ProgramOperation
-) -> tuple[tuple[bool, int], ...] | None:
-    """For each index, whether it is the loop's counter times one, and its constant otherwise.
-
-    None if an index is neither; or if there is none with the counter, so that all iterations access
-    the same element.
-    """
+def _index_values(access: ProgramOperation) -> tuple[str, ...]:
+    """Values of the indices at which memory is read or written."""
     at = 2 if access.name in ("memref.store", "vector.store") else 1
     bracket = access.text[access.text.find("[") + 1 : access.text.find("]")]
     count = len([part for part in bracket.split(",") if part.strip()])
-    found: list[tuple[bool, int]] = []
-    for value in access.operands[at : at + count]:
-        constant = program.constant(value, access.line)
-        if constant is not None:
-            found.append((False, constant))
-            continue
-        name, line = value, access.line
-        origin = program.producer(name, line)
-        while origin is not None and origin.name == "arith.index_cast":
-            name, line = origin.operands[0], origin.line
-            origin = program.producer(name, line)
-        if name != loop.counter:
+    return access.operands[at : at + count]
+
+
+def _indices(
+    program: MosaicProgram, loop: ProgramLoop, access: ProgramOperation
+) -> tuple[Index, ...] | None:
+    """Each index as a multiple of the loop's counter and a constant; None if one is neither."""
+    found = []
+    for value in _index_values(access):
+        index = _affine(program, loop, value, access.line)
+        if index is None:
             return None
-        found.append((True, 0))
-    return tuple(found) if any(moves for moves, _ in found) else None
+        found.append(index)
+    return tuple(found)
+
+
+def _affine(
+    program: MosaicProgram, loop: ProgramLoop, value: str, line: int, depth: int = 0
+) -> Index | None:
+    """A value as a multiple of the loop's counter and a constant; None if it is neither."""
+    if value == loop.counter:
+        return 1, 0
+    constant = program.constant(value, line)
+    if constant is not None:
+        return 0, constant
+    origin = program.producer(value, line)
+    if origin is None or depth > MAX_DEPTH:
+        return None
+    parts = [_affine(program, loop, o, origin.line, depth + 1) for o in origin.operands[:2]]
+    if not parts or (first := parts[0]) is None:
+        return None
+    if origin.name in ("arith.index_cast", "tpu.assume_multiple"):
+        return first
+    if len(parts) != 2 or (second := parts[1]) is None:
+        return None
+    if origin.name == "arith.addi":
+        return first[0] + second[0], first[1] + second[1]
+    if origin.name == "arith.muli" and 0 in (first[0], second[0]):
+        return first[0] * second[1] + second[0] * first[1], first[1] * second[1]
+    return None
+
+
+def _is_gather(program: MosaicProgram, body: list[ProgramOperation]) -> bool:
+    """Whether a row is loaded or stored at a place that the loop reads from memory."""
+    for access in body:
+        if access.name not in LOADS + STORES or access.name in _SCALAR:
+            continue
+        for value in _index_values(access):
+            sources = program.sources_of(value, access.line)
+            if sources is None or any(s.name in LOADS for s in sources):
+                return True
+    return False
 
 
 def _is_narrow(body: list[ProgramOperation], is_scalar: bool) -> bool:
     """Whether all loads and stores are of one row, or of one number."""
-    accesses = [o for o in body if o.name in _LOADS or o.name in _STORES]
+    accesses = [o for o in body if o.name in LOADS or o.name in STORES]
     if is_scalar:
         has_arithmetic = any(o.name.startswith("arith.") and o.name.endswith("f") for o in body)
-        return has_arithmetic and all(o.name in _SCALAR for o in accesses)
+        return has_arithmetic and bool(accesses) and all(o.name in _SCALAR for o in accesses)
     for access in accesses:
-        shape = shape_of(access.text) if access.name not in _SCALAR else None
+        if access.name == "memref.load":
+            continue  # a number, such as the place of a row
         vector = _vectors(access)
-        if shape is None or not vector:
+        if not vector:
             return False
         sizes = vector[-1]
         if len(sizes) < 2 or sizes[-2] != 1 or sizes[-1] < 2:
             return False
-    return bool(accesses)
+    return any(o.name not in _SCALAR for o in accesses)
 
 
 def _vectors(access: ProgramOperation) -> list[tuple[int, ...]]:
@@ -193,7 +269,7 @@ SCALAR_LOOP = AdviceKind(
     title="Arithmetic on single numbers",
     condition=(
         f"A loop of at least {MIN_TRIPS} iterations computes a floating-point number in SMEM in "
-        "each, and no iteration depends on another one."
+        "each, and no iteration depends on another one, or they are only summed up."
     ),
     remedy="Put the operands in VMEM, and compute whole vectors.",
     rule=advise_scalar_loop,

@@ -30,7 +30,7 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
         source = program.source(operation)
         starts = selected(subject.at(source), lambda name: name.startswith("dma."))
         loop = subject.loop_of(starts)
-        if size is None or loop is None or loop.depth == 0 or not starts:
+        if size is None or loop is None or subject.is_of_grid(loop) or not starts:
             continue
         if not _is_regular(program, operation):
             continue
