@@ -77,8 +77,7 @@ class Kernel:
       grid: None for a dimension whose size is known only at run time.
       aliases: pairs of input and output position that share a buffer.
       mesh: axis sizes of the mesh it runs under (`shard_map`), empty for a single device.
-      chip: device kind that the Python code queried during tracing; None if it did not. Strictly,
-        such a kernel is specific to that chip.
+      chip: device kind that the Python code queried during tracing, and may depend on, if any.
     """
 
     name: str
@@ -127,7 +126,6 @@ class Pass:
     Attributes:
       number: the compiler's own number, counted from 0.
       size: bytes of the text after the pass.
-      sha256: hash of that text.
       seconds: from the end of the previous pass to the end of this one, by file times.
       changed: whether the text differs from that of the previous pass.
       failed: whether the compiler stopped in this pass.
@@ -154,16 +152,13 @@ class Explanation:
     Attributes:
       id: short and stable across releases: `scoped-vmem-overflow`.
       cause, advice: a sentence each, without a full stop.
-      title: what happened, in one line.
       code: XLA's error code, such as `E1001`, if it has one.
       details: facts about this particular failure: an allocation table, blocks that would fit.
       versions: a sentence on the releases of jax or libtpu affected; empty for all.
       targets: the chips affected; empty for all.
       kind: kind of finding to report for such a failure.
       kinds: kinds of findings that this explains.
-      links: documentation and discussions.
-      pattern: regular expression searched for in the message; empty for entries that only
-        findings refer to.
+      pattern: regular expression for the message; empty for entries that only findings refer to.
       marks: literal texts; every matching line contains at least one. A log is searched for these
         first; an entry without marks is tried on every line.
       ambiguous: whether other programs print the same message; it needs a mention of a TPU nearby.
@@ -214,7 +209,6 @@ class Failure:
       type: the exception's class, or what ended the process (`SIGABRT`).
       message: the compiler's full message, verbatim.
       last_pass: name of the last pass that left a file.
-      source: the Python line that the failure names.
       explanation: cause and advice; None if neither the catalogue nor a plugin knows the failure.
     """
 
@@ -290,8 +284,7 @@ class Compilation:
       notes: sentences for users of the executable.
       seconds: wall time of the compilation in the compiler's process.
       versions: of jax, jaxlib and libtpu, and the compiler's build.
-      files: every file of the target's folder except the manifest itself, by its path below the
-        folder. Empty in dumps older than this field.
+      files: files of the target's folder but the manifest, by their paths; empty in older dumps.
     """
 
     kernel: str
@@ -356,7 +349,6 @@ class Finding:
 
     Attributes:
       kind: the fault: `OutOfBoundsRead`, `DataRace`.
-      kernel: its name.
       message: what happened, with the operand, the index and the values.
       witness: facts about the first time it was seen.
       engines: engines that found it, most certain first: `tpu interpret`, `checks`.
@@ -365,6 +357,8 @@ class Finding:
       consequences: findings that follow from this one, such as a compiler crash.
       made_up: arguments whose values were made up and that decide whether it happens, such as
         `lengths (int32[2], zeros)`; with real values it may not happen.
+      only_if: clause on which it depends that this is a fault, if that could not be determined:
+        `the caller of `forward` uses result 1 of 2`.
     """
 
     kind: Fault
@@ -378,6 +372,12 @@ class Finding:
     count: int = 1
     consequences: tuple[Finding, ...] = ()
     made_up: tuple[str, ...] = ()
+    only_if: str | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a fault for certain; else it is shown, and fails nothing."""
+        return not self.made_up and self.only_if is None
 
     @property
     def source(self) -> SourceLine | None:

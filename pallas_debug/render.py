@@ -85,6 +85,17 @@ def relative(path: Path) -> str:
         return str(path)
 
 
+def below(file: str) -> str:
+    """Return `src/rows.py` for a file below the working directory, else the path unchanged.
+
+    For formats that name files of a repository: with slashes.
+    """
+    try:
+        return Path(file).resolve().relative_to(Path.cwd()).as_posix()
+    except (ValueError, OSError):
+        return file
+
+
 def headline(failure: Failure, limit: int = 160) -> str:
     """Summarise a failure in one line: the Python line if known, then the message's first line."""
     line = failure.headline
@@ -197,6 +208,8 @@ def finding_text(finding: Finding) -> str:
         lines.append(f"cause: {finding.cause}")
     if finding.advice:
         lines.append(f"try: {finding.advice}")
+    if finding.only_if:
+        lines.append(f"a fault only if {finding.only_if}: this is not known, so it does not count")
     if finding.made_up:
         names = " and ".join(finding.made_up)
         lines.append(f"rests on made-up values of {names}: it may not happen with real ones")

@@ -17,6 +17,7 @@ from pallas_debug.guards import check_function
 from pallas_debug.model import Finding, PrintRecord
 from pallas_debug.session import Interpret, Options, Session, sanitizing
 from pallas_debug.tracebacks import WithoutOurFrames
+from pallas_debug.verdict import unused
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,7 +30,8 @@ class Report:
     """Results of the checks of one call.
 
     Attributes:
-      findings: every check that failed, each line once, in order of first failure.
+      findings: every check that failed, each line once, in order of first failure. One with a
+        condition (`only_if`) that could not be determined is no failure.
       prints: output of the kernels' prints.
       not_checked: sentences about kernels that could not be checked, or only in part: the absence
         of findings in these means nothing.
@@ -42,7 +44,7 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether everything was checked and nothing failed."""
-        return not self.findings and not self.not_checked
+        return not any(f.counts for f in self.findings) and not self.not_checked
 
     def throw(self) -> None:
         """Raise an exception unless everything was checked and nothing failed.
@@ -54,7 +56,7 @@ class Report:
             raise ChecksFailed(str(self), self.findings)
 
     def __str__(self) -> str:
-        if self.ok:
+        if self.ok and not self.findings:
             return "no check failed"
         return "\n\n".join([*(text.finding_text(f) for f in self.findings), *self.not_checked])
 
@@ -64,7 +66,11 @@ class Report:
     @property
     def summary(self) -> str:
         """The outcome in a line: `2 findings; 1 kernel not checked`."""
-        parts = [text.plural(len(self.findings), "finding")] if self.findings else []
+        counted = sum(finding.counts for finding in self.findings)
+        rested = len(self.findings) - counted
+        parts = [text.plural(counted, "finding")] if counted else []
+        if rested:
+            parts.append(f"{text.plural(rested, 'finding')} on a condition, not counted")
         if self.not_checked:
             parts.append(f"not everything was checked ({self.not_checked[0].partition(': ')[0]})")
         return "; ".join(parts) or "no check failed"
@@ -152,7 +158,9 @@ def check(
             )
         return (
             Report(
-                findings=session.observer.findings,
+                findings=unused.resolved(
+                    session.observer.findings, function, args, kwargs, session
+                ),
                 prints=session.observer.records,
                 not_checked=tuple(_not_checked(session, earlier)),
             ),

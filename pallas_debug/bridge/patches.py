@@ -166,6 +166,14 @@ TABLE: tuple[Patch, ...] = (
         for module, name in (("pallas_call", "pallas_call"), ("mpmd", "mpmd_map"))
     ),
     Patch(
+        area=LOWERING,
+        owner="jax._src.interpreters.mlir",
+        name="lower_jaxpr_to_module",
+        replacement="pallas_debug.bridge.jaxprs.outputs:lowering_programs",
+        why="the program around a kernel shows which of its outputs are used",
+        parameters=("module_name", "jaxpr"),
+    ),
+    Patch(
         area=LINES,
         owner="jax._src.pallas.pallas_call",
         name="_trace_kernel_to_jaxpr",

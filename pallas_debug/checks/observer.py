@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.checks import findings
 from pallas_debug.errors import InternalError, PallasDebugError
+from pallas_debug.findings import outputs
 from pallas_debug.findings.collector import Collector
+from pallas_debug.findings.outputs import Dropped, OutputUses
 from pallas_debug.guards import guarded, problem_of
 from pallas_debug.model import Finding, PrintRecord
 
@@ -70,6 +72,7 @@ class RunObserver:
         self._report = report
         self._lock = threading.Lock()
         self._collector = Collector()
+        self._dropped: set[Dropped] = set()
         self._printed: list[PrintRecord] = []
         self._cut = 0
         self._skipped: set[str] = set()
@@ -79,6 +82,12 @@ class RunObserver:
     def findings(self) -> tuple[Finding, ...]:
         """Findings since the last `clear()`, oldest first."""
         return self._collector.findings
+
+    @property
+    def dropped(self) -> frozenset[Dropped]:
+        """Kernels and outputs that are not written, and that their programs drop."""
+        with self._lock:
+            return frozenset(self._dropped)
 
     @property
     def records(self) -> tuple[PrintRecord, ...]:
@@ -94,6 +103,7 @@ class RunObserver:
         """Discard findings and prints, before the next test."""
         self._collector.clear()
         with self._lock:
+            self._dropped.clear()
             self._printed.clear()
             self._cut = 0
 
@@ -105,10 +115,18 @@ class RunObserver:
             problem = problem_of(error, "report", "reading what its checks counted")
             self.skipped(run.kernel, str(problem).removesuffix("."), is_fault=True)
             return
-        self.found(*found)
+        self.found(*found, uses=run.uses)
 
-    def found(self, *findings: Finding) -> None:
-        """Collect the findings of one run of a kernel, and report the new ones."""
+    def found(self, *findings: Finding, uses: OutputUses | None = None) -> None:
+        """Collect the findings of one run of a kernel, and report the new ones.
+
+        Args:
+          uses: what the program uses of the kernel's outputs, if known.
+        """
+        if uses:
+            findings, dropped = outputs.judged(findings, uses)
+            with self._lock:
+                self._dropped |= dropped
         for finding in self._collector.add(*findings):
             kernel = finding.kernel
             with guarded("report", f"telling of a finding in kernel `{kernel}`", self._report):

@@ -55,6 +55,7 @@ def of_finding(finding: Finding) -> Fields:
         "message": finding.message,
         "cause": finding.cause,
         "try": finding.advice,
+        "only if": finding.only_if,
         "targets": ", ".join(finding.targets),
         "seen by": ", ".join(finding.engines),
     }

@@ -52,7 +52,9 @@ class Collector:
                 if before is None:
                     new.append(finding)
                 else:
-                    finding = replace(before, count=before.count + finding.count)
+                    count = before.count + finding.count
+                    only_if = before.only_if and finding.only_if
+                    finding = replace(before, count=count, only_if=only_if)
                 self._findings[place] = finding
         return new
 
@@ -134,6 +136,7 @@ def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]])
         targets=tuple(dict.fromkeys((*first.targets, *other.targets))),
         cause=first.cause or other.cause,
         advice=first.advice or other.advice,
+        only_if=first.only_if and other.only_if,
     )
 
 

@@ -14,10 +14,12 @@ from pallas_debug import defaults
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.client import evaluating
 from pallas_debug.bridge.instrument import printing
+from pallas_debug.bridge.jaxprs.outputs import current_uses
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, launch, typed, untyped
 from pallas_debug.bridge.programs.single import steps
 from pallas_debug.errors import KernelFault, MachineError
+from pallas_debug.findings.outputs import OutputUses
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import areas
@@ -41,11 +43,13 @@ class PreparedKernel:
     Attributes:
       communicates: whether its devices have to run it together.
       is_sanitized: whether its runs are judged.
+      uses: what the program uses of its outputs.
     """
 
     launch: Launch
     communicates: bool
     is_sanitized: bool
+    uses: OutputUses
 
 
 class HostObserver(Protocol):
@@ -60,8 +64,8 @@ class HostObserver(Protocol):
     def printed(self, record: PrintRecord) -> None:
         """Handle a print of a kernel."""
 
-    def found(self, *findings: Finding) -> None:
-        """Handle the findings of a run."""
+    def found(self, *findings: Finding, uses: OutputUses | None = None) -> None:
+        """Handle the findings of a run of a kernel, of whose outputs a program uses these."""
 
     def refused(self, kernel: str, reason: str, *, runs: bool) -> None:
         """Handle a kernel that cannot be judged; whether it `runs` in another mode."""
@@ -120,7 +124,8 @@ class MachineHost:
         if is_sanitized:
             areas.require_cores(known)
             areas.require_room(known)
-        return PreparedKernel(known, _communicates(known), is_sanitized)
+        uses = current_uses(operand.name for operand in kernel.of_kind("output"))
+        return PreparedKernel(known, _communicates(known), is_sanitized, uses)
 
     def communicates(self, prepared: PreparedKernel) -> bool:
         return prepared.communicates
@@ -142,7 +147,7 @@ class MachineHost:
             if prepared.is_sanitized:
                 observers += areas.observers(prepared.launch, arrays, first)
             done = machine_run.run(prepared.launch, arrays, first=first, observers=observers)
-        self._observer.found(*done.findings)
+        self._observer.found(*done.findings, uses=prepared.uses)
         if done.stopped is not None:
             raise KernelFault(finding_text(done.stopped), done.stopped)
         return [untyped(results) for results in done.results]

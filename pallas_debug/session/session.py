@@ -30,6 +30,7 @@ from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import notify, plugin_manager
 from pallas_debug.machine.host import MachineHost
 from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, RunRecord, Target
+from pallas_debug.session.callers import KernelCallers
 from pallas_debug.session.mapping import map_blocks
 from pallas_debug.session.options import Options, mode_of, resolve_targets
 from pallas_debug.session.queue import Queue, StorePlugin, open_store
@@ -47,7 +48,8 @@ class Session:
     `kernels`, `dumps` and `problems` hold the results, during and after; `uncaptured` the kernels
     that could not be captured, `skips` those that were not checked, `used` the digests of those in
     programs that were lowered or run, and `launched` of those that ran to completion in an
-    interpreter or with checks. `queue` compiles them.
+    interpreter or with checks. `queue` compiles them, `callers` knows who calls them, and `chip` is
+    the one that code sees while it is traced, if any.
 
     Args:
       options: what to do.
@@ -78,7 +80,7 @@ class Session:
         named = options.pretend if isinstance(options.pretend, str) else options.chip
         chip_name = named or (defaults.CHIP if needs_chip else None)
         chips = resolve_targets((chip_name,), self.plugins) if chip_name else self.targets
-        self._chip = chips[0] if chips else None
+        self.chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
         self.uncaptured: list[Uncaptured] = []
         self.skips: list[Skip] = []
@@ -102,7 +104,7 @@ class Session:
         self._local = threading.local()
         self._captures: dict[str, capture.Capture] = {}
         self._room = RoomCheck(
-            self._chip if options.chip else None,
+            self.chip if options.chip else None,
             is_asked=lambda: (
                 options.stops_unfit
                 and self._interprets
@@ -110,7 +112,7 @@ class Session:
             ),
             report=self.report,
         )
-        self._calls: dict[str, set[tuple[str, int]]] = {}
+        self.callers = KernelCallers()
         self.queue = Queue(options, self.plugins, self.report)
         self._stack = contextlib.ExitStack()
         selftest.require()
@@ -118,9 +120,9 @@ class Session:
     def __enter__(self) -> Session:
         with contextlib.ExitStack() as stack:
             platform.leave_out_absent_tpu()
-            if self._chip is not None:
+            if self.chip is not None:
                 stack.enter_context(
-                    self.answering(self._chip, pretend=True if self.options.pretend else None)
+                    self.answering(self.chip, pretend=True if self.options.pretend else None)
                 )
             stack.enter_context(hosted.hosting(self._host))
             stack.enter_context(self.interpreting(self.interpret_mode))
@@ -344,7 +346,7 @@ class Session:
         Raises:
           UnknownTargetError: an unknown target.
         """
-        target = self._chip or resolve_targets((defaults.CHIP,), self.plugins)[0]
+        target = self.chip or resolve_targets((defaults.CHIP,), self.plugins)[0]
         if isinstance(name, str):
             (target,) = resolve_targets((name,), self.plugins)
         with self.answering(target, pretend=bool(name)):
@@ -428,7 +430,7 @@ class Session:
             with self._guarded("store", f"keeping kernel `{kernel.name}`"):
                 self._keep(captured)
         with self._guarded("hook", f"noting who called kernel `{kernel.name}`"):
-            self._calls.setdefault(kernel.digest, set()).update(captured.calls)
+            self.callers.add(captured)
         collected: list[capture.Capture] | None = getattr(self._local, "collected", None)
         if collected is not None:
             collected.append(captured)
@@ -475,10 +477,6 @@ class Session:
         with self._lock:
             if str(problem) not in {str(known) for known in self.problems}:
                 self.problems.append(problem)
-
-    def calls(self, kernel: Kernel) -> frozenset[tuple[str, int]]:
-        """Files and lines of the user's frames that lead to the kernel's call."""
-        return frozenset(self._calls.get(kernel.digest, ()))
 
     def _tell(self, event: str, **kwargs: Any) -> None:
         for problem in notify(self.plugins, f"pallas_debug_{event}", **kwargs):

@@ -20,9 +20,10 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.errors import PallasDebugError, PluginError
-from pallas_debug.findings import explain
+from pallas_debug.findings import explain, outputs
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.faults import NO_KERNEL, Fault
+from pallas_debug.findings.outputs import Dropped, OutputUses
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Compilation, Finding, Kernel, Target
@@ -45,6 +46,7 @@ class Seen:
       refused: by kernel, why the kernel machine cannot run it.
       scratch: kernel and operand of outputs that every parallel step uses as scratch.
       launched: digests of the kernels that are known to have run to their end.
+      dropped: kernel and operand of outputs that were not written, and that programs drop.
     """
 
     outcomes: tuple[Outcome, ...] = ()
@@ -56,6 +58,7 @@ class Seen:
     refused: Mapping[str, str] = field(default_factory=dict)
     scratch: frozenset[tuple[str, str | None]] = frozenset()
     launched: frozenset[str] = frozenset()
+    dropped: frozenset[Dropped] = frozenset()
 
     def without_races(self, scratch: Collection[tuple[str, str | None]]) -> Seen:
         """Leave out races of outputs that serve as scratch: no step reads what another wrote."""
@@ -63,14 +66,29 @@ class Seen:
             lambda f: f.kind is Fault.DATA_RACE and (f.kernel, f.operand) in scratch
         )
 
-    def without_unwritten(self, unused: Collection[tuple[str, str | None]]) -> Seen:
-        """Leave out outputs that are not written, where nothing uses them."""
-        return self._without(
-            lambda f: f.kind is Fault.OUTPUT_NOT_WRITTEN and (f.kernel, f.operand) in unused
+    def without_unwritten(self, dropped: Collection[Dropped]) -> Seen:
+        """Leave out outputs that are not written, where nothing uses them; others are faults."""
+        left = self._without(
+            lambda f: f.kind is Fault.OUTPUT_NOT_WRITTEN and (f.kernel, f.operand) in dropped
         )
+        return replace(left, findings=tuple(replace(f, only_if=None) for f in left.findings))
+
+    def as_used(self, uses: Callable[[str], OutputUses]) -> Seen:
+        """Judge outputs that are not written by what programs use of each kernel's outputs."""
+        left, dropped = self, frozenset[Dropped]()
+        for kernel in dict.fromkeys(finding.kernel for finding in self.findings):
+            mine = [finding for finding in left.findings if finding.kernel == kernel]
+            kept, unused = outputs.judged(mine, uses(kernel))
+            others = [finding for finding in left.findings if finding.kernel != kernel]
+            left = left.with_findings((*others, *kept))
+            dropped |= unused
+        return replace(left, dropped=left.dropped | dropped)
 
     def _without(self, test: Callable[[Finding], bool]) -> Seen:
-        kept = tuple(finding for finding in self.findings if not test(finding))
+        return self.with_findings(tuple(f for f in self.findings if not test(f)))
+
+    def with_findings(self, kept: tuple[Finding, ...]) -> Seen:
+        """Replace the findings; a kernel that has none left is `ok`."""
         if kept == self.findings:
             return self
         still = {finding.kernel for finding in kept}

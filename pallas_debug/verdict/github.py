@@ -6,8 +6,7 @@ import secrets
 from collections.abc import Mapping
 
 from pallas_debug.model import Finding
-from pallas_debug.render import REAL_INPUTS
-from pallas_debug.verdict.paths import below
+from pallas_debug.render import REAL_INPUTS, below
 from pallas_debug.verdict.result import Verdict
 
 
@@ -49,7 +48,9 @@ def _annotation(finding: Finding) -> str:
     if finding.made_up:
         words.append(f"rests on made-up values of {' and '.join(finding.made_up)}")
         words.append(f"give real ones: {REAL_INPUTS}")
-    return _command("warning" if finding.made_up else "error", properties, "\n".join(words))
+    if finding.only_if:
+        words.append(f"a fault only if {finding.only_if}: this is not known, so it does not count")
+    return _command("error" if finding.counts else "warning", properties, "\n".join(words))
 
 
 def _command(name: str, properties: Mapping[str, str], text: str) -> str:

@@ -163,6 +163,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
         result=result,
         returned=returned,
         launched=frozenset(session.launched),
+        dropped=session.observer.dropped,
         refused=dict(session.observer.refusals),
         problems=own_problems(session, outcomes),
     )
@@ -241,7 +242,9 @@ def ran_once(
     if error is not None and not findings:
         findings.append(not_traced(error, NO_KERNEL))
         outcomes.append(Outcome(kernel="", engine="trace", status="found"))
-    return Seen(outcomes=tuple(outcomes), findings=tuple(findings))
+    return Seen(
+        outcomes=tuple(outcomes), findings=tuple(findings), dropped=session.observer.dropped
+    )
 
 
 def replayed(

@@ -57,7 +57,7 @@ def marked(
         return tuple(name for name in named.values() if name in found)
 
     rested = [replace(finding, made_up=names(finding)) for finding in findings]
-    return tuple(sorted(rested, key=lambda finding: bool(finding.made_up)))
+    return tuple(sorted(rested, key=lambda finding: not finding.counts))
 
 
 def _may_rest(finding: Finding) -> bool:

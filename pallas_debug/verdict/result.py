@@ -106,8 +106,8 @@ class Verdict:
 
     @property
     def counted(self) -> tuple[Finding, ...]:
-        """Findings that do not rest on made-up values of arguments."""
-        return tuple(finding for finding in self.findings if not finding.made_up)
+        """Findings that rest neither on made-up values of arguments nor on another condition."""
+        return tuple(finding for finding in self.findings if finding.counts)
 
     @property
     def complete(self) -> bool:

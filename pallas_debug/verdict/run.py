@@ -1,4 +1,4 @@
-"""`verify` and `verify_program`: run each engine as far as the previous results allow."""
+"""`verify`: run each engine as far as the previous results allow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 from pallas_debug import defaults
 from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.lowering import calls
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.comparison.reference import name_of
 from pallas_debug.comparison.tolerances import Tolerance
@@ -22,7 +21,7 @@ from pallas_debug.guards import check_function
 from pallas_debug.inputs.made_up import filled
 from pallas_debug.model import Finding, Target
 from pallas_debug.render import REAL_INPUTS
-from pallas_debug.session import Options, Session, resolve_targets
+from pallas_debug.session import Options, Session
 from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table, unused
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.engines import Call, Seen, Traced
@@ -194,7 +193,7 @@ def verify(
         expected = compared.expect(call, reference, tolerance, request.chips)
     with Session(request.options(interpret="off")) as session:
         found, seen = _ask(call, session, asked, hang_after, tick, expected)
-    judging = _Judging(request, session, found.captures, left_out)
+    judging = Judging(request, session, found.captures, left_out)
     judging.elsewhere = found.elsewhere(session.targets)
     if found.captures or session.uncaptured:
         judging.problems += [f"{why}: nothing was judged" for why in found.none_called()]
@@ -215,95 +214,7 @@ def verify(
     return judging.verdict(call.name, seen)
 
 
-def verify_program(
-    run: Callable[[], BaseException | None],
-    name: str,
-    request: Request,
-    source: Path | None = None,
-) -> Verdict:
-    """Verify the kernels that a program lowers while it runs, with the arrays of its calls.
-
-    The program runs once, with checks. Its calls are then replayed with their arrays, on the kernel
-    machine, and their scalar prefetch is analysed statically.
-
-    Args:
-      run: runs the program and returns the exception that ended it, None on success.
-      name: name of the program.
-      source: its file, if any.
-
-    Raises:
-      UsageError: as for `verify`.
-    """
-    asked, left_out = request.asked, request.left_out
-    options = request.options(
-        targets=request.chips if "compile" in asked else (),
-        checks=defaults.DEFAULT_CHECKS if "checks" in asked else (),
-        prints=True,
-        interpret="auto",
-        stops_unfit="static" in asked,
-        hang_after=request.hang_after,
-    )
-    recorder = calls.CallRecorder()
-    with Session(options, runs=True) as session, calls.recording(recorder):
-        seen = [interpreted.ran_once(run, session, asked)]
-    if "static" in asked and source is not None:
-        seen.append(ask.guarded("static", (), lambda: ask.names_in(source)))
-    captures = session.captures
-    if not captures and not session.uncaptured and not any(one.findings for one in seen):
-        raise UsageError(
-            f"{name} called no Pallas kernel: nothing to verify. Does it take another path off a "
-            "TPU, or only define its kernels?"
-        )
-    wanted = session.targets or resolve_targets(request.chips, session.plugins)
-    if "static" in asked:
-        seen += [
-            _static_of_calls(c, ask.traced_for(session, c.kernel, wanted), recorder)
-            for c in captures
-        ]
-    if "compile" in asked:
-        for captured in captures:
-            seen += ask.compilations(session, captured.kernel, [t.name for t in wanted])
-    for engine in ("machine", "races"):
-        if engine in asked:
-            seen += [
-                _replayed(engine, c, recorder, wanted[0].name, request.hang_after) for c in captures
-            ]
-    judging = _Judging(request, session, captures, left_out)
-    judging.wanted = wanted
-    return judging.verdict(name, seen)
-
-
-def _static_of_calls(
-    captured: Capture, targets: Sequence[Target], recorder: calls.CallRecorder
-) -> Seen:
-    """Run the static analysis with the scalar prefetch of a program's calls."""
-    seen = _static(captured, targets, _recorded_tables(captured, recorder))
-    left_out = recorder.left_out(captured.kernel.digest)
-    if left_out is None or not captured.kernel.of_kind("scalar_prefetch"):
-        return seen
-    return replace(
-        seen, outcomes=tuple(replace(o, notes=(*o.notes, left_out)) for o in seen.outcomes)
-    )
-
-
-def _recorded_tables(captured: Capture, recorder: calls.CallRecorder) -> list[prefetch.Tables]:
-    """Scalar prefetch of the calls that a program made of a kernel."""
-    first = len(captured.kernel.of_kind("dynamic_grid"))
-    count = len(captured.kernel.of_kind("scalar_prefetch"))
-    known = recorder.calls(captured.kernel.digest) if count else ()
-    return [operands[first : first + count] for operands in known]
-
-
-def _replayed(
-    engine: Engine, captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float
-) -> Seen:
-    def judge() -> Seen:
-        return interpreted.replayed(engine, captured, recorder, chip, hang_after)
-
-    return ask.guarded(engine, [captured.kernel], judge)
-
-
-class _Judging:
+class Judging:
     """Builder of a verdict."""
 
     def __init__(
@@ -346,6 +257,7 @@ class _Judging:
             (finding for one in seen for finding in one.findings),
             [captured.kernel.source for captured in self._captures],
         )
+        self.notes += unused.notes(seen, findings)
         findings = self.mark(findings)
         findings = self._with_lines(findings)
         kept, suppressed, idle = suppressions.apply(findings, self._left_out)
@@ -425,7 +337,7 @@ def _ask(
         tables, notes = ask.prefetched(call, wanted)
         seen.append(Seen(notes=tuple(notes)))
         seen += [
-            _static(captured, targets, tables.get(captured.kernel.digest, ()))
+            static_of(captured, targets, tables.get(captured.kernel.digest, ()))
             for captured, targets in wanted
         ]
     if nowhere is not None:
@@ -441,7 +353,7 @@ def _ask(
     return found, seen
 
 
-def _static(
+def static_of(
     captured: Capture, targets: Sequence[Target], tables: Sequence[prefetch.Tables]
 ) -> Seen:
     return ask.guarded("static", [captured.kernel], lambda: ask.static(captured, targets, tables))

@@ -10,8 +10,7 @@ from typing import Any
 from pallas_debug._version import __version__
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding, Gap, SourceLine
-from pallas_debug.render import finding_text
-from pallas_debug.verdict.paths import below
+from pallas_debug.render import below, finding_text
 from pallas_debug.verdict.result import Verdict
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -72,13 +71,14 @@ def _result(finding: Finding, rules: list[Fault]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": str(finding.kind),
         "ruleIndex": rules.index(finding.kind),
-        "level": "warning" if finding.made_up else "error",
+        "level": "error" if finding.counts else "warning",
         "message": {"text": finding_text(finding)},
         "properties": {
             "kernel": finding.kernel,
             "engines": list(finding.engines),
             "targets": list(finding.targets),
             "madeUp": list(finding.made_up),
+            **({"onlyIf": finding.only_if} if finding.only_if else {}),
         },
     }
     if finding.source is not None:

@@ -124,7 +124,7 @@ def last_word(verdict: Verdict) -> str:
     parts = list(filter(None, [missing(verdict), _not_done(verdict)]))
     asked = judgements(verdict.outcomes)
     rested = len(verdict.findings) - len(verdict.counted)
-    uncounted = f"{render.plural(rested, 'finding')} on made-up values, not counted"
+    uncounted = _uncounted(verdict)
     if verdict.counted:
         parts.append(f"{found} in {kernels}" + (f"; {uncounted}" if rested else ""))
     elif rested:
@@ -145,6 +145,15 @@ def last_word(verdict: Verdict) -> str:
     if verdict.reference is None:
         parts.append(NO_REFERENCE)
     return f"{visible(verdict.name)}: {'; '.join(parts)}"
+
+
+def _uncounted(verdict: Verdict) -> str:
+    """`1 finding on made-up values, not counted`; empty if all findings count."""
+    made_up = sum(bool(finding.made_up) for finding in verdict.findings)
+    rest = sum(not finding.counts and not finding.made_up for finding in verdict.findings)
+    kinds = [(made_up, "on made-up values"), (rest, "on a condition that is not known")]
+    parts = [f"{render.plural(count, 'finding')} {kind}" for count, kind in kinds if count]
+    return f"{' and '.join(parts)}, not counted"
 
 
 def missing(verdict: Verdict) -> str:

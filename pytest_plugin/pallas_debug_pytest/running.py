@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from pallas_debug import render
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding, Kernel
@@ -60,13 +61,31 @@ class Running:
         with self.session.separately():
             yield
 
+    def uncounted(self) -> list[str]:
+        """Return the texts of findings that do not fail the test, as they rest on a condition."""
+        return [
+            f"{self.nodeid}: not counted: {render.finding_text(finding)}"
+            for finding in self.findings
+            if not finding.counts and key(finding) not in self.expected
+        ]
+
+    def add(self, finding: Finding, kernel: Kernel) -> None:
+        """Add a finding of an engine that does not run the test.
+
+        One about an output that this test's programs drop is left out.
+        """
+        is_dropped = (finding.kernel, finding.operand) in self.session.observer.dropped
+        if not (is_dropped and finding.kind is Fault.OUTPUT_NOT_WRITTEN):
+            self.session.observer.found(finding, uses=self.session.callers.uses(kernel))
+
     def unexpected(self) -> list[Finding]:
         """Return findings that were neither expected nor raised to the caller of the kernel."""
         known = self.expected | self.judged
         return [
             finding
             for finding in self.findings
-            if finding.count > known[key(finding)]
+            if finding.counts
+            and finding.count > known[key(finding)]
             and finding.kind != Fault.INTERPRET_ERROR  # jax raises its error to the caller
             and not failures.was_raised(finding, self.session.raised)
         ]

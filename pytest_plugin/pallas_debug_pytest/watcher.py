@@ -126,7 +126,7 @@ class Watcher:
             running.callers.note(kernel.name, running.findings)
         session = running.session if running is not None else self._session
         if self._coverage is not None and session is not None:
-            self._coverage.launched(kernel, session.calls(kernel))
+            self._coverage.launched(kernel, session.callers.lines(kernel))
 
     @hookimpl
     def pallas_debug_print(self, record: PrintRecord) -> None:
@@ -231,6 +231,7 @@ class Watcher:
         except Exception as error:  # noqa: BLE001 - of a kernel; the test has been reported
             self.problems.append(f"a kernel failed after {running.nodeid}: {error}")
         with self._guarded("hook", f"ending to watch {running.nodeid}"):
+            self.notices += running.uncounted()
             running.session.observer.clear()
         if running.own:
             self._close(running.session)
@@ -330,11 +331,8 @@ class Watcher:
         words = "\n".join(finding.message for finding in found)
         with self._guarded("report", f"wording the failure of {running.nodeid}"):
             words = failures.text(found, record, running.callers)
-        try:
-            pytest.fail(words, pytrace=False)
-        except pytest.fail.Exception as error:
-            running.raised, running.raised_for = error, found[0]
-            raise
+        running.raised, running.raised_for = pytest.fail.Exception(words, pytrace=False), found[0]
+        raise running.raised
 
     def _verify(self, running: Running) -> None:
         """Add the findings of engines that do not run the test."""
@@ -345,7 +343,7 @@ class Watcher:
         for kernel in running.used.values():
             for finding in self._verification.findings(kernel):
                 if (finding.kernel, finding.kind) not in seen:
-                    running.session.observer.found(finding)
+                    running.add(finding, kernel)
 
     def _note_dropped_prints(self, running: Running) -> None:
         records = running.session.observer.records

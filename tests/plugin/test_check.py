@@ -285,3 +285,51 @@ def test_a_kernel_without_room_ends_its_test_before_it_runs(
     assert "1 kernel used by 1 test" in text
     if arguments:
         assert re.search(r"^double +FOUND +FOUND +FOUND +\?$", text, re.M)
+
+
+UNWRITTEN = """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+x = jnp.ones((16, 128))
+
+def pair(x):
+    def pair(x_ref, sum_ref, best_ref):
+        sum_ref[...] = x_ref[...]
+    return pl.pallas_call(pair, out_shape=(x, x))(x)
+
+def test_dropped_by_python():
+    total, _ = pair(x)
+    assert total[0, 0] == 1
+
+def test_dropped_by_a_program():
+    assert jax.jit(lambda x: pair(x)[0])(x)[0, 0] == 1
+
+def test_used():
+    jax.jit(lambda x: pair(x)[1] + 1)(x)
+
+def test_expected(pallas):
+    with pallas.expect("OutputNotWritten"):
+        pair(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "option", ["--pallas-check", pytest.param("--pallas-verify=v5e", marks=pytest.mark.slow)]
+)
+def test_an_unused_output_fails_only_tests_that_use_it(
+    pytester: pytest.Pytester, run_pytest: Child, option: str
+) -> None:
+    pytester.makepyfile(test_unwritten=UNWRITTEN)
+    result = run_pytest(option)
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*_ test_used _*",
+            "OutputNotWritten in kernel `pair`*",
+            "test_unwritten.py::test_dropped_by_python: not counted: OutputNotWritten in kernel*",
+            "*a fault only if the caller of the kernel uses result ?1? of 2: this is not known, so*",
+        ]
+    )
+    assert "dropped_by_a_program: not counted" not in result.stdout.str()
+    assert "test_expected: not counted" not in result.stdout.str()

@@ -6,9 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 from jax.experimental import pallas as pl
 
-from pallas_debug.verdict import Verdict, verify
+import pallas_debug
+from pallas_debug.verdict import Request, Verdict, github, sarif, verify, verify_program
 
 X = jax.ShapeDtypeStruct((16, 128), jnp.float32)
 
@@ -68,3 +71,125 @@ def test_one_that_is_used_anywhere_is_found() -> None:
     for function in (top, used, used_once, used_in_a_loop):
         (finding,) = judged(function).findings
         assert (finding.kind, finding.operand) == ("OutputNotWritten", "best_ref")
+
+
+def eager(x: jax.Array) -> jax.Array:
+    """Drops an output in Python, and reads another: no program shows what it uses."""
+    doubled, _ = top(x)
+    assert float(doubled[0, 0]) == 2
+    return doubled
+
+
+def forward(x: jax.Array) -> jax.Array:
+    doubled, _ = jax.jit(lambda x: [y + 1 for y in top(x)])(x)
+    assert float(doubled[0, 0]) == 3
+    return doubled
+
+
+def in_a_scan(x: jax.Array) -> jax.Array:
+    def step(carry: Any, _: None) -> Any:
+        doubled, best = top(carry[0])
+        return (doubled, best), None
+
+    @jax.jit
+    def steps(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        (doubled, best), _ = jax.lax.scan(step, (x, x), None, length=2)
+        return doubled, best
+
+    doubled, _ = steps(x)
+    assert float(doubled[0, 0]) == 4
+    return doubled
+
+
+def printed(x: jax.Array) -> jax.Array:
+    @jax.jit
+    def shown(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        doubled, best = top(x)
+        jax.debug.callback(lambda x: None, best)
+        return doubled, best
+
+    doubled, _ = shown(x)
+    assert float(doubled[0, 0]) == 2
+    return doubled
+
+
+ONES = jnp.ones((16, 128))
+
+CONDITIONS = {
+    eager: "the caller of the kernel uses result [1] of 2",
+    forward: "the caller of `<lambda>` uses result [1] of 2",
+    in_a_scan: "the caller of `steps` uses result [1] of 2",
+    printed: None,
+}
+
+
+def checked(function: Any, *, sanitize: bool) -> pallas_debug.Report:
+    report, _ = pallas_debug.check(function, sanitize=sanitize)(ONES)
+    return report
+
+
+@pytest.mark.parametrize("sanitize", [False, True])
+def test_a_check_knows_what_the_program_around_the_kernel_uses(sanitize: bool) -> None:
+    for function in (unused, lambda x: top(x)[0], jax.jit(unused_in_a_vjp)):
+        assert checked(function, sanitize=sanitize).findings == ()
+    for function in (used, top, used_in_a_loop):
+        report = checked(function, sanitize=sanitize)
+        assert [(f.operand, f.only_if) for f in report.findings] == [("best_ref", None)]
+        assert not report.ok
+
+
+@pytest.mark.parametrize("sanitize", [False, True])
+def test_it_depends_on_the_caller_of_a_program_that_is_no_more_than_python(sanitize: bool) -> None:
+    for function, condition in CONDITIONS.items():
+        report = checked(function, sanitize=sanitize)
+        (finding,) = report.findings
+        assert (finding.operand, finding.only_if) == ("best_ref", condition)
+        assert report.ok is (condition is not None)
+        if condition is not None:
+            assert report.summary == "1 finding on a condition, not counted"
+            line = f"a fault only if {condition}: this is not known, so it does not count"
+            assert line in str(report)
+
+
+def test_all_outputs_count_if_none_is_written() -> None:
+    def nothing(x: jax.Array) -> None:
+        def nothing(x_ref: Any, a_ref: Any, b_ref: Any) -> None:
+            pass
+
+        a, _ = pl.pallas_call(nothing, out_shape=(x, x))(x)
+        a.block_until_ready()
+
+    report, _ = pallas_debug.check(nothing, sanitize=True)(ONES)
+    assert [(f.operand, f.only_if) for f in report.findings] == [("a_ref", None), ("b_ref", None)]
+
+
+def program(line: str) -> Verdict:
+    def run() -> None:
+        np.asarray(line_of[line](ONES))
+
+    line_of = {"jitted": jax.jit(unused), "used": jax.jit(used), "eager": eager}
+    return verify_program(run, line, Request(engines="static,checks,machine"))
+
+
+def test_a_script_is_judged_by_its_programs() -> None:
+    verdict = program("jitted")
+    assert verdict.findings == ()
+    assert {o.status for o in verdict.outcomes} == {"ok"}
+    assert verdict.notes == (
+        "kernel `top` does not write all of best_ref: nothing uses that output",
+    )
+    verdict = program("used")
+    (finding,) = verdict.findings
+    assert finding.only_if is None
+    assert set(finding.engines) == {"machine", "checks", "static"}
+    assert not verdict.ok
+    verdict = program("eager")
+    (finding,) = verdict.findings
+    assert finding.only_if == CONDITIONS[eager]
+    assert verdict.ok
+    assert "1 finding on a condition that is not known, not counted; nothing else found" in str(
+        verdict
+    )
+    assert any(line.startswith("::warning") for line in github.lines(verdict))
+    (result,) = sarif.sarif(verdict)["runs"][0]["results"]
+    assert (result["level"], result["properties"]["onlyIf"]) == ("warning", finding.only_if)

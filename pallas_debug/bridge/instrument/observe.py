@@ -27,8 +27,10 @@ from pallas_debug.bridge.instrument.recording import FILL, READ
 from pallas_debug.bridge.instrument.sites import ArrayPart, RecordLayout, Site, SiteFailure, part_of
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.jaxprs import outputs as program_outputs
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import PallasDebugError
+from pallas_debug.findings.outputs import OutputUses
 from pallas_debug.guards import problem_of
 from pallas_debug.model import PrintRecord, SourceLine
 
@@ -46,6 +48,7 @@ class CheckedRun:
       filled: for each output that depends on integers that were never written, where it does.
       sees_outputs: whether outputs were inspected: those on a device are not.
       uncovered: names of the outputs with blocks that the grid does not reach.
+      uses: what the program uses of its outputs.
     """
 
     kernel: str
@@ -57,6 +60,7 @@ class CheckedRun:
     filled: Mapping[str, ArrayPart] = field(default_factory=dict)
     sees_outputs: bool
     uncovered: frozenset[str]
+    uses: OutputUses = field(default_factory=dict)
 
 
 class Observer(Protocol):
@@ -360,7 +364,7 @@ def _telling(
         parts = {n: part_of(n, mask) for n, mask in zip(outputs, masks, strict=False)}
         return {n: part for n, part in parts.items() if part is not None}
 
-    tokens = launched.current()
+    tokens, uses = launched.current(), program_outputs.current_uses(outputs)
 
     def tell(rows: np.ndarray, *arrays: np.ndarray) -> tuple[()]:
         launched.notify(tokens)
@@ -399,6 +403,7 @@ def _telling(
                 filled=filled,
                 sees_outputs=bool(boxes) or not outputs,
                 uncovered=uncovered,
+                uses=uses,
             )
         )
 

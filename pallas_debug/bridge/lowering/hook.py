@@ -29,6 +29,7 @@ from jax._src.pallas import mpmd, pallas_call
 from pallas_debug.bridge import contexts, patches
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched
+from pallas_debug.bridge.jaxprs import outputs
 from pallas_debug.bridge.lowering import calls
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
@@ -182,9 +183,13 @@ def reporting(entry: Any, name: str) -> Any:
     @functools.wraps(rule)
     def report_and_lower(context: Any, *nodes: Any, **params: Any) -> Any:
         __tracebackhide__ = True
-        token = None
-        if not observe.is_lowering():  # else it was announced before its checks were inserted
-            token = _announce(name, context, params)
+        if observe.is_lowering():  # it was announced before its checks were inserted
+            return lower(None, context, *nodes, **params)
+        with outputs.at_kernel(params, _report):
+            return lower(_announce(name, context, params), context, *nodes, **params)
+
+    def lower(token: object | None, context: Any, *nodes: Any, **params: Any) -> Any:
+        __tracebackhide__ = True
         if getattr(_local, "stubbed", False):
             return mlir.lower_fun(_zeros(context.avals_out), multiple_results=True)(context, *nodes)
         if getattr(_local, "unwatched", False):

@@ -22,7 +22,7 @@ def nowhere(_: SourceLine) -> None:
 
 def severity(finding: Finding) -> Mark:
     """How a finding is marked: as wrong, or as a weakness."""
-    return "warn" if finding.kind.severity >= Severity.MINOR or finding.made_up else "bad"
+    return "warn" if finding.kind.severity >= Severity.MINOR or not finding.counts else "bad"
 
 
 def finding_card(finding: Finding, link: Link = nowhere, *, level: int = 4) -> Markup:
@@ -61,6 +61,7 @@ def finding_card(finding: Finding, link: Link = nowhere, *, level: int = 4) -> M
                     if finding.made_up
                     else None,
                 ),
+                ("a fault only if", finding.only_if),
             ]
         ),
         class_=f"pd-card pd-finding pd-is-{severity(finding)}",
@@ -69,7 +70,7 @@ def finding_card(finding: Finding, link: Link = nowhere, *, level: int = 4) -> M
 
 def finding_list(findings: Sequence[Finding], link: Link = nowhere, *, level: int = 4) -> Markup:
     """Findings, worst first; what is left out is counted."""
-    ordered = sorted(findings, key=lambda finding: (bool(finding.made_up), finding.kind.severity))
+    ordered = sorted(findings, key=lambda finding: (not finding.counts, finding.kind.severity))
     cards = [finding_card(finding, link, level=level) for finding in ordered[:MAX_SHOWN]]
     more = len(ordered) - len(cards)
     rest = tag("p", f"{more:,} more findings are not shown here.", class_="pd-more")

@@ -18,7 +18,7 @@ from jax._src.lax.control_flow import conditionals, loops
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.state import primitives as state_primitives
 
-from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs import lines, outputs, rewrite
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.walk import refs
 from pallas_debug.bridge.walk.dataflow import programs
@@ -218,7 +218,7 @@ class _Program(_Walk):
             digest = programs.digest(eqn)
             _kernel(self.kernels.setdefault(digest, Dependence()), eqn, inputs, place)
         else:
-            for inner in programs.jaxprs(eqn):
+            for inner in outputs.jaxprs(eqn.params):
                 count = len(rewrite.opened(inner)[0].invars)
                 same = inputs if count == len(inputs) else [names] * count
                 self.run(inner, same, place)
@@ -230,7 +230,7 @@ def _kernel(found: Dependence, eqn: Any, inputs: Sequence[_Value], place: _Place
     mapping = eqn.params.get("grid_mapping")
     names = [_names([value]) for value in inputs]
     if mapping is None:  # over a mesh
-        jaxprs = list(programs.jaxprs(eqn))
+        jaxprs = list(outputs.jaxprs(eqn.params))
         everything = place.names.union(*names)
         memories = [[_Memory(everything) for _ in rewrite.opened(j)[0].invars] for j in jaxprs]
         for jaxpr, contents in zip(jaxprs, memories, strict=True):
@@ -293,7 +293,7 @@ class _KernelWalk(_Walk):
             inner = eqn.params["jaxpr"]
             scoped = [_Memory() for _ in inner.invars]
             return self.run(inner, [*inputs, *scoped], place)
-        for inner in programs.jaxprs(eqn):
+        for inner in outputs.jaxprs(eqn.params):
             count = len(rewrite.opened(inner)[0].invars)
             everything = [_Memory(names) if memories else names for _ in range(count)]
             self.run(inner, inputs if count == len(inputs) else everything, place)

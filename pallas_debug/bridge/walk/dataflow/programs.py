@@ -49,13 +49,3 @@ def digest(eqn: Any) -> str:
         avals_in=[atom.aval for atom in eqn.invars],
     )
     return capture.capture(eqn.primitive.name, context, eqn.params).kernel.digest
-
-
-def jaxprs(eqn: Any) -> list[Any]:
-    """Jaxprs among the parameters of an equation."""
-    found = []
-    for value in eqn.params.values():
-        for inner in value if isinstance(value, (tuple, list)) else (value,):
-            if rewrite.is_jaxpr(inner):
-                found.append(inner)
-    return found

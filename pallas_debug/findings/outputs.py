@@ -1,0 +1,100 @@
+"""Outputs that a kernel does not write: whether that is a fault, by what becomes of their values.
+
+The only place that decides it. An output that the program around the kernel drops need not be
+written. One that the program returns among other results may be dropped by its caller, in Python,
+which no engine sees: then the finding states this condition, and does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.model import Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputUse:
+    """What becomes of the values of a kernel's output in the program that calls it.
+
+    Attributes:
+      results: numbers of the program's results that depend on them.
+      count: number of the program's results.
+      is_certain: whether the program uses them for something else as well, such as a print.
+      program: name of the jitted function; None for a call of the kernel on its own.
+    """
+
+    results: frozenset[int]
+    count: int
+    is_certain: bool = False
+    program: str | None = None
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the program computes nothing from them."""
+        return not self.results and not self.is_certain
+
+    @property
+    def is_used(self) -> bool:
+        """Whether they are used, as every result that the program returns depends on them."""
+        return self.is_certain or 0 < len(self.results) == self.count
+
+    @property
+    def condition(self) -> str | None:
+        """Clause on which it depends that they are used; None if that is known."""
+        if self.is_used or self.is_dropped:
+            return None
+        several = len(self.results) > 1
+        numbers = "] or [".join(map(str, sorted(self.results)))
+        name = "the kernel" if self.program is None else f"`{self.program}`"
+        word = "results" if several else "result"
+        return f"the caller of {name} uses {word} [{numbers}] of {self.count}"
+
+
+OutputUses = Mapping[str, OutputUse]
+"""Uses of a kernel's outputs, all of them, by name."""
+
+
+Dropped = tuple[str, str | None]
+"""A kernel and an output of it, by name."""
+
+
+def most(uses: Sequence[OutputUse]) -> OutputUse:
+    """Return the use that counts where several programs call one kernel."""
+    return max(uses, key=lambda use: (use.is_used, not use.is_dropped))
+
+
+def judged(
+    findings: Iterable[Finding], uses: OutputUses
+) -> tuple[tuple[Finding, ...], frozenset[Dropped]]:
+    """Leave out unwritten outputs that are dropped, and state the condition of uncertain ones.
+
+    If a kernel wrote none of its outputs, all count as used: it is called for one of them.
+
+    Args:
+      findings: of one kernel.
+
+    Returns:
+      The findings that are left, and the outputs that are dropped.
+    """
+    found = tuple(findings)
+    names = {f.operand for f in found if f.kind is Fault.OUTPUT_NOT_WRITTEN}
+    if not uses or names.issuperset(uses):
+        return tuple(replace(f, only_if=None) if f.only_if else f for f in found), frozenset()
+    kept: list[Finding] = []
+    dropped: set[Dropped] = set()
+    for finding in found:
+        use = uses.get(finding.operand or "")
+        if finding.kind is not Fault.OUTPUT_NOT_WRITTEN or use is None:
+            kept.append(finding)
+        elif use.is_dropped:
+            dropped.add((finding.kernel, finding.operand))
+        else:
+            kept.append(replace(finding, only_if=use.condition))
+    return tuple(kept), frozenset(dropped)
+
+
+def note(kernel: str, operand: str | None) -> str:
+    """Sentence about an output that is not written, and that nothing uses."""
+    return f"kernel `{kernel}` does not write all of {operand}: nothing uses that output"

@@ -1,0 +1,40 @@
+"""What is known of the calls of each kernel: their lines, and what becomes of its outputs."""
+
+from __future__ import annotations
+
+import threading
+
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs.outputs import current_uses
+from pallas_debug.findings.outputs import OutputUses, most
+from pallas_debug.model import Kernel
+
+
+class KernelCallers:
+    """Callers of kernels, by the digest. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: dict[str, set[tuple[str, int]]] = {}
+        self._uses: dict[str, list[OutputUses]] = {}
+
+    def add(self, captured: Capture) -> None:
+        """Note the caller of the kernel that this thread lowers."""
+        kernel = captured.kernel
+        uses = current_uses(operand.name for operand in kernel.of_kind("output"))
+        with self._lock:
+            self._lines.setdefault(kernel.digest, set()).update(captured.calls)
+            self._uses.setdefault(kernel.digest, []).append(uses)
+
+    def lines(self, kernel: Kernel) -> frozenset[tuple[str, int]]:
+        """Files and lines of the user's frames that lead to the kernel's call."""
+        with self._lock:
+            return frozenset(self._lines.get(kernel.digest, ()))
+
+    def uses(self, kernel: Kernel) -> OutputUses:
+        """What programs use of the kernel's outputs; empty unless that is known of all of them."""
+        with self._lock:
+            known = tuple(self._uses.get(kernel.digest, ()))
+        if not known or not all(known):
+            return {}
+        return {name: most([uses[name] for uses in known]) for name in known[0]}

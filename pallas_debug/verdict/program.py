@@ -1,0 +1,111 @@
+"""`verify_program`: judge the calls that a program makes of its kernels, with their arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pallas_debug import defaults
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.lowering import calls
+from pallas_debug.bridge.walk import prefetch
+from pallas_debug.errors import UsageError
+from pallas_debug.model import Target
+from pallas_debug.session import Session, resolve_targets
+from pallas_debug.verdict import engines as ask
+from pallas_debug.verdict import interpreted
+from pallas_debug.verdict.engines import Seen
+from pallas_debug.verdict.result import Engine, Verdict
+from pallas_debug.verdict.run import Judging, Request, static_of
+
+
+def verify_program(
+    run: Callable[[], BaseException | None],
+    name: str,
+    request: Request,
+    source: Path | None = None,
+) -> Verdict:
+    """Verify the kernels that a program lowers while it runs, with the arrays of its calls.
+
+    The program runs once, with checks. Its calls are then replayed with their arrays, on the kernel
+    machine, and their scalar prefetch is analysed statically.
+
+    Args:
+      run: runs the program and returns the exception that ended it, None on success.
+      name: name of the program.
+      source: its file, if any.
+
+    Raises:
+      UsageError: as for `verify`.
+    """
+    asked, left_out = request.asked, request.left_out
+    options = request.options(
+        targets=request.chips if "compile" in asked else (),
+        checks=defaults.DEFAULT_CHECKS if "checks" in asked else (),
+        prints=True,
+        interpret="auto",
+        stops_unfit="static" in asked,
+        hang_after=request.hang_after,
+    )
+    recorder = calls.CallRecorder()
+    with Session(options, runs=True) as session, calls.recording(recorder):
+        seen = [interpreted.ran_once(run, session, asked)]
+    if "static" in asked and source is not None:
+        seen.append(ask.guarded("static", (), lambda: ask.names_in(source)))
+    captures = session.captures
+    if not captures and not session.uncaptured and not any(one.findings for one in seen):
+        raise UsageError(
+            f"{name} called no Pallas kernel: nothing to verify. Does it take another path off a "
+            "TPU, or only define its kernels?"
+        )
+    wanted = session.targets or resolve_targets(request.chips, session.plugins)
+    if "static" in asked:
+        seen += [
+            _static_of_calls(c, ask.traced_for(session, c.kernel, wanted), recorder)
+            for c in captures
+        ]
+    if "compile" in asked:
+        for captured in captures:
+            seen += ask.compilations(session, captured.kernel, [t.name for t in wanted])
+    for engine in ("machine", "races"):
+        if engine in asked:
+            seen += [
+                _replayed(engine, c, recorder, wanted[0].name, request.hang_after) for c in captures
+            ]
+    by_name = {c.kernel.name: c.kernel for c in captures}
+    first, *rest = seen  # of the programs themselves
+    seen = [first, *(one.as_used(lambda name: session.callers.uses(by_name[name])) for one in rest)]
+    judging = Judging(request, session, captures, left_out)
+    judging.wanted = wanted
+    return judging.verdict(name, seen)
+
+
+def _static_of_calls(
+    captured: Capture, targets: Sequence[Target], recorder: calls.CallRecorder
+) -> Seen:
+    """Run the static analysis with the scalar prefetch of a program's calls."""
+    seen = static_of(captured, targets, _recorded_tables(captured, recorder))
+    left_out = recorder.left_out(captured.kernel.digest)
+    if left_out is None or not captured.kernel.of_kind("scalar_prefetch"):
+        return seen
+    return replace(
+        seen, outcomes=tuple(replace(o, notes=(*o.notes, left_out)) for o in seen.outcomes)
+    )
+
+
+def _recorded_tables(captured: Capture, recorder: calls.CallRecorder) -> list[prefetch.Tables]:
+    """Scalar prefetch of the calls that a program made of a kernel."""
+    first = len(captured.kernel.of_kind("dynamic_grid"))
+    count = len(captured.kernel.of_kind("scalar_prefetch"))
+    known = recorder.calls(captured.kernel.digest) if count else ()
+    return [operands[first : first + count] for operands in known]
+
+
+def _replayed(
+    engine: Engine, captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float
+) -> Seen:
+    def judge() -> Seen:
+        return interpreted.replayed(engine, captured, recorder, chip, hang_after)
+
+    return ask.guarded(engine, [captured.kernel], judge)
