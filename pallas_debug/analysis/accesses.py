@@ -179,7 +179,9 @@ def _hint(subject: Subject, event: Event, result: Result) -> None:
         values={"value": str(value), "divisor": str(event.divisor)},
         count=points_of(bad, subject.grid.sizes),
     )
-    result.findings.append(contents.false_hint(seen, value=value, divisor=event.divisor))
+    result.findings.append(
+        contents.false_hint(seen, value=value, divisor=event.divisor, of_pipeline=event.of_pipeline)
+    )
 
 
 def _check(subject: Subject, event: Event, result: Result) -> None:

@@ -75,12 +75,21 @@ def _read_matters(failure: SiteFailure, run: CheckedRun) -> bool:
     # The NaN may have been overwritten since, perhaps with a wrong sum. A scratch buffer that is
     # read, masked and written back proves nothing, nor does an output.
     later = (f.site for f in floats if f.order > failure.order)
-    return failure.site.operation == "scratch" and any(
-        site.operation == "store" and site.operand != failure.site.operand for site in later
+    return (
+        failure.site.operation == "scratch"
+        and not _is_window(failure)
+        and any(
+            site.operation == "store" and site.operand != failure.site.operand for site in later
+        )
     )
 
 
 _OF_NAN = ("nan", "uninitialized")
+
+
+def _is_window(failure: SiteFailure) -> bool:
+    """Whether a buffer is a window of jax's `emit_pipeline`, which may hold a part of a block."""
+    return (failure.site.operand or "").endswith(".window_ref")
 
 
 def _is_masked(failure: SiteFailure) -> bool:
@@ -296,8 +305,10 @@ def _division(seen: Sighting, failure: SiteFailure) -> Finding:
 
 
 def _hint(seen: Sighting, failure: SiteFailure) -> Finding:
-    (value, *_), divisor = failure.values, failure.site.details["divisor"]
-    return contents.false_hint(seen, value=value, divisor=divisor)
+    (value, *_), details = failure.values, failure.site.details
+    return contents.false_hint(
+        seen, value=value, divisor=details["divisor"], of_pipeline=details["of_pipeline"]
+    )
 
 
 def _uninitialized(seen: Sighting, failure: SiteFailure, run: CheckedRun) -> Finding:
@@ -315,7 +326,9 @@ def _uninitialized(seen: Sighting, failure: SiteFailure, run: CheckedRun) -> Fin
     if ahead:
         before = "branches" if all(o.details["conditional"] for o in ahead) else "some"
     stays = bool(failure.grid_point) and not details["scoped"]
-    return contents.uninitialized_read(seen, reaches_output=True, before=before, stays=stays)
+    return contents.uninitialized_read(
+        seen, reaches_output=bool(run.outputs), before=before, stays=stays
+    )
 
 
 def _found(failure: SiteFailure, run: CheckedRun) -> Finding:

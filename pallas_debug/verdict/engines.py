@@ -34,6 +34,10 @@ MOST_CALLS = 8
 """Maximum calls per kernel, each with different scalar prefetch, that are analysed statically."""
 
 
+_INFERRED = (Fault.UNINITIALIZED_READ, Fault.PADDING_READ, Fault.OUTPUT_NOT_WRITTEN)
+"""Faults that the checks infer from NaN, with which interpreters fill unwritten memory."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Seen:
     """Results of one engine.
@@ -83,6 +87,12 @@ class Seen:
             left = left.with_findings((*others, *kept))
             dropped |= unused
         return replace(left, dropped=left.dropped | dropped)
+
+    def without_reads_of_checks(self, kernels: Collection[str]) -> Seen:
+        """Leave out the unwritten memory that the checks infer to be read in these kernels."""
+        return self._without(
+            lambda f: f.kind in _INFERRED and f.engines == ("checks",) and f.kernel in kernels
+        )
 
     def _without(self, test: Callable[[Finding], bool]) -> Seen:
         return self.with_findings(tuple(f for f in self.findings if not test(f)))
@@ -413,6 +423,14 @@ def outcome_of(
     return Outcome(
         kernel=kernel.name, digest=kernel.digest, engine=engine, status=status, reason=reason
     )
+
+
+def tracked(seen: Sequence[Seen]) -> frozenset[str]:
+    """Kernels of which the sanitizer judged every call: it knows what was written to memory."""
+    outcomes = [o for one in seen for o in one.outcomes if o.engine == "machine"]
+    refused = {kernel for one in seen for kernel in one.refused}
+    partly = {o.kernel for o in outcomes if o.status not in ("ok", "found") or o.notes}
+    return frozenset({o.kernel for o in outcomes} - partly - refused)
 
 
 def not_traced(error: BaseException, name: str) -> Finding:

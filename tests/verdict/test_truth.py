@@ -239,3 +239,61 @@ def test_a_check_that_fails_is_seen_by_each_engine_in_its_kernel() -> None:
     assert (finding.message, finding.cause) == ("too far", "1 < 1 is false")
     assert finding.engines == ("checks", "static")
     assert verdict.unjudged == ()  # the kernel is the same one each time it is traced
+
+
+# Blocks of dynamic sizes.
+
+
+def copied_in_blocks(x: Any, starts: Any, sizes: Any) -> Any:
+    def kernel(starts_ref: Any, sizes_ref: Any, x_hbm: Any, o_hbm: Any) -> None:
+        def body(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = x_ref[...]
+
+        block = pl.BlockSpec(
+            (pl.BoundedSlice(16), 128), lambda i: (pl.ds(starts_ref[i] * 8, sizes_ref[i]), 0)
+        )
+        pltpu.emit_pipeline(body, grid=(3,), in_specs=[block], out_specs=block)(x_hbm, o_hbm)
+
+    smem, hbm = pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(kernel, in_specs=[smem, smem, hbm], out_specs=hbm, out_shape=x)(
+        starts, sizes, x
+    )
+
+
+STARTS = jnp.array([0, 1, 3])
+RAN = "checks,machine"
+
+
+def test_the_rest_of_a_window_is_not_read_for_a_result() -> None:
+    x = jnp.ones((32, 128))
+    verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 16, 8]), engines=RAN)
+    assert verdict.findings == ()
+
+
+def test_a_block_size_that_jax_believes_to_be_whole_tiles() -> None:
+    x = jnp.ones((32, 128))
+    verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 12, 8]), engines=RAN)
+    if jax.__version_info__ >= (0, 12):
+        assert verdict.findings == ()
+        return
+    gap, hint = verdict.findings
+    assert (gap.kind, gap.engines) == ("OutputNotWritten", ("machine",))
+    assert gap.cause == "the copies to o_hbm do not reach it"
+    assert (hint.kind, set(hint.engines)) == ("FalseHint", {"checks", "machine"})
+    assert hint.source is not None
+    assert str(hint.source.text).startswith("pltpu.emit_pipeline(")
+    assert hint.message == "a block of 12 rows or columns is not a multiple of 8"
+    assert hint.cause == (
+        "jax's pipeline tells the compiler that the sizes of a pl.BoundedSlice are multiples of 8, "
+        "the tiling of the array in HBM"
+    )
+    assert hint.advice == (
+        "let the index map return slices whose sizes are multiples of 8; only one past the array's "
+        "end is rounded; jax 0.12 rounds all of them up"
+    )
+
+
+def test_the_checks_alone_do_not_claim_that_a_result_is_wrong() -> None:
+    x = jnp.ones((32, 128))
+    verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 16, 8]), engines="checks")
+    assert verdict.findings == ()

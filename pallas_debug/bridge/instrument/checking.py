@@ -150,7 +150,7 @@ class Checker(BoundsChecker):
                 operation="multiple_of",
                 source=lines.source_at(eqn, self._place),
                 values=(("value", "int32"),),
-                details={"divisor": divisor},
+                details={"divisor": divisor, "of_pipeline": lines.is_of_pipeline(eqn)},
             ),
             failed,
             values=lambda: [conditions.one_where(failed, value)],

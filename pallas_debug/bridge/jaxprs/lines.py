@@ -21,6 +21,8 @@ from pallas_debug.model import SourceLine
 OURS = str(Path(__file__).parents[2]) + os.sep
 """Directory of our own files, none of whose lines are the user's."""
 
+_PIPELINE = str(Path("jax", "_src", "pallas", "mosaic", "pipeline.py"))
+
 _FUNCTION = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)")
 
 
@@ -120,6 +122,16 @@ def source_at(eqn: Any, place: Any) -> SourceLine | None:
     """Line of `eqn`, or of the innermost enclosing call that has one (`rewrite.ProgramPoint`)."""
     found = (source_of(e) for e in (eqn, *reversed(place.calls)))
     return next((line for line in found if line is not None), None)
+
+
+def is_of_pipeline(eqn: Any) -> bool:
+    """Whether jax's `emit_pipeline` made an equation, and not a function that it calls."""
+    for frame in eqn.source_info.traceback.frames:
+        if source_info_util.is_user_filename(frame.file_name):
+            return False
+        if frame.file_name.endswith(_PIPELINE):
+            return True
+    return False
 
 
 def of_function(debug_info: Any) -> SourceLine | None:

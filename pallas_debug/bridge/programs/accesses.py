@@ -17,6 +17,7 @@ from jax._src.state import primitives as state_primitives
 from jax._src.state.types import SelectTransform, TransformedRef
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.decode import Decoder, ref_type, rule
 
@@ -258,7 +259,14 @@ def _hint(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
     output = decoder.new()
     value = decoder.reg(inputs[0])
     divisors = tuple(map(int, eqn.params["values"]))
-    decoder.emit(ir.Hint(site=site, value=value, divisors=divisors, output=output), value)
+    step = ir.Hint(
+        site=site,
+        value=value,
+        divisors=divisors,
+        of_pipeline=lines.is_of_pipeline(eqn),
+        output=output,
+    )
+    decoder.emit(step, value)
     return [output]
 
 

@@ -379,10 +379,11 @@ class CheckStep(MachineStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint(MachineStep):
-    """A claim that a number is a multiple of others."""
+    """A claim that a number is a multiple of others; jax's pipeline makes such claims too."""
 
     value: Reg
     divisors: tuple[int, ...]
+    of_pipeline: bool
     output: Reg
 
 

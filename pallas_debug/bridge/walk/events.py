@@ -142,7 +142,7 @@ class Event:
       semaphore: semaphore of a copy.
       amount: bytes of a copy, or the change of a semaphore; None if unknown.
       value: value of a hint; for a check, whether it fails.
-      divisor: divisor of a hint.
+      divisor: divisor of a hint; `of_pipeline` if it is jax's pipeline that gives it.
       remote: whether another device takes part.
       origins: origins of the written value, or of one that is reduced over `axes`.
       loops: iterations of unrolled loops, outermost first.
@@ -160,6 +160,7 @@ class Event:
     amount: np.ndarray | None = None
     value: np.ndarray | None = None
     divisor: int = 1
+    of_pipeline: bool = False
     remote: bool = False
     origins: frozenset[Origin] = frozenset()
     axes: tuple[int, ...] = ()

@@ -14,6 +14,7 @@ from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import indexing
 from jax._src.state import primitives as state_primitives
 
+from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.walk import numbers
 from pallas_debug.bridge.walk.events import Dim, KernelRef, Origin, View
 from pallas_debug.bridge.walk.values import UNKNOWN, Data, Value, WalkState
@@ -134,7 +135,14 @@ def _hint(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Se
     (value,) = inputs
     for divisor in eqn.params["values"]:
         if isinstance(value, np.ndarray):
-            walker.tell("hint", eqn, place, value=value, divisor=int(divisor))
+            walker.tell(
+                "hint",
+                eqn,
+                place,
+                value=value,
+                divisor=int(divisor),
+                of_pipeline=lines.is_of_pipeline(eqn),
+            )
     return [value]
 
 

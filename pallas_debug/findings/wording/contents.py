@@ -13,9 +13,9 @@ from pallas_debug.findings.wording.facts import number as number
 from pallas_debug.findings.wording.order import Point
 from pallas_debug.model import Finding
 
-Gone = Literal["condition", "stores", "no store", "rounded down", "left out"]
-"""Why an output is not written: every store is under a condition, the stores leave a part out, no
-store at all, too few grid steps, or an index map that leaves blocks out."""
+Gone = Literal["condition", "stores", "copies", "no store", "rounded down", "left out"]
+"""Why an output is not written: every store is under a condition, the stores or copies leave a part
+out, no store at all, too few grid steps, or an index map that leaves blocks out."""
 
 
 Before = Literal["none", "branches", "some"]
@@ -116,6 +116,7 @@ def output_not_written(
         "condition": f"every store to {name} is under a condition, which was false where it would "
         "have written this",
         "stores": f"the stores to {name} do not reach it",
+        "copies": f"the copies to {name} do not reach it",
         "no store": f"there is no store to {name}",
         "rounded down": "the grid has too few steps for the array: a size was rounded down",
         "left out": "the index map leaves blocks out",
@@ -336,15 +337,27 @@ def debug_check_false(seen: Sighting, *, points: int) -> Finding:
     )
 
 
-def false_hint(seen: Sighting, *, value: int, divisor: int) -> Finding:
-    return seen.found(
-        Fault.FALSE_HINT,
-        Wording(
+def false_hint(seen: Sighting, *, value: int, divisor: int, of_pipeline: bool = False) -> Finding:
+    """A number that is no multiple of what `pl.multiple_of` says.
+
+    Args:
+      of_pipeline: whether jax's `emit_pipeline` says so, of the size of a dynamic block.
+    """
+    if of_pipeline:
+        wording = Wording(
+            f"a block of {value} rows or columns is not a multiple of {divisor}",
+            "jax's pipeline tells the compiler that the sizes of a pl.BoundedSlice are multiples "
+            f"of {divisor}, the tiling of the array in HBM",
+            f"let the index map return slices whose sizes are multiples of {divisor}; only one "
+            "past the array's end is rounded; jax 0.12 rounds all of them up",
+        )
+    else:
+        wording = Wording(
             f"{value} is not a multiple of {divisor}, as is claimed",
             "the compiler believes pl.multiple_of and reads or writes at another place",
             f"make the value a multiple of {divisor}, or claim {math.gcd(value, divisor)}",
-        ),
-    )
+        )
+    return seen.found(Fault.FALSE_HINT, wording)
 
 
 def low_precision_accumulator(seen: Sighting, *, terms: int, dtype: str, bits: int) -> Finding:

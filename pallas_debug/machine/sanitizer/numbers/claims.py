@@ -41,7 +41,12 @@ class ClaimsObserver(MachineObserver):
                 self._note(
                     sighting(self._launch, thread, step),
                     (id(step), divisor),
-                    functools.partial(contents.false_hint, value=first, divisor=divisor),
+                    functools.partial(
+                        contents.false_hint,
+                        value=first,
+                        divisor=divisor,
+                        of_pipeline=step.of_pipeline,
+                    ),
                 )
 
     def checks(self, thread: Thread, step: ir.CheckStep, values: Sequence[Any]) -> None:

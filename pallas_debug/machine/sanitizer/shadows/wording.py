@@ -309,6 +309,8 @@ class MemoryWording:
                 source = self._run.launch.grid_line() or source
         elif not sites:
             why = "no store"
+        elif any(isinstance(site.step, ir.CopyStart) for site in sites):
+            why = "copies"  # under the conditions of a pipeline, perhaps
         elif all(site.is_conditional for site in sites):
             why = "condition"
         seen = self._at(
