@@ -48,6 +48,8 @@ def interpreters() -> str:
             '"no": the kernel is rejected. "yes": it runs as on a TPU; "with pallas-debug", '
             'because pallas-debug adds what jax lacks. "silent": the fault goes unnoticed; on a '
             "TPU it is wrong values, a compile error or a hang.",
+            "`auto` runs on the kernel machine what neither mode runs, and what the mode that "
+            "it chose fails to trace.",
         ],
     )
 

@@ -270,14 +270,29 @@ def mesh_of_cores() -> Any:
         rows = pl.ds(lax.axis_index("core") * 4, 4)
         pltpu.sync_copy(x_ref.at[rows], o_ref.at[rows])
 
+    return on_cores(body)
+
+
+def signal_by_axis_of_cores() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        barrier = pltpu.get_barrier_semaphore()
+        pl.semaphore_signal(barrier, device_id={"core": 1 - lax.axis_index("core")})
+        pl.semaphore_wait(barrier)
+
+    return on_cores(body, compiler_params=pltpu.CompilerParams(collective_id=0))
+
+
+def on_cores(body: Callable[..., None], *, mesh: Any = None, **options: Any) -> Any:
     out = jax.ShapeDtypeStruct(X.shape, X.dtype)
     kernel: Any = pl.kernel
-    if hasattr(pltpu, "TensorCoreMesh"):
-        mesh: Any = pltpu.TensorCoreMesh(axis_name="core", num_cores=2)
+    if mesh is not None:
+        pass
+    elif hasattr(pltpu, "TensorCoreMesh"):
+        mesh = pltpu.TensorCoreMesh(axis_name="core", num_cores=2)
     else:
         mesh = pltpu.create_tensorcore_mesh("core", num_cores=2)
     name = "out_type" if "out_type" in inspect.signature(kernel).parameters else "out_shape"
-    return kernel(body, mesh=mesh, **{name: out})(X)
+    return kernel(body, mesh=mesh, **{name: out}, **options)(X)
 
 
 def delay() -> Any:
@@ -302,6 +317,21 @@ def sparse_core_sum() -> Any:
         o_ref[...] = plsc.cumsum(x_ref[...])
 
     return call(body, X[0, :16], out=jax.ShapeDtypeStruct((16,), X.dtype))
+
+
+def on_a_sparse_core() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        pltpu.sync_copy(x_ref, o_ref)
+
+    return on_cores(body, mesh=plsc.ScalarSubcoreMesh(axis_name="core", num_cores=1))
+
+
+def copy_by_an_array() -> Any:
+    def body(x_hbm: Any, o_ref: Any) -> None:
+        rows = 7 - lax.iota(jnp.int32, 8)
+        pltpu.sync_copy(x_hbm.at[rows], o_ref)
+
+    return call(body, in_specs=[ANY])
 
 
 def stateful_uniform() -> Any:
@@ -395,7 +425,10 @@ KERNELS: dict[str, Callable[[], Any]] = {
     "delays": delay,
     "random bits (prng_random_bits)": random_bits,
     "stateful_uniform and keys of the TPU": stateful_uniform,
+    "kernels on a SparseCore": on_a_sparse_core,
     "operations of a SparseCore": sparse_core_sum,
+    "copies by an array of indices": copy_by_an_array,
+    "axis of cores in a device_id": signal_by_axis_of_cores,
     "stochastic_round, pack_elementwise": packed,
     "masked loads": masked_load,
     "references that are bitcast or reshaped": bitcast_reference,

@@ -222,6 +222,34 @@ def test_masked_loads() -> None:
     np.testing.assert_array_equal(run(kernel), wanted)
 
 
+def test_masked_stores_of_more_rows_than_columns() -> None:
+    def kernel(x_ref: Any, o_ref: Any, tall: Any) -> None:
+        rows = jax.lax.broadcasted_iota(jnp.int32, (256, 128), 0)
+        tall[...] = jnp.zeros_like(tall)
+        pltpu.store(tall.at[1], jnp.full((256, 128), 3.0), mask=rows >= 250)
+        o_ref[...] = x_ref[...] + tall[1, pl.ds(248, 8)] + tall[0, pl.ds(248, 8)]
+
+    wanted = X.copy()
+    wanted[2:] += 3
+    tall = pltpu.VMEM((2, 256, 128), F32)
+    np.testing.assert_array_equal(run(kernel, scratch_shapes=[tall]), wanted)
+
+
+@pytest.mark.parametrize("count", [6, 7])
+def test_masked_stores_may_reach_beyond_the_end(count: int) -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.zeros_like(o_ref)
+        rows = jax.lax.broadcasted_iota(jnp.int32, (8, 128), 0)
+        start = pl.program_id(0) + 2
+        pltpu.store(o_ref.at[pl.ds(start, 8)], x_ref[...], mask=rows < count)  # the store
+
+    if count == 6:
+        wanted = np.concatenate([np.zeros_like(X[:2]), X[:6]])
+        np.testing.assert_array_equal(run(kernel, grid=(1,)), wanted)
+    else:
+        assert str(only_finding(kernel, grid=(1,)).kind) == "OutOfBoundsWrite"
+
+
 def test_semaphores_are_read_and_awaited_without_a_decrement() -> None:
     def kernel(x_ref: Any, o_ref: Any, sems: Any) -> None:
         pl.semaphore_signal(sems.at[1], 3)

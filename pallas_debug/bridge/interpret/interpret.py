@@ -20,14 +20,15 @@ from typing import Any, Literal, cast
 import jax
 from jax._src import config, core, dispatch, source_info_util, xla_bridge
 from jax._src.interpreters import mlir
+from jax._src.lib.mlir import ir
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge import contexts, patches, platform
 from pallas_debug.bridge.hosted import lowering as hosted
-from pallas_debug.bridge.interpret import endless, launched
+from pallas_debug.bridge.interpret import endless, launched, tpu_run
 from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import vmap as interpret_vmap
-from pallas_debug.bridge.interpret.params import Mode, is_hlo, is_substitute, substitute
+from pallas_debug.bridge.interpret.params import Kind, Mode, is_hlo, is_substitute, substitute
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import InterpretModeError, PallasDebugError
 from pallas_debug.guards import guarded
@@ -86,8 +87,8 @@ def interpreting(
 
     Args:
       mode: a `Mode`, or its text form.
-      chosen: called for each kernel that `auto` does not run in HLO interpret mode: at tracing,
-        or at lowering for the kernel machine.
+      chosen: called for each kernel that `auto` does not run in HLO interpret mode: at lowering, or
+        at tracing if there is no kernel machine.
       report: called with errors in choosing the mode; HLO interpret mode is then used.
 
     Raises:
@@ -140,10 +141,22 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
     kind = None if (asked := _current()) is None else asked.mode.kind
     if asked is not None and kind == "machine" and not interpret:
         return _on_the_machine(rule, params, is_sanitized=asked.mode.sanitizes)
-    if asked is not None and kind == "auto" and not interpret and hosted.has_host():
-        why = interpret_limits.why_machine(params) or interpret_limits.why_not_hlo(params)
+    if asked is not None and kind == "auto" and hosted.has_host():
+        why = None
+        if not interpret:
+            why = interpret_limits.why_machine(params) or interpret_limits.why_not_hlo(params)
         if why is not None:
             return _instead(rule, params, asked, why)
+        if not interpret or is_substitute(interpret):
+            return _or_on_the_machine(_interpreted(rule, params, kind), rule, params, asked)
+    return _interpreted(rule, params, kind)
+
+
+def _interpreted(
+    rule: Callable[..., Any], params: Mapping[str, Any], kind: Kind | None
+) -> Callable[..., Any]:
+    """Lowering rule for a kernel in one of jax's interpreters, or on the device."""
+    interpret = params.get("interpret")
     is_late = not interpret and kind in ("auto", "hlo")
     if is_late:
         interpret_limits.require_hlo(params)
@@ -181,11 +194,7 @@ def lower_as_written(
     """Lower a kernel with jax's rule as its code says, whatever mode we have chosen for it."""
     if not is_substitute(params.get("interpret")):
         return rule(context, *nodes, **params)
-    results = rule(context, *nodes, **{**params, "interpret": False})
-    # When it was traced, TPU interpret mode gave it ordered effects.
-    if context.tokens_in.effects() and context.tokens_out is None:
-        context.set_tokens_out(context.tokens_in)
-    return results
+    return _with_tokens(context, rule(context, *nodes, **{**params, "interpret": False}))
 
 
 def sanitizes() -> bool:
@@ -225,6 +234,57 @@ def _instead(
             "Run it on a TPU"
         ),
     )
+
+
+def _or_on_the_machine(
+    interpreted: Callable[..., Any],
+    rule: Callable[..., Any],
+    params: Mapping[str, Any],
+    asked: _Asked,
+) -> Callable[..., Any]:
+    """Lowering rule that runs a kernel on the machine if jax's interpreter fails to trace it.
+
+    `limits` knows beforehand which kernels the interpreters cannot run; this is for the others,
+    such as operands in VMEM, or failures of a single release of jax.
+    """
+    is_tpu = isinstance(params.get("interpret"), pltpu.InterpretParams)
+    mode = "TPU interpret mode" if is_tpu else "HLO interpret mode"
+
+    def lower(context: Any, *nodes: Any) -> Any:
+        block = ir.InsertionPoint.current.block
+        before = len(block.operations)
+        try:
+            with tpu_run.without_refusals():
+                results = interpreted(context, *nodes)
+        except PallasDebugError:
+            raise  # a fault of the kernel
+        except Exception as error:  # noqa: BLE001 - what an interpreter raises is of any class
+            for operation in reversed(list(block.operations)[before:]):
+                operation.erase()
+            said = ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
+            why = f"{mode} fails to trace it ({said})"
+            on_machine = _instead(rule, {**params, "interpret": False}, asked, why)
+            try:
+                return _with_tokens(context, on_machine(context, *nodes))
+            except InterpretModeError as refused:
+                raise refused from error
+        if is_tpu:
+            _notify_chosen(asked, params, interpret_limits.why_not_hlo(params))
+        return results
+
+    return lower
+
+
+def _notify_chosen(asked: _Asked, params: Mapping[str, Any], why: str | None) -> None:
+    if why is not None and asked.chosen is not None:
+        asked.chosen(ModeChoice(kernel=name_of(params), kind="tpu", why=why))
+
+
+def _with_tokens(context: Any, results: Any) -> Any:
+    """Pass on the tokens of effects that a kernel had in TPU interpret mode when it was traced."""
+    if context.tokens_in.effects() and context.tokens_out is None:
+        context.set_tokens_out(context.tokens_in)
+    return results
 
 
 def _on_plain_arrays(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -357,7 +417,7 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     why = None
     with guarded("hook", "choosing an interpret mode for a kernel", asked.report):
         why = interpret_limits.why_not_hlo(params)
-    if why is not None and asked.chosen is not None:
-        asked.chosen(ModeChoice(kernel=name_of(params), kind="tpu", why=why))
+    if not hosted.has_host():  # otherwise, `lowering` knows whether the interpreter can trace it
+        _notify_chosen(asked, params, why)
     value = True if why is None else pltpu.InterpretParams()
     return value if given is True else substitute(value)

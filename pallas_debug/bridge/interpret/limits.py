@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax._src import core as jax_core
+from jax._src.pallas.mosaic import core as tpu_core
+from jax._src.pallas.mosaic import sc_core
 from jax._src.state import types as state_types
 from jax._src.state.indexing import NDIndexer
 from jax.experimental import pallas as pl
@@ -107,16 +109,14 @@ def require_any(params: Mapping[str, Any]) -> None:
 
 
 def _shared_lack(params: Mapping[str, Any]) -> SharedLack | None:
+    axes = _own_axes(params)
     for jaxpr in jaxprs_of(params):
         for eqn, _ in _equations(jaxpr):
             lacking = _NOWHERE.get(str(eqn.primitive))
             way_out = "Run it on a TPU"
-            if any(map(_is_tpu_key, (*eqn.invars, *eqn.outvars))):
-                lacking = "keys of the TPU"
-                way_out = f"Run it {_ON_MACHINE}, or on a TPU"
-            elif _is_of_sparse_core(eqn.primitive):
-                lacking = f"operations of a SparseCore (`{eqn.primitive}`)"
-                way_out = f"Run it {_ON_MACHINE}, or on a TPU"
+            on_machine = _lacking_but_on_machine(eqn, axes)
+            if on_machine is not None:
+                lacking, way_out = on_machine, f"Run it {_ON_MACHINE}, or on a TPU"
             if lacking is not None:
                 why = f"jax's interpreters have no {lacking}{_at(eqn)}"
                 return SharedLack(why=why, way_out=way_out)
@@ -124,6 +124,11 @@ def _shared_lack(params: Mapping[str, Any]) -> SharedLack | None:
         return SharedLack(
             why="it runs on cores of several kinds (SparseCore and TensorCore), and jax's "
             "interpreters simulate one",
+            way_out=f"Run it {_ON_MACHINE}, or on a TPU",
+        )
+    if _is_on_sparse_core(params):
+        return SharedLack(
+            why="it runs on a SparseCore, and jax's interpreters simulate a TensorCore",
             way_out=f"Run it {_ON_MACHINE}, or on a TPU",
         )
     shared = semaphores_of(params)
@@ -134,6 +139,36 @@ def _shared_lack(params: Mapping[str, Any]) -> SharedLack | None:
             way_out=f"Run it {_ON_MACHINE}, on a TPU, or start and await the copy in one kernel",
         )
     return None
+
+
+def _lacking_but_on_machine(eqn: Any, axes: frozenset[object]) -> str | None:
+    name = str(eqn.primitive)
+    if any(map(_is_tpu_key, (*eqn.invars, *eqn.outvars))):
+        return "keys of the TPU"
+    if _is_of_sparse_core(eqn.primitive):
+        return f"operations of a SparseCore (`{name}`)"
+    if name in ("dma_start", "dma_wait") and any(map(_is_by_array, _transforms(_refs(eqn)))):
+        return "copies of what an array of indices selects"
+    if name in ("dma_start", "semaphore_signal"):
+        for target in _refs(eqn):
+            if isinstance(target, dict) and (cores := _axes_of(target) & axes):
+                return f"axis of cores ({', '.join(map(repr, cores))}) in a `device_id`"
+    return None
+
+
+def _is_by_array(transform: Any) -> bool:
+    return isinstance(transform, NDIndexer) and bool(transform.int_indexer_shape)
+
+
+def _axes_of(device_id: Mapping[Any, Any]) -> set[object]:
+    return {name for axis in device_id for name in _names(axis)}
+
+
+def _is_on_sparse_core(params: Mapping[str, Any]) -> bool:
+    kind = getattr(params.get("compiler_params"), "kernel_type", None)
+    meshes = (params.get("mesh"), *params.get("meshes", ()))
+    kinds = (sc_core.ScalarSubcoreMesh, sc_core.VectorSubcoreMesh)
+    return kind not in (None, tpu_core.CoreType.TC) or any(isinstance(m, kinds) for m in meshes)
 
 
 def _at(eqn: Any) -> str:
@@ -371,7 +406,10 @@ LIMITS: tuple[Limit, ...] = (
     Limit(name="delays", hlo="no", tpu="yes"),
     Limit(name="random bits (prng_random_bits)", hlo="no", tpu="zeros"),
     Limit(name="stateful_uniform and keys of the TPU", hlo="no", tpu="no"),
+    Limit(name="kernels on a SparseCore", hlo="no", tpu="no"),
     Limit(name="operations of a SparseCore", hlo="no", tpu="no"),
+    Limit(name="copies by an array of indices", hlo="no", tpu="no"),
+    Limit(name="axis of cores in a device_id", hlo="no", tpu="no"),
     Limit(
         name="stochastic_round, pack_elementwise", hlo="with pallas-debug", tpu="with pallas-debug"
     ),

@@ -301,7 +301,7 @@ def _report_refusal(trace: _Trace, error: Exception) -> None:
     message = str(error).partition("\n")[0]
     if "cannot be referenced directly" in message:
         raise tpu_run.stop(words.direct_access(place, operand)) from error
-    tpu_run.tell(words.not_interpreted(place, f"{type(error).__name__}: {message}"))
+    tpu_run.tell_refusal(words.not_interpreted(place, f"{type(error).__name__}: {message}"))
 
 
 def _operand(trace: _Trace, jaxpr: Any, eqn: Any) -> Operand | None:

@@ -61,6 +61,29 @@ def tell(finding: Finding) -> None:
         reporter.tell(finding)
 
 
+class _Refusals(threading.local):
+    are_told = True
+
+
+_refusals = _Refusals()
+
+
+@contextlib.contextmanager
+def without_refusals() -> Iterator[None]:
+    """Do not report that the interpreter rejects a kernel, while there is another one to try."""
+    before, _refusals.are_told = _refusals.are_told, False
+    try:
+        yield
+    finally:
+        _refusals.are_told = before
+
+
+def tell_refusal(finding: Finding) -> None:
+    """Report a kernel that the interpreter rejects during tracing."""
+    if _refusals.are_told:
+        tell(finding)
+
+
 def stop(finding: Finding) -> KernelFault:
     """Report a finding, and return the exception to raise to end the program."""
     global stops

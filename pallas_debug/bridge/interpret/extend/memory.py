@@ -101,9 +101,10 @@ def swapping(by_jax: Function) -> Function:
         mask: Any,
         **options: Any,
     ) -> Any:
-        if is_plain(transforms):
+        if is_plain(transforms) and mask is None:
             at = token, device_id, local_core_id, memory_space, buffer_id, transforms
             return inspect.unwrap(by_jax)(*at, val, mask, **options)
+        # jax takes every dimension of a masked store for the first one in its check of the bounds.
         access = _Access(device_id, local_core_id, memory_space, buffer_id, transforms, options)
         before = access.swap(np.array(val), None if mask is None else np.asarray(mask))
         access.check(writes=True)
@@ -199,7 +200,10 @@ class _Access:
         self, values: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None
     ) -> np.ndarray[Any, Any]:
         with self._memory.lock:
-            view = self._view()
+            view = self._view(is_padded=mask is not None)
+            missing = view.is_missing()
+            if missing is not None and (missing & mask).any():
+                self._view()  # raises
             before = view.read()
             if self._adds:
                 values = before + values

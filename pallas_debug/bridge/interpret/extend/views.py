@@ -196,11 +196,12 @@ class RefView:
         return values
 
     def write(self, values: np.ndarray[Any, Any]) -> None:
-        """Replace the elements."""
+        """Replace the elements, without those out of bounds."""
         atoms = _split(np.ascontiguousarray(values), self._width)
         atoms = atoms.reshape(self._atoms.shape)
         if self._has_positions:
-            self._memory.reshape(-1)[self._atoms] = atoms
+            is_inside = self._atoms >= 0
+            self._memory.reshape(-1)[self._atoms[is_inside]] = atoms[is_inside]
         else:
             self._atoms[...] = atoms
         if self._is_copy:
