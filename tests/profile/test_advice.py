@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from slow_kernels import SLOW, SlowKernel, slow
@@ -150,6 +152,56 @@ def test_rows_that_wait_for_each_other_would_not_overlap(tmp_path: Path) -> None
         advice="small-blocks", summary="", function=recurrence, remedied=recurrence, args=(x,)
     )
     assert "overlap" not in advice_text(_compiled(tmp_path, kernel, False, "v5e").advice)
+
+
+def upcast(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.dot(x_ref[...].astype(jnp.float32), w_ref[...].astype(jnp.float32))
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((1024, 256), jnp.float32),
+        grid=(4,),
+        in_specs=[
+            pl.BlockSpec((256, 1024), lambda i: (i, 0)),
+            pl.BlockSpec((1024, 256), lambda i: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((256, 256), lambda i: (i, 0)),
+    )(x, w)
+
+
+def test_an_upcast_that_costs_nothing_is_not_advised_against(tmp_path: Path) -> None:
+    args = tuple(jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((1024, 1024), (1024, 256)))
+    kernel = SlowKernel(advice="", summary="", function=upcast, remedied=upcast, args=args)
+    assert _compiled(tmp_path, kernel, False, "v5e").advice == ()
+
+
+def distances(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
+        for start in range(0, 128, 16):
+
+            def add(i: jax.Array, total: jax.Array, rows: slice) -> jax.Array:
+                return total + jnp.abs(x_ref[rows, :] - w_ref[pl.ds(i, 1), :])
+
+            rows = slice(start, start + 16)
+            o_ref[rows, :] = lax.fori_loop(
+                0, 64, functools.partial(add, rows=rows), jnp.zeros((16, 1024), jnp.float32)
+            )
+
+    block = pl.BlockSpec((128, 1024), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(2,),
+        in_specs=[block, pl.BlockSpec((64, 1024), lambda i: (0, 0))],
+        out_specs=block,
+    )(x, w)
+
+
+def test_moves_of_a_line_in_several_loops_are_counted_in_one(tmp_path: Path) -> None:
+    args = tuple(jax.ShapeDtypeStruct((n, 1024), jnp.float32) for n in (256, 64))
+    kernel = SlowKernel(advice="", summary="", function=distances, remedied=distances, args=args)
+    assert _compiled(tmp_path, kernel, False, "v5e").advice == ()
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,39 @@ def _sum_of_squares(kernel: object, x: jax.Array, w: jax.Array) -> jax.Array:
     )(x, w)
 
 
+def _row_maxima(x: jax.Array, is_whole: bool) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref) -> None:
+        m_ref[...] = jnp.full_like(m_ref, -jnp.inf)
+
+        @pl.loop(0, x_ref.shape[1] // 128)
+        def _(i: jax.Array) -> None:
+            x = x_ref[:, pl.ds(pl.multiple_of(i * 128, 128), 128)]
+            if is_whole:
+                m_ref[...] = jnp.maximum(m_ref[...], x)
+            else:
+                m_ref[...] = jnp.maximum(m_ref[...], jnp.max(x, axis=1, keepdims=True))  # SLOW
+
+        out_ref[...] = jnp.broadcast_to(jnp.max(m_ref[...], axis=1, keepdims=True), out_ref.shape)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], 128), F32),
+        grid=(x.shape[0] // 64,),
+        in_specs=[pl.BlockSpec((64, x.shape[1]), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((64, 128), lambda i: (i, 0)),
+        scratch_shapes=[pltpu.VMEM((64, 128), F32)],
+    )(x)
+
+
+def lane_maxima_in_scratch(x: jax.Array) -> jax.Array:
+    """Each iteration reduces over lanes, and keeps the maximum in scratch."""
+    return _row_maxima(x, is_whole=False)
+
+
+def lane_maxima_in_scratch_remedied(x: jax.Array) -> jax.Array:
+    return _row_maxima(x, is_whole=True)
+
+
 KERNELS = (
     SlowKernel(
         advice="relayout",
@@ -142,5 +175,12 @@ KERNELS = (
         function=lane_sums_in_the_loop,
         remedied=lane_sums_in_the_loop_remedied,
         args=(jax.ShapeDtypeStruct((512, 128), F32), jax.ShapeDtypeStruct((64, 128), F32)),
+    ),
+    SlowKernel(
+        advice="lane-reduction",
+        summary="A maximum over lanes in each iteration, kept in scratch.",
+        function=lane_maxima_in_scratch,
+        remedied=lane_maxima_in_scratch_remedied,
+        args=(jax.ShapeDtypeStruct((512, 2048), F32),),
     ),
 )

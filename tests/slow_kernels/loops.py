@@ -153,6 +153,116 @@ def _scores(kernel: object, q: jax.Array, k: jax.Array) -> jax.Array:
     )(q, k)
 
 
+def norm_of_each_row(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Rows are normalised one by one, each with the same weights."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def row(i: jax.Array, _: None) -> None:
+            x = x_ref[pl.ds(i, 1), :]
+            out_ref[pl.ds(i, 1), :] = x * lax.rsqrt(jnp.mean(x * x) + 1e-6) * w_ref[...]  # SLOW
+
+        lax.fori_loop(0, x_ref.shape[0], row, None)
+
+    return _weighted(kernel, x, w)
+
+
+def norm_of_each_row_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        mean = jnp.mean(x * x, axis=1, keepdims=True)
+        out_ref[...] = x * lax.rsqrt(mean + 1e-6) * w_ref[...]
+
+    return _weighted(kernel, x, w)
+
+
+def _gathered(table: jax.Array, unroll: int) -> jax.Array:
+    def kernel(ids_ref: jax.Ref, table_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def row(i: jax.Array, _: None) -> None:
+            out_ref[pl.ds(i, 1), :] = table_ref[pl.ds(ids_ref[i], 1), :]  # SLOW
+
+        lax.fori_loop(0, out_ref.shape[0], row, None, unroll=unroll)
+
+    spec = pl.BlockSpec((256, 128), lambda i, _: (i, 0))
+    grid_spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1, grid=(4,), in_specs=[spec], out_specs=spec
+    )
+    ids = (jnp.arange(256, dtype=jnp.int32) * 37) % 256
+    return pl.pallas_call(kernel, out_shape=table, grid_spec=grid_spec)(ids, table)
+
+
+def rows_gathered(table: jax.Array) -> jax.Array:
+    """Rows are gathered one in each iteration, at places that are read from SMEM."""
+    return _gathered(table, 1)
+
+
+def rows_gathered_remedied(table: jax.Array) -> jax.Array:
+    return _gathered(table, 8)
+
+
+def _sum_of_squares(kernel: object, x: jax.Array, space: object) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((1,), F32),
+        in_specs=[pl.BlockSpec(memory_space=space)],
+        out_specs=pl.BlockSpec(memory_space=pltpu.SMEM),
+    )(x)
+
+
+def squares_in_smem(x: jax.Array) -> jax.Array:
+    """The scalar unit sums squares, without a grid."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            return total + x_ref[i] * x_ref[i]  # SLOW
+
+        out_ref[0] = lax.fori_loop(0, x_ref.shape[0], add, jnp.float32(0))
+
+    return _sum_of_squares(kernel, x, pltpu.SMEM)
+
+
+def squares_in_smem_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        out_ref[0] = jnp.sum(x * x)
+
+    return _sum_of_squares(kernel, x, pltpu.VMEM)
+
+
+def _mixed(x: jax.Array, logits: jax.Array, is_once: bool) -> jax.Array:
+    def kernel(x_ref: jax.Ref, logits_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def weights() -> jax.Array:
+            return jax.nn.softmax(logits_ref[...], axis=1).astype(BF16)
+
+        once = weights() if is_once else None
+
+        def mix(i: jax.Array, _: None) -> None:
+            rows = pl.ds(pl.multiple_of(i * 64, 64), 64)
+            w = weights() if once is None else once
+            out_ref[rows, :] = jnp.dot(x_ref[rows, :], w, preferred_element_type=F32)
+
+        lax.fori_loop(0, x_ref.shape[0] // 64, mix, None)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct(x.shape, F32),
+        grid=(2,),
+        in_specs=[
+            pl.BlockSpec((1024, 128), lambda i: (i, 0)),
+            pl.BlockSpec((128, 128), lambda i: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((1024, 128), lambda i: (i, 0)),
+    )(x, logits)
+
+
+def softmax_in_every_iteration(x: jax.Array, logits: jax.Array) -> jax.Array:
+    """The weights of a mixture are computed again for every 64 rows."""
+    return _mixed(x, logits, is_once=False)
+
+
+def softmax_in_every_iteration_remedied(x: jax.Array, logits: jax.Array) -> jax.Array:
+    return _mixed(x, logits, is_once=True)
+
+
 X = jax.ShapeDtypeStruct((1024, 512), F32)
 KERNELS = (
     SlowKernel(
@@ -182,5 +292,35 @@ KERNELS = (
         function=mask_in_every_iteration,
         remedied=mask_in_every_iteration_remedied,
         args=(jax.ShapeDtypeStruct((1024, 128), BF16), jax.ShapeDtypeStruct((128, 1024), BF16)),
+    ),
+    SlowKernel(
+        advice="row-loop",
+        summary="A loop that normalises single rows.",
+        function=norm_of_each_row,
+        remedied=norm_of_each_row_remedied,
+        args=(X, jax.ShapeDtypeStruct((1, 512), F32)),
+    ),
+    SlowKernel(
+        advice="row-loop",
+        summary="A gather of single rows.",
+        function=rows_gathered,
+        remedied=rows_gathered_remedied,
+        args=(jax.ShapeDtypeStruct((1024, 128), F32),),
+        says=("with unroll=8",),
+    ),
+    SlowKernel(
+        advice="scalar-loop",
+        summary="A sum of single numbers in SMEM.",
+        function=squares_in_smem,
+        remedied=squares_in_smem_remedied,
+        args=(jax.ShapeDtypeStruct((1024,), F32),),
+        says=("only combines its own with those before", "reduce it as a whole vector"),
+    ),
+    SlowKernel(
+        advice="invariant",
+        summary="A softmax in a loop that does not change it.",
+        function=softmax_in_every_iteration,
+        remedied=softmax_in_every_iteration_remedied,
+        args=(jax.ShapeDtypeStruct((2048, 128), BF16), jax.ShapeDtypeStruct((128, 128), F32)),
     ),
 )

@@ -122,13 +122,17 @@ def strided_copies(x: jax.Array) -> jax.Array:
 
 
 def strided_copies_remedied(x: jax.Array) -> jax.Array:
-    def kernel(x_ref: jax.Ref, out_ref: jax.Ref, rows: jax.Ref, done: jax.Ref) -> None:
-        copy = pltpu.make_async_copy(x_ref.at[pl.program_id(0)], rows, done)
-        copy.start()
-        copy.wait()
-        out_ref[...] = rows[...] * 2.0
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = x_ref[...] * 2.0
 
-    return _by_hand(kernel, x)
+    block = pl.BlockSpec((None, 256, 128), lambda i: (i, 0, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((8, 256, 128), F32),
+        grid=(8,),
+        in_specs=[block],
+        out_specs=block,
+    )(x)
 
 
 def _by_hand(kernel: object, x: jax.Array) -> jax.Array:
@@ -140,6 +144,79 @@ def _by_hand(kernel: object, x: jax.Array) -> jax.Array:
         out_specs=pl.BlockSpec((None, 256, 128), lambda i: (i, 0, 0)),
         scratch_shapes=[pltpu.VMEM((256, 128), F32), pltpu.SemaphoreType.DMA],
     )(x)
+
+
+def _experts(x: jax.Array, w: jax.Array, kernel: object) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((w.shape[0], x.shape[0], w.shape[2]), F32),
+        grid=(w.shape[0],),
+        in_specs=[pl.BlockSpec(x.shape, lambda i: (0, 0)), pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec((None, x.shape[0], w.shape[2]), lambda i: (i, 0, 0)),
+        scratch_shapes=[pltpu.VMEM((2, *w.shape[1:]), w.dtype), pltpu.SemaphoreType.DMA((2,))],
+    )(x, w)
+
+
+def weights_waited_for(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Each step starts the copy of its weights, and waits for it at once."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref, w: jax.Ref, done: jax.Ref) -> None:
+        copy = pltpu.make_async_copy(w_ref.at[pl.program_id(0)], w.at[0], done.at[0])
+        copy.start()  # SLOW
+        copy.wait()
+        out_ref[...] = jnp.dot(x_ref[...], w[0], preferred_element_type=F32)
+
+    return _experts(x, w, kernel)
+
+
+def weights_waited_for_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref, w: jax.Ref, done: jax.Ref) -> None:
+        step = pl.program_id(0)
+
+        def copy(n: jax.Array, slot: jax.Array) -> Any:
+            return pltpu.make_async_copy(w_ref.at[n], w.at[slot], done.at[slot])
+
+        @pl.when(step == 0)
+        def _first() -> None:
+            copy(step, step).start()
+
+        slot = lax.rem(step, 2)
+
+        @pl.when(step + 1 < pl.num_programs(0))
+        def _next() -> None:
+            copy(step + 1, 1 - slot).start()
+
+        copy(step, slot).wait()
+        out_ref[...] = jnp.dot(x_ref[...], w[slot], preferred_element_type=F32)
+
+    return _experts(x, w, kernel)
+
+
+def _biased(x: jax.Array, bias: jax.Array, is_batch_inner: bool) -> jax.Array:
+    def kernel(x_ref: jax.Ref, bias_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = x_ref[...] + bias_ref[...]
+
+    batches, parts = x.shape[0], x.shape[1] // 1024
+    grid, rows, of_bias = (batches, parts), lambda b, i: (b, i, 0), lambda b, i: (i, 0)
+    if is_batch_inner:
+        grid, rows, of_bias = (parts, batches), lambda i, b: (b, i, 0), lambda i, b: (i, 0)
+    block = pl.BlockSpec((None, 1024, x.shape[2]), rows)
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=grid,
+        in_specs=[block, pl.BlockSpec((1024, x.shape[2]), of_bias)],
+        out_specs=block,
+    )(x, bias)
+
+
+def bias_fetched_again(x: jax.Array, bias: jax.Array) -> jax.Array:
+    """The batch is the outer axis, so that the bias is fetched again for each of it."""
+    return _biased(x, bias, is_batch_inner=False)
+
+
+def bias_fetched_again_remedied(x: jax.Array, bias: jax.Array) -> jax.Array:
+    return _biased(x, bias, is_batch_inner=True)
 
 
 def two_passes(x: jax.Array) -> jax.Array:
@@ -238,5 +315,27 @@ KERNELS = (
         function=two_passes,
         remedied=two_passes_remedied,
         args=(jax.ShapeDtypeStruct((4096, 1024), F32),),
+    ),
+    SlowKernel(
+        advice="copy-wait",
+        summary="A copy by hand that is waited for as soon as it is started.",
+        function=weights_waited_for,
+        remedied=weights_waited_for_remedied,
+        args=(
+            jax.ShapeDtypeStruct((256, 512), BF16),
+            jax.ShapeDtypeStruct((16, 512, 256), BF16),
+        ),
+        says=("nothing runs beside this copy of 256.0 KiB",),
+    ),
+    SlowKernel(
+        advice="grid-order",
+        summary="A grid in the order that fetches one operand for each batch.",
+        function=bias_fetched_again,
+        remedied=bias_fetched_again_remedied,
+        args=(
+            jax.ShapeDtypeStruct((8, 2048, 512), F32),
+            jax.ShapeDtypeStruct((2048, 512), F32),
+        ),
+        says=("bias_ref are fetched 16 times, though there are only 2", "in the order 1, 0"),
     ),
 )

@@ -8,6 +8,7 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.profile.advice.subject import AdviceSubject, StepCost
 from pallas_debug.profile.chips import CHIPS
 from pallas_debug.profile.core.copies import copy_model
+from pallas_debug.profile.timeline.origins import placements
 
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile
@@ -34,10 +35,23 @@ def subject_of(profile: Profile) -> AdviceSubject | None:
         cycles=profile.cycles.total.value,
         step=_step(profile),
         blocks=profile.blocks,
+        resident=_resident(profile),
         bytes_per_cycle=model.bandwidth[model.default],
         latency=model.latency[model.default],
         vmem=int(vmem) if vmem is not None else None,
         vmem_limit=_vmem_limit(profile),
+    )
+
+
+def _resident(profile: Profile) -> frozenset[str]:
+    """Operands that XLA placed in VMEM as a whole, so that the pipeline copies nothing of them."""
+    if profile.blocks is None:
+        return frozenset()
+    placed = placements(profile.schedule, profile.kernel)
+    return frozenset(
+        operand.name
+        for number, operand in enumerate(profile.blocks.operands)
+        if "vmem" in placed.get(number, "")
     )
 
 

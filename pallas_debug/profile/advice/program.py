@@ -6,6 +6,7 @@ so that a question about it is answered with "unknown".
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import operator
 import re
@@ -158,6 +159,21 @@ class MosaicProgram:
     def named(self, *names: str) -> Iterator[ProgramOperation]:
         """Operations with one of these names, in order."""
         return (operation for operation in self.operations if operation.name in names)
+
+    def operations_after(self, line: int) -> Iterator[ProgramOperation]:
+        """Operations that follow a line within its region."""
+        stop = min(
+            (s for start, s in self._stops.items() if start < line < s), default=self.span[1]
+        )
+        start = bisect.bisect_right(self._lines, line)
+        for operation in itertools.islice(self.operations, start, None):
+            if operation.line >= stop:
+                return
+            yield operation
+
+    @cached_property
+    def _lines(self) -> list[int]:
+        return [operation.line for operation in self.operations]
 
     def source(self, operation: ProgramOperation) -> SourceLine | None:
         """Innermost Python line of an operation."""

@@ -67,6 +67,7 @@ class AdviceSubject:
       executions: how often each bundle runs; empty if unknown.
       cycles: estimate of the whole kernel; None if the length of a loop is unknown.
       step: None if it cannot be derived.
+      resident: names of the operands that are in VMEM as a whole, where nothing is copied.
       bytes_per_cycle: between HBM and VMEM.
       latency: cycles before the first byte of a fetch arrives.
       vmem: bytes that the kernel uses.
@@ -82,6 +83,7 @@ class AdviceSubject:
     cycles: float | None = None
     step: StepCost | None = None
     blocks: BlockMap | None = None
+    resident: frozenset[str] = frozenset()
     bytes_per_cycle: float | None = None
     latency: float = 0.0
     vmem: int | None = None

@@ -2,6 +2,9 @@
 
 from pallas_debug.profile.advice.advice import AdviceKind
 from pallas_debug.profile.advice.rules import (
+    copy_wait,
+    grid_order,
+    invariant,
     lane_reduction,
     mask,
     relayout,
@@ -17,13 +20,16 @@ from pallas_debug.profile.advice.rules import (
 
 KINDS: tuple[AdviceKind, ...] = (
     small_blocks.KIND,
+    grid_order.KIND,
     two_passes.KIND,
     single_buffer.KIND,
     small_copies.KIND,
+    copy_wait.KIND,
     wide_product.KIND,
     transpose.KIND,
     relayout.KIND,
     lane_reduction.KIND,
+    invariant.KIND,
     spills.KIND,
     mask.KIND,
     row_loop.ROW_LOOP,

@@ -168,12 +168,14 @@ def enlarged(
         if count is None or made is None:
             return None
         count = max(round(count * made), 1)
+        windows += operand.block_bytes * operand.buffers * scale
+        now += operand.block_bytes * operand.buffers
+        if operand.name in subject.resident:
+            continue
         moved += count * operand.block_bytes * scale
         if operand.kind == "input" and count > 1:
             fetched += count * operand.block_bytes * scale
             fetches = max(fetches, count)
-        windows += operand.block_bytes * operand.buffers * scale
-        now += operand.block_bytes * operand.buffers
     # What is not a window (scratch, spills) is assumed to grow with the blocks.
     rest = max(subject.vmem - now, 0) * math.prod(factors.values())
     steps = math.prod(grid)

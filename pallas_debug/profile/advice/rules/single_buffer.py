@@ -17,7 +17,7 @@ def advise_single_buffer(subject: AdviceSubject) -> tuple[Advice, ...]:
     found = []
     for operand in blocks.pipelined:
         count = copies(operand, blocks.grid)
-        if operand.buffers != 1 or count is None or count < 2:
+        if operand.buffers != 1 or count is None or count < 2 or operand.name in subject.resident:
             continue
         waiting = count * operand.block_bytes / rate / blocks.points
         if waiting < MIN_SHARE * (step.total + waiting):

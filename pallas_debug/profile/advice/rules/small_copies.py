@@ -26,7 +26,7 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
         loops = program.loops_around(operation.line)
         if not loops or loops[0].trips is None or loops[0].trips < MIN_TRIPS:
             continue
-        size = _size(operation)
+        size = copy_size(operation)
         source = program.source(operation)
         starts = selected(subject.at(source), lambda name: name.startswith("dma."))
         loop = subject.loop_of(starts)
@@ -62,7 +62,7 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
     return tuple(found)
 
 
-def _size(operation: ProgramOperation) -> int | None:
+def copy_size(operation: ProgramOperation) -> int | None:
     """Bytes of a copy, from the type of its source."""
     found = _SOURCE.search(operation.text)
     shape = shape_of(found["type"] or "") if found else None

@@ -11,7 +11,7 @@ from pallas_debug.profile.advice.rules.moves import is_transpose
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 
 MIN_SHARE = 0.1
-"""Minimum share of the executed bundles that use the transpose units for the operand."""
+"""Minimum share of the executed bundles that transpose the operand, with no work for the MXU."""
 
 _CONTRACTED = re.compile(r"dot_dimension_numbers<\[(?P<left>\d)\], \[(?P<right>\d)\]")
 _CONVERSIONS = PASSED_ON | {"arith.extf", "arith.truncf"}
@@ -21,6 +21,7 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
     program = subject.program
     if program is None or subject.is_memory_bound:
         return ()
+    products = {p.bundle for p in subject.instructions if p.opcode.startswith("vmat")}
     found: dict[tuple[str, SourceLine], Advice] = {}
     for operation in program.named("tpu.transpose", "vector.transpose", "tpu.matmul"):
         source = program.source(operation)
@@ -33,7 +34,7 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
         operand = subject.operand(loaded.operands[0])
         if operand is None or operand.kind != "input":
             continue
-        share = subject.share(feeds)
+        share = subject.share(p for p in feeds if p.bundle not in products)
         if share < MIN_SHARE:
             continue
         shape = "x".join(str(n) for n in operand.block_shape or operand.shape if n is not None)
@@ -43,7 +44,8 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
             operand=operand.name,
             message=(
                 f"every grid step transposes {operand.name} ({shape} {operand.dtype}) as it was "
-                f"loaded: {percent(share, 1)} of the executed bundles use the transpose units"
+                f"loaded: {percent(share, 1)} of the executed bundles use the transpose "
+                "units, and not the MXU"
             ),
             remedy=(
                 f"pass {operand.name} transposed: transpose the array once, outside of the kernel, "
@@ -51,7 +53,10 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
             ),
             evidence=(
                 counted("instructions of this line that use a transpose unit", len(feeds)),
-                derived("share of the executed bundles with such an instruction", share),
+                derived(
+                    "share of the executed bundles with such an instruction, and none for the MXU",
+                    share,
+                ),
             ),
         )
     return tuple(found.values())
@@ -81,7 +86,7 @@ KIND = AdviceKind(
     title="An operand is transposed in every grid step",
     condition=(
         "A block of an input is transposed as it was loaded, and at least "
-        f"{MIN_SHARE:.0%} of the executed bundles use the transpose units for it."
+        f"{MIN_SHARE:.0%} of the executed bundles use the transpose units for it, and not the MXU."
     ),
     remedy="Transpose the array once, outside of the kernel.",
     rule=advise_transpose,

@@ -19,6 +19,8 @@ def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     found = []
     inputs = [o for o in blocks.pipelined if o.kind == "input"]
+    if subject.resident.issuperset(o.name for o in inputs):
+        return ()
     for axis, passes in enumerate(blocks.grid):
         if passes < 2 or any(depends(o, axis) is not False for o in inputs):
             continue

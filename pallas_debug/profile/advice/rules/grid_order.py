@@ -1,0 +1,155 @@
+"""Advice: another order of the grid's axes would fetch fewer bytes."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
+from pallas_debug.profile.advice.rules.pipelines import (
+    PipelineCost,
+    copies,
+    depends,
+    enlarged,
+    size_text,
+)
+from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+
+MIN_GAIN = 0.15
+"""Minimum share of the estimated cycles that another order saves."""
+
+MAX_ERROR = 0.25
+"""Maximum error of the estimate from blocks alone, from which that of another order follows."""
+
+MAX_AXES = 5
+"""Maximum axes of a grid whose orders are compared."""
+
+_PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
+
+Order = tuple[int, ...]
+
+
+def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
+    blocks = subject.blocks
+    if blocks is None or subject.is_compute_bound or not subject.cycles:
+        return ()
+    if not 2 <= len(blocks.grid) <= MAX_AXES or len(blocks.pipelined) < len(blocks.operands):
+        return ()
+    if subject.kernel.of_kind("scalar_prefetch") or not all(map(_is_affine, blocks.pipelined)):
+        return ()
+    fixed = _fixed(subject, blocks)
+    now = enlarged(subject, blocks, {}, 0.0)
+    if fixed is None or now is None or abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
+        return ()
+    costs: dict[Order, PipelineCost] = {}
+    for order in itertools.permutations(range(len(blocks.grid))):
+        cost = enlarged(subject, _reordered(blocks, order), {}, 0.0)
+        if cost is not None and _is_allowed(order, fixed):
+            costs[order] = cost
+    if not costs:
+        return ()
+    best = min(costs, key=lambda order: (costs[order].moved, order))
+    if costs[best].cycles > (1 - MIN_GAIN) * now.cycles or costs[best].moved >= now.moved:
+        return ()
+    moving = [o for o in blocks.pipelined if o.name not in subject.resident]
+    worst = max(moving, key=lambda o: _again(o, blocks) * o.block_bytes)
+    count, after = copies(worst, blocks.grid), copies(*_of(worst.name, _reordered(blocks, best)))
+    grid = ", ".join(str(blocks.grid[axis]) for axis in best)
+    return (
+        Advice(
+            kind=KIND.name,
+            operand=worst.name,
+            message=(
+                f"in the order of this grid, blocks of {worst.name} are fetched {count:,} times, "
+                f"though there are only {worst.total:,}: {size_text(now.moved)} are moved in all"
+            ),
+            remedy=(
+                f"let the grid go over its axes in the order {', '.join(map(str, best))}, as "
+                f"({grid}), with the arguments of the index maps swapped alike: "
+                f"{size_text(costs[best].moved)} are moved"
+            ),
+            evidence=(
+                derived(f"copies of {worst.name}", count),
+                derived(f"copies of {worst.name} in the other order", after),
+                derived("bytes moved", now.moved, unit="bytes"),
+                derived("bytes moved in the other order", costs[best].moved, unit="bytes"),
+                derived("estimated cycles", round(now.cycles), unit="cycles"),
+                derived(
+                    "estimated cycles in the other order",
+                    round(costs[best].cycles),
+                    unit="cycles",
+                ),
+            ),
+        ),
+    )
+
+
+def _is_affine(operand: OperandBlocks) -> bool:
+    return operand.unknown is None and all(d.strides is not None for d in operand.dimensions)
+
+
+def _fixed(subject: AdviceSubject, blocks: BlockMap) -> dict[int, frozenset[int]] | None:
+    """Axes on which the kernel's work depends, each with those inside of it, which must stay.
+
+    An axis counts if the kernel reads its index, or if an output does not depend on it, so that it
+    is accumulated along that axis. None if it is not known.
+    """
+    program = subject.program
+    if program is None or not program.operations:
+        return None
+    head = program.module.lines[program.span[0]].partition(" attributes ")[0]
+    parameters = _PARAMETER.findall(head)
+    if len(parameters) != len(blocks.grid):
+        return None
+    read = {o for operation in program.operations for o in operation.operands}
+    outputs = [o for o in blocks.pipelined if o.kind == "output"]
+    return {
+        axis: frozenset(range(axis + 1, len(blocks.grid)))
+        for axis, name in enumerate(parameters)
+        if name in read or any(not depends(o, axis) for o in outputs)
+    }
+
+
+def _is_allowed(order: Order, fixed: dict[int, frozenset[int]]) -> bool:
+    return all(frozenset(order[order.index(axis) + 1 :]) == fixed[axis] for axis in fixed)
+
+
+def _reordered(blocks: BlockMap, order: Order) -> BlockMap:
+    """The same blocks, with the axes of the grid in another order."""
+    operands = tuple(
+        replace(
+            operand,
+            visits=None,
+            dimensions=tuple(
+                replace(d, strides=tuple(d.strides[axis] for axis in order) if d.strides else None)
+                for d in operand.dimensions
+            ),
+        )
+        for operand in blocks.operands
+    )
+    grid = tuple(blocks.grid[axis] for axis in order)
+    return replace(blocks, grid=grid, operands=operands)
+
+
+def _of(name: str, blocks: BlockMap) -> tuple[OperandBlocks, tuple[int, ...]]:
+    return next(o for o in blocks.operands if o.name == name), blocks.grid
+
+
+def _again(operand: OperandBlocks, blocks: BlockMap) -> int:
+    """Copies of blocks that were copied before."""
+    return (copies(operand, blocks.grid) or 0) - (operand.total or 0)
+
+
+KIND = AdviceKind(
+    name="grid-order",
+    title="A grid whose order fetches blocks again",
+    condition=(
+        "Another order of the grid's axes, which leaves those alone that the kernel accumulates "
+        f"over or reads, moves fewer bytes and saves at least {MIN_GAIN:.0%} of the estimated "
+        "cycles of a kernel that is not bound by computation."
+    ),
+    remedy="Swap the axes of the grid, and the arguments of the index maps.",
+    rule=advise_grid_order,
+)

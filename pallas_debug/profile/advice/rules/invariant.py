@@ -1,0 +1,172 @@
+"""Advice: a loop computes in each iteration what no iteration changes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, percent
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    STORES,
+    MosaicProgram,
+    ProgramLoop,
+    ProgramOperation,
+    shape_of,
+)
+from pallas_debug.profile.advice.rules.moves import is_vector_instruction
+from pallas_debug.profile.advice.subject import AdviceSubject, Place, PlacedInstruction, selected
+
+MIN_SHARE = 0.15
+"""Minimum share of the loop's vector instructions that computing it once would save."""
+
+MIN_BUNDLES = 0.1
+"""Minimum share of the executed bundles that the loop has."""
+
+REGISTER = 8 * 128
+"""Elements of 32 bits in a vector register."""
+
+_CHEAP = (*LOADS, "vector.broadcast", "vector.shape_cast", "arith.constant", "tpu.iota")
+_EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma", "tpu.wait_dma2", "scf.while", "func.call")
+_RANDOM = ("tpu.prng_random_bits", "tpu.prng_set_seed_32", "tpu.stochastic_convert")
+
+
+def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program = subject.program
+    if program is None or subject.is_memory_bound:
+        return ()
+    found: list[Advice] = []
+    for loop in program.loops:
+        if loop.trips is not None and loop.trips < 2:
+            continue
+        operations = _invariant(program, loop)
+        places = _places(program, loop, operations)
+        instructions = [p for place in places for p in subject.by_place.get(place, ())]
+        scheduled = subject.loop_of(instructions)
+        if scheduled is None or subject.is_of_grid(scheduled):
+            continue
+        inside = selected(subject.inside(scheduled), is_vector_instruction)
+        computing = [p for p in instructions if scheduled.start <= p.bundle < scheduled.stop]
+        computing = selected(computing, _computes)
+        # What is computed once is loaded again, unless it stays in registers.
+        saved = len(computing) - _registers(program, operations)
+        share = subject.share(inside)
+        if saved < MIN_SHARE * len(inside) or share < MIN_BUNDLES:
+            continue
+        source = _most(computing)
+        if source is None or source in {advice.source for advice in found}:
+            continue  # the loops around each other come first
+        found.append(
+            Advice(
+                kind=KIND.name,
+                source=source,
+                message=(
+                    f"each iteration computes again what no iteration changes: "
+                    f"{len(computing)} of the loop's {len(inside)} vector instructions"
+                ),
+                remedy=(
+                    "compute it before the loop, and if it is too large for the vector registers, "
+                    "keep it in a scratch buffer in VMEM"
+                ),
+                evidence=(
+                    *([derived("iterations", loop.trips)] if loop.trips is not None else []),
+                    counted("vector instructions of the loop", len(inside)),
+                    counted("of them, those that compute the same each time", len(computing)),
+                    derived("registers to load instead", len(computing) - saved),
+                    derived("share of the executed bundles", share),
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def _invariant(program: MosaicProgram, loop: ProgramLoop) -> list[ProgramOperation]:
+    """Operations on vectors in a loop that give the same in all iterations."""
+    body = [o for o in program.operations if o.line in loop]
+    if any(o.name in _EFFECTS for o in body):
+        return []
+    written = {v for o in body if o.name in STORES for v in o.operands if v in program.arguments}
+    if any(o.name in STORES and written.isdisjoint(o.operands) for o in body):
+        return []  # into a view, of which it is not known what it belongs to
+    inner = {other.counter for other in program.loops if other.line in loop}
+    changing = {loop.counter, *loop.carried, *inner}
+    changing.update(v for other in program.loops if other.line in loop for v in other.carried)
+    varying: set[int] = set()
+    found = []
+    for operation in body:
+        made = (program.producer(o, operation.line) for o in operation.operands)
+        if (
+            not changing.isdisjoint(operation.operands)
+            or any(m is not None and m.line in varying for m in made)
+            or (operation.name in LOADS and not _is_constant(program, operation, written))
+            or operation.name.startswith(("scf.", "tpu.trace", "tpu.prng"))
+            or operation.name in (*STORES, *_RANDOM)
+        ):
+            varying.add(operation.line)
+        elif "vector<" in operation.text:
+            found.append(operation)
+    return found
+
+
+def _is_constant(program: MosaicProgram, load: ProgramOperation, written: set[str]) -> bool:
+    """Whether a load is of an operand that the loop does not write."""
+    memory = load.operands[0] if load.operands else ""
+    return memory in program.arguments and memory not in written
+
+
+def _places(
+    program: MosaicProgram, loop: ProgramLoop, operations: list[ProgramOperation]
+) -> set[Place]:
+    """Lines on which a loop computes nothing on vectors but these operations."""
+    lines = {operation.line for operation in operations}
+    found: dict[Place, bool] = {}
+    for operation in program.operations:
+        if operation.line not in loop or "vector<" not in operation.text:
+            continue
+        source = program.source(operation)
+        if source is not None and operation.name not in _CHEAP:
+            place = source.file, source.line
+            found[place] = found.get(place, True) and operation.line in lines
+    return {place for place, is_invariant in found.items() if is_invariant}
+
+
+def _computes(opcode: str) -> bool:
+    return is_vector_instruction(opcode) and not opcode.startswith(("vld", "vst"))
+
+
+def _registers(program: MosaicProgram, operations: list[ProgramOperation]) -> int:
+    """Vector registers of what is computed, as far as other operations use it."""
+    lines = {operation.line for operation in operations}
+    total = 0
+    for operation in operations:
+        users = program.users(operation)
+        if operation.name in _CHEAP or all(user.line in lines for user in users):
+            continue
+        shape = shape_of(operation.text.partition(" loc(")[0])
+        if shape is not None:
+            bits = 16 if shape[1] in ("bf16", "f16", "i16") else 32
+            total += math.ceil(math.prod(shape[0]) * bits / 32 / REGISTER)
+    return total
+
+
+def _most(instructions: list[PlacedInstruction]) -> SourceLine | None:
+    """The line of most of these instructions."""
+    counts: dict[SourceLine, int] = defaultdict(int)
+    for placed in instructions:
+        if placed.source is not None:
+            counts[placed.source] += 1
+    return max(counts, key=lambda source: counts[source], default=None)
+
+
+KIND = AdviceKind(
+    name="invariant",
+    title="A loop that computes the same in every iteration",
+    condition=(
+        "Lines of a loop depend on nothing that its iterations change, and their instructions, "
+        f"which the compiler left in the loop, are at least {percent(MIN_SHARE, 1)} of its vector "
+        "instructions."
+    ),
+    remedy="Compute it once, before the loop.",
+    rule=advise_invariant,
+)
