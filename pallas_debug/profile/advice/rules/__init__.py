@@ -2,20 +2,22 @@
 
 from pallas_debug.profile.advice.advice import AdviceKind
 from pallas_debug.profile.advice.rules import (
-    copy_wait,
-    grid_order,
     invariant,
     lane_reduction,
     mask,
     relayout,
     row_loop,
+    spills,
+    transpose,
+    wide_product,
+)
+from pallas_debug.profile.advice.rules.copying import (
+    copy_wait,
+    grid_order,
     single_buffer,
     small_blocks,
     small_copies,
-    spills,
-    transpose,
     two_passes,
-    wide_product,
 )
 
 KINDS: tuple[AdviceKind, ...] = (

@@ -16,8 +16,7 @@ from pallas_debug.profile.advice.advice import (
     derived,
     percent,
 )
-from pallas_debug.profile.advice.rules.moves import is_one_after_another, is_vector_instruction
-from pallas_debug.profile.advice.rules.pipelines import (
+from pallas_debug.profile.advice.rules.copying.pipelines import (
     PipelineCost,
     copies,
     enlarged,
@@ -25,6 +24,7 @@ from pallas_debug.profile.advice.rules.pipelines import (
     simple_dimension,
     size_text,
 )
+from pallas_debug.profile.advice.rules.moves import is_one_after_another, is_vector_instruction
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 

@@ -6,8 +6,8 @@ import re
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
 from pallas_debug.profile.advice.program import LOADS, MosaicProgram, ProgramOperation
-from pallas_debug.profile.advice.rules.pipelines import size_text
-from pallas_debug.profile.advice.rules.small_copies import advise_small_copies, copy_size
+from pallas_debug.profile.advice.rules.copying.pipelines import size_text
+from pallas_debug.profile.advice.rules.copying.small_copies import advise_small_copies, copy_size
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 
 MIN_GAIN = 0.15

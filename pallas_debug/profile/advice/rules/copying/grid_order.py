@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.rules.pipelines import (
+from pallas_debug.profile.advice.rules.copying.pipelines import (
     PipelineCost,
     copies,
     depends,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.rules.pipelines import LANES, copies, depends, size_text
+from pallas_debug.profile.advice.rules.copying.pipelines import LANES, copies, depends, size_text
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 
