@@ -15,7 +15,7 @@ from pallas_debug.checks import names
 from pallas_debug.errors import ChecksFailed, KernelFault, UsageError
 from pallas_debug.guards import check_function
 from pallas_debug.model import Finding, PrintRecord
-from pallas_debug.session import Interpret, Options, Session, sanitizing
+from pallas_debug.session import Interpret, Options, Session, judging
 from pallas_debug.tracebacks import WithoutOurFrames
 from pallas_debug.verdict import unused
 
@@ -88,6 +88,7 @@ def check(
     *,
     interpret: Interpret = None,
     sanitize: bool = False,
+    watch: str | None = None,
     chip: str | None = None,
 ) -> Callable[P, tuple[Report, R]]:
     """Wrap `function` so that the kernels it calls run with checks.
@@ -108,6 +109,8 @@ def check(
         `off`.
       sanitize: run the kernels on the kernel machine instead of with added code. Its sanitizer
         judges more than the checks do, and `errors` has no effect.
+      watch: grid points at which the sanitizer judges memory and arithmetic, for arrays too large
+        for its shadow memory: a position, a range or `*` for each axis, such as `"0:4,*,7"`.
       chip: target whose chip is reported to code that queries one; v5e by default. A kernel that
         has no room in its memory is reported before it runs; without `chip`, one that has none on
         any TPU.
@@ -126,7 +129,7 @@ def check(
     options = Options(
         checks=() if sanitize else checks,
         prints=True,
-        interpret=sanitizing(interpret) if sanitize else interpret,
+        interpret=judging(interpret, sanitize=sanitize, watch=watch),
         chip=chip,
         stops_unfit=True,
         epoch=f"check {next(_epochs)}",

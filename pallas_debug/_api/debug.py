@@ -21,7 +21,7 @@ from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.guards import check_function, guarded, problem_of
 from pallas_debug.hooks import hookimpl
 from pallas_debug.model import PrintRecord
-from pallas_debug.session import Interpret, Options, Session, sanitizing
+from pallas_debug.session import Interpret, Options, Session, judging
 from pallas_debug.store.remote.paths import place
 from pallas_debug.tracebacks import WithoutOurFrames
 
@@ -51,6 +51,7 @@ def debug(
     targets: str | Iterable[str] = ...,
     interpret: Interpret = ...,
     sanitize: bool = ...,
+    watch: str | None = ...,
     pretend: bool | str = ...,
     timeout: float = ...,
     jobs: int = ...,
@@ -68,6 +69,7 @@ def debug(
     targets: str | Iterable[str] = defaults.TARGETS,
     interpret: Interpret = None,
     sanitize: bool = False,
+    watch: str | None = None,
     pretend: bool | str = False,
     timeout: float = defaults.COMPILE_TIMEOUT,
     jobs: int = 0,
@@ -98,6 +100,7 @@ def debug(
         without an accelerator.
       sanitize: run kernels on the kernel machine and print what the sanitizer finds, as
         `interpret="machine,sanitize"`.
+      watch: grid points at which the sanitizer judges memory and arithmetic, as `check` takes them.
       pretend: whether jax's devices answer as the first target, as in `interpret`; a name is that
         of another one.
       timeout: seconds for one compilation.
@@ -120,7 +123,7 @@ def debug(
     options = Options(
         dumps=place(to),
         targets=targets_by_name(targets),
-        interpret=sanitizing(interpret) if sanitize else interpret,
+        interpret=judging(interpret, sanitize=sanitize, watch=watch),
         pretend=pretend,
         timeout=timeout,
         jobs=jobs,

@@ -31,6 +31,7 @@ class Skip:
       partly: whether the rest of the kernel is checked.
       is_fault: whether something failed, as opposed to an unsupported kind of kernel.
       engine: what was to judge it.
+      is_chosen: whether the rest was left out because the user chose grid points to watch.
     """
 
     kernel: str
@@ -38,6 +39,7 @@ class Skip:
     partly: bool = False
     is_fault: bool = False
     engine: str = "checks"
+    is_chosen: bool = False
 
 
 class RunObserver:
@@ -156,6 +158,16 @@ class RunObserver:
             f"{reason}. That nothing is found in it means nothing."
         )
         self._skip(Skip(kernel=kernel, sentence=sentence, engine="machine"))
+
+    def judged_in_part(self, kernel: str, reason: str) -> None:
+        """Record a kernel of which the sanitizer did not judge all grid points, as asked."""
+        sentence = (
+            f"kernel `{kernel}` is judged by the sanitizer in part: {reason}. That nothing is "
+            "found at the others means nothing."
+        )
+        self._skip(
+            Skip(kernel=kernel, sentence=sentence, partly=True, engine="machine", is_chosen=True)
+        )
 
     def skipped(
         self, kernel: str, reason: str, *, partly: bool = False, is_fault: bool = False

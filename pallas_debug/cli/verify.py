@@ -30,6 +30,7 @@ class VerifyOptions(shared.ProgramOptions):
     reference: str | None
     rtol: float | None
     atol: float | None
+    watch: str | None
 
 
 @shared.targets("all")
@@ -63,6 +64,12 @@ class VerifyOptions(shared.ProgramOptions):
     type=float,
     metavar="NUMBER",
     help="Error that any element may have, besides; by default rtol times the largest element.",
+)
+@click.option(
+    "--watch",
+    metavar="POINTS",
+    help="Grid points at which the sanitizer judges memory and arithmetic, for arrays too large "
+    "for it: a position, a range or * for each axis, such as '0:4,*,7'.",
 )
 @click.option(
     "--suppress",
@@ -174,6 +181,7 @@ def _verdict(options: VerifyOptions) -> Verdict:
         "to": options.to,
         "timeout": options.timeout,
         "jobs": options.jobs,
+        "watch": options.watch,
     }
     if options.engines:
         wanted["engines"] = ",".join(options.engines)

@@ -13,6 +13,7 @@ import numpy as np
 from pallas_debug import defaults
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.client import evaluating
+from pallas_debug.bridge.hosted.watch import GridWatch
 from pallas_debug.bridge.instrument import printing
 from pallas_debug.bridge.jaxprs.outputs import current_uses
 from pallas_debug.bridge.programs import program as ir
@@ -22,7 +23,7 @@ from pallas_debug.errors import KernelFault, MachineError
 from pallas_debug.findings.outputs import OutputUses
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer import areas
+from pallas_debug.machine.sanitizer import areas, room
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, PrintRecord
 from pallas_debug.render import finding_text
@@ -44,12 +45,14 @@ class PreparedKernel:
       communicates: whether its devices have to run it together.
       is_sanitized: whether its runs are judged.
       uses: what the program uses of its outputs.
+      watch: at which grid points; None for all.
     """
 
     launch: Launch
     communicates: bool
     is_sanitized: bool
     uses: OutputUses
+    watch: GridWatch | None = None
 
 
 class HostObserver(Protocol):
@@ -69,6 +72,9 @@ class HostObserver(Protocol):
 
     def refused(self, kernel: str, reason: str, *, runs: bool) -> None:
         """Handle a kernel that cannot be judged; whether it `runs` in another mode."""
+
+    def judged_in_part(self, kernel: str, reason: str) -> None:
+        """Handle a kernel that was not judged at all of its grid points."""
 
 
 class MachineHost:
@@ -93,11 +99,14 @@ class MachineHost:
         """Note a kernel that cannot be run; whether it `runs` in another mode."""
         self._observer.refused(kernel, str(error), runs=runs)
 
-    def prepare(self, captured: Capture, *, is_sanitized: bool) -> PreparedKernel:
+    def prepare(
+        self, captured: Capture, *, is_sanitized: bool, watch: GridWatch | None = None
+    ) -> PreparedKernel:
         """Decode a kernel, unless an equal one has been.
 
         Args:
           is_sanitized: whether its runs are judged.
+          watch: at which grid points; None for all.
 
         Raises:
           MachineError: the machine cannot run it.
@@ -123,9 +132,11 @@ class MachineHost:
                     _launches.popitem(last=False)
         if is_sanitized:
             areas.require_cores(known)
-            areas.require_room(known)
+            if watch is not None:
+                room.require_axes(known, watch)
+            room.require_room(known, watch)
         uses = current_uses(operand.name for operand in kernel.of_kind("output"))
-        return PreparedKernel(known, _communicates(known), is_sanitized, uses)
+        return PreparedKernel(known, _communicates(known), is_sanitized, uses, watch)
 
     def communicates(self, prepared: PreparedKernel) -> bool:
         return prepared.communicates
@@ -145,9 +156,13 @@ class MachineHost:
             if self._observer.prints:
                 observers.append(_Prints(prepared.launch.name, self._observer))
             if prepared.is_sanitized:
-                observers += areas.observers(prepared.launch, arrays, first)
+                watched = room.watched_points(prepared.launch, arrays, prepared.watch)
+                observers += areas.observers(prepared.launch, arrays, first, watched)
             done = machine_run.run(prepared.launch, arrays, first=first, observers=observers)
         self._observer.found(*done.findings, uses=prepared.uses)
+        partly = room.judged_in_part(observers)
+        if partly is not None:
+            self._observer.judged_in_part(prepared.launch.name, partly)
         if done.stopped is not None:
             raise KernelFault(finding_text(done.stopped), done.stopped)
         return [untyped(results) for results in done.results]

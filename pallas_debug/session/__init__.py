@@ -10,6 +10,7 @@ from pallas_debug.session.options import Interpret as Interpret
 from pallas_debug.session.options import Mode as Mode
 from pallas_debug.session.options import Options as Options
 from pallas_debug.session.options import has_accelerator as has_accelerator
+from pallas_debug.session.options import judging as judging
 from pallas_debug.session.options import leave_out_absent_tpu as leave_out_absent_tpu
 from pallas_debug.session.options import pretending as pretending
 from pallas_debug.session.options import resolve_targets as resolve_targets

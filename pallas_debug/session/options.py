@@ -75,18 +75,37 @@ def mode_of(asked: Interpret) -> Mode:
     return Mode.parse(asked)
 
 
-def sanitizing(asked: Interpret) -> Mode:
+def sanitizing(asked: Interpret, watch: str | None = None) -> Mode:
     """Return the interpret mode of the sanitizer.
 
+    Args:
+      watch: grid points to watch, such as `0:4,*,7`; None for all.
+
     Raises:
-      UsageError: another mode was asked for.
+      UsageError: another mode was asked for, or `watch` is not understood.
     """
     if asked is not None and Mode.parse(asked).kind not in ("auto", "machine"):
         raise UsageError(
             f"sanitize=True runs kernels on the kernel machine, and interpret={str(asked)!r} in "
             "another mode: pass one of them"
         )
-    return Mode.parse(defaults.SANITIZE_MODE)
+    mode = Mode.parse(defaults.SANITIZE_MODE)
+    return mode if watch is None else Mode(mode.kind, {**mode.params, "watch": watch})
+
+
+def judging(asked: Interpret, *, sanitize: bool, watch: str | None) -> Interpret:
+    """Return the interpret mode, which is that of the sanitizer if that is asked for.
+
+    Raises:
+      UsageError: another mode was asked for, or grid points to watch without the sanitizer.
+    """
+    if sanitize:
+        return sanitizing(asked, watch)
+    if watch is not None:
+        raise UsageError(
+            f"watch={watch!r} chooses grid points for the sanitizer: pass sanitize=True as well"
+        )
+    return asked
 
 
 def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:

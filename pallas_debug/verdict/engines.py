@@ -51,6 +51,7 @@ class Seen:
       scratch: kernel and operand of outputs that every parallel step uses as scratch.
       launched: digests of the kernels that are known to have run to their end.
       dropped: kernel and operand of outputs that were not written, and that programs drop.
+      watched: by kernel, at which of its grid points it was judged, if these are not all.
     """
 
     outcomes: tuple[Outcome, ...] = ()
@@ -63,6 +64,7 @@ class Seen:
     scratch: frozenset[tuple[str, str | None]] = frozenset()
     launched: frozenset[str] = frozenset()
     dropped: frozenset[Dropped] = frozenset()
+    watched: Mapping[str, str] = field(default_factory=dict)
 
     def without_races(self, scratch: Collection[tuple[str, str | None]]) -> Seen:
         """Leave out races of outputs that serve as scratch: no step reads what another wrote."""
@@ -106,10 +108,17 @@ class Seen:
             self,
             findings=kept,
             outcomes=tuple(
-                replace(o, status="ok") if o.status == "found" and o.kernel not in still else o
+                self._cleared(o) if o.status == "found" and o.kernel not in still else o
                 for o in self.outcomes
             ),
         )
+
+    def _cleared(self, outcome: Outcome) -> Outcome:
+        """An outcome whose findings were all left out."""
+        partly = self.watched.get(outcome.kernel)
+        if partly is None:
+            return replace(outcome, status="ok")
+        return replace(outcome, status="unsupported", reason=partly, notes=())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +128,14 @@ class Call:
     Attributes:
       args, kwargs: arguments, with concrete or abstract arrays.
       values: the same with concrete arrays; values are made up for abstract ones.
+      watch: grid points that the sanitizer watches; None for all.
     """
 
     function: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     values: tuple[Sequence[Any], Mapping[str, Any]] = field(default=((), {}))
+    watch: str | None = None
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ from pallas_debug.findings.faults import NO_KERNEL, Fault, Judge
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents
 from pallas_debug.model import Finding, Kernel, Witness
-from pallas_debug.session import Options, Session
+from pallas_debug.session import Options, Session, sanitizing
 from pallas_debug.verdict.engines import (
     Call,
     Seen,
@@ -82,11 +82,16 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
     large = _too_large(kernels, MAX_MACHINE_POINTS, "the kernel machine")
     if large is not None:
         return Seen(outcomes=each(kernels, "machine", "unsupported", large))
-    options = Options(interpret=defaults.SANITIZE_MODE, chip=chip, hang_after=hang_after)
+    mode = sanitizing(None, call.watch)
+    options = Options(interpret=mode, chip=chip, hang_after=hang_after)
     seen = ran(call, kernels, options, "machine")
     if not seen.refused:
         return seen
-    left = {(o.kernel, o.digest) for o in seen.outcomes if o.status in ("unsupported", "unjudged")}
+    left = {
+        (o.kernel, o.digest)
+        for o in seen.outcomes
+        if o.status in ("unsupported", "unjudged") and o.kernel not in seen.watched
+    }
     again = [c for c in captures if (c.kernel.name, c.kernel.digest) in left]
     instead = raced(call, again, chip, hang_after)
     at, why = next(iter(seen.refused.items()))
@@ -165,6 +170,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
         launched=frozenset(session.launched),
         dropped=session.observer.dropped,
         refused=dict(session.observer.refusals),
+        watched={skip.kernel: skip.sentence for skip in session.skips if skip.is_chosen},
         problems=own_problems(session, outcomes),
     )
 
@@ -194,10 +200,11 @@ def as_it_ran(
       is_explained: whether a finding explains this; if not, any kernel may be at fault.
     """
     if any(finding.kernel == kernel.name for finding in session.observer.findings):
-        return outcome_of(kernel, engine, "found")
+        chosen = (s.sentence for s in session.skips if s.is_chosen and s.kernel == kernel.name)
+        return replace(outcome_of(kernel, engine, "found"), notes=tuple(chosen))
     skips = [skip for skip in session.skips if skip.kernel == kernel.name]
     for skip in skips:
-        if not skip.partly:
+        if not skip.partly or skip.is_chosen:
             status: Status = "unjudged" if skip.is_fault else "unsupported"
             return outcome_of(kernel, engine, status, skip.sentence)
     if kernel.digest not in session.launched:
@@ -248,12 +255,14 @@ def ran_once(
 
 
 def replayed(
-    engine: Engine, captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float
-) -> Seen:
+    engine: Engine, captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float,
+    watch: str | None = None,
+) -> Seen:  # fmt: skip
     """Judge the calls that a program made of a kernel, with their arrays.
 
     Args:
       engine: `machine` or `races`.
+      watch: grid points that the machine watches; None for all.
     """
     kernel = captured.kernel
     known = recorder.calls(kernel.digest)
@@ -265,7 +274,7 @@ def replayed(
         status: Status = "unjudged" if left_out is None else "unsupported"
         reason = left_out or "no call of it ran: is it in a branch that was not taken?"
         return Seen(outcomes=each([kernel], engine, status, reason))
-    call = Call(function=replay.replay(captured, wanted), args=(), kwargs={})
+    call = Call(function=replay.replay(captured, wanted), args=(), kwargs={}, watch=watch)
     judge = sanitized if engine == "machine" else raced
     seen = judge(call, [captured], chip, hang_after)
     if len(wanted) < len(known):

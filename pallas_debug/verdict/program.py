@@ -39,7 +39,7 @@ def verify_program(
     Raises:
       UsageError: as for `verify`.
     """
-    asked, left_out = request.asked, request.left_out
+    asked, left_out, _ = request.asked, request.left_out, request.watched
     options = request.options(
         targets=request.chips if "compile" in asked else (),
         checks=defaults.DEFAULT_CHECKS if "checks" in asked else (),
@@ -70,9 +70,7 @@ def verify_program(
             seen += ask.compilations(session, captured.kernel, [t.name for t in wanted])
     for engine in ("machine", "races"):
         if engine in asked:
-            seen += [
-                _replayed(engine, c, recorder, wanted[0].name, request.hang_after) for c in captures
-            ]
+            seen += [_replayed(engine, c, recorder, wanted[0].name, request) for c in captures]
     by_name = {c.kernel.name: c.kernel for c in captures}
     first, *rest = seen  # of the programs themselves
     seen = [first, *(one.as_used(lambda name: session.callers.uses(by_name[name])) for one in rest)]
@@ -103,9 +101,11 @@ def _recorded_tables(captured: Capture, recorder: calls.CallRecorder) -> list[pr
 
 
 def _replayed(
-    engine: Engine, captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float
+    engine: Engine, captured: Capture, recorder: calls.CallRecorder, chip: str, request: Request
 ) -> Seen:
     def judge() -> Seen:
-        return interpreted.replayed(engine, captured, recorder, chip, hang_after)
+        return interpreted.replayed(
+            engine, captured, recorder, chip, request.hang_after, request.watch
+        )
 
     return ask.guarded(engine, [captured.kernel], judge)

@@ -21,7 +21,7 @@ from pallas_debug.guards import check_function
 from pallas_debug.inputs.made_up import filled
 from pallas_debug.model import Finding, Target
 from pallas_debug.render import REAL_INPUTS
-from pallas_debug.session import Options, Session
+from pallas_debug.session import Options, Session, sanitizing
 from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table, unused
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.engines import Call, Seen, Traced
@@ -43,6 +43,7 @@ class Request:
     timeout: float = defaults.COMPILE_TIMEOUT
     jobs: int = 0
     hang_after: float = defaults.VERIFY_HANG_AFTER
+    watch: str | None = None
     reference: Callable[..., Any] | None = None
     rtol: float | None = None
     atol: float | None = None
@@ -90,6 +91,21 @@ class Request:
         return Tolerance(rtol=self.rtol, atol=self.atol)
 
     @functools.cached_property
+    def watched(self) -> str | None:
+        """Grid points that the sanitizer watches.
+
+        Raises:
+          UsageError: they are not understood, or the sanitizer does not run.
+        """
+        if self.watch is not None and "machine" not in self.asked:
+            raise UsageError(
+                f"watch={self.watch} chooses grid points for the sanitizer: name the engine "
+                "`machine` as well"
+            )
+        sanitizing(None, self.watch)
+        return self.watch
+
+    @functools.cached_property
     def chips(self) -> tuple[str, ...]:
         """Names of the targets."""
         return targets_by_name(self.targets)
@@ -129,6 +145,7 @@ def verify(
     reference: Callable[..., Any] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    watch: str | None = None,
     **kwargs: Any,
 ) -> Verdict:
     """Verify that the kernels a function calls work, for each chip; if not, explain why.
@@ -158,6 +175,8 @@ def verify(
       tick: called about ten times a second while waiting for compilations.
       reference: function of the same arguments whose results are the right ones; see `compare`.
       rtol, atol: tolerance of the comparison with it, as `compare` takes them.
+      watch: grid points at which the sanitizer judges memory and arithmetic, as `check` takes them;
+        a kernel that it watches in part counts as not judged by it.
       **kwargs: passed to the function, like `args`.
 
     Returns:
@@ -183,11 +202,19 @@ def verify(
         reference=reference,
         rtol=rtol,
         atol=atol,
+        watch=watch,
     )
     asked, left_out, tolerance = request.asked, request.left_out, request.tolerance
+    watched = request.watched
     platform.leave_out_absent_tpu()
     values = filled(function, args, kwargs)
-    call = Call(function=function, args=args, kwargs=kwargs, values=(values.args, values.kwargs))
+    call = Call(
+        function=function,
+        args=args,
+        kwargs=kwargs,
+        values=(values.args, values.kwargs),
+        watch=watched,
+    )
     expected = None
     if reference is not None:
         expected = compared.expect(call, reference, tolerance, request.chips)

@@ -122,6 +122,10 @@ def _mode(value: str) -> None:
         raise ValueError(str(error)) from error
 
 
+def _watched(value: str) -> None:
+    _mode(f"{SANITIZE},watch={value}")
+
+
 def checks(value: str) -> tuple[str, ...]:
     """Parse `user,nan` or `all` into names in their usual order.
 
@@ -242,6 +246,13 @@ OPTIONS = (
         help="run kernels on the kernel machine, as --pallas-interpret=machine,sanitize does, and "
         "fail the test in which one reads what was never written or what another block left, "
         "loses a write, races, deadlocks, leaves its bounds, overflows or makes a NaN",
+    ),
+    Option(
+        name="watch",
+        metavar="0:4,*,7",
+        check=_watched,
+        help="grid points at which the sanitizer judges memory and arithmetic, for arrays too "
+        "large for it: a position, a range or * for each axis of the grid",
     ),
     Option(
         name="hang",

@@ -117,7 +117,7 @@ def _resolve(config: pytest.Config) -> Settings:
         stages=_names(found["stages"] or ""),
         interpret=_racing(found["interpret"])
         if races
-        else _sanitizing(found["interpret"])
+        else _sanitizing(found["interpret"], found["watch"])
         if sanitize
         else found["interpret"],
         pretend=targets[0] if pretends else next(iter(pretended), None),
@@ -137,6 +137,7 @@ def _resolve(config: pytest.Config) -> Settings:
         "timeout": ("--pallas-dump", settings.watches),
         "hang": ("--pallas-interpret", settings.watches),
         "stages": ("--pallas-dump", settings.dump is not None),
+        "watch": ("--pallas-sanitize", settings.sanitize),
     }
     for name, (wants, has_effect) in wanted.items():
         if config.getoption(f"--pallas-{name}") is not None and not has_effect:
@@ -150,8 +151,11 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _sanitizing(mode: str | None) -> str:
+def _sanitizing(mode: str | None, watch: str | None) -> str:
     """Return the interpret mode of the sanitizer.
+
+    Args:
+      watch: grid points to watch; None for all.
 
     Raises:
       pytest.UsageError: another mode was asked for.
@@ -162,7 +166,7 @@ def _sanitizing(mode: str | None) -> str:
             f"--pallas-sanitize contradicts --pallas-interpret={mode}: "
             "only the kernel machine sanitizes; pass only one of them"
         )
-    return SANITIZE
+    return SANITIZE if watch is None else f"{SANITIZE},watch={watch}"
 
 
 def _racing(mode: str | None) -> str:

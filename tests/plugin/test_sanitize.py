@@ -87,3 +87,16 @@ def test_in_three_spellings_and_with_contradictions(
         "--pallas-sanitize contradicts --pallas-interpret=hlo: only the kernel machine "
         "sanitizes; pass only one of them"
     ) in hlo.stderr.str()
+
+
+def test_grid_points_to_watch(child: Child) -> None:
+    result = child(TESTS, "--pallas-sanitize", "--pallas-watch=0:1,*", "--tb=short")
+    result.assert_outcomes(passed=1, failed=1)
+    result = child(TESTS, "--pallas-sanitize", "--pallas-watch=0,x")
+    result.stderr.fnmatch_lines(
+        ["*--pallas-watch*'0,x' does not choose grid points to watch: 'x'*"]
+    )
+    result = child(TESTS, "--pallas-watch=0")
+    result.stderr.fnmatch_lines(
+        ["*--pallas-watch has no effect by itself; pass --pallas-sanitize as well*"]
+    )

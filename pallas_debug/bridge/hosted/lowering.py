@@ -23,6 +23,7 @@ from jax._src.interpreters import mlir
 
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.hosted.meeting import Meeting
+from pallas_debug.bridge.hosted.watch import GridWatch
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import MachineError, PallasDebugError
 
@@ -48,11 +49,14 @@ class KernelHost(Protocol):
 
     patience: float
 
-    def prepare(self, captured: capture.Capture, *, is_sanitized: bool) -> Any:
+    def prepare(
+        self, captured: capture.Capture, *, is_sanitized: bool, watch: GridWatch | None = None
+    ) -> Any:
         """Decode a kernel, at lowering.
 
         Args:
           is_sanitized: whether its runs are to be judged.
+          watch: at which grid points; None for all.
 
         Raises:
           MachineError: the kernel cannot be run.
@@ -109,6 +113,7 @@ def lowering(
     ran: Callable[[], None],
     *,
     is_sanitized: bool = False,
+    watch: GridWatch | None = None,
     otherwise: Rule | None = None,
     prepared: Callable[[], None] | None = None,
     refusal: Refusal | None = None,
@@ -120,6 +125,7 @@ def lowering(
       params: parameters of the kernel.
       ran: called when the kernel has run to its end.
       is_sanitized: whether its runs are to be judged.
+      watch: at which grid points; None for all.
       otherwise: rule for a kernel that the host cannot run; None refuses it.
       prepared: called at lowering if the host can run the kernel.
       refusal: makes the exception for a kernel that is refused of the host's; by default a
@@ -135,7 +141,7 @@ def lowering(
         try:
             _check(context, params)
             captured = capture.capture(primitive, context, dict(params))
-            decoded = host.prepare(captured, is_sanitized=is_sanitized)
+            decoded = host.prepare(captured, is_sanitized=is_sanitized, watch=watch)
         except MachineError as error:
             host.refused(name_of(params), error, runs=otherwise is not None)
             if otherwise is None:

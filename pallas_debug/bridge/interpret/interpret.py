@@ -140,7 +140,7 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
     interpret = params.get("interpret")
     kind = None if (asked := _current()) is None else asked.mode.kind
     if asked is not None and kind == "machine" and not interpret:
-        return _on_the_machine(rule, params, is_sanitized=asked.mode.sanitizes)
+        return _on_the_machine(rule, params, asked.mode)
     if asked is not None and kind == "auto" and hosted.has_host():
         why = None
         if not interpret:
@@ -204,16 +204,17 @@ def sanitizes() -> bool:
 
 
 def _on_the_machine(
-    rule: Callable[..., Any], params: Mapping[str, Any], *, is_sanitized: bool
+    rule: Callable[..., Any], params: Mapping[str, Any], mode: Mode
 ) -> Callable[..., Any]:
     otherwise = None
-    if is_sanitized and interpret_limits.why_not_hlo(params) is None:
+    if mode.sanitizes and interpret_limits.why_not_hlo(params) is None:
         otherwise = _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
     return hosted.lowering(
         rule,
         params,
         functools.partial(launched.notify, launched.current()),
-        is_sanitized=is_sanitized,
+        is_sanitized=mode.sanitizes,
+        watch=mode.watch,
         otherwise=otherwise,
     )
 

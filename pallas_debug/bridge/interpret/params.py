@@ -20,7 +20,10 @@ from typing import Any, Literal
 
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_debug import defaults
 from pallas_debug.bridge import versions
+from pallas_debug.bridge.hosted import watch
+from pallas_debug.bridge.hosted.watch import GridWatch
 from pallas_debug.errors import UsageError, meant
 
 Kind = Literal["auto", "hlo", "tpu", "gpu", "machine", "off"]
@@ -74,7 +77,7 @@ class Mode:
         TPU interpret mode for kernels that the former cannot run; `machine` for the kernel machine;
         `off` leaves it to the code.
       params: parameters of `pltpu.InterpretParams` or its Mosaic GPU counterpart, as installed; of
-        the machine, `sanitize`.
+        the machine, `sanitize` and `watch`.
 
     Raises:
       UsageError: an unknown kind or parameter, a value of a wrong type, parameters for a
@@ -92,13 +95,19 @@ class Mode:
         object.__setattr__(self, "params", types.MappingProxyType(checked))
         if checked:
             self.value()  # jax has constraints of its own, such as at least one core
+        if self.watch is not None and not self.sanitizes:
+            raise UsageError(
+                f"watch={self.watch.text} chooses grid points for the sanitizer, and nothing else: "
+                f"{defaults.SANITIZE_MODE},watch={self.watch.text}"
+            )
 
     def __hash__(self) -> int:
         return hash((self.kind, tuple(sorted(self.params))))
 
     def __str__(self) -> str:
         """Return the text form that `Mode.parse` reads."""
-        return ",".join([self.kind, *(f"{k}={_shown(v)}" for k, v in self.params.items())])
+        params = sorted(self.params.items(), key=lambda item: item[0] == "watch")
+        return ",".join([self.kind, *(f"{k}={_shown(v)}" for k, v in params)])
 
     @property
     def title(self) -> str:
@@ -111,21 +120,29 @@ class Mode:
         """Whether the sanitizer judges kernels."""
         return bool(self.params.get("sanitize"))
 
+    @property
+    def watch(self) -> GridWatch | None:
+        """Grid points that the sanitizer watches; None for all."""
+        found = self.params.get("watch")
+        return None if found is None else watch.parse(str(found))
+
     @classmethod
     def parse(cls, text: str | Mode) -> Mode:
         """Parse a mode: `hlo`, or `tpu,detect_races,num_cores_or_threads=2`.
 
-        A bare name means True; other values are parsed according to the parameter's type.
+        A bare name means True; other values are parsed according to the parameter's type. `watch`
+        comes last: its value has commas.
 
         Raises:
           UsageError: see the class.
         """
         if isinstance(text, Mode):
             return text
-        kind, *rest = (part.strip() for part in text.split(","))
+        before, last, points = text.partition(",watch=")
+        kind, *rest = (part.strip() for part in before.split(","))
         if kind not in KINDS:
             raise UsageError(_unknown_kind(kind))
-        return cls(kind, _read(kind, rest))
+        return cls(kind, _read(kind, [*rest, f"watch={points}"] if last else rest))
 
     def value(self) -> Any:
         """Value for jax: True is HLO interpret mode; None leaves jax's setting unchanged."""
@@ -187,7 +204,7 @@ def fields(kind: Kind) -> Mapping[str, Any]:
       UsageError: the installed jax has no such interpreter.
     """
     if kind == "machine":
-        return {"sanitize": bool}
+        return {"sanitize": bool, "watch": str}
     if kind not in ("tpu", "gpu"):
         return {}
     found = _class(kind)

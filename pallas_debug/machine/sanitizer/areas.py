@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pallas_debug import defaults
+from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.observer import MachineObserver
@@ -16,21 +15,22 @@ from pallas_debug.machine.sanitizer.order import OrderSanitizer
 
 Arrays = Sequence[Sequence[Any]]
 
-AREAS: tuple[Callable[[Launch, Arrays, int], MachineObserver], ...] = (
-    lambda launch, arrays, first: OrderSanitizer(launch, devices=len(arrays)),
-    lambda launch, arrays, first: MemorySanitizer(launch, arrays, first=first),
-    lambda launch, arrays, first: ClaimsObserver(launch),
-    lambda launch, arrays, first: NumbersObserver(launch),
+Make = Callable[[Launch, Arrays, int, WatchedPoints | None], MachineObserver]
+
+AREAS: tuple[Make, ...] = (
+    lambda launch, arrays, first, watched: OrderSanitizer(launch, devices=len(arrays)),
+    lambda launch, arrays, first, watched: MemorySanitizer(
+        launch, arrays, first=first, watched=watched
+    ),
+    lambda launch, arrays, first, watched: ClaimsObserver(launch),
+    lambda launch, arrays, first, watched: NumbersObserver(launch, watched),
 )
 """Makers of observers, whose findings are listed in this order: causes before consequences.
 
-Each takes the launch, the arrays of all devices, and the number of the first of these devices. An
-observer has a method `findings`, which is called once the run is over, or was stopped.
+Each takes the launch, the arrays of all devices, the number of the first of these devices, and the
+grid points that are watched, None for all. An observer has a method `findings`, which is called
+once the run is over, or was stopped.
 """
-
-
-SHADOW_BYTES = 4
-"""Bytes that the sanitizer keeps for an element: the number of the write that put it there."""
 
 
 def require_cores(launch: Launch) -> None:
@@ -45,27 +45,12 @@ def require_cores(launch: Launch) -> None:
         )
 
 
-def require_room(launch: Launch) -> None:
-    """Refuse a kernel whose arrays are too large for shadow memory.
+def observers(
+    launch: Launch, arrays: Arrays, first: int = 0, watched: WatchedPoints | None = None
+) -> list[MachineObserver]:
+    """Observers for a run.
 
-    Raises:
-      MachineError: with the sizes, and what to do.
+    Args:
+      watched: grid points that are judged; None for all.
     """
-    shapes = [operand.array or operand.type.shape for operand in launch.operands]
-    elements = sum(map(math.prod, shapes)) * math.prod(launch.mesh.values())
-    needed = elements * SHADOW_BYTES
-    if needed > defaults.MAX_SHADOW_BYTES:
-        most = max(launch.operands, key=lambda o: math.prod(o.array or o.type.shape))
-        shape = ", ".join(map(str, most.array or most.type.shape))
-        raise MachineError(
-            f"kernel `{launch.name}` has {elements:,} elements (`{most.name}`: "
-            f"{most.type.dtype}[{shape}]), for which the sanitizer needs up to "
-            f"{needed / (1 << 30):.1f} GiB of shadow memory; its limit is "
-            f"{defaults.MAX_SHADOW_BYTES / (1 << 30):.1f} GiB. Sanitize it on smaller arrays with "
-            "the same blocks"
-        )
-
-
-def observers(launch: Launch, arrays: Arrays, first: int = 0) -> list[MachineObserver]:
-    """Observers for a run."""
-    return [make(launch, arrays, first) for make in AREAS]
+    return [make(launch, arrays, first, watched) for make in AREAS]

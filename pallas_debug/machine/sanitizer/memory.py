@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.sanitizer.shadows import stale
 from pallas_debug.machine.sanitizer.shadows.outputs import ReplacedWrite
@@ -53,14 +54,18 @@ MAX_REPLAYS = 12
 class MemorySanitizer(MemoryTracker):
     """Observes a run; `findings` runs the kernel again where that is needed to judge a read."""
 
-    def __init__(self, launch: Launch, arrays: Sequence[Sequence[Any]], **options: Any) -> None:
+    def __init__(
+        self, launch: Launch, arrays: Sequence[Sequence[Any]], *,
+        watched: WatchedPoints | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         """Set up the shadow.
 
         Args:
           arrays: for each device, the arrays of the call.
+          watched: grid points that are judged; None for all.
           options: of the machine, apart from its observer.
         """
-        super().__init__(launch)
+        super().__init__(launch, watched=watched)
         self._call = KernelCall(launch, arrays, options)
         self._first: MemoryTracker = self
         self._replays = 0
@@ -69,7 +74,7 @@ class MemorySanitizer(MemoryTracker):
         """Return what the run did wrong, in the order in which it happened."""
         if self.arrays.lost and self.suspects:
             # What a read changes may be among what is lost: judge by all that was ever stored.
-            self._first = MemoryTracker(self.launch, keeps_results=True)
+            self._first = MemoryTracker(self.launch, keeps_results=True, watched=self.watched)
             self._call.run(self._first)
         uninitialized = self._uninitialized()
         carried = self._carried({suspect.buffer.name for suspect in uninitialized})

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import numeric_faults, numerics
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
@@ -185,8 +186,14 @@ class NumbersObserver(MachineObserver):
 
     evaluates = True
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, watched: WatchedPoints | None = None) -> None:
+        """Search the kernel for sums.
+
+        Args:
+          watched: grid points whose arithmetic is judged; None for all.
+        """
         self._launch = launch
+        self._watched = watched
         self._trail = NanTrail()
         self._sums = SumShadows()
         for program in launch.body.all():
@@ -204,7 +211,7 @@ class NumbersObserver(MachineObserver):
         return [report.finding() for report in sorted(self._found, key=lambda r: r.number)]
 
     def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
-        if step.unit is None:
+        if step.unit is None or not self._watches(thread):
             return step.evaluate(*values)
         outputs, suspicions = numerics.watch(step).run(values)
         made: Facts = frozenset()
@@ -215,6 +222,9 @@ class NumbersObserver(MachineObserver):
         if self._sums.is_active:
             self._sums.evaluated(thread, step, values)
         return outputs
+
+    def _watches(self, thread: Thread) -> bool:
+        return self._watched is None or thread.point in self._watched
 
     def _suspected(
         self,
@@ -319,7 +329,9 @@ class NumbersObserver(MachineObserver):
             return
         if self._trail.is_active:
             self._trail.stores(thread, step, region, value)
-        if self._sums.is_active:
+        if self._sums.is_active and not self._watches(thread):
+            self._sums.forget(region.buffer)
+        elif self._sums.is_active:
             loss = self._sums.stores(thread, step, region, value)
             if loss is not None:
                 seen = sighting(self._launch, thread, step, operand=region.buffer.name)

@@ -163,6 +163,10 @@ class ArrayLedger:
                 read = np.zeros(buffer.content.shape, bool)
                 self._shared[buffer.number] = _SharedArray(outputs[buffer.name], read)
 
+    def is_shared(self, name: str) -> bool:
+        """Whether an array of this name is an input and an output."""
+        return any(self._shadows[n].buffer.name == name for n in self._shared)
+
     def is_same_lane(self, a: Point, b: Point) -> bool:
         """Whether two grid points have the same coordinates on parallel axes."""
         return all(a[i] == b[i] for i in self._lanes)
@@ -190,22 +194,28 @@ class ArrayLedger:
 
     def written_back(
         self, tracker: MemoryTracker, thread: Thread, window: Window, block: Point, position: int,
-        windows: Sequence[Window],
+        windows: Sequence[Window], *, is_watched: bool = True,
     ) -> None:  # fmt: skip
+        """A block is about to be written back; unwatched, it counts as given."""
         outer, inner = window.bounds(block)
         slot, array = window.current, window.array
         found, target = self._shadows[slot.number], self._shadows[array.number]
         old = array.content[outer]
         new = slot.content[inner].reshape(old.shape)
         back = self._came_back.get(slot.number)
-        if back is not None:
+        if not is_watched:
+            pass
+        elif back is not None:
             name = window.operand.name
             back.matters = bool(differing(old, new).any())
             if back.matters:
                 self.returns.setdefault(name, back)
         elif window.spec.unit != window.spec.sizes and target.numbers is not None:
             self._overlaps(tracker, thread, window, block, outer, inner)
-        if found.numbers is None and old.size == array.content.size:
+        if not is_watched:
+            if target.numbers is not None or target.whole != shadow.GIVEN:
+                target.array()[outer] = shadow.GIVEN
+        elif found.numbers is None and old.size == array.content.size:
             target.set(found.whole)
         else:
             numbers = found.whole if found.numbers is None else found.numbers[inner]
@@ -370,7 +380,9 @@ class ArrayLedger:
     def copied_to(self, tracker: MemoryTracker, copy: DmaCopy, found: BufferShadow) -> None:
         """A DMA is about to write to a whole array."""
         region = copy.destination
-        if copy.adds or id(copy.step) in self.conflicts or found.whole == shadow.GIVEN:
+        if copy.adds or id(copy.step) in self.conflicts:
+            return
+        if found.whole == shadow.GIVEN and (found.numbers is None or found.buffer.kind == "input"):
             return
         numbers = found.of(region)
         if numbers is None or int(numbers.max(initial=0)) <= shadow.GIVEN:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
@@ -74,9 +75,10 @@ class AlteredRun(MemoryTracker):
     """A run in which suspect reads see other values."""
 
     def __init__(
-        self, launch: Launch, altered: Iterable[SiteKey], *, keeps_results: bool = False
-    ) -> None:
-        super().__init__(launch, keeps_results=keeps_results)
+        self, launch: Launch, altered: Iterable[SiteKey], *, keeps_results: bool = False,
+        watched: WatchedPoints | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(launch, keeps_results=keeps_results, watched=watched)
         self._altered = frozenset(altered)
 
     def alter(
@@ -90,8 +92,7 @@ class AlteredRun(MemoryTracker):
         if suspect.key not in self._altered:
             return
         if value is None:  # a DMA: change what it will read
-            numbers = np.broadcast_to(found.array(), region.buffer.content.shape)
-            mask = found.where(region) & chosen(suspect.kind, numbers, below)
+            mask = found.where(region, lambda numbers: chosen(suspect.kind, numbers, below))
             content = region.buffer.content
             content[mask] = _other(suspect.kind, content[mask])
             return
@@ -124,7 +125,7 @@ def effect(call: KernelCall, altered: Iterable[SiteKey], run: MemoryTracker) -> 
     Args:
       run: the first run.
     """
-    other = AlteredRun(call.launch, altered, keeps_results=run.keeps_results)
+    other = AlteredRun(call.launch, altered, keeps_results=run.keeps_results, watched=run.watched)
     call.run(other)
     return ReadEffect(
         on_results=run.results_so_far != other.results_so_far

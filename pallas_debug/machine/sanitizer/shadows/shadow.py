@@ -7,6 +7,7 @@ covered it entirely has one number instead of an array: accesses of whole buffer
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,9 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
-
-Numbers = np.ndarray[Any, np.dtype[np.int32]]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
+from pallas_debug.machine.sanitizer.shadows.tiles import Mask as Mask
+from pallas_debug.machine.sanitizer.shadows.tiles import Numbers as Numbers
+from pallas_debug.machine.sanitizer.shadows.tiles import ShadowRoom, TiledNumbers
 
 NEVER = 0
 """Number of elements that nothing has written."""
@@ -26,7 +27,8 @@ PADDING = -1
 """Number of the elements of a block that are outside of its array."""
 
 GIVEN = 1
-"""Number of elements that the call passed in, or that the pipeline copied from such."""
+"""Number of elements that the call passed in, or that the pipeline copied from such; and of those
+that a grid point wrote which is not watched."""
 
 _NEWEST = np.iinfo(np.int32).max
 
@@ -56,23 +58,46 @@ class BufferShadow:
     Attributes:
       operand: kind of the operand that the buffer holds a block of, else of the buffer.
       whole: the number of all elements, where `numbers` is None.
+      room: for tiles of the numbers; None if they are an array as large as the buffer.
     """
 
     buffer: MemoryBuffer
     operand: str
     whole: int = NEVER
-    numbers: Numbers | None = None
+    numbers: Numbers | TiledNumbers | None = None
+    room: ShadowRoom | None = None
 
     def set(self, number: int) -> None:
         """All elements come from one write."""
+        if isinstance(self.numbers, TiledNumbers):
+            self.numbers.free()
         self.whole = number
         self.numbers = None
 
-    def array(self) -> Numbers:
+    def array(self) -> Numbers | TiledNumbers:
         """The numbers as an array, to be changed in place."""
         if self.numbers is None:
-            self.numbers = np.full(self.buffer.content.shape, self.whole, np.int32)
+            shape = self.buffer.content.shape
+            if self.room is not None:
+                self.numbers = TiledNumbers(shape, self.whole, self.room)
+            else:
+                self.numbers = np.full(shape, self.whole, np.int32)
         return self.numbers
+
+    def distinct(self) -> list[int]:
+        """All numbers that elements have."""
+        if isinstance(self.numbers, TiledNumbers):
+            return list(self.numbers.values())
+        return [self.whole] if self.numbers is None else np.unique(self.numbers).tolist()
+
+    def all_with(self, number: int) -> Mask | None:
+        """The elements of the buffer that have a number; None if there are none."""
+        if self.numbers is None:
+            return np.ones(self.buffer.content.shape, bool) if self.whole == number else None
+        if isinstance(self.numbers, TiledNumbers):
+            return self.numbers.where(number) if self.numbers.has(number) else None
+        mask = self.numbers == number
+        return mask if mask.any() else None
 
     def least(self, region: MemoryRegion) -> int:
         """The least number in a region."""
@@ -94,6 +119,8 @@ class BufferShadow:
         if mask is None and covers(region):
             self.set(number)
             return
+        if self.numbers is None and self.whole == number:
+            return
         numbers = self.array()
         if region.index is None:
             for index in region.ranges():
@@ -104,11 +131,16 @@ class BufferShadow:
             before = numbers[region.index]
             numbers[region.index] = np.where(np.broadcast_to(mask, before.shape), number, before)
 
-    def where(self, region: MemoryRegion) -> Mask:
-        """Which elements of the buffer a region selects."""
+    def where(self, region: MemoryRegion, test: Callable[[Numbers], Mask] | None = None) -> Mask:
+        """Which elements of the buffer a region selects, of those whose numbers pass a test."""
         selected = np.zeros(self.buffer.content.shape, bool)
         for index in region.ranges():
-            selected[index] = True
+            if test is None:
+                selected[index] = True
+            elif self.numbers is None:
+                selected[index] = test(np.full((), self.whole, np.int32))
+            else:
+                selected[index] = test(np.asarray(self.numbers[index]))
         return selected
 
 

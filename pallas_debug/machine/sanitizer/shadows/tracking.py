@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
+from pallas_debug import defaults
+from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.copies import DmaCopy
@@ -17,6 +18,7 @@ from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.shadows import shadow
 from pallas_debug.machine.sanitizer.shadows.outputs import ArrayLedger
 from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, WriteRecord
+from pallas_debug.machine.sanitizer.shadows.tiles import ShadowRoom
 from pallas_debug.machine.threads import Thread
 
 Point = tuple[int, ...]
@@ -86,6 +88,7 @@ class TrackedThread:
       of_lane: first number since the coordinates on parallel axes changed.
       has_carried: whether the grid point has read what an earlier one wrote.
       begins_block: whether the grid point is the first one of a block.
+      is_watched: whether the grid point was chosen to be judged.
     """
 
     windows: list[Window]
@@ -99,6 +102,7 @@ class TrackedThread:
     lane: Point | None = None
     has_carried: bool = False
     begins_block: bool = True
+    is_watched: bool = True
 
 
 class MemoryTracker(MachineObserver):
@@ -112,11 +116,24 @@ class MemoryTracker(MachineObserver):
       results_so_far: hash of all values stored to output blocks, also of those replaced since; kept
         if `keeps_results`.
       stored: operands, by name, with the steps that have stored to them or copied into them.
+      room: for the shadows of arrays in HBM, if not all grid points are watched.
+      last_watched: the grid point that was watched last, before there was no room.
     """
 
-    def __init__(self, launch: Launch, *, keeps_results: bool = False) -> None:
+    def __init__(
+        self, launch: Launch, *, keeps_results: bool = False, watched: WatchedPoints | None = None
+    ) -> None:
+        """Set up the shadow.
+
+        Args:
+          watched: grid points that are judged; None for all. What others write has number `GIVEN`,
+            as what the call passes in: nothing is known of it, and nothing is reported of it.
+        """
         self.launch = launch
         self.keeps_results = keeps_results
+        self.watched = watched
+        self.room = ShadowRoom(defaults.MAX_SHADOW_BYTES)
+        self.last_watched: Point | None = None
         self.results_so_far = 0
         self.axes = tuple(
             i
@@ -147,6 +164,8 @@ class MemoryTracker(MachineObserver):
             return
         is_given = buffer.kind in ("input", "prefetch")
         found = BufferShadow(buffer, buffer.kind, shadow.GIVEN if is_given else shadow.NEVER)
+        if self.watched is not None and buffer.type.space == "hbm":
+            found.whole, found.room = shadow.GIVEN, self.room
         self.shadows[buffer.number] = found
 
     def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
@@ -167,9 +186,21 @@ class MemoryTracker(MachineObserver):
 
     # The grid
 
+    def watches(self, state: TrackedThread, point: Point) -> bool:
+        """Whether a grid point is judged; `point` is the thread's, or one before."""
+        if self.watched is None:
+            return True
+        if self.room.is_exhausted:
+            return False
+        return state.is_watched if point == state.points[-1] else point in self.watched
+
     def point_begins(self, thread: Thread) -> None:
         state = self._thread(thread)
         number = self.count + 1
+        if self.watched is not None:
+            state.is_watched = thread.point in self.watched
+            if state.is_watched and not self.room.is_exhausted:
+                self.last_watched = thread.point
         state.of_point, state.has_carried, state.begins_block = number, False, not state.points
         for i, window in enumerate(state.outputs):
             visits, block = state.blocks[i], window.block
@@ -205,8 +236,11 @@ class MemoryTracker(MachineObserver):
 
     def writes_back(self, thread: Thread, window: Window, block: Point) -> None:
         state = self._thread(thread)
+        is_watched = self.watches(state, thread.point)
         position = len(state.points) - 1
-        self.arrays.written_back(self, thread, window, block, position, state.windows)
+        self.arrays.written_back(
+            self, thread, window, block, position, state.windows, is_watched=is_watched
+        )
 
     # Accesses
 
@@ -216,8 +250,10 @@ class MemoryTracker(MachineObserver):
             return
         if self._is_dynamic(step):
             self.trace = hash((self.trace, id(step), shadow.index_key(region)))
-        oldest = found.whole if found.numbers is None else found.least(region)
         state = self.threads[thread.number]
+        if self.watched is not None and not self.watches(state, thread.point):
+            return
+        oldest = found.whole if found.numbers is None else found.least(region)
         if oldest < state.of_point:
             self._reads_old(thread, state, step, region, found, oldest, value)
 
@@ -237,6 +273,8 @@ class MemoryTracker(MachineObserver):
                 return
             oldest = int(written.min())
         if oldest == shadow.GIVEN or oldest >= state.of_point:
+            if oldest == shadow.GIVEN and self._may_carry(found):
+                state.has_carried = True
             return
         state.has_carried = True
         if found.operand != "scratch":
@@ -245,6 +283,14 @@ class MemoryTracker(MachineObserver):
             self._suspect("parallel", thread, step, region, found, state.of_lane, value)
         if oldest < state.of_block:
             self._suspect("stale", thread, step, region, found, state.of_block, value)
+
+    def _may_carry(self, found: BufferShadow) -> bool:
+        """Whether `GIVEN` elements may have been written by grid points that are not watched."""
+        if self.watched is None:
+            return False
+        return found.operand not in ("input", "prefetch") or self.arrays.is_shared(
+            found.buffer.name
+        )
 
     def _suspect(
         self, kind: ReadKind, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
@@ -257,11 +303,7 @@ class MemoryTracker(MachineObserver):
         if known is not None:
             known.count += 1
         else:
-            selected = found.where(region)
-            numbers = found.array() if found.numbers is not None else np.full(
-                buffer.content.shape, found.whole, np.int32
-            )  # fmt: skip
-            mask = selected & chosen(kind, numbers, below)
+            mask = found.where(region, lambda numbers: chosen(kind, numbers, below))
             if not mask.any():
                 return
             point, iterations = (
@@ -269,10 +311,13 @@ class MemoryTracker(MachineObserver):
             )
             known = SuspectRead(
                 key, step, buffer, found.operand, self.count, thread.number, point,
-                iterations, mask, int(selected.sum()), copy,
+                iterations, mask, int(found.where(region).sum()), copy,
             )  # fmt: skip
             element = known.element
-            known.writer = self.writes.get(int(numbers[element]))
+            numbers = found.numbers
+            known.writer = self.writes.get(
+                int(found.whole if numbers is None else numbers[element])
+            )
             known.value = buffer.content[element].item()
             known.visited = self.arrays.has_come_back(buffer)
             known.is_early = self._is_early(buffer, mask)
@@ -310,14 +355,15 @@ class MemoryTracker(MachineObserver):
         mask = None
         if isinstance(step, ir.StoreStep) and step.mask is not None:
             mask = np.asarray(thread.frames[-1].registers[step.mask.number])
+        is_watched = self.watched is None or self.watches(state, thread.point)
         if found.operand == "output":
-            if not (state.has_carried or state.begins_block or mask is not None):
+            if is_watched and not (state.has_carried or state.begins_block or mask is not None):
                 self.arrays.replaces(self, thread, state, step, region, found, value)
             if self.keeps_results:
                 stored = np.asarray(value).tobytes()
                 self.results_so_far = hash((self.results_so_far, id(step), stored))
         self.stored.setdefault(buffer.name, {}).setdefault(id(step), step)
-        found.write(region, self.record(thread, step), mask)
+        found.write(region, self.record(thread, step) if is_watched else shadow.GIVEN, mask)
 
     def record(self, thread: Thread, step: ir.MachineStep, copy: DmaCopy | None = None) -> int:
         """Number a write."""
@@ -335,9 +381,7 @@ class MemoryTracker(MachineObserver):
         """Drop the records of writes that no element comes from any more."""
         live = {self.count}
         for found in self.shadows.values():
-            live.update(
-                [found.whole] if found.numbers is None else np.unique(found.numbers).tolist()
-            )
+            live.update(found.distinct())
         for numbers in self.arrays.numbers():
             live.update(np.unique(numbers).tolist())
         self.writes = {n: record for n, record in self.writes.items() if n in live}
@@ -359,24 +403,28 @@ class MemoryTracker(MachineObserver):
     def copy_ends(self, copy: DmaCopy) -> None:
         thread, _ = self._flying.pop(id(copy))
         state = self.threads[copy.thread]
+        is_watched = self.watches(state, copy.point)
         source = self.shadows.get(copy.source.buffer.number)
-        if source is not None:
+        if source is not None and not is_watched:
+            self.arrays.copied_from(copy)
+        elif source is not None:
             oldest = source.least(copy.source)
             if oldest <= shadow.NEVER:
                 kind: ReadKind = "padding" if oldest == shadow.PADDING else "unwritten"
                 self._suspect(
                     kind, thread, copy.step, copy.source, source, shadow.GIVEN, None, copy
                 )
-            elif shadow.GIVEN < oldest < state.of_point:
+            elif shadow.GIVEN < oldest < state.of_point or self._may_carry(source):
                 state.has_carried = True
             self.arrays.copied_from(copy)
         target = self.shadows.get(copy.destination.buffer.number)
         if target is None:
             return
-        if target.buffer.kind in ("output", "input"):
+        if is_watched and target.buffer.kind in ("output", "input"):
             self.arrays.copied_to(self, copy, target)
         self.stored.setdefault(target.buffer.name, {}).setdefault(id(copy.step), copy.step)
-        target.write(copy.destination, self.record(thread, copy.step, copy))
+        number = self.record(thread, copy.step, copy) if is_watched else shadow.GIVEN
+        target.write(copy.destination, number)
 
     # Control
 
@@ -446,8 +494,3 @@ def chosen(kind: ReadKind, numbers: shadow.Numbers, below: int) -> shadow.Mask:
     if kind == "unwritten":
         return np.asarray(numbers == shadow.NEVER)
     return np.asarray((numbers > shadow.GIVEN) & (numbers < below))
-
-
-def outputs_of(states: Sequence[TrackedThread]) -> list[str]:
-    """Names of the outputs that the threads compute block by block."""
-    return list(dict.fromkeys(w.operand.name for state in states for w in state.outputs))

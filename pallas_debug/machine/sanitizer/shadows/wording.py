@@ -279,13 +279,8 @@ class MemoryWording:
                 continue
             if buffer.name in self._run.arrays.returns or buffer.device:
                 continue
-            numbers = kept.array() if kept.numbers is not None else None
-            if numbers is None and kept.whole != shadow.NEVER:
-                continue
-            mask = (
-                np.ones(buffer.content.shape, bool) if numbers is None else numbers == shadow.NEVER
-            )
-            if mask.any():
+            mask = kept.all_with(shadow.NEVER)
+            if mask is not None:
                 found.append(self._gap(buffer, mask, thread, windows.get(buffer.name)))
         return found
 
