@@ -355,6 +355,7 @@ class Finding:
       targets: chips affected, if the fault is not on all of them.
       count: number of times it was seen.
       consequences: findings that follow from this one, such as a compiler crash.
+      comes_of: kinds of fault that this one follows from, where one is found before it.
       made_up: arguments whose values were made up and that decide whether it happens, such as
         `lengths (int32[2], zeros)`; with real values it may not happen.
       only_if: clause on which it depends that this is a fault, if that could not be determined:
@@ -371,6 +372,7 @@ class Finding:
     targets: tuple[str, ...] = ()
     count: int = 1
     consequences: tuple[Finding, ...] = ()
+    comes_of: tuple[Fault, ...] = ()
     made_up: tuple[str, ...] = ()
     only_if: str | None = None
 
@@ -430,11 +432,9 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class PrintRecord:
-    """One line that a kernel printed.
+    """One line that a kernel printed, in an iteration of the loops around it, outermost first.
 
-    Attributes:
-      loop: iterations of the loops around the line, outermost first.
-      values: each value as text; large arrays show only their edges.
+    Each value is kept as text; large arrays show only their edges.
     """
 
     kernel: str
@@ -450,7 +450,7 @@ class RunRecord:
     """Kernels, prints and findings of one test or script: written to `runs/<run id>/`.
 
     Attributes:
-      name: the test's node id or the script's command.
+      name: the test's node id or the command.
       kernels: folder names of the kernels that it lowered or ran.
     """
 

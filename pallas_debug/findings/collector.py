@@ -137,6 +137,7 @@ def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]])
         cause=first.cause or other.cause,
         advice=first.advice or other.advice,
         only_if=first.only_if and other.only_if,
+        consequences=first.consequences or other.consequences,
     )
 
 
@@ -181,24 +182,51 @@ _LEADS_TO_DEADLOCK = (
 
 
 def caused(findings: Iterable[Finding]) -> list[Finding]:
-    """Attach what follows from a fault of memory to that fault.
+    """Attach what follows from another fault to that fault: its first cause.
 
-    A NaN or an infinity may come of it from the grid point on at which it happened, and two
-    interpreters differ wherever a kernel uses memory that it did not write, or in an undefined
-    order.
+    A NaN or an infinity may come of a fault of memory from the grid point on at which it happened,
+    and two interpreters differ wherever a kernel uses memory that it did not write, or in an
+    undefined order. A NaN made of an infinity comes of the operation that made that one.
     """
     found = list(findings)
-    kept = {id(f): f for f in found}
-    causes = [f for f in found if f.kind in _OF_MEMORY]
+    cause_of: dict[int, Finding] = {}
     for finding in found:
-        before = [cause for cause in causes if _comes_of(finding, cause)]
-        if before:
-            del kept[id(finding)]
-            first = id(before[0])
+        causes = [f for f in found if f.kind in _OF_MEMORY and _comes_of(finding, f)]
+        causes = causes or [f for f in found if _is_made_by(finding, f)]
+        causes.sort(key=lambda f: f.grid_point != finding.grid_point)
+        if causes:
+            cause_of[id(finding)] = causes[0]
+    following: dict[int, list[Finding]] = {}
+    for finding in found:
+        first = finding
+        while id(first) in cause_of:
+            first = cause_of[id(first)]
+        if first is not finding:
             last = replace(finding, consequences=())
-            more = (*kept[first].consequences, last, *finding.consequences)
-            kept[first] = replace(kept[first], consequences=more)
-    return list(kept.values())
+            following.setdefault(id(first), []).extend((last, *finding.consequences))
+    return [
+        replace(f, consequences=(*f.consequences, *following[id(f)])) if id(f) in following else f
+        for f in found
+        if id(f) not in cause_of
+    ]
+
+
+def _is_made_by(finding: Finding, cause: Finding) -> bool:
+    """Whether a NaN or an infinity comes of an infinity, or of a division by zero."""
+    if cause.kind not in finding.comes_of or cause.kernel != finding.kernel:
+        return False
+    if cause.kind is Fault.DIVISION_BY_ZERO:
+        return cause.witness.line == finding.witness.line
+    return cause.kind is not finding.kind and _is_not_before(finding, cause)
+
+
+def _is_not_before(finding: Finding, cause: Finding) -> bool:
+    at, before = finding.grid_point, cause.grid_point
+    if at is None or before is None or len(at) != len(before):
+        return True
+    if before != at or len(finding.loop) != len(cause.loop):
+        return before <= at
+    return cause.loop <= finding.loop
 
 
 _OF_RESULTS = (

@@ -15,6 +15,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import calls, raised, replay, trace
 from pallas_debug.errors import PallasDebugError
+from pallas_debug.findings.collector import caused
 from pallas_debug.findings.faults import NO_KERNEL, Fault, Judge
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents
@@ -59,18 +60,9 @@ def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float)
     if not made:
         return seen
     overflows = ran(call, kernels, replace(options, checks=("inf",)), "checks").findings
-    found = [f if f not in made else _with_origin(f, overflows) for f in seen.findings]
+    overflows = [f for f in overflows if f.kind is Fault.INFINITY_PRODUCED]
+    found = [f for f in caused([*overflows, *seen.findings]) if f not in overflows]
     return replace(seen, findings=tuple(found))
-
-
-def _with_origin(nan: Finding, overflows: Sequence[Finding]) -> Finding:
-    """The infinity that caused a NaN, first seen at the same grid point; else the NaN itself."""
-    here = [f for f in overflows if f.kernel == nan.kernel and f.grid_point == nan.grid_point]
-    if not here or here[0].source == nan.source:
-        return nan
-    first = here[0]
-    witness = replace(first.witness, other=nan.source)
-    return replace(first, witness=witness, consequences=(nan,))
 
 
 def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:

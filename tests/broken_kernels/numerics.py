@@ -129,7 +129,7 @@ MASK = [[0.0]] * 2 + [[1.0]] * 6
 
 KERNELS = (
     BrokenKernel(
-        fault="NanProduced",
+        fault="InfinityProduced",
         summary="A softmax takes the exponential of large numbers as they are.",
         function=softmax_without_maximum,
         repaired=softmax_without_maximum_repaired,
@@ -138,10 +138,7 @@ KERNELS = (
         values={0: 100.0},
         expected=Expectations(hlo=NAN, tpu=NAN),
         machine=MachineFinding(
-            operand=None,
-            grid_point=(),
-            fault="InfinityProduced",
-            values={"element": "[0, 0]", "operand 0": "100"},
+            operand=None, grid_point=(), values={"element": "[0, 0]", "operand 0": "100"}
         ),
     ),
     BrokenKernel(

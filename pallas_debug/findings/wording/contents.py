@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault, Judge
@@ -222,9 +223,25 @@ def nan_produced(
     cause, advice = _NAN_CAUSES.get(operation, _NO_VALUE)
     if operation == "div" and len(values) == 2:
         cause, advice = _NAN_DIVISIONS[values[1] == 0]
-    return seen.found(
+    found = seen.found(
         Fault.NAN_PRODUCED, Wording(f"`{operation}` made a NaN {made}", cause, advice)
     )
+    return replace(found, comes_of=_origins(operation, values, ranges))
+
+
+def _origins(
+    operation: str, values: Sequence[float], ranges: Sequence[tuple[float, float]]
+) -> tuple[Fault, ...]:
+    """Faults that a NaN or an infinity follows from, by the operands.
+
+    Minus infinity is a mask, and no sign of an earlier fault.
+    """
+    kinds = []
+    if operation in ("div", "rem") and len(values) == 2 and values[1] == 0:
+        kinds.append(Fault.DIVISION_BY_ZERO)
+    if math.inf in values or any(greatest == math.inf for _, greatest in ranges):
+        kinds.append(Fault.INFINITY_PRODUCED)
+    return tuple(kinds)
 
 
 def _types(operands: Sequence[str], ranges: Sequence[tuple[float, float]]) -> str:
@@ -270,10 +287,11 @@ def infinity_produced(
     is_by_zero = operation == "div" and len(values) == 2 and values[1] == 0
     if is_by_zero or (operation in ("rsqrt", "reciprocal", "log") and list(values) == [0]):
         cause, advice = "the operand is zero here", "guard it: jnp.where(d == 0, 1, d)"
-    return seen.found(
+    found = seen.found(
         Fault.INFINITY_PRODUCED,
         Wording(f"`{operation}` made an infinity of {of}{at}", cause, advice),
     )
+    return replace(found, comes_of=_origins(operation, values, ranges))
 
 
 def division_by_zero(
