@@ -60,8 +60,8 @@ def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float)
     if not made:
         return seen
     overflows = ran(call, kernels, replace(options, checks=("inf",)), "checks").findings
-    overflows = [f for f in overflows if f.kind is Fault.INFINITY_PRODUCED]
-    found = [f for f in caused([*overflows, *seen.findings]) if f not in overflows]
+    infinities = [f for f in overflows if f.kind is Fault.INFINITY_PRODUCED]
+    found = [f for f in caused([*infinities, *seen.findings]) if f not in infinities]
     return replace(seen, findings=tuple(found))
 
 
