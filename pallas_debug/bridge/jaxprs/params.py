@@ -38,3 +38,12 @@ def semaphores_of(params: Mapping[str, Any]) -> tuple[str, ...]:
 def plain(jaxpr: Any) -> Any:
     """Unwrap a closed jaxpr, which up to jax 0.11 is a pair of a jaxpr and its constants."""
     return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def buffer_count(mode: Any) -> int | None:
+    """Number of buffers that a block's `pipeline_mode` asks for; None if it does not say.
+
+    A pair is for an operand that is input and output, whose buffers share one.
+    """
+    found = getattr(mode, "buffer_count", None)
+    return found[0] + found[1] - 1 if isinstance(found, tuple) else found

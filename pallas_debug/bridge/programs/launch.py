@@ -14,6 +14,7 @@ import numpy as np
 from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs.params import buffer_count
 from pallas_debug.bridge.programs import accesses, decode, effects, matrices, subcores
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.errors import MachineError
@@ -361,7 +362,7 @@ def _block(name: str, mapping: Any) -> OperandBlock:
         unit=tuple(unit),
         padding=tuple(padding),
         index_map=decode.program(index_map, consts),
-        buffers=int(getattr(mode, "buffer_count", 2) or 2),
+        buffers=buffer_count(mode) or 2,
         line=None if line is None or line.function == "default_index_map" else line,
         revisits=str(getattr(revisit, "value", revisit)).lower() == "any",
     )

@@ -12,6 +12,7 @@ import numpy as np
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs.params import buffer_count
 from pallas_debug.bridge.walk.events import Event, Walked
 from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value
 from pallas_debug.bridge.walk.walker import Walker
@@ -315,7 +316,7 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
         dims=tuple(map(_dim, block.block_shape, block.array_aval.shape)),
         # Without a user's index map jax generates one.
         source=None if source is None or source.function == "default_index_map" else source,
-        buffers=getattr(mode, "buffer_count", None),
+        buffers=buffer_count(mode),
         revisits=str(getattr(revisit, "value", revisit)).lower() == "any",
         index_dtypes=tuple(str(v.aval.dtype) for v in inner.outvars),
         is_whole=bool(block.has_trivial_window()),

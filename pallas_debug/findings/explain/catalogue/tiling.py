@@ -111,8 +111,11 @@ ENTRIES = (
     entry(
         "buffer-count",
         "Only single (1) and double (2) buffering are supported",
-        title="more than two buffers are asked for",
-        cause="the pipeline around a kernel has one or two buffers for a block",
+        "Lookahead is not supported for XLA pipeline emitter lowering",
+        "Separate input/output buffer counts are only supported by emit_pipeline",
+        title="a deeper pipeline is asked for than there is around a kernel",
+        cause="the pipeline around a kernel has one or two buffers for a block, and fetches the "
+        "block of the next grid point only",
         advice="use pl.Buffered(1) or leave pipeline_mode out; for deeper pipelines write "
         "pltpu.emit_pipeline or the copies yourself",
     ),

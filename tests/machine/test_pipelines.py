@@ -1,0 +1,151 @@
+"""Pipelines with more than two buffers: `emit_pipeline`, `pl.Buffered(n)` and rings by hand."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import pallas_debug
+
+F32 = jnp.float32
+STEPS = 6
+X = np.arange(STEPS * 8 * 128, dtype=np.float32).reshape(-1, 128)
+ANY = pl.BlockSpec(memory_space=pl.ANY)
+PAIRS = "prefetched_count" in inspect.signature(pl.Buffered).parameters
+"""Whether this jax has more than two buffers for outputs."""
+
+
+def block(buffers: Any, *, revisits: bool = False, **more: Any) -> pl.BlockSpec:
+    index_map = (lambda i, _: (i, 0)) if revisits else (lambda i: (i, 0))
+    return pl.BlockSpec((8, 128), index_map, pipeline_mode=pl.Buffered(buffers, **more))
+
+
+def affine(x_ref: Any, out_ref: Any) -> None:
+    out_ref[...] = x_ref[...] * 2 + 1
+
+
+def emitted(x: Any, given: Any, made: Any, grid: tuple[int, ...] = (STEPS,)) -> Any:
+    def kernel(x_hbm: Any, out_hbm: Any) -> None:
+        pltpu.emit_pipeline(affine, grid=grid, in_specs=[given], out_specs=[made])(x_hbm, out_hbm)
+
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return pl.pallas_call(kernel, out_shape=shape, in_specs=[ANY], out_specs=ANY)(x)
+
+
+def deep(inputs: int, outputs: int, **more: Any) -> Any:
+    marks = [pytest.mark.skipif(outputs > 2 and not PAIRS, reason="jax has two output buffers")]
+    name = f"{inputs}-{outputs}" + "".join(f"-{key}" for key in more)
+    return pytest.param(inputs, outputs, more, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(
+    "inputs, outputs, more",
+    [
+        deep(3, 2),
+        deep(4, 3),
+        deep(3, 2, use_lookahead=True),
+        deep(5, 4, use_lookahead=True),
+    ],
+)
+@pytest.mark.parametrize("revisits", [False, True], ids=["new", "revisited"])
+def test_emitted_pipelines(inputs: int, outputs: int, more: dict[str, Any], revisits: bool) -> None:
+    given, made = block(inputs, revisits=revisits, **more), block(outputs, revisits=revisits)
+    grid = (STEPS, 3) if revisits else (STEPS,)
+    report, out = pallas_debug.check(emitted, sanitize=True)(X, given, made, grid)
+    assert report.ok, report
+    np.testing.assert_array_equal(out, X * 2 + 1)
+
+
+@pytest.mark.parametrize("mode", [pl.Buffered(3), pl.Buffered(3, use_lookahead=True)])
+def test_the_pipeline_around_a_kernel_is_run_with_two_buffers(mode: Any) -> None:
+    """jax lowers no deeper one for a TPU; `verify` says so."""
+    rows = pl.BlockSpec((8, 128), lambda i: (i, 0), pipeline_mode=mode)
+    call = pl.pallas_call(
+        affine, out_shape=jax.ShapeDtypeStruct(X.shape, F32), grid=(STEPS,), in_specs=[rows],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+    )  # fmt: skip
+    report, out = pallas_debug.check(call, sanitize=True)(X)
+    assert report.ok, report
+    np.testing.assert_array_equal(out, X * 2 + 1)
+
+
+@pytest.mark.skipif(not PAIRS, reason="jax has no pairs of buffer counts")
+def test_a_pair_of_buffer_counts() -> None:
+    rows = block((3, 2))
+    call = pl.pallas_call(
+        affine, out_shape=jax.ShapeDtypeStruct(X.shape, F32), grid=(STEPS,), in_specs=[rows],
+        out_specs=rows,
+    )  # fmt: skip
+    verdict = pallas_debug.verify(call, X, targets="v5e")
+    found = {o.engine: o.status for o in verdict.outcomes}
+    assert (found["static"], found["compile"], found["machine"]) == ("ok", "found", "ok")
+    (finding,) = verdict.findings
+    assert "Separate input/output buffer counts" in finding.message
+    assert finding.cause is not None
+    assert "the pipeline around a kernel has one or two buffers" in finding.cause
+
+
+def ring(x: Any, ahead: int, slots: int, *, late: bool = False) -> Any:
+    """Sums of tiles, copied `ahead` of their use into a ring.
+
+    Args:
+      late: whether the next copy is started after the tile that it replaces has been read.
+    """
+
+    def kernel(x_hbm: Any, out_ref: Any, tiles: Any, sems: Any) -> None:
+        def copy(i: Any) -> Any:
+            slot = jax.lax.rem(i, slots)
+            rows = pl.ds(i * 8, 8)
+            return pltpu.make_async_copy(x_hbm.at[rows], tiles.at[slot], sems.at[slot])
+
+        def following(i: Any) -> None:
+            @pl.when(i + ahead < STEPS)
+            def _() -> None:
+                copy(i + ahead).start()
+
+        for i in range(ahead):
+            copy(i).start()
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+        @pl.loop(0, STEPS)
+        def _(i: Any) -> None:
+            copy(i).wait()
+            if not late:
+                following(i)
+            out_ref[...] += tiles[jax.lax.rem(i, slots)]
+            if late:
+                following(i)
+
+    return pl.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct((8, 128), F32), in_specs=[ANY],
+        scratch_shapes=[pltpu.VMEM((slots, 8, 128), F32), pltpu.SemaphoreType.DMA((slots,))],
+    )(x)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "ahead, slots, late, is_broken",
+    [
+        pytest.param(3, 3, False, True, id="as-many-ahead-as-slots"),
+        pytest.param(3, 3, True, False, id="after-the-read"),
+        pytest.param(2, 3, False, False, id="one-slot-less"),
+    ],
+)
+def test_a_ring_of_three_slots(ahead: int, slots: int, late: bool, is_broken: bool) -> None:
+    call = jax.jit(ring, static_argnums=(1, 2), static_argnames="late")
+    report, out = pallas_debug.check(call, sanitize=True)(X, ahead, slots, late=late)
+    if not is_broken:
+        assert report.ok, report
+        np.testing.assert_array_equal(out, X.reshape(STEPS, 8, 128).sum(0))
+        return
+    finding, *_ = report.findings
+    assert str(finding.kind) == "DataRace"
+    assert finding.operand == "tiles"
+    assert finding.witness.index == "tiles[0, 0:8, 0:128]"
+    assert finding.loop == (0,)
