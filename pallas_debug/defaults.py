@@ -58,6 +58,13 @@ VERIFY_HANG_AFTER = 5.0
 MAX_ITERATIONS = 100_000
 """Iterations after which the kernel machine takes a loop to be endless."""
 
+MAX_STEPS = 100_000_000
+"""Grid points, times iterations of loops of fixed length, above which no kernel is interpreted."""
+
+MAX_SIMULATED_STEPS = 2_000_000
+"""The same in TPU interpret mode and on the kernel machine, where a step takes up to milliseconds;
+loops that access no memory are not counted."""
+
 MAX_SHADOW_BYTES = 4 << 30
 """Maximum bytes of shadow memory of a sanitized kernel."""
 

@@ -8,7 +8,7 @@ is not judged.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import numpy as np
 
@@ -23,7 +23,10 @@ MAX_ELEMENTS = 1 << 22
 """Maximum elements of an output."""
 
 MAX_STORES = 1 << 12
-"""Maximum stores over all grid points and iterations."""
+"""Maximum grid points, and maximum stores over all grid points and iterations."""
+
+MAX_SPOTS = 1 << 22
+"""Maximum grid points times iterations, at most of which a store may be skipped."""
 
 
 def look(subject: Subject, known: Collection[str]) -> Result:
@@ -73,6 +76,8 @@ def _written(subject: Subject, block: Block) -> tuple[np.ndarray, list[Event]] |
     """The stores, and a mask of what they may reach, or of which no block is visited."""
     if math.prod(block.shape) > MAX_ELEMENTS or min(block.shape, default=1) < 0:
         return None
+    if math.prod(subject.grid.sizes) > MAX_STORES:
+        return None
     events = _stores(subject, block)
     dims = subject.indices[block.position].dims
     if not events or dims is None:
@@ -88,13 +93,14 @@ def _written(subject: Subject, block: Block) -> tuple[np.ndarray, list[Event]] |
         box = view.box if view is not None else None
         if box is None or event.remote or any(d.start is None or d.size is None for d in box):
             return None
-        for spot in _spots(event, box, sizes):
+        shape = _shape(event, box, sizes)
+        if math.prod(shape) > MAX_SPOTS:
+            return None
+        for spot in np.argwhere(np.broadcast_to(event.where, shape)):
             total += 1
             if total > MAX_STORES:
                 return None
-            _mark(mask, block, dims, spot, box, len(sizes))
-    if math.prod(sizes) > MAX_STORES:
-        return None
+            _mark(mask, block, dims, tuple(map(int, spot)), box, len(sizes))
     for point in np.ndindex(*sizes):
         _mark(visited, block, dims, point, None, len(sizes))
     return mask | ~visited, events
@@ -110,12 +116,10 @@ def _stores(subject: Subject, block: Block) -> list[Event]:
     return [event for number in numbers for event in stores(subject, number)]
 
 
-def _spots(event: Event, box: tuple[Dim, ...], sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Loop iterations and grid points at which an event may happen."""
+def _shape(event: Event, box: tuple[Dim, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers of the loop iterations and grid points at which an event may happen."""
     starts = [dim.start for dim in box if dim.start is not None]
-    shape = np.broadcast_shapes(event.where.shape, *(s.shape for s in starts), sizes or (1,))
-    for spot in np.argwhere(np.broadcast_to(event.where, shape)):
-        yield tuple(int(i) for i in spot)
+    return np.broadcast_shapes(event.where.shape, *(s.shape for s in starts), sizes or (1,))
 
 
 def _mark(

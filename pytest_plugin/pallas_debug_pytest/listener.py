@@ -272,7 +272,7 @@ class Listener:
         used = {folder for folders in self._tests.values() for folder in folders}
         if not used:
             asked = self._settings.checks or self._settings.verify
-            return ["no test called a Pallas kernel: nothing was checked"] if asked else []
+            return ["no test ran a Pallas kernel: nothing was checked"] if asked else []
         tests = text.plural(len(self._tests), "test")
         if self._settings.dump is None:
             return [f"{text.plural(len(used), 'kernel')} used by {tests}"]

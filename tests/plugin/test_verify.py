@@ -120,4 +120,4 @@ def test_what_did_not_run_was_not_checked(child: Child, workers: list[str]) -> N
     (line,) = (n for n in result.outlines if n.startswith("not checked, as no test ran them to"))
     assert sorted(line.partition(": ")[2].split(", ")) == ["copies", "random"]
     result = child("def test_it(): pass", "--pallas-check", *workers)
-    result.stdout.fnmatch_lines(["no test called a Pallas kernel: nothing was checked"])
+    result.stdout.fnmatch_lines(["no test ran a Pallas kernel: nothing was checked"])

@@ -25,7 +25,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge import contexts, patches, platform
 from pallas_debug.bridge.hosted import lowering as hosted
-from pallas_debug.bridge.interpret import endless, launched, tpu_run
+from pallas_debug.bridge.interpret import endless, launched, lengths, tpu_run
 from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import vmap as interpret_vmap
 from pallas_debug.bridge.interpret.params import Kind, Mode, is_hlo, is_substitute, substitute
@@ -399,6 +399,8 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
 def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     """Interpret value for a kernel; a value other than True in the user's code takes precedence."""
     given = params.get("interpret")
+    if given or asked.mode.kind != "off":
+        lengths.require_short(params, asked.mode.kind)
     if asked.mode.kind == "machine":  # in the kernel's final form: traced as for a TPU
         return given if given and not is_hlo(given) else False
     if asked.mode.kind == "auto" and (not given or is_hlo(given)) and hosted.has_host():
@@ -406,6 +408,7 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
         with guarded("hook", "choosing an interpret mode for a kernel", asked.report):
             why = interpret_limits.why_machine(params)
         if why is not None:
+            lengths.require_short(params, "machine")
             return False  # for `lowering`, which sees its final form
     if given or asked.mode.kind != "off":
         interpret_limits.require_any(params)
@@ -418,6 +421,8 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     why = None
     with guarded("hook", "choosing an interpret mode for a kernel", asked.report):
         why = interpret_limits.why_not_hlo(params)
+    if why is not None:
+        lengths.require_short(params, "tpu")
     if not hosted.has_host():  # otherwise, `lowering` knows whether the interpreter can trace it
         _notify_chosen(asked, params, why)
     value = True if why is None else pltpu.InterpretParams()

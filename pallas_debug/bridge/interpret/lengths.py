@@ -1,0 +1,116 @@
+"""Kernels that are too long to be interpreted: a huge grid, or loops of a huge fixed length.
+
+A `fori_loop` with known bounds is a `scan`. It ends by itself, unlike the loops of `endless`, but
+perhaps not this week. Loops whose length depends on data are counted as they run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jax._src.lax.control_flow import loops
+
+from pallas_debug import defaults
+from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs.params import jaxprs_of, name_of
+from pallas_debug.errors import InterpretModeError
+from pallas_debug.render import quoted
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Length:
+    """Steps of a jaxpr: iterations of its innermost loops, 1 without any.
+
+    Attributes:
+      accesses: the same, counting only loops that access memory.
+      loop: the equation of the longest loop.
+      iterations: of that loop, each time that it is entered.
+    """
+
+    steps: int = 1
+    accesses: int = 1
+    loop: Any = None
+    iterations: int = 0
+
+
+def require_short(params: Mapping[str, Any], kind: str) -> None:
+    """Refuse a kernel whose grid and fixed loops would keep an interpreter busy for hours.
+
+    Args:
+      params: parameters of `pallas_call`, `core_map` or `mpmd_map`.
+      kind: the interpret mode.
+
+    Raises:
+      InterpretModeError: the kernel has more steps than are interpreted.
+    """
+    mapping = params.get("grid_mapping")
+    grid = () if mapping is None else tuple(mapping.grid)
+    points = math.prod(size for size in grid if isinstance(size, int))
+    length = max(map(_length, jaxprs_of(params)), key=lambda found: found.steps, default=_Length())
+    most = defaults.MAX_STEPS if kind in ("hlo", "auto") else defaults.MAX_SIMULATED_STEPS
+    accesses = points * length.accesses
+    if points * length.steps <= defaults.MAX_STEPS and accesses <= most:
+        return
+    if points * length.steps > defaults.MAX_STEPS:
+        most, accesses = defaults.MAX_STEPS, points * length.steps
+    parts = [f"its grid {_text(grid)} has {points:,} points"] if points > 1 else []
+    if length.loop is not None:
+        source = lines.source_of(length.loop)
+        at = "" if source is None else f" at {quoted(source)}"
+        parts.append(f"a loop in it has {length.iterations:,} iterations{at}")
+    raise InterpretModeError(
+        f"kernel `{name_of(params)}` is too long to be interpreted: {', and '.join(parts)}. That "
+        f"is {accesses:,} steps, and at most {most:,} are run {_MODES.get(kind, 'here')}. Call it "
+        "with smaller arguments here, or run it on a TPU"
+    )
+
+
+_MODES = {
+    "auto": "in HLO interpret mode",
+    "hlo": "in HLO interpret mode",
+    "tpu": "in TPU interpret mode",
+    "machine": "on the kernel machine",
+}
+
+
+def _length(jaxpr: Any) -> _Length:
+    found = _Length()
+    for eqn in jaxpr.eqns:
+        found = _longer(found, _of_equation(eqn))
+    return found
+
+
+def _of_equation(eqn: Any) -> _Length:
+    inner = _Length()
+    for value in eqn.params.values():
+        for one in value if isinstance(value, (tuple, list)) else (value,):
+            if rewrite.is_jaxpr(one):
+                inner = _longer(inner, _length(rewrite.opened(one)[0]))
+    if eqn.primitive is not loops.scan_p:
+        return inner
+    iterations = int(eqn.params["length"])
+    is_longest = inner.loop is None or iterations >= inner.iterations
+    return _Length(
+        steps=iterations * inner.steps,
+        accesses=inner.accesses * (iterations if eqn.effects else 1),
+        loop=eqn if is_longest else inner.loop,
+        iterations=iterations if is_longest else inner.iterations,
+    )
+
+
+def _longer(one: _Length, other: _Length) -> _Length:
+    longest = max(one, other, key=lambda found: found.iterations)
+    return _Length(
+        steps=max(one.steps, other.steps),
+        accesses=max(one.accesses, other.accesses),
+        loop=longest.loop,
+        iterations=longest.iterations,
+    )
+
+
+def _text(grid: tuple[Any, ...]) -> str:
+    sizes = [str(size) if isinstance(size, int) else "?" for size in grid]
+    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
