@@ -214,6 +214,13 @@ def _advice(stats: Stats) -> Iterator[str]:
     for advice in stats.advice:
         for line in advice_lines(advice):
             yield f"  {line[: len(line) - len(line.lstrip())]}{one_line(line.lstrip())}"
+    if stats.hidden:
+        yield (
+            "hidden by copies: less of this computation would hardly make the kernel faster, as "
+            "the copies of a step take longer"
+        )
+    for advice in stats.hidden:
+        yield f"  {one_line(f'{advice.kind} at {advice.source}: {advice.message}')}"
 
 
 def _lines(stats: Stats, *, whole: bool) -> Iterator[str]:

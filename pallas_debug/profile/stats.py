@@ -10,7 +10,7 @@ from functools import cached_property
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Compilation, Kernel
 from pallas_debug.profile import units
-from pallas_debug.profile.advice import Advice, advise
+from pallas_debug.profile.advice import Advice, advise, advise_if_compute_bound
 from pallas_debug.profile.advice.collect import subject_of
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
@@ -108,6 +108,7 @@ class Stats:
       traffic: bytes copied against work done.
       lines: Python lines, most expensive first.
       advice: what makes it slow, with evidence.
+      hidden: advice that does not count while copies take longer than the computation.
       coverage: bundles that are traced to a line.
       problems: what could not be read, a sentence each.
     """
@@ -129,6 +130,7 @@ class Stats:
     lines: tuple[LineCost, ...]
     coverage: LineCoverage
     advice: tuple[Advice, ...] = ()
+    hidden: tuple[Advice, ...] = ()
     problems: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -192,6 +194,12 @@ class Profile:
         return advise(subject) if subject is not None else ()
 
     @cached_property
+    def hidden(self) -> tuple[Advice, ...]:
+        """Advice that does not count while copies take longer than the computation."""
+        subject = subject_of(self)
+        return advise_if_compute_bound(subject) if subject is not None else ()
+
+    @cached_property
     def stats(self) -> Stats:
         return _stats(self)
 
@@ -252,6 +260,7 @@ def _stats(profile: Profile) -> Stats:
         lines=profile.lines,
         coverage=profile.tracing.coverage(schedule.listing),
         advice=profile.advice,
+        hidden=profile.hidden,
         problems=schedule.problems,
     )
 

@@ -176,6 +176,37 @@ def test_an_upcast_that_costs_nothing_is_not_advised_against(tmp_path: Path) -> 
     assert _compiled(tmp_path, kernel, False, "v5e").advice == ()
 
 
+def streamed_transpose(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.dot(x_ref[...].T, w_ref[...], preferred_element_type=jnp.float32)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((4096, 128), jnp.float32),
+        grid=(8,),
+        in_specs=[
+            pl.BlockSpec((1024, 512), lambda i: (0, i)),
+            pl.BlockSpec((1024, 128), lambda i: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((512, 128), lambda i: (i, 0)),
+    )(x, w)
+
+
+def test_what_copies_hide_is_told_but_not_advised(tmp_path: Path) -> None:
+    args = tuple(jax.ShapeDtypeStruct((1024, n), jnp.bfloat16) for n in (4096, 128))
+    function = streamed_transpose
+    kernel = SlowKernel(advice="", summary="", function=function, remedied=function, args=args)
+    stats = _compiled(tmp_path, kernel, False, "v5e")
+    assert stats.traffic.bound == "memory"
+    assert stats.advice == ()
+    (hidden,) = stats.hidden
+    assert (hidden.kind, hidden.operand) == ("transpose", "x_ref")
+    printed = list(_text(stats, whole=False))
+    (at,) = (n for n, line in enumerate(printed) if line.startswith("hidden by copies"))
+    assert "would hardly make the kernel faster" in printed[at]
+    assert printed[at + 1].startswith("  transpose at ")
+
+
 def distances(x: jax.Array, w: jax.Array) -> jax.Array:
     def kernel(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
         for start in range(0, 128, 16):

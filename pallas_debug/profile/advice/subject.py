@@ -72,6 +72,7 @@ class AdviceSubject:
       latency: cycles before the first byte of a fetch arrives.
       vmem: bytes that the kernel uses.
       vmem_limit: bytes that it may use.
+      ignores_copies: whether to take the computation for the limit, whatever copies take.
     """
 
     kernel: Kernel
@@ -88,6 +89,7 @@ class AdviceSubject:
     latency: float = 0.0
     vmem: int | None = None
     vmem_limit: int | None = None
+    ignores_copies: bool = False
 
     @cached_property
     def program(self) -> MosaicProgram | None:
@@ -96,7 +98,9 @@ class AdviceSubject:
     @cached_property
     def is_memory_bound(self) -> bool:
         """Whether a step waits for its copies: less computation would not make it faster."""
-        return self.step is not None and self.step.compute < self.step.copies
+        if self.step is None or self.ignores_copies:
+            return False
+        return self.step.compute < self.step.copies
 
     @cached_property
     def is_compute_bound(self) -> bool:

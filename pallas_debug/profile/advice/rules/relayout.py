@@ -87,6 +87,7 @@ class _Change:
     after: str
     shape: str
     users: tuple[SourceLine, ...]
+    is_shifted: bool
 
 
 def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
@@ -115,6 +116,7 @@ def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
                 after=_words(after),
                 shape=f"{shape[1]}[{sizes}]",
                 users=tuple(users),
+                is_shifted=all(before[n] == after[n] for n in ("tile", "bits", "implicit")),
             )
         )
     return found
@@ -143,6 +145,11 @@ def _remedy(change: _Change) -> str:
         return (
             "keep it as a column: reduce with keepdims=True, and store it in scratch of shape "
             "(rows, 128) or (rows, 1) instead of a vector along lanes"
+        )
+    if change.is_shifted:
+        return (
+            "begin slices at multiples of 8 rows and 128 lanes; to shift a value, use pltpu.roll "
+            "and mask the ends instead of slices and concatenations"
         )
     return "keep the value in one layout: produce and store it in the shape in which it is used"
 

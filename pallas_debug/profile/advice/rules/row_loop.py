@@ -14,7 +14,7 @@ from pallas_debug.profile.advice.program import (
     ProgramOperation,
     shape_of,
 )
-from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected
 
 MIN_TRIPS = 8
 """Minimum iterations of a loop over rows: as many as a vector register has sublanes."""
@@ -23,6 +23,11 @@ MIN_SHARE = 0.1
 """Minimum share of the executed bundles that the loop has."""
 
 _SCALAR = ("memref.load", "memref.store")
+MIN_UNROLLED = 4
+"""Rows in an iteration of the schedule from which a gather counts as unrolled."""
+
+LANES = 128
+
 Index = tuple[int, int]
 """An index of an access: a factor of the loop's counter, and a constant."""
 
@@ -59,7 +64,8 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
             continue
         inside = subject.inside(scheduled)
         share = subject.share(inside)
-        if share < MIN_SHARE:
+        is_gather = _is_gather(program, body)
+        if share < MIN_SHARE or (is_gather and _rows_at_once(body, inside) >= MIN_UNROLLED):
             continue
         vector = selected(inside, lambda name: name.startswith(("vld", "vst")))
         evidence = [
@@ -95,7 +101,7 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
             )
             remedy = (
                 "process 8 rows in each iteration, with unroll=8: their loads then overlap"
-                if _is_gather(program, body)
+                if is_gather
                 else "process 8 rows or more in each iteration, with "
                 "pl.ds(pl.multiple_of(i * 8, 8), 8), or the whole block without a loop"
             )
@@ -224,6 +230,14 @@ def _is_gather(program: MosaicProgram, body: list[ProgramOperation]) -> bool:
             if sources is None or any(s.name in LOADS for s in sources):
                 return True
     return False
+
+
+def _rows_at_once(body: list[ProgramOperation], inside: list[PlacedInstruction]) -> float:
+    """Rows that an iteration of the schedule stores, as the compiler may unroll the loop."""
+    widths = [v[-1] for o in body if o.name in STORES for v in _vectors(o)[-1:] if v]
+    registers = sum(-(-width // LANES) for width in widths)
+    stored = selected(inside, lambda name: name.startswith("vst"))
+    return len(stored) / registers if registers else 0.0
 
 
 def _is_narrow(body: list[ProgramOperation], is_scalar: bool) -> bool:
