@@ -34,16 +34,20 @@ class Closeness:
         coarse = [max(of_one, key=_coarseness, default="float32") for of_one in names]
         return cls(tolerance=tolerance, dtypes=(coarse[0], coarse[1]))
 
-    def first(self, a: np.ndarray, b: np.ndarray) -> tuple[int, ...] | None:
-        """The first element in which two arrays of the same shape differ; None if there is none."""
-        if not (_is_inexact(a) and _is_inexact(b)):
-            if _is_inexact(a) or _is_inexact(b) or a.dtype.names or b.dtype.names:
-                return None
+    def first(self, a: np.ndarray, b: np.ndarray, largest: float = 0.0) -> tuple[int, ...] | None:
+        """The first element in which two arrays of the same shape differ; None if there is none.
+
+        Args:
+          largest: magnitude of what the same memory held before, which a sum may have rounded at.
+        """
+        if not self.compares(a, b):
+            return None
+        if not _is_inexact(a):
             bad = np.asarray(a != b)
         else:
             x, y = _wide(a), _wide(b)
             with np.errstate(invalid="ignore", over="ignore"):
-                close = np.abs(x - y) <= self._allowed(y).at(y)
+                close = np.abs(x - y) <= self._allowed(y, largest).at(y)
                 are_masks = (np.abs(x) >= MASK) & (np.abs(y) >= MASK)
                 if x.dtype.kind == "f":
                     are_masks &= np.sign(x) == np.sign(y)
@@ -51,9 +55,22 @@ class Closeness:
             bad = ~(close | (x == y) | (np.isnan(x) & np.isnan(y)))
         return unravel(int(np.argmax(bad)), bad.shape) if bad.any() else None
 
-    def _allowed(self, expected: np.ndarray) -> Allowed:
+    @staticmethod
+    def compares(a: np.ndarray, b: np.ndarray) -> bool:
+        """Whether two arrays can be compared: both have floats, or both integers."""
+        return _is_inexact(a) == _is_inexact(b) and not (a.dtype.names or b.dtype.names)
+
+    @staticmethod
+    def size(array: np.ndarray) -> float:
+        """Largest magnitude in an array of floats, apart from masks; 0 for others."""
+        if not _is_inexact(array):
+            return 0.0
+        size = np.abs(_wide(array))
+        return float(size[size < MASK].max(initial=0.0))
+
+    def _allowed(self, expected: np.ndarray, largest: float) -> Allowed:
         size = np.abs(expected)
-        return self.tolerance.of(self.dtypes, np.where(size < MASK, expected, 0.0))
+        return self.tolerance.of(self.dtypes, np.where(size < MASK, expected, 0.0), largest)
 
     @staticmethod
     def text(value: Any) -> str:

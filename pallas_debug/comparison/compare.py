@@ -10,10 +10,11 @@ import numpy as np
 
 from pallas_debug import guards
 from pallas_debug.bridge.jaxprs import arrays
+from pallas_debug.bridge.jaxprs.params import float_dtypes
 from pallas_debug.bridge.lowering import raised
 from pallas_debug.bridge.walk import origins, prefetch
 from pallas_debug.bridge.walk.origins import KernelOrigin
-from pallas_debug.comparison import divergence, patterns, places, provenance
+from pallas_debug.comparison import divergence, patterns, places, provenance, tolerances
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
 from pallas_debug.comparison.divergence import Alignment
 from pallas_debug.comparison.judged import Judged
@@ -21,7 +22,7 @@ from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import mismatch
 from pallas_debug.findings.wording.diverging import Divergence
-from pallas_debug.findings.wording.mismatch import Mismatch, Written
+from pallas_debug.findings.wording.mismatch import Mismatch, RoundingError, Written
 from pallas_debug.findings.wording.stored import StoreHistory
 from pallas_debug.model import Finding, Witness
 
@@ -373,8 +374,32 @@ def _finding(
         unaligned="" if aligned is None else aligned.unknown,
         agrees=aligned is not None and diverged is None and not aligned.unknown,
         unjudged=int(pair.unjudged.sum()),
+        rounding=_rounding(pair, sources.of(number)),
+        not_compared=() if aligned is None else aligned.not_compared,
     )
     return mismatch.value_mismatch(place.seen, facts), place.digest
+
+
+def _rounding(pair: Differences, origin: KernelOrigin) -> RoundingError | None:
+    """The largest error in units of the least precise dtype; None unless all values are finite."""
+    if not (pair.actual.is_inexact and pair.expected.is_inexact):
+        return None
+    a, b = pair.actual.wide, pair.expected.wide
+    size = float(np.abs(b).max())
+    if not (np.isfinite(a).all() and np.isfinite(b).all()) or not size:
+        return None
+    dtypes = {pair.actual.dtype, pair.expected.dtype}
+    if origin.captured is not None:
+        dtypes |= float_dtypes(origin.captured.params)
+    dtype = max(sorted(dtypes), key=tolerances.unit)
+    unit = tolerances.unit(dtype)
+    return RoundingError(
+        dtype=dtype,
+        unit=f"{unit:.2g}",
+        size=f"{size:.4g}",
+        units=float(np.abs(a - b).max()) / (unit * size),
+        most=tolerances.most_units(dtype),
+    )
 
 
 def _of_kernel(origin: KernelOrigin, bad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

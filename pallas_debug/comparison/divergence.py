@@ -45,10 +45,42 @@ class Alignment:
     Attributes:
       divergence: None if none was found.
       unknown: why it is not known whether there is one.
+      not_compared: operands whose stores were not compared, each with the reason, as clauses.
     """
 
     divergence: Divergence | None = None
     unknown: str = ""
+    not_compared: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class NotCompared:
+    """Operands whose stores are not compared, by the reason.
+
+    Attributes:
+      shapes: those whose stores have other shapes in the other kernel.
+      dtypes: those that hold floats in one kernel and integers in the other.
+      only: those of either kernel that have no counterpart.
+    """
+
+    shapes: set[str] = field(default_factory=set)
+    dtypes: set[str] = field(default_factory=set)
+    only: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+
+    def clauses(self, reference: str) -> tuple[str, ...]:
+        """Reasons, each with its operands."""
+        ours, theirs = self.only
+        reasons = {
+            f"whose shapes differ from those in `{reference}`": self.shapes,
+            f"whose dtypes cannot be compared with those in `{reference}`": self.dtypes,
+            f"which have no counterpart in `{reference}`": ours,
+            f"which only `{reference}` has": theirs,
+        }
+        return tuple(
+            f"the stores to {' and '.join(sorted(names))}, {reason}"
+            for reason, names in reasons.items()
+            if names
+        )
 
 
 def first_divergence(judged: Judged) -> Alignment | None:
@@ -59,12 +91,10 @@ def first_divergence(judged: Judged) -> Alignment | None:
     theirs = evaluate.trace(judged.other, judged.args, judged.kwargs, judged.target)
     if not (ours.num_kernels and theirs.num_kernels):
         return None
+    left = NotCompared()
     try:
-        return Alignment(
-            divergence=_programs(
-                judged, ours.calls(), theirs.calls(), is_only=ours.num_kernels == 1
-            )
-        )
+        found = _programs(judged, left, ours.calls(), theirs.calls(), is_only=ours.num_kernels == 1)
+        return Alignment(divergence=found, not_compared=left.clauses(judged.reference))
     except OutOfTime:
         reason = f"two runs on the kernel machine take more than {SECONDS:g} s"
     except (NotAligned, MachineError) as error:
@@ -74,10 +104,13 @@ def first_divergence(judged: Judged) -> Alignment | None:
     return Alignment(unknown=reason)
 
 
-def _programs(judged: Judged, *programs: evaluate.Calls, is_only: bool) -> Divergence | None:
+def _programs(
+    judged: Judged, left: NotCompared, *programs: evaluate.Calls, is_only: bool
+) -> Divergence | None:
     """Run two programs from kernel to kernel.
 
     Args:
+      left: gets the operands that are not compared.
       is_only: whether our kernel is called once.
     """
     deadline = time.monotonic() + SECONDS
@@ -96,7 +129,7 @@ def _programs(judged: Judged, *programs: evaluate.Calls, is_only: bool) -> Diver
                     f"they agree as far as they do the same, and `{more}` goes on to call another "
                     "kernel"
                 )
-            lock = _LockStep(judged, a, b, deadline)
+            lock = _LockStep(judged, left, a, b, deadline)
             with evaluating(enable_x64=a.captured.enable_x64):
                 found = lock.run()
             if found is not None:
@@ -187,8 +220,17 @@ class _LockStep:
       results: of both, after the run.
     """
 
-    def __init__(self, judged: Judged, a: CalledKernel, b: CalledKernel, deadline: float) -> None:
+    def __init__(
+        self,
+        judged: Judged,
+        left: NotCompared,
+        a: CalledKernel,
+        b: CalledKernel,
+        deadline: float,
+    ) -> None:
         self._judged = judged
+        self._left = left
+        self._largest: dict[str, float] = {}
         self._called = a
         if a.captured.enable_x64 != b.captured.enable_x64:
             raise NotAligned("only one of them runs with 64-bit types enabled")
@@ -264,6 +306,8 @@ class _LockStep:
     def _add(self, side: int, event: LockstepEvent) -> None:
         name = self._names.get(event.operand) if side else event.operand
         if name is None or (not side and name not in self._names.values()):
+            if event.kind != "block":
+                self._left.only[side].add(event.operand)
             return
         key = event.kind, name
         if key in self._skipped:
@@ -292,6 +336,8 @@ class _LockStep:
             return
         if a.shape != b.shape or a.array != b.array:
             self._skipped.add(key)  # they divide the work differently
+            if a.kind != "block":
+                self._left.shapes.add(a.operand)
             return
         found = _Candidate(number=a.number, position=a.position, kind="blocks", events=(a, b))
         if a.kind == "block":
@@ -305,7 +351,12 @@ class _LockStep:
             return
         assert a.value is not None
         assert b.value is not None
-        at = self._close.first(a.value, b.value)
+        if not self._close.compares(a.value, b.value):
+            self._left.dtypes.add(a.operand)
+        # A sum whose terms cancel has rounded at the size of what it held before.
+        largest = max(self._largest.get(a.operand, 0.0), self._close.size(b.value))
+        self._largest[a.operand] = largest
+        at = self._close.first(a.value, b.value, largest)
         if at is not None:
             what = self._close.text(a.value[at]), self._close.text(b.value[at])
             element = element_text(a.region, at)

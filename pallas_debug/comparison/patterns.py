@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pallas_debug.findings.wording.mismatch import (
+from pallas_debug.findings.wording.regions import (
     DifferingIndices,
     DifferingRegion,
     Relation,

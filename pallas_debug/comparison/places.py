@@ -12,7 +12,8 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.comparison import patterns
 from pallas_debug.comparison.differences import unravel
-from pallas_debug.findings.wording.mismatch import DifferingRegion, Written, ranges
+from pallas_debug.findings.wording.mismatch import Written, ranges
+from pallas_debug.findings.wording.regions import DifferingRegion
 
 SECONDS = 5.0
 """Time limit of the evaluation of an index map."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from pallas_debug.errors import UsageError
+
+Number = TypeVar("Number", int, float)
 
 DEFAULTS = {
     "float64": 1e-9,
@@ -26,6 +30,24 @@ last rounding dominates: two to four units in the last place are allowed. A floa
 bits to spare, and what dominates is the length of a sum: a thousand roundings are allowed, and
 more for float64, whose inputs are rarely that exact.
 """
+
+MAX_UNITS = {"float64": 16, "float32": 16}
+"""Maximum error, in units of rounding at the size of the largest element, that rounding explains,
+by dtype: that of a sum of 256 terms, whose roundings add up like a random walk."""
+
+MAX_UNITS_OF_FEW_BITS = 4
+"""As `MAX_UNITS`, for dtypes of 16 bits or fewer: sums that lose more in them are a fault."""
+
+BITS = {
+    "float64": 52,
+    "float32": 23,
+    "float16": 10,
+    "bfloat16": 7,
+    "float8_e4m3": 3,
+    "float8_e5m2": 2,
+    "float4": 1,
+}
+"""Bits of the fraction by dtype, or by how the names of its variants begin."""
 
 COMPLEX = {"complex64": "float32", "complex128": "float64"}
 
@@ -54,17 +76,18 @@ class Tolerance:
                     "the default of each output's dtype"
                 )
 
-    def of(self, dtypes: tuple[str, str], expected: np.ndarray) -> Allowed:
+    def of(self, dtypes: tuple[str, str], expected: np.ndarray, largest: float = 0.0) -> Allowed:
         """Tolerance for one output.
 
         Args:
           dtypes: of the function's result and the reference's; the less precise one decides.
           expected: widened to float64 or complex128.
+          largest: a magnitude that the default of `atol` goes by, if it exceeds all of `expected`.
         """
         rtol = max(map(default, dtypes)) if self.rtol is None else float(self.rtol)
         if self.atol is not None:
             return Allowed(rtol=rtol, atol=float(self.atol))
-        size = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
+        size = np.abs(expected[np.isfinite(expected)]).max(initial=largest)
         return Allowed(rtol=rtol, atol=rtol * float(size), is_of_largest=True)
 
 
@@ -92,7 +115,21 @@ class Allowed:
 
 def default(dtype: str) -> float:
     """Default relative tolerance of a dtype."""
+    return _by_name(DEFAULTS, dtype, 1.0)
+
+
+def unit(dtype: str) -> float:
+    """Unit of rounding of a dtype: the distance of 1 to the next larger number."""
+    return 2.0 ** -_by_name(BITS, dtype, 0)
+
+
+def most_units(dtype: str) -> int:
+    """Maximum error in units of rounding that rounding explains."""
+    return MAX_UNITS.get(COMPLEX.get(dtype, dtype), MAX_UNITS_OF_FEW_BITS)
+
+
+def _by_name(table: Mapping[str, Number], dtype: str, otherwise: Number) -> Number:
     dtype = COMPLEX.get(dtype, dtype)
-    if dtype in DEFAULTS:
-        return DEFAULTS[dtype]
-    return next((tol for name, tol in DEFAULTS.items() if dtype.startswith(name)), 1.0)
+    if dtype in table:
+        return table[dtype]
+    return next((value for name, value in table.items() if dtype.startswith(name)), otherwise)

@@ -11,7 +11,7 @@ import pytest
 from pallas_debug.comparison import patterns
 from pallas_debug.comparison.differences import Differences, Leaf
 from pallas_debug.comparison.tolerances import Tolerance
-from pallas_debug.findings.wording.mismatch import region_text, relation_text
+from pallas_debug.findings.wording.regions import region_text, relation_text
 
 RNG = np.random.default_rng(0)
 B = RNG.standard_normal((16, 16))

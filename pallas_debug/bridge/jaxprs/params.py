@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from jax._src import dtypes
 from jax._src.pallas import core as pallas_core
 
@@ -33,6 +34,24 @@ def semaphores_of(params: Mapping[str, Any]) -> tuple[str, ...]:
         for i, (ref, name) in enumerate(itertools.zip_longest(refs, names))
         if dtypes.issubdtype(ref.aval.dtype, pallas_core.semaphore_dtype)
     )
+
+
+def float_dtypes(params: Mapping[str, Any]) -> frozenset[str]:
+    """Names of the float and complex dtypes that a kernel computes in."""
+    found: set[str] = set()
+    left = list(jaxprs_of(params))
+    while left:
+        jaxpr = plain(left.pop())
+        for eqn in jaxpr.eqns:
+            found |= {
+                var.aval.dtype.name
+                for var in eqn.outvars
+                if dtypes.issubdtype(getattr(var.aval, "dtype", np.dtype(bool)), np.inexact)
+            }
+            for value in eqn.params.values():
+                several = value if isinstance(value, (tuple, list)) else (value,)
+                left += [inner for inner in several if hasattr(plain(inner), "eqns")]
+    return frozenset(found)
 
 
 def plain(jaxpr: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -130,6 +131,13 @@ def cause(found: Divergence) -> tuple[str, str]:
 
 
 AGREE = "no store of the kernels differs by more than is allowed: look at what is around them"
+
+AGREE_AS_FAR = "no store of the kernels that was compared differs by more than is allowed"
+
+
+def not_compared(clauses: Sequence[str]) -> str:
+    """A line of a message: stores that the comparison leaves out."""
+    return f"not compared: {'; '.join(clauses)}"
 
 
 def not_known(reason: str) -> str:

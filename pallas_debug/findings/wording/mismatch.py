@@ -5,86 +5,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
 from pallas_debug.findings.wording import diverging, stored
 from pallas_debug.findings.wording.diverging import Divergence
+from pallas_debug.findings.wording.regions import (
+    DifferingRegion,
+    Relation,
+    RelationKind,
+    indices_text,
+    region_text,
+    relation_text,
+)
 from pallas_debug.findings.wording.stored import StoreHistory
 from pallas_debug.model import Finding
-
-RelationKind = Literal[
-    "nan",
-    "infinite",
-    "zero",
-    "constant",
-    "negated",
-    "factor",
-    "offset",
-    "wrapped",
-    "factor per slice",
-    "shifted",
-    "rotated",
-    "transposed",
-]
-"""How the values relate to the expected ones; `Relation` has the numbers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DifferingIndices:
-    """Indices along one dimension at which elements differ.
-
-    Attributes:
-      size: size of the dimension.
-      first, last: first and last of the indices.
-      count: number of them.
-      step: their distance, if they are evenly spaced; None if not.
-    """
-
-    size: int
-    first: int
-    last: int
-    count: int
-    step: int | None
-
-    @property
-    def is_all(self) -> bool:
-        return self.count == self.size
-
-
-@dataclass(frozen=True, kw_only=True)
-class DifferingRegion:
-    """Smallest product of index sets that holds all differing elements.
-
-    Attributes:
-      dims: indices along each dimension.
-      share: share of the region's elements that differ; 1 if all of them do.
-    """
-
-    dims: tuple[DifferingIndices, ...]
-    share: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Relation:
-    """How differing elements relate to what is expected there.
-
-    Attributes:
-      share: share of the differing elements for which it is true.
-      number: the factor, offset, constant or power of two.
-      other: of a constant, the constant that is expected, if it is one; of several factors, the
-        largest.
-      dim, by: dimension and distance of a shift; `dim` is negative, -1 for the last dimension. Of
-        a factor per slice, the dimension that shares one.
-    """
-
-    kind: RelationKind
-    share: float = 1.0
-    number: str = ""
-    other: str = ""
-    dim: int = -1
-    by: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +48,30 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoundingError:
+    """The largest error of an output, in units of rounding.
+
+    Attributes:
+      dtype: the least precise one that the kernel computes in.
+      unit: distance of 1 to the next larger number of that dtype.
+      size: largest expected magnitude, which is taken for that of the sums behind it.
+      units: largest error by `unit` times `size`.
+      most: number of units up to which rounding explains an error.
+    """
+
+    dtype: str
+    unit: str
+    size: str
+    units: float
+    most: int
+
+    @property
+    def explains(self) -> bool:
+        """Whether rounding may be all that is wrong."""
+        return self.units <= self.most
+
+
+@dataclass(frozen=True, kw_only=True)
 class Mismatch:
     """An output that differs from the reference's.
 
@@ -135,6 +94,9 @@ class Mismatch:
       unaligned: why that is not known, as the end of a sentence.
       agrees: whether they do not diverge.
       unjudged: number of elements at which the reference is NaN.
+      rounding: the largest error in units of rounding, if all values are finite floats.
+      not_compared: operands whose stores were not compared on the way to `diverged` or `agrees`,
+        each with the reason, as clauses.
     """
 
     what: str
@@ -158,6 +120,8 @@ class Mismatch:
     unaligned: str = ""
     agrees: bool = False
     unjudged: int = 0
+    rounding: RoundingError | None = None
+    not_compared: tuple[str, ...] = ()
 
 
 def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
@@ -197,11 +161,14 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
 
 
 def _diverged(found: Mismatch) -> list[str]:
+    left = [diverging.not_compared(found.not_compared)] if found.not_compared else []
     if found.diverged is not None:
-        return [diverging.sentence(found.diverged)]
+        return [diverging.sentence(found.diverged), *left]
     if found.unaligned:
         return [diverging.not_known(found.unaligned)]
-    return [diverging.AGREE] if found.agrees else []
+    if not found.agrees:
+        return []
+    return [diverging.AGREE_AS_FAR, *left] if left else [diverging.AGREE]
 
 
 def _history(found: Mismatch) -> list[str]:
@@ -273,7 +240,7 @@ def _blocks(written: Written) -> str:
         region = written.region
         if region is not None and region.share == 1:
             ends = [
-                f"{_indices(one, 'block')} along dimension {d}"
+                f"{indices_text(one, 'block')} along dimension {d}"
                 for d, one in enumerate(region.dims)
                 if not one.is_all
             ]
@@ -283,93 +250,6 @@ def _blocks(written: Written) -> str:
     if 0 < written.unvisited < written.differing:
         said += f"; {written.unvisited:,} of these are visited by no grid point"
     return said
-
-
-def region_text(region: DifferingRegion) -> str:
-    """Name a region: `the last 8 rows`, `every other column, from 1`, `half of column 3`."""
-    rank = len(region.dims)
-    named = [
-        _indices(one, noun(d - rank, rank)) for d, one in enumerate(region.dims) if not one.is_all
-    ]
-    # Rows and columns first: they are the most telling.
-    where = " of ".join(reversed(named)) if rank > 1 else "".join(named)
-    if not where:
-        where = "all elements" if rank else "the only element"
-    if region.share == 1:
-        return where
-    share = "over 99.9%" if region.share > 0.999 else _percent(region.share)
-    return f"{share} of {where}" if "elements" in where else f"{share} of the elements of {where}"
-
-
-def noun(dim: int, rank: int) -> str:
-    """Name of an index along a dimension, which is counted from the end: -1 is the last."""
-    if rank == 1:
-        return "element"
-    return {-1: "column", -2: "row"}.get(dim, f"index of dimension {rank + dim}")
-
-
-def _plural(name: str) -> str:
-    if name.startswith("index"):
-        return name.replace("index", "indices", 1)
-    return f"{name}s"
-
-
-def _indices(one: DifferingIndices, name: str) -> str:
-    head, _, rest = name.partition(" ")
-    if one.count == 1:
-        return f"{head} {one.first} {rest}".strip()
-    span = f"{one.first} to {one.last}"
-    if one.step == 1:
-        if one.last == one.size - 1:
-            return f"the last {one.count:,} {_plural(name)}"
-        if one.first == 0:
-            return f"the first {one.count:,} {_plural(name)}"
-        return f"{_plural(head)} {span} {rest}".strip()
-    reaches = one.step is not None and one.first < one.step and one.last + one.step >= one.size
-    if one.step is not None and reaches and one.count > 2:
-        every = "every other" if one.step == 2 else f"every {_ordinal(one.step)}"
-        return f"{every} {name}, from {one.first}"
-    if one.step is not None:
-        if one.count == 2:
-            return f"{_plural(head)} {one.first} and {one.last} {rest}".strip()
-        return f"every {_ordinal(one.step)} {name}, from {span}"
-    return f"{one.count:,} of {one.size:,} {_plural(name)}, from {span}"
-
-
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if 10 <= number % 100 <= 20 else ending}"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if 0.1 <= share <= 0.9 else f"{share:.1%}"
-
-
-def relation_text(relation: Relation, rank: int) -> str:
-    """A relation as text: `each is 2 times what is expected`."""
-    who = "each" if relation.share == 1 else f"{_percent(relation.share)} of these"
-    verb = "is" if relation.share == 1 else "are"
-    distance, name = abs(relation.by), noun(relation.dim, rank)
-    names = _plural(name) if distance > 1 else name
-    along = "after" if relation.by < 0 else "before"
-    texts: dict[RelationKind, str] = {
-        "nan": f"{who} {verb} NaN",
-        "infinite": f"{who} {verb} infinite",
-        "zero": f"{who} {verb} zero",
-        "constant": f"{who} {verb} {relation.number}"
-        + (f" where {relation.other} is expected" if relation.other else ", whatever is expected"),
-        "negated": f"{who} {verb} the negative of what is expected",
-        "factor": f"{who} {verb} {relation.number} times what is expected",
-        "offset": f"{who} {verb} what is expected plus {relation.number}",
-        "wrapped": f"{who} {verb} off by a multiple of {relation.number}",
-        "factor per slice": "each "
-        + {-1: "row", -2: "column"}.get(relation.dim, "slice")
-        + f" has a factor of its own, from {relation.number} to {relation.other}",
-        "shifted": f"{who} {verb} what is expected {distance:,} {names} {along} it",
-        "rotated": f"{who} {verb} what is expected {distance:,} {names} {along} it, around the end",
-        "transposed": f"{who} {verb} what is expected with row and column exchanged",
-    }
-    return texts[relation.kind]
 
 
 _NEVER = (
@@ -439,14 +319,16 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
         cause = cause or stored.not_written(found.history, place(found.element))
         if cause is not None:
             return cause
+    related = [one for one in found.relations if one.kind in _CAUSES and one.share == 1]
+    if found.rounding is not None and found.rounding.explains and not related:
+        return _rounding(found.rounding)
     if found.diverged is not None:
         return diverging.cause(found.diverged)
-    for relation in found.relations:
-        if relation.kind in _CAUSES and relation.share == 1:
-            is_stored = found.history is not None and found.history.store is not None
-            if relation.kind == "zero" and is_stored:
-                return _STORED_ZERO
-            return _CAUSES[relation.kind]
+    for relation in related:
+        is_stored = found.history is not None and found.history.store is not None
+        if relation.kind == "zero" and is_stored:
+            return _STORED_ZERO
+        return _CAUSES[relation.kind]
     mixed = None if found.history is None else stored.left_over(found.history)
     if mixed is not None:
         return mixed
@@ -459,6 +341,18 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
             "step",
         )
     return None, None
+
+
+def _rounding(found: RoundingError) -> tuple[str, str]:
+    units = "less than 1 unit" if found.units < 1 else f"{found.units:.0f} units"
+    if 1 <= found.units < 1.5:
+        units = "1 unit"
+    return (
+        f"rounding is enough to explain it: the largest error is {units} of rounding of "
+        f"{found.dtype} (a unit is {found.unit} of the largest element, {found.size}), and up to "
+        f"{found.most} may come of rounding alone",
+        f"pass the rtol and atol that {found.dtype} can keep, or compute in a more precise dtype",
+    )
 
 
 def after_cause(wrong: Finding, cause: Finding) -> Finding:

@@ -1,0 +1,188 @@
+"""Whether an error is the size of rounding: only then is precision named as its cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import pallas_debug
+from pallas_debug.comparison import tolerances
+from pallas_debug.findings import explain
+from pallas_debug.findings.wording import diverging
+from pallas_debug.model import Finding
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+X, Y = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(8, 256), (256, 8)]))
+
+
+def matmul(
+    x: jax.Array, y: jax.Array, *, dtype: Any = F32, gain: float = 1.0, chunk: int = 128
+) -> Any:
+    def matmul(x_ref: Any, y_ref: Any, o_ref: Any, acc_ref: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        a, b = x_ref[...].astype(dtype), y_ref[...].astype(dtype)
+        part = jnp.dot(a, b, preferred_element_type=F32, precision="highest")
+        acc_ref[...] += jnp.where(part > 0, gain * part, part)
+        o_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        matmul,
+        grid=(256 // chunk,),
+        in_specs=[
+            pl.BlockSpec((8, chunk), lambda k: (0, k)),
+            pl.BlockSpec((chunk, 8), lambda k: (k, 0)),
+        ],
+        out_specs=pl.BlockSpec((8, 8), lambda k: (0, 0)),
+        out_shape=jax.ShapeDtypeStruct((8, 8), F32),
+        scratch_shapes=[pltpu.VMEM((8, 8), F32)],
+    )(x, y)
+
+
+def reference(x: jax.Array, y: jax.Array) -> Any:
+    return jnp.dot(x, y, precision="highest")
+
+
+def mismatch(other: Any = reference, *, rtol: float | None = None, **options: Any) -> Finding:
+    atol = None if rtol is None else 0.0
+    report = pallas_debug.compare(
+        lambda x, y: matmul(x, y, **options), other, X, Y, interpret="hlo", rtol=rtol, atol=atol
+    )
+    (finding,) = report.findings
+    return finding
+
+
+def test_an_error_of_the_size_of_rounding_is_put_down_to_it() -> None:
+    finding = mismatch(dtype=BF16)
+    assert finding.cause is not None
+    assert finding.cause.startswith(
+        "rounding is enough to explain it: the largest error is less than 1 unit of rounding of "
+        "bfloat16 (a unit is 0.0078 of the largest element, "
+    )
+    assert finding.cause.endswith("), and up to 4 may come of rounding alone")
+    assert finding.advice == (
+        "pass the rtol and atol that bfloat16 can keep, or compute in a more precise dtype"
+    )
+    strict = mismatch(rtol=1e-8)
+    assert " of rounding of float32 (a unit is 1.2e-07 of the " in str(strict.cause)
+    assert str(strict.cause).endswith("), and up to 16 may come of rounding alone")
+    # Where the lines of two kernels differ by no more than that, neither computes anything else.
+    finding = mismatch(matmul, dtype=BF16)
+    assert "the kernels diverge first at grid point (0,)" in finding.message
+    assert str(finding.cause).startswith("rounding is enough to explain it: ")
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_a_larger_error_is_not(dtype: Any) -> None:
+    finding = mismatch(dtype=dtype, gain=1.3)
+    assert (finding.cause, finding.advice) == (
+        "the kernel computes something else",
+        "begin with the first grid point and the pattern",
+    )
+    entry = explain.entry("value-mismatch")
+    assert "precision" not in entry.cause
+
+
+def test_a_small_error_with_a_pattern_has_the_cause_of_that() -> None:
+    def scaled(x: jax.Array, y: jax.Array) -> Any:
+        return reference(x, y) * 1.001
+
+    finding = mismatch(scaled, dtype=F32)
+    assert finding.cause is not None
+    assert finding.cause.startswith("a scale that is missing or applied twice")
+
+
+def test_units_of_rounding() -> None:
+    for dtype in (F32, BF16, jnp.float16, jnp.float8_e4m3fn, jnp.float8_e5m2):
+        assert tolerances.unit(jnp.dtype(dtype).name) == float(jnp.finfo(dtype).eps)
+    assert tolerances.unit("complex64") == float(jnp.finfo(F32).eps)
+    assert [tolerances.most_units(name) for name in ("float32", "bfloat16")] == [16, 4]
+
+
+# In lock-step
+
+
+def cancelling(x: jax.Array, *, order: int, wrong: float = 0.0) -> Any:
+    """A sum that passes through large numbers; the order of its terms changes its rounding."""
+
+    def cancelling(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
+        x = x_ref[...]
+        acc_ref[...] = x * 1e6
+        acc_ref[...] += jnp.where(order == 0, 0.3 * x, 0.1 * x + 0.2 * x) + x
+        acc_ref[...] -= x * 1e6
+        o_ref[...] = acc_ref[...] + wrong
+
+    return pl.pallas_call(
+        cancelling, out_shape=x, scratch_shapes=[pltpu.VMEM((8, 128), F32)]
+    )(x)  # fmt: skip
+
+
+def lines(function: Any, other: Any, *args: Any) -> list[str]:
+    report = pallas_debug.compare(function, other, *args, interpret="hlo")
+    (finding,) = report.findings
+    return finding.message.splitlines()
+
+
+def test_a_sum_that_cancels_may_differ_by_what_it_rounded_before() -> None:
+    x = jax.random.normal(jax.random.key(0), (8, 128)) + 2
+
+    def sound(x: jax.Array) -> Any:
+        return cancelling(x, order=0)
+
+    said = lines(lambda x: cancelling(x, order=1, wrong=5.0), sound, x)
+    (line,) = [line for line in said if "diverge" in line]
+    assert " to o_ref[0, 0]" in line
+    assert "acc_ref" not in line
+
+
+def test_operands_that_are_not_compared_are_named() -> None:
+    def kernel(x: jax.Array, rows: int, name: str) -> Any:
+        def doubled(x_ref: Any, o_ref: Any, tmp_ref: Any) -> None:
+            def step(k: Any, _: Any) -> None:
+                tmp_ref[pl.ds(k * rows, rows)] = 2 * x_ref[pl.ds(k * rows, rows)]
+
+            jax.lax.fori_loop(0, 8 // rows, step, None)
+            o_ref[...] = tmp_ref[...]
+
+        def renamed(x_ref: Any, o_ref: Any, other_ref: Any) -> None:
+            other_ref[...] = 2 * x_ref[...]
+            o_ref[...] = other_ref[...]
+
+        body = doubled if name == "tmp_ref" else renamed
+        scratch = [pltpu.VMEM((8, 128), F32 if name != "int_ref" else jnp.int32)]
+        if name == "two":
+            scratch = [*scratch, *scratch]
+
+            def body(x_ref: Any, o_ref: Any, a_ref: Any, b_ref: Any) -> None:
+                a_ref[...] = x_ref[...]
+                b_ref[...] = a_ref[...] * 2
+                o_ref[...] = b_ref[...]
+
+        return pl.pallas_call(body, out_shape=x, scratch_shapes=scratch)(x)
+
+    x = jnp.ones((8, 128))
+
+    def whole(x: jax.Array) -> Any:
+        return kernel(x, 8, "tmp_ref")
+
+    said = lines(lambda x: kernel(x, 4, "tmp_ref") + 1, whole, x)
+    assert diverging.AGREE_AS_FAR in said
+    assert "not compared: the stores to tmp_ref, whose shapes differ from those in `whole`" in said
+    assert diverging.AGREE not in said
+    said = lines(lambda x: kernel(x, 8, "two") + 1, whole, x)
+    assert (
+        "not compared: the stores to a_ref and b_ref, which have no counterpart in `whole`; the "
+        "stores to tmp_ref, which only `whole` has"
+    ) in said
+    said = lines(lambda x: kernel(x, 8, "tmp_ref") + 1, whole, x)
+    assert diverging.AGREE in said
+    assert not any("not compared" in line for line in said)
