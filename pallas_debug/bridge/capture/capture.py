@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import jax
 
 from pallas_debug.bridge import chip, versions
-from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.jaxprs import lines, unprinted
 from pallas_debug.bridge.jaxprs.params import jaxprs_of
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
@@ -85,6 +85,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     mesh = None if mesh is None or mesh.empty else mesh
     source = part("finding the first line", lambda: _source(jaxprs[0].debug_info), None)
     jaxpr = part("printing the jaxpr", lambda: _text(jaxprs), "") or _unprinted(jaxprs)
+    cores = part("finding the cores that it signals", lambda: unprinted.cores(jaxprs), "")
     kernel = Kernel(
         name=name,
         digest="",
@@ -103,7 +104,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         versions=versions.installed(),
     )
     return Capture(
-        kernel=replace(kernel, digest=_digest(kernel, _LINE_COMMENT.sub("", jaxpr))),
+        kernel=replace(kernel, digest=_digest(kernel, _LINE_COMMENT.sub("", jaxpr) + cores)),
         jaxpr=jaxpr,
         source=part("reading the source", lambda: _file_text(source), None),
         params=params,
