@@ -42,6 +42,7 @@ class Device:
     Attributes:
       arrays: whole operands, by their position in the kernel.
       outputs: whole arrays of the results.
+      barrier: barrier semaphores of its cores; none until one is asked for.
       barriers: semaphores of the barrier of a SparseCore's subcores, by core.
       lasting: buffers of `get_global`.
     """
@@ -50,7 +51,7 @@ class Device:
     coordinates: dict[str, int]
     arrays: dict[int, MemoryBuffer] = field(default_factory=dict)
     outputs: list[MemoryBuffer] = field(default_factory=list)
-    barrier: MemoryBuffer | None = None
+    barrier: tuple[MemoryBuffer, ...] = ()
     barriers: dict[int, MemoryBuffer] = field(default_factory=dict)
     lasting: dict[ir.NewRef, MemoryBuffer] = field(default_factory=dict)
 

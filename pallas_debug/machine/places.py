@@ -99,7 +99,7 @@ def elsewhere(machine: Machine, buffer: MemoryBuffer, device: int, core: int) ->
     Memory that the cores of a device share is the same on all. A core that has not come to the
     scope of a buffer yet finds it there when it does.
     """
-    if buffer.kind not in ("scratch", "scoped") or buffer.type.space == "shared":
+    if buffer.kind not in ("scratch", "scoped", "barrier") or buffer.type.space == "shared":
         core = buffer.core
     if (buffer.device, buffer.core) == (device, core):
         return buffer

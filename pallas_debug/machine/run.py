@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
-from pallas_debug.findings.faults import Severity
+from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import areas, report
@@ -80,6 +80,8 @@ def run(
     except (NotImplementedError, AssertionError) as error:
         raise _refused(machine, error) from error
     found = [one for observer in observers for one in _findings(observer)]
+    if launch.meshes:
+        found = _under_races(found)
     if why is None:
         for order in orders:
             found += order.compared(arrays, machine.results(), first=first)
@@ -95,6 +97,21 @@ def run(
     stopped = ends[-1]
     found = [*(finding for finding in found if finding != stopped), stopped]
     return MachineRun(results=machine.results(), findings=tuple(found), stopped=stopped)
+
+
+def _under_races(found: list[Finding]) -> list[Finding]:
+    """Take reads of what another core has not written yet for consequences of the race for it."""
+    races = [i for i, finding in enumerate(found) if finding.kind is Fault.DATA_RACE]
+    kept = list(found)
+    for finding in found:
+        for i in races if finding.kind is Fault.UNINITIALIZED_READ else ():
+            race = kept[i]
+            lines = (race.source, race.witness.other)
+            if race.operand == finding.operand and finding.source in lines:
+                kept[i] = replace(race, consequences=(*race.consequences, finding))
+                kept.remove(finding)
+                break
+    return kept
 
 
 def _findings(observer: MachineObserver) -> Sequence[Finding]:

@@ -169,14 +169,21 @@ def barrier(
     machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.BarrierSemaphore
 ) -> None:
     device = machine.devices[thread.device]
-    if device.barrier is None:
+    if not device.barrier:
         type_ = ir.RefType((), np.dtype(np.int64), "semaphore", "barrier")
         for other in machine.devices:
-            other.barrier = machine.allocate(
-                type_, "barrier semaphore", "barrier", device=other.number, scope=("barrier",)
-            )
-    assert device.barrier is not None
-    frame.registers[step.output.number] = Ref(device.barrier)
+            made = []
+            for core in sorted({t.core for t in machine.threads if t.device == other.number}):
+                made.append(
+                    machine.allocate(
+                        type_, "barrier semaphore", "barrier", device=other.number,
+                        scope=("barrier",),
+                    )
+                )  # fmt: skip
+                made[-1].core = core
+            other.barrier = tuple(made)
+    own = next(buffer for buffer in device.barrier if buffer.core == thread.core)
+    frame.registers[step.output.number] = Ref(own)
 
 
 BY_KIND: dict[type, Any] = {

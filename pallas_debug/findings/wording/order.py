@@ -103,7 +103,7 @@ _RACES = {
 def data_race(
     seen: Sighting, *, what: str, here: Access, there: Access, was_filled: bool = False,
     axes: tuple[int, ...] = (), overlap: str | None = None, waited: tuple[str, ...] | None = None,
-    alike: int = 1,
+    alike: int = 1, heard_cores: frozenset[int] | None = None,
 ) -> Finding:  # fmt: skip
     """Two accesses that nothing orders.
 
@@ -116,6 +116,8 @@ def data_race(
         None if that is not known.
       alike: copies under way on the semaphore of the copy when it was waited for, if the wait took
         the bytes of fewer.
+      heard_cores: cores whose signals the core of `here` has waited for, where `there` is another
+        core of the device.
     """
     why = "parallel" if axes else _why(here, there, was_filled)
     cause, advice = _RACES[why]
@@ -124,6 +126,8 @@ def data_race(
     copy = here if here.copy else there if there.copy else None
     if copy is not None and why != "copies":
         cause, advice = _wrong_wait(copy, why, waited, alike) or (cause, advice)
+    if heard_cores is not None and not axes:
+        cause, advice = _between_cores(here, there, heard_cores)
     named = here.device != there.device
     cores = not named and here.core != there.core
     facts = {f"other {name}": value for name, value in there.facts.items()}
@@ -143,6 +147,32 @@ def data_race(
             cause,
             advice,
         ),
+    )
+
+
+def _between_cores(here: Access, there: Access, heard: frozenset[int]) -> tuple[str, str]:
+    """Cause and advice for memory that cores share; `here` should have waited for `there`."""
+    if here.writes and there.writes:
+        return (
+            f"cores {there.core} and {here.core} write the same elements, and no semaphore orders "
+            "them",
+            "let each core write elements of its own, or one signal a semaphore that the other "
+            "waits for",
+        )
+    if there.core in heard:
+        known = f"the signal of core {there.core} that it has waited for does not follow this write"
+    elif heard == {here.core}:
+        known = "it has waited for a signal of its own alone"
+    elif heard:
+        cores = " and ".join(map(str, sorted(heard - {here.core})))
+        known = f"it has waited for signals of core {cores}"
+    else:
+        known = "it has waited for no signal"
+    return (
+        f"core {here.core} reads what core {there.core} writes, and {known}",
+        f"after the write and its wait, let core {there.core} signal a semaphore of core "
+        f"{here.core} (core_index={here.core}), which waits for it before the read; or call "
+        "pltpu.core_barrier on both in between",
     )
 
 

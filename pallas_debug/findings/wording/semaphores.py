@@ -167,7 +167,7 @@ def deadlock(
     totals: tuple[int, int] | None = None, device: int = 0, others: int = 0,
     stuck: Sequence[Stuck] = (), sender: tuple[int, SourceLine] | None = None,
     elsewhere: tuple[int, int] | None = None, earlier: SourceLine | None = None,
-    is_given: bool = False,
+    is_given: bool = False, core: int = 0, on_core: tuple[int, int] | None = None,
 ) -> Finding:  # fmt: skip
     """A wait that never ends.
 
@@ -183,9 +183,12 @@ def deadlock(
       elsewhere: device and count of the same semaphore on another device, if it is not zero.
       earlier: line that waited for the same copy before.
       is_given: whether another kernel has returned the semaphore.
+      core: that waits.
+      on_core: core and count of the same semaphore on another core, if it is not zero.
     """
     unit = " bytes" if of_copy else ""
-    on = f" on device {device}" if device else ""
+    on = f" on core {core}" if core else ""
+    on += f" on device {device}" if device else ""
     message = f"{semaphore}{on} is {count}{unit}, and the wait needs {needed}{unit}"
     if totals is not None:
         message += f"; all signals add up to {totals[0]}, all waits to {totals[1]}"
@@ -201,6 +204,9 @@ def deadlock(
     elif elsewhere is not None:
         cause = f"on device {elsewhere[0]} it is {elsewhere[1]}: the signals went there"
         advice = "pass the device that waits as device_id of the signal"
+    elif on_core is not None:
+        cause = f"on core {on_core[0]} it is {on_core[1]}: the signals went there"
+        advice = f"pass the core that waits to the signal: core_index={core}"
     elif is_given:
         what = "copies" if of_copy else "signals"
         cause = f"the {what} on it, here and in the kernel that returned it, add up to less"

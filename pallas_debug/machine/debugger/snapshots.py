@@ -60,7 +60,7 @@ class Snapshot:
     early: frozenset[MemoryBuffer]
     copies: list[tuple[DmaCopy, bool]]
     num_copies: int
-    barriers: list[MemoryBuffer | None]
+    barriers: list[tuple[MemoryBuffer, ...]]
     lasting: list[dict[Any, MemoryBuffer]]
     threads: list[ThreadState]
     nbytes: int

@@ -20,6 +20,7 @@ from pallas_debug.machine.sanitizer.ordering.facts import (
     RaceFact,
 )
 from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
+from pallas_debug.machine.sanitizer.ordering.lanes import is_far
 from pallas_debug.machine.sanitizer.ordering.ledger import (
     LineSum,
     SemaphoreLedger,
@@ -121,12 +122,15 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
         overlap=None if sees_all and len(here.boxes) == 1 else overlap,
         waited=race.waited,
         alike=race.alike,
+        heard_cores=_heard(run, race),
     )
 
 
 def _sides(race: RaceFact) -> tuple[MemoryAccess, MemoryAccess]:
     """Order the two sides, the likely culprit first: the one that has a line, at least."""
     earlier, later = race.earlier, race.later
+    if _between_cores(race, earlier.buffer):
+        return race.second, earlier if race.second is later else later
     if earlier.is_of_pipeline or later.is_of_pipeline:
         return (later, earlier) if earlier.is_of_pipeline else (earlier, later)
     if (earlier.copy is None) == (later.copy is None):
@@ -137,6 +141,20 @@ def _sides(race: RaceFact) -> tuple[MemoryAccess, MemoryAccess]:
     if copy.writes and not core.writes:
         return (copy, core) if is_cause else (core, copy)
     return (copy, core) if is_remote else (core, copy)
+
+
+def _between_cores(race: RaceFact, buffer: MemoryBuffer) -> bool:
+    """Whether two threads access memory that the cores of a device share."""
+    return race.earlier.thread != race.later.thread and is_far(buffer)
+
+
+def _heard(run: OrderTracker, race: RaceFact) -> frozenset[int] | None:
+    """Cores whose signals the second side has waited for; None if it is on the same core."""
+    threads = run.tasks.threads
+    one, other = (threads[side.thread].thread for side in (race.earlier, race.later))
+    if not _between_cores(race, race.earlier.buffer) or one.device != other.device:
+        return None
+    return frozenset(threads[n].thread.core for n in race.heard if n in threads)
 
 
 def _access(run: OrderTracker, access: MemoryAccess) -> wording.Access:
@@ -408,6 +426,8 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
         stuck=others,
         sender=_sender(run, ledger, stuck[1:]),
         elsewhere=_elsewhere(run, ledger),
+        on_core=_on_other_core(run, ledger),
+        core=ledger.buffer.core,
         earlier=earlier.step.site.line if of_copy and earlier is not None else None,
     )
 
@@ -418,6 +438,16 @@ def _elsewhere(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | 
         is_twin = other.buffer.name == ledger.buffer.name and other.entry == ledger.entry
         if is_twin and other.buffer.device != ledger.buffer.device and other.near.count:
             return other.buffer.device, other.near.count
+    return None
+
+
+def _on_other_core(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | None:
+    """A core on which the same semaphore is not zero, and its count there."""
+    for other in run.ledgers.values():
+        one, twin = ledger.buffer, other.buffer
+        is_twin = (twin.name, twin.device, other.entry) == (one.name, one.device, ledger.entry)
+        if is_twin and twin.core != one.core and other.near.count:
+            return twin.core, other.near.count
     return None
 
 

@@ -220,6 +220,7 @@ class OrderTracker(MachineObserver):
         ledger = self.ledger(Counter(semaphore, entry))
         place = EventPlace(step, thread.device, thread.point, thread.iterations)
         ledger.signalled(place, amount)
+        ledger.cores.add(thread.number)
         lane = own.lane if semaphore.device == thread.device else None
         ledger.release(own.near, own.far, lane, amount, place)
 
@@ -235,6 +236,7 @@ class OrderTracker(MachineObserver):
         ledger.take(own.near, own.far, own.lane, amount)
         own.waits.append((self.detector.next(), ledger.name))
         own.heard |= ledger.signallers
+        own.heard_cores |= ledger.cores
         if amount:
             place = EventPlace(step, thread.device, thread.point, thread.iterations)
             ledger.waited(place, amount, lambda: self.descriptor(thread, step))

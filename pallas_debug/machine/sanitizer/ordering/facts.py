@@ -35,6 +35,8 @@ class RaceFact:
       waited: semaphores waited for since the DMA of the earlier one was started, if it is one.
       alike: DMAs under way on its semaphore, if a wait took the bytes of fewer.
       when: number of the event.
+      heard: threads whose signals the one that should have waited has waited for, where the two
+        sides are on different cores.
     """
 
     earlier: MemoryAccess
@@ -45,6 +47,14 @@ class RaceFact:
     alike: int
     when: int
     count: int = 1
+    heard: frozenset[int] = frozenset()
+
+    @property
+    def second(self) -> MemoryAccess:
+        """The side that should have waited for the other one: that which reads."""
+        return self.later if self.later.writes == self.earlier.writes else (
+            self.earlier if self.later.writes else self.later
+        )  # fmt: skip
 
 
 @dataclass(eq=False, slots=True)

@@ -38,6 +38,7 @@ class OrderedThread:
         arrive.
       starts: number of the last event in which each line started a DMA.
       heard: devices that have signalled what it waited for.
+      heard_cores: numbers of the threads that have.
       moves: tasks of the pipeline, with the position in the grid at which they are over.
       windows: output blocks in VMEM that are visited now, by the number of their buffer.
     """
@@ -52,6 +53,7 @@ class OrderedThread:
     sent: dict[tuple[bool, int], list[tuple[int, dict[int, int]]]] = field(default_factory=dict)
     starts: dict[SourceLine | None, int] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
+    heard_cores: set[int] = field(default_factory=set)
     moves: list[tuple[Task, int]] = field(default_factory=list)
     windows: dict[int, BlockVisit] = field(default_factory=dict)
 

@@ -66,6 +66,7 @@ class SemaphoreLedger:
       starts, waits: numbers of DMAs started on it, and of waits for one.
       mismatch: the first wait of another size, since the count was last zero.
       signallers: devices that have signalled it.
+      cores: that have signalled it, by the number of their thread.
       awaited_in: the last wait that took the bytes of a DMA.
     """
 
@@ -80,6 +81,7 @@ class SemaphoreLedger:
     taken: dict[SourceLine | None, LineSum] = field(default_factory=dict)
     mismatch: SizeMismatch | None = None
     signallers: set[int] = field(default_factory=set)
+    cores: set[int] = field(default_factory=set)
     awaited_in: EventPlace | None = None
     last_signal: EventPlace | None = None
 

@@ -130,7 +130,9 @@ class RaceDetector:
         if is_far(access.buffer) and access.thread == other.thread:
             axes = tuple(a for a in self.tasks.axes if access.point[a] != other.point[a])
         waited, alike = self._waited(other, access)
-        self.races[key] = RaceFact(other, access, both, axes, waited, alike, access.when)
+        race = RaceFact(other, access, both, axes, waited, alike, access.when)
+        race.heard = frozenset(self.tasks.threads[race.second.thread].heard_cores)
+        self.races[key] = race
 
     def _sums(self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess) -> None:
         assert access.step is not None
