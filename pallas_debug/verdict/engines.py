@@ -90,10 +90,18 @@ class Seen:
             dropped |= unused
         return replace(left, dropped=left.dropped | dropped)
 
-    def without_reads_of_checks(self, kernels: Collection[str]) -> Seen:
-        """Leave out the unwritten memory that the checks infer to be read in these kernels."""
+    def without_inferences(self, known: Mapping[str, Collection[Fault]]) -> Seen:
+        """Leave out what the checks infer of unwritten memory, and the sanitizer did not see.
+
+        Args:
+          known: kernels that the sanitizer judged, and the faults that it found in each.
+        """
         return self._without(
-            lambda f: f.kind in _INFERRED and f.engines == ("checks",) and f.kernel in kernels
+            lambda f: (
+                f.kind in _INFERRED
+                and f.engines == ("checks",)
+                and f.kind not in known.get(f.kernel, _INFERRED)
+            )
         )
 
     def _without(self, test: Callable[[Finding], bool]) -> Seen:
@@ -436,12 +444,19 @@ def outcome_of(
     )
 
 
-def tracked(seen: Sequence[Seen]) -> frozenset[str]:
-    """Kernels of which the sanitizer judged every call: it knows what was written to memory."""
+def tracked(seen: Sequence[Seen]) -> dict[str, frozenset[Fault]]:
+    """Kernels of which the sanitizer judged every call, and the faults that it found in each.
+
+    It knows which memory was written; the checks infer it.
+    """
     outcomes = [o for one in seen for o in one.outcomes if o.engine == "machine"]
     refused = {kernel for one in seen for kernel in one.refused}
     partly = {o.kernel for o in outcomes if o.status not in ("ok", "found") or o.notes}
-    return frozenset({o.kernel for o in outcomes} - partly - refused)
+    findings = [f for one in seen for f in one.findings if "machine" in f.engines]
+    return {
+        kernel: frozenset(f.kind for f in findings if f.kernel == kernel)
+        for kernel in {o.kernel for o in outcomes} - partly - refused
+    }
 
 
 def not_traced(error: BaseException, name: str) -> Finding:

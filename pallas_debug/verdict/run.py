@@ -267,8 +267,8 @@ class Judging:
         asked, targets = self._request.asked, tuple(target.name for target in self.wanted)
         scratch = frozenset[tuple[str, str | None]]().union(*(one.scratch for one in seen))
         seen = [one.without_races(scratch) for one in seen]
-        tracked = ask.tracked(seen)
-        seen = [one.without_reads_of_checks(tracked) for one in seen]
+        judged = ask.tracked(seen)
+        seen = [one.without_inferences(judged) for one in seen]
         seen.append(ask.uncaptured(self._session, asked, targets))
         lost = [AskedKernel(name=missed.name) for missed in self._session.uncaptured]
         kernels = [AskedKernel(name=c.kernel.name, digest=c.kernel.digest) for c in self._captures]
