@@ -122,8 +122,12 @@ def claimed(machine: Machine, thread: Thread, scope: tuple[Any, ...]) -> MemoryB
     """The buffer of a scope that another core has referred to before this one came to it."""
     own = thread.device, thread.core
     for buffer in machine.buffers:
-        if buffer.is_early and (buffer.device, buffer.core) == own and buffer.scope == scope:
-            buffer.is_early = False
+        if not buffer.is_early or (buffer.device, buffer.core) != own:
+            continue
+        *of_buffer, point = buffer.scope
+        # A core that has not begun had no grid point yet.
+        if buffer.scope == scope or (point == () and of_buffer == [*scope[:-1]]):
+            buffer.is_early, buffer.scope = False, scope
             return buffer
     return None
 

@@ -172,6 +172,23 @@ def test_what_nothing_runs_is_refused_with_both_reasons() -> None:
     assert set(session.observer.refusals) == {"copies"}
 
 
+def test_a_choice_of_slices() -> None:
+    """Neither can jax print its jaxpr."""
+
+    def picks(i_ref: Any, x_hbm: Any, o_ref: Any, sem: Any) -> None:
+        halves = [x_hbm.at[:, pl.ds(column, 128)] for column in (0, 128)]
+        chosen = pl.select_ref(i_ref[0], *halves)
+        pltpu.async_copy(chosen.reshape(8, 128), o_ref, sem).wait()
+
+    x = np.concatenate([X, -X], axis=1)
+    smem, hbm = pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec(memory_space=pl.ANY)
+    call = pl.pallas_call(
+        picks, out_shape=jax.typeof(X), in_specs=[smem, hbm], scratch_shapes=[DMA]
+    )
+    result, _ = ran(call, np.array([1], np.int32), x)
+    np.testing.assert_array_equal(result, -X)
+
+
 def test_sparse_cores() -> None:
     sc = pytest.importorskip("jax.experimental.pallas.tpu_sc")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AxisType, PartitionSpec
 
 from pallas_debug.session import Options, Session
 
@@ -82,6 +84,48 @@ def test_cores_signal_each_other(mode: str) -> None:
     with Session(Options(interpret=mode)) as session:
         out = jax.block_until_ready(exchanging(awaits=True)(x))
     np.testing.assert_array_equal(out, (x + 1) + (x[::-1] + 1))
+    assert not session.observer.findings
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("devices", [1, 2])
+def test_cores_meet_at_a_barrier_and_copy_into_scopes_of_each_other(
+    devices: int, mode: str
+) -> None:
+    """Each core has a barrier semaphore of its own, so its signal to the other is not its own."""
+    half, sem = pltpu.VMEM((4, 128), jnp.float32), pltpu.SemaphoreType.DMA
+
+    def swap(x: jax.Array) -> jax.Array:
+        params = pltpu.CompilerParams(collective_id=0)
+
+        @pl.kernel(
+            out_type=jax.ShapeDtypeStruct(x.shape, x.dtype), mesh=cores(2), compiler_params=params
+        )
+        def swaps(x_hbm: Any, o_hbm: Any) -> None:
+            core = jax.lax.axis_index("core")
+            rows, other = pl.ds(core * 4, 4), {"core": 1 - core}
+
+            @functools.partial(pl.run_scoped, mine=half, theirs=half, sent=sem, came=sem)
+            def _(mine: Any, theirs: Any, sent: Any, came: Any) -> None:
+                pltpu.sync_copy(x_hbm.at[rows], mine)
+                barrier = pltpu.get_barrier_semaphore()
+                pl.semaphore_signal(barrier, 1, device_id=other)
+                pl.semaphore_wait(barrier, 1)
+                copy = pltpu.make_async_remote_copy(mine, theirs, sent, came, device_id=other)
+                copy.start()
+                copy.wait()
+                pltpu.sync_copy(theirs, o_hbm.at[rows])
+
+        return swaps(x)
+
+    x = np.arange(devices * 8 * 128, dtype=np.float32).reshape(devices * 8, 128)
+    mesh = jax.make_mesh((devices,), ("x",), axis_types=(AxisType.Auto,))
+    spec = PartitionSpec("x")
+    f = jax.shard_map(swap, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    with Session(Options(interpret=mode)) as session:
+        out = jax.block_until_ready(jax.jit(f)(x))
+    expected = x.reshape(devices, 2, 4, 128)[:, ::-1].reshape(x.shape)
+    np.testing.assert_array_equal(out, expected)
     assert not session.observer.findings
 
 

@@ -236,7 +236,7 @@ def test_a_kernel_that_it_cannot_run_is_refused_with_a_way_out() -> None:
         ran(pl.pallas_call(body, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows), x)
     assert str(error.value) == (
         "operand `x_ref` has a block dimension of kind BoundedSlice. Run it in another interpret "
-        'mode: `auto` chooses one of jax\'s (--pallas-interpret=auto, pallas_debug.interpret("auto"))'
+        'mode: `auto` chooses one (--pallas-interpret=auto, pallas_debug.interpret("auto"))'
     )
 
 

@@ -117,7 +117,11 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
 
 
 def _text(jaxprs: Sequence[Any]) -> str:
-    text = "\n\n".join(_with_lines(j) for j in jaxprs) + "\n"
+    """Print jaxprs; empty if jax cannot, as for `select_ref` of references that are sliced."""
+    try:
+        text = "\n\n".join(_with_lines(j) for j in jaxprs) + "\n"
+    except TypeError:
+        return ""
     numbers = itertools.count()
     return _CHECK_NUMBER.sub(lambda match: f"{match[1]}{next(numbers)}{match[2]}", text)
 

@@ -32,7 +32,7 @@ Rule = Callable[..., Any]
 Refusal = Callable[[MachineError], PallasDebugError]
 
 INSTEAD = (
-    "Run it in another interpret mode: `auto` chooses one of jax's "
+    "Run it in another interpret mode: `auto` chooses one "
     '(--pallas-interpret=auto, pallas_debug.interpret("auto"))'
 )
 

@@ -206,13 +206,16 @@ def sanitizes() -> bool:
 def _on_the_machine(
     rule: Callable[..., Any], params: Mapping[str, Any], mode: Mode
 ) -> Callable[..., Any]:
+    ran = functools.partial(launched.notify, launched.current())
     otherwise = None
-    if mode.sanitizes and interpret_limits.why_not_hlo(params) is None:
+    if mode.sanitizes and interpret_limits.why_machine(params) is not None:
+        otherwise = hosted.lowering(rule, params, ran)  # without being judged
+    elif mode.sanitizes and interpret_limits.why_not_hlo(params) is None:
         otherwise = _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
     return hosted.lowering(
         rule,
         params,
-        functools.partial(launched.notify, launched.current()),
+        ran,
         is_sanitized=mode.sanitizes,
         watch=mode.watch,
         otherwise=otherwise,
