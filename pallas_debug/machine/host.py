@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -37,11 +38,31 @@ _lock = threading.Lock()
 _launches: OrderedDict[Any, Launch] = OrderedDict()
 
 
+Runs = list[tuple[str, int, list[list[Array]]]]
+"""Runs: the kernel's digest, the number of the first device, and the arrays of each device."""
+
+_kept: list[Runs] = []
+
+
+@contextlib.contextmanager
+def keeping_runs() -> Iterator[Runs]:
+    """Keep the arrays of all runs on any host, also of those that fail."""
+    found: Runs = []
+    with _lock:
+        _kept.append(found)
+    try:
+        yield found
+    finally:
+        with _lock:
+            _kept.remove(found)
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedKernel:
     """A decoded kernel.
 
     Attributes:
+      digest: of the kernel.
       communicates: whether its devices have to run it together.
       is_sanitized: whether its runs are judged.
       uses: what the program uses of its outputs.
@@ -49,6 +70,7 @@ class PreparedKernel:
     """
 
     launch: Launch
+    digest: str
     communicates: bool
     is_sanitized: bool
     uses: OutputUses
@@ -136,7 +158,7 @@ class MachineHost:
                 room.require_axes(known, watch)
             room.require_room(known, watch)
         uses = current_uses(operand.name for operand in kernel.of_kind("output"))
-        return PreparedKernel(known, _communicates(known), is_sanitized, uses, watch)
+        return PreparedKernel(known, kernel.digest, _communicates(known), is_sanitized, uses, watch)
 
     def communicates(self, prepared: PreparedKernel) -> bool:
         return prepared.communicates
@@ -151,6 +173,10 @@ class MachineHost:
           MachineError: the machine has no rule for what the kernel does.
         """
         arrays = [typed(prepared.launch, given) for given in arrays]
+        with _lock:
+            for runs in _kept:  # the runtime reuses the memory behind a callback's arrays
+                copies = [[np.array(array) for array in given] for given in arrays]
+                runs.append((prepared.digest, first, copies))
         with evaluating(enable_x64=prepared.launch.enable_x64):
             observers: list[MachineObserver] = []
             if self._observer.prints:

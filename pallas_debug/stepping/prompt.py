@@ -80,11 +80,13 @@ def location(place: StepPlace) -> str:
     parts = [place.kernel]
     if place.ended:
         return f"{place.kernel}: the run has ended"
+    if place.devices > 1:
+        parts.append(f"device {place.device} of {place.devices}")
     if place.grid:
         parts.append(f"grid point {place.point} of {place.grid}")
     if place.iterations:
         parts.append(f"iteration {', '.join(map(str, place.iterations))}")
-    if place.device:
+    if place.device and place.devices == 1:
         parts.append(f"device {place.device}")
     if place.line is not None:
         function = f" in {place.line.function}" if place.line.function else ""
@@ -208,6 +210,19 @@ def summary(value: NamedValue, held: object) -> str:
     if held is None:
         return kind
     return f"{kind}: {short(held).partition(': ')[2] or short(held)}"
+
+
+def _device(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    track = prompt.session.track
+    devices, show = getattr(track, "devices", None), getattr(track, "show_device", None)
+    if devices is None or show is None:
+        raise SteppingError("a recording shows the device that executes the line")
+    for item in devices() if not rest else [show(_number(rest, "the number of a device"))]:
+        mark = "->" if item.is_next else "* " if item.is_shown else "  "
+        where = f"device {item.place.device} has ended"
+        if not item.place.ended:
+            where = location(item.place)
+        yield f"{mark} {where}" + ("" if item.waits is None else f": {item.waits}")
 
 
 def _copies(prompt: CommandPrompt, rest: str) -> Iterator[str]:
@@ -359,6 +374,12 @@ COMMANDS: Sequence[PromptCommand] = (
         usage="[NAME | KIND]",
         summary="values by name, semaphores, DMAs in flight",
         run=_info,
+    ),
+    PromptCommand(
+        names=("device", "dev"),
+        usage="[NUMBER]",
+        summary="show the values of a device until the next step; without a number, list them",
+        run=_device,
     ),
     PromptCommand(names=("dmas",), usage="", summary="DMAs in flight", run=_copies),
     PromptCommand(

@@ -22,6 +22,7 @@ class StepPlace:
       iterations: of the enclosing loops, outermost first, from 0.
       calls: lines of the calls that lead to the line, outermost first.
       ended: whether the run is over; the line is then None.
+      devices: number of devices that run the kernel together.
     """
 
     tick: int
@@ -34,6 +35,7 @@ class StepPlace:
     line: SourceLine | None = None
     calls: tuple[SourceLine, ...] = ()
     ended: bool = False
+    devices: int = 1
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -119,6 +121,22 @@ class WatchHit:
     before: Any
     after: Any
     wrote: SourceLine | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceStatus:
+    """Where a device is in the kernel.
+
+    Attributes:
+      waits: what it waits for, such as `sem[0] is 0, and 1 is awaited`; None if it does not.
+      is_shown: whether values are those of this device.
+      is_next: whether it executes the next step.
+    """
+
+    place: StepPlace
+    waits: str | None
+    is_shown: bool
+    is_next: bool
 
 
 class Track(Protocol):

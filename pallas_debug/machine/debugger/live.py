@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.debugger import devices
 from pallas_debug.machine.debugger.driver import Driver, MemoryWrite, RunFault, StepEvents
 from pallas_debug.machine.debugger.scope import NameScope
 from pallas_debug.machine.debugger.snapshots import MAX_BYTES, Snapshot, Snapshots
 from pallas_debug.machine.debugger.writers import covers, written_by
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.memory import MemoryRegion
-from pallas_debug.machine.threads import Thread
 from pallas_debug.model import SourceLine
 from pallas_debug.stepping.conditions import ConditionFailed, positions
 from pallas_debug.stepping.track import (
+    DeviceStatus,
     ElementWriter,
     FlyingCopy,
     NamedValue,
@@ -99,6 +100,7 @@ class LiveRun:
         driver = self.driver
         if driver.ended or self.fault is not None:
             return False
+        self.scope.shown = None
         before = driver.tick
         place = None if self.on_step is None else self._own_place()
         try:
@@ -134,7 +136,7 @@ class LiveRun:
 
     def go_to(self, tick: int, level: int | None = None) -> None:
         """Go to a step that has been reached before, at its own line unless a level is given."""
-        here = self.driver.tick
+        here, self.scope.shown = self.driver.tick, None
         snapshot = self.snapshots.before(tick)
         if here > tick or snapshot.tick > here or self._fault_was_here(here):
             self._restore(snapshot)
@@ -173,7 +175,7 @@ class LiveRun:
     @property
     def step(self) -> ir.MachineStep | None:
         """The step that is executed next; None between programs and grid points."""
-        return _next_step(self.driver.thread)
+        return devices.next_step(self.driver.thread)
 
     def _own_place(self) -> StepPlace:
         """The place of the next step, whatever line of its stack is shown."""
@@ -185,7 +187,7 @@ class LiveRun:
     def place(self) -> StepPlace:
         driver = self.driver
         thread = driver.thread if not driver.ended else self.machine.threads[0]
-        step = None if driver.ended else _next_step(thread)
+        step = None if driver.ended else devices.next_step(thread)
         stack: tuple[SourceLine, ...] = ()
         if step is not None and step.site.line is not None:
             stack = (*step.site.calls, step.site.line)[: self.level + 1]
@@ -200,7 +202,14 @@ class LiveRun:
             line=stack[-1] if stack else None,
             calls=stack[:-1],
             ended=driver.ended,
+            devices=len(self.machine.devices),
         )
+
+    def devices(self) -> Sequence[DeviceStatus]:
+        return devices.statuses(self.driver, self.scope)
+
+    def show_device(self, number: int) -> DeviceStatus:
+        return devices.show(self.driver, self.scope, number)
 
     def forward(
         self, until: Callable[[StepPlace], bool], watched: Sequence[WatchedElements] = ()
@@ -264,11 +273,12 @@ class LiveRun:
                 f"{element.name}[{', '.join('0' * len(shape))}]"
             )
         index = tuple(int(i) for i in np.unravel_index(int(found.reshape(())), shape))
-        here, at = self.driver.tick, self.level
+        here, at, shown = self.driver.tick, self.level, self.scope.shown
         try:
             return list(written_by(self, buffer, index, element.name))
         finally:
             self.go_to(here, at)
+            self.scope.shown = shown
 
     def _names(self, name: str) -> Any:
         value = self.value(name)
@@ -325,8 +335,8 @@ class LiveRun:
         return [
             FlyingCopy(
                 number=copy.number,
-                source=region_text(copy.source),
-                destination=region_text(copy.destination),
+                source=self._region(copy.source),
+                destination=self._region(copy.destination),
                 nbytes=copy.nbytes,
                 point=copy.point,
                 line=copy.step.site.line,
@@ -334,16 +344,12 @@ class LiveRun:
             for copy in self.machine.copies
         ]
 
+    def _region(self, region: MemoryRegion) -> str:
+        on = f" on device {region.buffer.device}" if len(self.machine.devices) > 1 else ""
+        return region_text(region) + on
+
     def lines(self, file: str) -> Sequence[str]:
         return [line.rstrip("\n") for line in linecache.getlines(file)]
-
-
-def _next_step(thread: Thread) -> ir.MachineStep | None:
-    if not thread.frames:
-        return None
-    frame = thread.frames[-1]
-    steps = frame.program.steps
-    return steps[frame.position] if frame.position < len(steps) else None
 
 
 class _Events:

@@ -24,15 +24,22 @@ _CALL = re.compile(r"(program_id|num_programs|whole)\((\w+)\)")
 
 
 class NameScope:
-    """The names that mean something at the present step of a run."""
+    """The names that mean something at the present step of a run.
+
+    Attributes:
+      shown: thread whose values are shown; None for that which executes the next step.
+    """
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
+        self.shown: Thread | None = None
         self._names: dict[int, tuple[names.RegisterName, ...]] = {}
         self._argument_names: dict[int, dict[int, str]] = {}
 
     @property
     def thread(self) -> Thread:
+        if self.shown is not None:
+            return self.shown
         driver = self.driver
         return driver.machine.threads[0] if driver.ended else driver.thread
 

@@ -1,0 +1,77 @@
+"""The devices of a run: where each is, and which one's values are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.debugger.driver import Driver
+from pallas_debug.machine.debugger.scope import NameScope
+from pallas_debug.machine.threads import Thread
+from pallas_debug.stepping.conditions import ConditionFailed
+from pallas_debug.stepping.track import DeviceStatus, StepPlace
+
+
+def next_step(thread: Thread) -> ir.MachineStep | None:
+    """The step that a thread executes next; None between programs and grid points."""
+    if not thread.frames:
+        return None
+    frame = thread.frames[-1]
+    steps = frame.program.steps
+    return steps[frame.position] if frame.position < len(steps) else None
+
+
+def statuses(driver: Driver, scope: NameScope) -> Sequence[DeviceStatus]:
+    """Where each device is."""
+    machine = driver.machine
+    return [_status(driver, scope, _thread_of(driver, d.number)) for d in machine.devices]
+
+
+def show(driver: Driver, scope: NameScope, number: int) -> DeviceStatus:
+    """Show the values of a device until the next step.
+
+    Raises:
+      ConditionFailed: there is no such device.
+    """
+    count = len(driver.machine.devices)
+    if number >= count:
+        known = "one device, 0" if count == 1 else f"devices 0 to {count - 1}"
+        raise ConditionFailed(f"there is no device {number}: the kernel runs on {known}")
+    scope.shown = _thread_of(driver, number)
+    return _status(driver, scope, scope.shown)
+
+
+def _thread_of(driver: Driver, device: int) -> Thread:
+    """The core of a device that executes the next step, else the first that has not ended."""
+    if driver.thread.device == device:
+        return driver.thread
+    own = [thread for thread in driver.machine.threads if thread.device == device]
+    return next((thread for thread in own if not thread.is_done), own[0])
+
+
+def _status(driver: Driver, scope: NameScope, thread: Thread) -> DeviceStatus:
+    step = next_step(thread)
+    machine, blocked = driver.machine, thread.blocked
+    waits = None
+    count = 0 if blocked is None else int(blocked.semaphore.content[blocked.entry])
+    if blocked is not None and not thread.is_done and count < blocked.amount:
+        entry = f"[{', '.join(map(str, blocked.entry))}]" if blocked.entry else ""
+        waits = f"{blocked.semaphore.name}{entry} is {count}, and {blocked.amount} is awaited"
+    place = StepPlace(
+        tick=driver.tick,
+        kernel=machine.launch.name,
+        thread=thread.number,
+        device=thread.device,
+        point=thread.point,
+        grid=thread.grid,
+        iterations=thread.iterations,
+        line=None if step is None else step.site.line,
+        ended=thread.is_done,
+        devices=len(machine.devices),
+    )
+    return DeviceStatus(
+        place=place,
+        waits=waits,
+        is_shown=thread is scope.thread,
+        is_next=thread is driver.thread and not driver.ended,
+    )
