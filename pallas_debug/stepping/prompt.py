@@ -10,7 +10,7 @@ from pathlib import Path
 from pallas_debug.errors import PallasDebugError, meant
 from pallas_debug.stepping import describe
 from pallas_debug.stepping.session import SteppingError, StepSession, short
-from pallas_debug.stepping.track import ElementWriter, NamedValue, StepPlace
+from pallas_debug.stepping.track import DevicesTrack, ElementWriter, NamedValue, StepPlace
 
 CONTEXT = 5
 """Lines shown before and after the current one."""
@@ -214,10 +214,10 @@ def summary(value: NamedValue, held: object) -> str:
 
 def _device(prompt: CommandPrompt, rest: str) -> Iterator[str]:
     track = prompt.session.track
-    devices, show = getattr(track, "devices", None), getattr(track, "show_device", None)
-    if devices is None or show is None:
+    if not isinstance(track, DevicesTrack):
         raise SteppingError("a recording shows the device that executes the line")
-    for item in devices() if not rest else [show(_number(rest, "the number of a device"))]:
+    shown = [track.show_device(_number(rest, "the number of a device"))] if rest else None
+    for item in shown or track.devices():
         mark = "->" if item.is_next else "* " if item.is_shown else "  "
         where = f"device {item.place.device} has ended"
         if not item.place.ended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -190,3 +190,17 @@ class Track(Protocol):
 
     def lines(self, file: str) -> Sequence[str]:
         """The lines of a source file; none if it is not readable."""
+
+
+@runtime_checkable
+class DevicesTrack(Protocol):
+    """A track that knows where each device is, and shows the values of any of them."""
+
+    def devices(self) -> Sequence[DeviceStatus]: ...
+
+    def show_device(self, number: int) -> DeviceStatus:
+        """Show the values of a device until the next step.
+
+        Raises:
+          ConditionFailed: there is no such device.
+        """

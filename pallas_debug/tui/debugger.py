@@ -20,7 +20,7 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.stepping import describe, prompt
 from pallas_debug.stepping.prompt import CommandPrompt
 from pallas_debug.stepping.session import StepSession, short
-from pallas_debug.stepping.track import FlyingCopy, NamedValue, StepPlace
+from pallas_debug.stepping.track import DevicesTrack, FlyingCopy, NamedValue, StepPlace
 from pallas_debug.tui.widgets.cells import visible
 
 HEAT = ("#10204a", "#1d4f91", "#2f8f9d", "#7fbf5f", "#e3c33b", "#e8743b", "#c8263f")
@@ -41,6 +41,7 @@ class DebuggerView:
     selected: str | None = None
     array: np.ndarray[Any, Any] | None = None
     said: Sequence[str] = field(default_factory=tuple)
+    device: int | None = None
 
 
 class Pane(Static, can_focus=True):
@@ -241,6 +242,7 @@ class DebuggerApp(App[None]):
         names = [value.name for value in named]
         selected = self._selected if self._selected in names else next(iter(names), None)
         array = None if selected is None else track.value(selected)
+        devices = track.devices() if isinstance(track, DevicesTrack) else ()
         return DebuggerView(
             place=track.place,
             fault=track.fault,
@@ -249,6 +251,7 @@ class DebuggerApp(App[None]):
             selected=selected,
             array=None if array is None else np.array(array, copy=True),
             said=said,
+            device=next((d.place.device for d in devices if d.is_shown), None),
         )
 
     def _show(self, view: DebuggerView) -> None:
@@ -312,7 +315,10 @@ class DebuggerApp(App[None]):
             at = "" if copy.line is None else f", line {copy.line.line}"
             text = f"DMA {copy.number}: {copy.source} → {copy.destination}, {copy.nbytes:,} bytes"
             rows.append(Text(visible(text + at), style="magenta"))
-        self.query_one("#values", Pane).show(rows, cursor=cursor)
+        pane = self.query_one("#values", Pane)
+        several = self.shown.place.devices > 1 and self.shown.device is not None
+        pane.border_title = f"values of device {self.shown.device}" if several else "values"
+        pane.show(rows, cursor=cursor)
 
     def _show_heat(self) -> None:
         assert self.shown is not None
