@@ -6,7 +6,7 @@ The only place that decides whether two findings are the same fault.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault, Severity
@@ -84,7 +84,7 @@ def merged(
             kept[same[0]] = _joined(kept[same[0]], finding, begins)
         else:
             kept.append(finding)
-    return _causes_first(sorted(caused(_with_consequences(kept)), key=_by_severity))
+    return _causes_first(sorted(caused(_with_consequences(kept, begins)), key=_by_severity))
 
 
 def _is_same(a: Finding, b: Finding) -> bool:
@@ -141,7 +141,9 @@ def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]])
     )
 
 
-def _with_consequences(findings: list[Finding]) -> list[Finding]:
+def _with_consequences(
+    findings: Sequence[Finding], begins: Collection[tuple[str, int]]
+) -> list[Finding]:
     """Attach unclassified failures to the static finding that explains them.
 
     For example, a compiler crash to the construct that it should have rejected.
@@ -151,7 +153,7 @@ def _with_consequences(findings: list[Finding]) -> list[Finding]:
     for finding in findings:
         if finding.kind in _UNCLASSIFIED:
             continue
-        following = [failure for failure in left if _follows(failure, finding)]
+        following = [failure for failure in left if _follows(failure, finding, begins)]
         left = [failure for failure in left if failure not in following]
         for failure in following:
             finding = replace(
@@ -281,14 +283,14 @@ _UNCLASSIFIED = (
 )
 
 
-def _follows(failure: Finding, cause: Finding) -> bool:
+def _follows(failure: Finding, cause: Finding, begins: Collection[tuple[str, int]]) -> bool:
     if failure.kernel != cause.kernel or "static" not in cause.engines:
         return False
-    if failure.witness.line is None:
-        died = failure.kind is Fault.COMPILER_ABORT
-        return died and cause.kind.severity is Severity.UNSUPPORTED
+    line = failure.witness.line
+    if failure.kind is Fault.COMPILER_ABORT and (line is None or line in begins):
+        return cause.kind.severity is Severity.UNSUPPORTED
     refused = cause.kind.severity in (Severity.UNSUPPORTED, Severity.REFUSED)
-    return refused and failure.witness.line == cause.witness.line
+    return refused and line is not None and line == cause.witness.line
 
 
 def _by_sureness(finding: Finding) -> int:

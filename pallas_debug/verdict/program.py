@@ -11,6 +11,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import calls
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.errors import UsageError
+from pallas_debug.findings.outputs import OutputUses
 from pallas_debug.model import Target
 from pallas_debug.session import Session, resolve_targets
 from pallas_debug.verdict import engines as ask
@@ -72,8 +73,12 @@ def verify_program(
         if engine in asked:
             seen += [_replayed(engine, c, recorder, wanted[0].name, request) for c in captures]
     by_name = {c.kernel.name: c.kernel for c in captures}
+
+    def uses(name: str) -> OutputUses:
+        return session.callers.uses(by_name[name]) if name in by_name else {}
+
     first, *rest = seen  # of the programs themselves
-    seen = [first, *(one.as_used(lambda name: session.callers.uses(by_name[name])) for one in rest)]
+    seen = [first, *(one.as_used(uses) for one in rest)]
     judging = Judging(request, session, captures, left_out)
     judging.wanted = wanted
     return judging.verdict(name, seen)
