@@ -175,6 +175,39 @@ def norm_of_each_row_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
     return _weighted(kernel, x, w)
 
 
+def _product(kernel: object, x: jax.Array, w: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], w.shape[1]), F32),
+        grid=(x.shape[0] // 128,),
+        in_specs=[
+            pl.BlockSpec((128, x.shape[1]), lambda i: (i, 0)),
+            pl.BlockSpec(w.shape, lambda i: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((128, w.shape[1]), lambda i: (i, 0)),
+    )(x, w)
+
+
+def product_of_few_rows(x: jax.Array, w: jax.Array) -> jax.Array:
+    """The weights are loaded into the MXU again for every 8 rows."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def rows(i: jax.Array, _: None) -> None:
+            at = pl.ds(pl.multiple_of(i * 8, 8), 8)
+            out_ref[at, :] = jnp.dot(x_ref[at, :], w_ref[...])  # SLOW
+
+        lax.fori_loop(0, 16, rows, None)
+
+    return _product(kernel, x, w)
+
+
+def product_of_few_rows_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = jnp.dot(x_ref[...], w_ref[...])
+
+    return _product(kernel, x, w)
+
+
 def _gathered(table: jax.Array, unroll: int) -> jax.Array:
     def kernel(ids_ref: jax.Ref, table_ref: jax.Ref, out_ref: jax.Ref) -> None:
         def row(i: jax.Array, _: None) -> None:
@@ -265,6 +298,14 @@ def softmax_in_every_iteration_remedied(x: jax.Array, logits: jax.Array) -> jax.
 
 X = jax.ShapeDtypeStruct((1024, 512), F32)
 KERNELS = (
+    SlowKernel(
+        advice="thin-product",
+        summary="A product of 8 rows in each iteration, by the same matrix.",
+        function=product_of_few_rows,
+        remedied=product_of_few_rows_remedied,
+        args=(jax.ShapeDtypeStruct((512, 256), F32), jax.ShapeDtypeStruct((256, 256), F32)),
+        says=("8 rows", "f32[256, 256]", "before the loop"),
+    ),
     SlowKernel(
         advice="spills",
         summary="A block that does not fit into the vector registers is processed at once.",

@@ -43,7 +43,44 @@ def upcast_before_product_remedied(q: jax.Array, k: jax.Array) -> jax.Array:
     return _scores(kernel, q, k)
 
 
+def _smoothed(kernel: object, x: jax.Array) -> jax.Array:
+    block = pl.BlockSpec((128, 512), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(x.shape[0] // 128,), in_specs=[block], out_specs=block
+    )(x)
+
+
+def rounded_in_between(x: jax.Array) -> jax.Array:
+    """Each operation rounds its result to bf16, and the next one converts it back to f32."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        for _ in range(24):
+            x = (x.astype(F32) * 0.75 + 0.25).astype(BF16)  # SLOW
+        out_ref[...] = x
+
+    return _smoothed(kernel, x)
+
+
+def rounded_in_between_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...].astype(F32)
+        for _ in range(24):
+            x = x * 0.75 + 0.25
+        out_ref[...] = x.astype(BF16)
+
+    return _smoothed(kernel, x)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="rounding",
+        summary="Values that are rounded to bf16 and converted back between operations.",
+        function=rounded_in_between,
+        remedied=rounded_in_between_remedied,
+        args=(jax.ShapeDtypeStruct((1024, 512), BF16),),
+        says=("unless the rounding is intended", "converted back to f32"),
+    ),
     SlowKernel(
         advice="wide-product",
         summary="A product in f32 of operands that were bf16.",

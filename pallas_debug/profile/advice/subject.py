@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from pallas_debug.profile.advice.program import MosaicProgram
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 from pallas_debug.profile.tracing import Tracing
+from pallas_debug.profile.units import BUSY, SUBSETS
 
 Place = tuple[str, int]
 """File and number of a line."""
@@ -182,6 +183,33 @@ class AdviceSubject:
         if counts is None or len(counts) < loop.stop:
             return None
         return sum(1 for n in counts[loop.start : loop.stop] if n), loop.stop - loop.start
+
+    def slots(self, loop: ScheduledLoop) -> dict[str, int]:
+        """Slots that a loop uses, by column, without loops within it; empty without a table."""
+        table = self.schedule.table
+        if table is None or len(table.rows) < loop.stop:
+            return {}
+        inner = [other for other in self.schedule.loops if other.parent == loop.number]
+        rows = [
+            row
+            for at, row in enumerate(table.rows[loop.start : loop.stop], loop.start)
+            if not any(i.start <= at < i.stop for i in inner)
+        ]
+        return {name: sum(row[n] for row in rows) for n, name in enumerate(table.names)}
+
+    def busiest(self, slots: Mapping[str, int], less: Mapping[str, int] | None = None) -> int:
+        """Bundles that the busiest issue slot needs, with fewer instructions in some of them."""
+        table = self.schedule.table
+        if table is None:
+            return 0
+        return max(
+            (
+                -(-max(slots.get(name, 0) - (less or {}).get(name, 0), 0) // capacity)
+                for name, capacity in zip(table.names, table.capacity, strict=True)
+                if capacity and name not in BUSY and name not in SUBSETS
+            ),
+            default=0,
+        )
 
     def longest_chain(self, test: Callable[[str], bool]) -> int:
         """Longest sequence of equal instructions of one line, each of which needs the one before.

@@ -8,7 +8,7 @@ from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 from pallas_debug.profile.schedule import ScheduledLoop
-from pallas_debug.profile.units import BUSY, FILL, LOAD, SPILL, STORE, is_fill, is_spill
+from pallas_debug.profile.units import FILL, LOAD, SPILL, STORE, is_fill, is_spill
 
 MIN_GAIN = 0.15
 """Minimum share of a loop's bundles by which its busiest slot would need fewer without spills."""
@@ -73,29 +73,11 @@ def advise_spills(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 def _limits(subject: AdviceSubject, loop: ScheduledLoop) -> tuple[int, int] | None:
     """Bundles that the busiest issue slot of a loop needs, with and without spills and fills."""
-    table = subject.schedule.table
-    if table is None or len(table.rows) < loop.stop:
-        return None
-    inner = [other for other in subject.schedule.loops if other.parent == loop.number]
-    rows = [
-        row
-        for at, row in enumerate(table.rows[loop.start : loop.stop], loop.start)
-        if not any(i.start <= at < i.stop for i in inner)
-    ]
-    totals = {name: sum(row[n] for row in rows) for n, name in enumerate(table.names)}
+    totals = subject.slots(loop)
     if SPILL not in totals or FILL not in totals:
         return None
-
-    def needed(without: bool) -> int:
-        most = 0
-        for name, capacity in zip(table.names, table.capacity, strict=True):
-            if name in BUSY or name in (FILL, SPILL) or not capacity:
-                continue
-            extra = {LOAD: totals[FILL], STORE: totals[SPILL]}.get(name, 0) if without else 0
-            most = max(most, -(-max(totals[name] - extra, 0) // capacity))
-        return most
-
-    return needed(without=False), needed(without=True)
+    less = {LOAD: totals[FILL], STORE: totals[SPILL]}
+    return subject.busiest(totals), subject.busiest(totals, less)
 
 
 def _is_vector(placed: PlacedInstruction) -> bool:

@@ -1,0 +1,177 @@
+"""Advice: values are rounded to bf16 and converted back to f32 between operations."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation, shape_of
+from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.units import VALU
+
+MIN_GAIN = 0.15
+"""Minimum share of a loop's bundles by which its busiest slot would need fewer."""
+
+MIN_USE = 0.8
+"""Minimum share of a loop's bundles that its busiest slot needs: else other things decide."""
+
+MIN_BUNDLES = 0.1
+"""Minimum share of the executed bundles that the loop has."""
+
+_PACK, _UNPACK = ("vpack.c.bf16",), ("vunpack.c.l.bf16", "vunpack.c.h.bf16")
+_ARITHMETIC = frozenset(
+    (
+        *("arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.maximumf"),
+        *("arith.minimumf", "math.exp", "math.exp2", "math.log", "math.tanh", "math.rsqrt"),
+    )
+)
+
+
+@dataclass(kw_only=True)
+class _Line:
+    """Conversions of a line: all, and those of values that are converted back at once."""
+
+    packs: int = 0
+    needless_packs: int = 0
+    unpacks: int = 0
+    needless_unpacks: int = 0
+
+
+def advise_rounding(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program = subject.program
+    if program is None or subject.is_memory_bound:
+        return ()
+    lines: dict[SourceLine, _Line] = defaultdict(_Line)
+    explicit = _count_conversions(program, lines)
+    _count_arithmetic(program, lines)
+    found = []
+    for loop in subject.schedule.loops:
+        saved: dict[SourceLine, int] = {}
+        for source, line in lines.items():
+            inside = [p for p in subject.at(source) if subject.schedule.loop_at(p.bundle) is loop]
+            packs, unpacks = (
+                sum(p.opcode.startswith(kind) for p in inside) for kind in (_PACK, _UNPACK)
+            )
+            saved[source] = _part(packs, line.needless_packs, line.packs) + _part(
+                unpacks, line.needless_unpacks, line.unpacks
+            )
+        needless = sum(saved.values())
+        slots = subject.slots(loop)
+        if not needless or not slots:
+            continue
+        now, without = subject.busiest(slots), subject.busiest(slots, {VALU: needless})
+        inside = subject.inside(loop)
+        share = subject.share(inside)
+        if now < MIN_USE * loop.size or now - without < MIN_GAIN * loop.size:
+            continue
+        if share < MIN_BUNDLES:
+            continue
+        source = max(saved, key=lambda line: saved[line])
+        found.append(
+            Advice(
+                kind=KIND.name,
+                source=source,
+                message=(
+                    "values are rounded to bf16 and converted back to f32 before they are used: "
+                    f"{needless} conversions in a loop of {loop.size} bundles; without them its "
+                    f"busiest slot needs {without} bundles instead of {now}"
+                ),
+                remedy=_remedy(is_explicit=source in explicit),
+                evidence=(
+                    counted(
+                        "conversions in the loop",
+                        len(selected(inside, lambda name: name.startswith((*_PACK, *_UNPACK)))),
+                    ),
+                    derived("of them, those of values that are converted back", needless),
+                    counted("bundles of the loop", loop.size),
+                    derived("bundles that the busiest slot needs", now),
+                    derived("the same without these conversions", without),
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def _remedy(*, is_explicit: bool) -> str:
+    if is_explicit:
+        return (
+            "unless the rounding is intended, leave out the conversion to bf16, and keep the value "
+            "in f32 until it is stored or multiplied"
+        )
+    return (
+        "convert operands to f32 once, after they are loaded, and results to bf16 once, before "
+        "they are stored: this chip computes in f32 in between anyway, and fewer bits are lost"
+    )
+
+
+def _part(instructions: int, needless: int, total: int) -> int:
+    return math.floor(instructions * needless / total) if total else 0
+
+
+def _count_conversions(
+    program: MosaicProgram, lines: dict[SourceLine, _Line]
+) -> frozenset[SourceLine]:
+    """Count conversions that the program asks for; return lines that round a value needlessly."""
+    found = set()
+    for operation, source in _on_vectors(program, "arith.extf"):
+        lines[source].unpacks += 1
+        maker = program.origin(operation.operands[0], operation.line)
+        if maker is not None and maker.name == "arith.truncf":
+            lines[source].needless_unpacks += 1
+            found.add(source)
+    for operation, source in _on_vectors(program, "arith.truncf"):
+        lines[source].packs += 1
+        users = program.final_users(operation)
+        if users and all(user.name == "arith.extf" for user, _ in users):
+            lines[source].needless_packs += 1
+            found.add(source)
+    return frozenset(found)
+
+
+def _count_arithmetic(program: MosaicProgram, lines: dict[SourceLine, _Line]) -> None:
+    """Count conversions that the compiler inserts around arithmetic in bf16, where it does."""
+    for operation, source in _on_vectors(program, *_ARITHMETIC):
+        if not _is_bf16(operation):
+            continue
+        for operand in operation.operands:
+            maker = program.origin(operand, operation.line)
+            if maker is None or maker.name == "arith.constant":
+                continue
+            lines[source].unpacks += 1
+            if maker.name in _ARITHMETIC:
+                lines[source].needless_unpacks += 1
+        lines[source].packs += 1
+        users = program.final_users(operation)
+        if users and all(user.name in _ARITHMETIC for user, _ in users):
+            lines[source].needless_packs += 1
+
+
+def _on_vectors(
+    program: MosaicProgram, *names: str
+) -> Iterator[tuple[ProgramOperation, SourceLine]]:
+    for operation in program.named(*names):
+        source = program.source(operation)
+        if source is not None and operation.operands and "vector<" in operation.text:
+            yield operation, source
+
+
+def _is_bf16(operation: ProgramOperation) -> bool:
+    shape = shape_of(operation.text.partition(" loc(")[0])
+    return shape is not None and shape[1] == "bf16"
+
+
+KIND = AdviceKind(
+    name="rounding",
+    title="Values rounded to bf16 between operations",
+    condition=(
+        "Values are converted to bf16 and back, by the program or because the chip has no "
+        f"arithmetic in bf16; the busiest issue slot of the loop needs at least {MIN_USE:.0%} of "
+        f"its bundles, and without these conversions at least {MIN_GAIN:.0%} of them less."
+    ),
+    remedy="Convert to f32 once, after loads, and to bf16 once, before stores.",
+    rule=advise_rounding,
+)

@@ -1,0 +1,148 @@
+"""Advice: a loop multiplies a few rows at a time by a matrix that stays the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    STORES,
+    MosaicProgram,
+    ProgramLoop,
+    ProgramOperation,
+    shape_of,
+)
+from pallas_debug.profile.advice.subject import AdviceSubject, selected
+
+MIN_SHARE = 0.15
+"""Minimum share of the executed bundles that the loop has."""
+
+MIN_LOADS = 2
+"""Minimum number of instructions that load the matrix, for each that multiplies by it."""
+
+_MULTIPLIES = ("vmatmul",)
+_LOADS_MATRIX = ("vmatpush",)
+_UNTRANSPOSED = re.compile(r"dot_dimension_numbers<\[1\], \[[01]\], \[0\], \[[01]\], ")
+_EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma", "tpu.wait_dma2", "scf.while", "func.call")
+
+
+def advise_thin_product(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program = subject.program
+    if program is None or subject.is_memory_bound:
+        return ()
+    found = []
+    for operation in program.named("tpu.matmul"):
+        loops = program.loops_around(operation.line)
+        if not loops or loops[0].trips is None or loops[0].trips < 2:
+            continue
+        loop, trips = loops[0], loops[0].trips
+        shapes = _shapes(operation)
+        if shapes is None or not _can_be_one(program, operation, loop):
+            continue
+        if program.is_conditional(operation.line):
+            continue  # iterations that skip the product would make it
+        source = program.source(operation)
+        products = subject.at(source)
+        scheduled = subject.loop_of(selected(products, _starts(_LOADS_MATRIX)))
+        if scheduled is None or subject.is_of_grid(scheduled):
+            continue
+        products = [p for p in products if scheduled.start <= p.bundle < scheduled.stop]
+        loads = selected(products, _starts(_LOADS_MATRIX))
+        multiplied = selected(products, _starts(_MULTIPLIES))
+        share = subject.share(subject.inside(scheduled))
+        if len(loads) < MIN_LOADS * len(multiplied) or share < MIN_SHARE:
+            continue
+        (rows, _), matrix = shapes
+        size = ", ".join(map(str, matrix[0]))
+        found.append(
+            Advice(
+                kind=KIND.name,
+                source=source,
+                message=(
+                    f"each of the {trips} iterations loads the same {matrix[1]}[{size}] into the "
+                    f"MXU, in {len(loads)} instructions, to multiply {rows} rows by it in "
+                    f"{len(multiplied)}"
+                ),
+                remedy=(
+                    f"multiply the rows of all {trips} iterations at once, before the loop"
+                    + ("" if loop.carried else ", or at least 128 rows in each")
+                ),
+                evidence=(
+                    derived("iterations", trips),
+                    derived("rows in each", rows),
+                    counted("instructions that load the matrix in each", len(loads)),
+                    counted("instructions that multiply in each", len(multiplied)),
+                    derived("share of the executed bundles", share),
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def _starts(prefixes: tuple[str, ...]) -> Callable[[str], bool]:
+    return lambda opcode: opcode.startswith(prefixes)
+
+
+def _shapes(
+    operation: ProgramOperation,
+) -> tuple[tuple[int, str], tuple[tuple[int, ...], str]] | None:
+    """Rows of the left operand and their type, and shape and type of the right one."""
+    if not _UNTRANSPOSED.search(operation.text):
+        return None
+    types = re.findall(r"vector<[^>]*>", operation.text)
+    if len(types) != 4:
+        return None
+    left, right = shape_of(types[0]), shape_of(types[1])
+    if left is None or right is None or len(left[0]) != 2 or len(right[0]) != 2:
+        return None
+    return (left[0][0], left[1]), right
+
+
+def _can_be_one(program: MosaicProgram, operation: ProgramOperation, loop: ProgramLoop) -> bool:
+    """Whether the right operand stays the same, and the left one needs no other iteration."""
+    if len(operation.operands) < 2:
+        return False
+    body = [o for o in program.operations if o.line in loop]
+    if any(o.name in _EFFECTS for o in body):
+        return False
+    written = {v for o in body if o.name in STORES for v in o.operands}
+    left, right = operation.operands[:2]
+    fixed = _sources(program, operation, right, loop)
+    moving = _sources(program, operation, left, loop)
+    if fixed is None or moving is None:
+        return False
+    for source in (*fixed, *moving):
+        if not set(loop.carried).isdisjoint(source.operands) or source.name.startswith("scf."):
+            return False
+        if source.name in LOADS and (
+            source.operands[0] not in program.arguments or source.operands[0] in written
+        ):
+            return False
+    if any(value in loop.carried for value in (left, right)):
+        return False
+    return not any(loop.counter in source.operands for source in fixed) and any(
+        loop.counter in source.operands for source in moving
+    )
+
+
+def _sources(
+    program: MosaicProgram, operation: ProgramOperation, value: str, loop: ProgramLoop
+) -> list[ProgramOperation] | None:
+    """Operations of the loop that a value depends on; None if there are too many."""
+    found = program.sources_of(value, operation.line)
+    return None if found is None else [source for source in found if source.line in loop]
+
+
+KIND = AdviceKind(
+    name="thin-product",
+    title="A product of a few rows in every iteration",
+    condition=(
+        "A loop multiplies other rows in each iteration by a matrix that stays the same, needs no "
+        f"other iteration for it, and at least {MIN_LOADS} instructions load the matrix into the "
+        "MXU for each that multiplies by it."
+    ),
+    remedy="Multiply all rows at once, or at least 128 in each iteration.",
+    rule=advise_thin_product,
+)
