@@ -30,7 +30,8 @@ docs: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	@echo "installing into $(VENV) …"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
+	@$(VENV)/bin/python tests/warm.py
 	@touch $@
 
 clean:

@@ -4,12 +4,13 @@
 marked `large` one sixteenth: others after each commit, and others on the second Python. The second
 Python is the newest of 3.12 or later if the one at hand is older (the newest jax needs it), else
 the oldest that the project supports. It is installed while the first one already tests. It runs a
-sixteenth of the slow tests, and of the folders and files that depend little on Python and jax it
-runs a quarter of the others.
+sixteenth of the slow tests, all tests in the files that say most about jax's internals, a quarter of
+those in the folders and files that depend little on Python and jax, and half of the others.
 
-Each Python has two workers, and the static checks run beside them: tests that wait for a child or a
-deadline leave a core to the others. The output of the second Python follows that of the first. The
-last lines say what each run used, how long it took, and what did not run.
+The first Python has two workers and the second one has one, and the static checks run beside them:
+tests that wait for a child or a deadline leave a core to the others. The output of the second Python
+follows that of the first. The last lines say what each run used, how long it took, and what did not
+run.
 
 `make test-all` (`--all`) runs everything on both. Other arguments go to pytest; of files and
 folders named there every test runs.
@@ -83,7 +84,23 @@ SAMPLED = (
     "verdict/test_table.py",
 )
 """Folders and files of tests/ of which the second Python runs a quarter: they say little about Python
-and jax that the others, which run on both, do not."""
+and jax that the others do not."""
+
+WHOLE = (
+    "bridge/interpret/test_primitives.py",
+    "bridge/test_capture.py",
+    "bridge/test_fit.py",
+    "bridge/test_interpret.py",
+    "bridge/test_interpret_operands.py",
+    "bridge/test_libtpu.py",
+    "bridge/test_patches.py",
+    "machine/test_beyond.py",
+    "machine/test_pipelines.py",
+    "session/test_doctor.py",
+    "verdict/test_truth.py",
+)
+"""Files of tests/ of which the second Python runs every unmarked test: they depend most on what jax
+calls things and how it works. Of all others except the `SAMPLED` it runs half."""
 
 MAX_REASONS = 12
 """Skip reasons repeated in the last lines, per run."""
@@ -127,18 +144,21 @@ def main(arguments: list[str]) -> int:
     if not is_all:
         first = quarter(0)
         other = [*quarter(2), "--sparse", "--sampled", ",".join(SAMPLED)]
+        other += ["--whole", ",".join(WHOLE)]
     with ThreadPoolExecutor() as executor:
         second = second_python()
         # Beside the first environment, and then its run, as far as it takes.
-        installed = executor.submit(install, second) if second else None
-        mark = VENV.relative_to(ROOT) / ".installed"  # as the Makefile names it
-        if subprocess.run(["make", "--silent", mark], cwd=ROOT, check=False).returncode:
+        installed = executor.submit(install, SECOND_VENV, second) if second else None
+        if not install(VENV):
             return 1
         ready = time.monotonic() - start
         checking = executor.submit(static_checks)
         with tempfile.TemporaryFile("w+") as output:
-            testing = executor.submit(second_suite, installed, [*other, *arguments], output)
-            runs = [suite(VENV / "bin" / "python", [*first, *arguments])]
+            # Half the work, so one worker: each imports and collects all tests, for 20 s of CPU.
+            workers = 2 if is_all else 1
+            wanted = ["-n", str(workers), *other, *arguments]
+            testing = executor.submit(second_suite, installed, wanted, output)
+            runs = [suite(VENV / "bin" / "python", ["-n", "2", *first, *arguments])]
             run, missing = testing.result()
             output.seek(0)
             shutil.copyfileobj(output, sys.stdout)
@@ -151,12 +171,16 @@ def main(arguments: list[str]) -> int:
     if missing:
         print(missing)
     if not is_all:
-        turns = [int(first[-1]), int(other[1])][: len(runs)]
+        turns = [int(first[-1]), int(other[1])]
         print(f"slow tests: quarter {turns[0] % QUARTERS} of 0 to {QUARTERS - 1}", end="")
         print(f", large ones: part {turns[0]} of 0 to {PARTS - 1}; `make test-all` runs all.")
         if len(runs) > 1:
-            print(f"The second Python ran part {turns[1]} of the slow and large tests, and a")
-            print(f"quarter of the others in {', '.join(SAMPLED)}.")
+            print(
+                f"The second Python ran part {turns[1]} of the slow and large tests, all others in"
+            )
+            print(f"{', '.join(WHOLE)}, a quarter")
+            print(f"in {', '.join(SAMPLED)},")
+            print("and half elsewhere.")
     print(f"in all: {time.monotonic() - start:.0f} s")
     return max(check, *(done.code for done in runs))
 
@@ -226,7 +250,7 @@ def suite(python: Path, arguments: list[str], output: IO[str] | None = None) -> 
     # Child processes import these, and where PYTHONDONTWRITEBYTECODE is set each of them would
     # compile them.
     subprocess.run([python, "-m", "compileall", "-q", *PACKAGES], cwd=ROOT, check=False)
-    command = [python, "-m", "pytest", "-n", "2", "--dist", "worksteal", *arguments]
+    command = [python, "-m", "pytest", "--dist", "worksteal", *arguments]
     if output is not None:  # two runs at once cannot share a cache of failures
         command += ["-o", f"cache_dir={python.parents[1] / '.pytest_cache'}"]
     with tempfile.TemporaryDirectory() as scratch:
@@ -282,23 +306,13 @@ def version_of(python: str | Path) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match and done.returncode == 0 else None
 
 
-def install(python: str) -> bool:
+def install(venv: Path, python: str | None = None) -> bool:
     """The project with all it needs for its tests, in an environment of that Python."""
-    mark = SECOND_VENV / ".installed"
-    project = ROOT / "pyproject.toml"
-    if mark.exists() and mark.stat().st_mtime >= project.stat().st_mtime:
-        return True
-    print(f"installing for {python}, too …", flush=True)
-    pip = [SECOND_VENV / "bin" / "python", "-m", "pip", "install", "--quiet"]
-    steps = (
-        [python, "-m", "venv", SECOND_VENV],
-        [*pip, "--disable-pip-version-check", "--editable", ".[dev]"],
-    )
-    for step in steps:
-        if subprocess.run(step, cwd=ROOT, check=False).returncode:
-            return False
-    mark.touch()
-    return True
+    folder = venv.relative_to(ROOT)
+    chosen = [f"VENV={folder}", f"PYTHON={python}"] if python else []
+    # The target's name is the Makefile's.
+    command = ["make", "--silent", *chosen, folder / ".installed"]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
 if __name__ == "__main__":

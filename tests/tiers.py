@@ -1,15 +1,22 @@
 """Tiers of the suite: tests marked `slow` run by quarters, and each folder's CPU time is printed.
 
 `--quarter N` runs every unmarked test, each fourth slow one and each sixteenth large one, starting
-at number N; without it everything runs. `--sparse` and `--sampled` move tests one tier down, for a
-second Python. CPU time includes that of child processes, alive or not: wall time depends on what
-else the machine does.
+at number N; without it everything runs. For a second Python, `--sparse` takes a sixteenth of the
+slow tests as well and half of the unmarked ones; of those in the `--sampled` paths it takes a
+quarter, and all of those in the `--whole` paths or with `skipif`. What a run leaves out is counted
+in its last lines. CPU time includes that of child processes, alive or not: wall time depends on
+what else the machine does.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import functools
 import json
 import os
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable
 from pathlib import Path
@@ -96,13 +103,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run one quarter of the tests marked slow, and a sixteenth of those marked large "
         "(default: all of them)",
     )
+    for option, part in (("--sampled", "a quarter"), ("--whole", "all")):
+        parser.addoption(
+            option,
+            default="",
+            metavar="PATHS",
+            help=f"with --sparse: folders and files of tests/, joined by commas, of which {part} run",
+        )
     parser.addoption(
-        "--sampled",
-        default="",
-        metavar="PATHS",
-        help="folders and files of tests/, joined by commas, whose unmarked tests count as slow",
+        "--sparse",
+        action="store_true",
+        help="slow tests count as large, and half of the unmarked ones run",
     )
-    parser.addoption("--sparse", action="store_true", help="slow tests count as large")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -115,30 +127,71 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect three quarters of the slow tests, and fifteen sixteenths of the large ones.
+    """Deselect the tests whose turn it is not.
 
-    They are dealt like cards, table by table, so that each quarter gets its share of every table.
-    The tests of a table are shuffled: in order, one quarter would get all rows of a mode.
+    They are dealt like cards, table by table, so that each turn gets its share of every table. The
+    tests of a table are shuffled: in order, one quarter would get all rows of a mode.
     """
     quarter = config.getoption("quarter")
     if quarter is None:
         return
-    names = filter(None, config.getoption("sampled").split(","))
-    sampled = {config.rootpath / "tests" / name for name in names}
-    tiers: dict[str, list[pytest.Item]] = {"slow": [], "large": []}
+    tiers: dict[int, list[pytest.Item]] = {}
     for item in items:
-        is_slow = item.get_closest_marker("slow")
-        if item.get_closest_marker("large") or (is_slow and config.getoption("sparse")):
-            tiers["large"].append(item)
-        elif is_slow or not sampled.isdisjoint([item.path, *item.path.parents]):
-            tiers["slow"].append(item)
+        tiers.setdefault(turns(item), []).append(item)
     left_out = {
-        item for n, item in enumerate(shuffled(tiers["slow"])) if n % QUARTERS != quarter % QUARTERS
+        item
+        for of, tier in tiers.items()
+        for n, item in enumerate(shuffled(tier))
+        if n % of != quarter % of
     }
-    left_out |= {item for n, item in enumerate(shuffled(tiers["large"])) if n % PARTS != quarter}
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collect in one worker after the other, so that only the first one rewrites the test files.
+
+    That takes a third of the time of a collection; pytest keeps the result in `__pycache__`.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return (yield)
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = False
+    with Path(tempfile.gettempdir(), f"tiers-{worker['testrunuid']}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            return (yield)
+        finally:
+            sys.dont_write_bytecode = before
+            with contextlib.suppress(FileNotFoundError):
+                Path(file.name).unlink()
+
+
+def turns(item: pytest.Item) -> int:
+    """In how many runs a test runs once."""
+    is_slow = item.get_closest_marker("slow")
+    is_sparse = item.config.getoption("sparse")
+    if item.get_closest_marker("large") or (is_slow and is_sparse):
+        return PARTS
+    if is_slow:
+        return QUARTERS
+    if not is_sparse or item.get_closest_marker("skipif") or is_in(item, "whole"):
+        return 1  # what is skipped on one jax may run on no other
+    return QUARTERS if is_in(item, "sampled") else 2
+
+
+def is_in(item: pytest.Item, option: str) -> bool:
+    """Whether a test's file, or a folder that it is in, is among the paths of an option."""
+    return _is_in(item.path, item.config.rootpath / "tests", item.config.getoption(option))
+
+
+@functools.cache
+def _is_in(path: Path, tests: Path, names: str) -> bool:
+    named = {tests / name for name in names.split(",") if name}
+    return not named.isdisjoint([path, *path.parents])
 
 
 def shuffled(items: list[pytest.Item]) -> list[pytest.Item]:

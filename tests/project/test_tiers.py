@@ -50,32 +50,42 @@ def test_of_the_large_tests_each_part_has_a_sixteenth(pytester: pytest.Pytester)
     assert len(set.union(*parts)) == 32
 
 
-def test_all_tests_of_a_sampled_folder_or_file_count_as_slow(pytester: pytest.Pytester) -> None:
-    for folder in ("cli", "kernels"):
-        (pytester.mkdir("tests") if folder == "cli" else pytester.path / "tests").joinpath(
-            folder
-        ).mkdir()
-        test = "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_NAME(n): pass"
-        pytester.path.joinpath("tests", folder, f"test_{folder}.py").write_text(
-            test.replace("NAME", folder)
-        )
-    found = ran(pytester, "--quarter", "1", "--sampled", "cli")
-    assert [len([name for name in found if room in name]) for room in ("cli", "kernels")] == [1, 4]
-    both = ran(pytester, "--quarter", "1", "--sampled", "cli,kernels/test_kernels.py")
-    assert [len([name for name in both if room in name]) for room in ("cli", "kernels")] == [1, 1]
+def test_a_sparse_run_samples_folders_and_files(pytester: pytest.Pytester) -> None:
+    """A quarter of the sampled ones, all of the whole ones and of what is skipped elsewhere."""
+    test = "import pytest\n@pytest.mark.parametrize('n', range(8))\ndef test_NAME(n): pass\n"
+    only = "@pytest.mark.skipif(False, reason='')\n@pytest.mark.parametrize('n', range(8))\n"
+    for name in ("cli", "kernels", "bridge"):
+        folder = pytester.path / "tests" / name
+        folder.mkdir(parents=True)
+        text = test.replace("NAME", name) + only + f"def test_only_{name}(n): pass\n"
+        (folder / f"test_{name}.py").write_text(text)
+
+    def counts(*arguments: str) -> dict[str, int]:
+        found = ran(pytester, "--quarter", "5", *arguments)
+        assert sum("only" in name for name in found) == 24
+        return {
+            room: sum(name.startswith(f"test_{room}") for name in found)
+            for room in ("cli", "kernels", "bridge")
+        }
+
+    whole = ("--whole", "bridge/test_bridge.py")
+    assert counts("--sampled", "cli") == {"cli": 8, "kernels": 8, "bridge": 8}
+    assert counts("--sparse", "--sampled", "cli", *whole) == {"cli": 2, "kernels": 4, "bridge": 8}
+    both = ("--sampled", "cli,kernels/test_kernels.py")
+    assert counts("--sparse", *both) == {"cli": 2, "kernels": 2, "bridge": 4}
 
 
 def test_what_the_second_python_samples_is_there() -> None:
     tests = Path(run.__file__).parent
-    assert [name for name in run.SAMPLED if not (tests / name).exists()] == []
+    named = (*run.SAMPLED, *run.WHOLE)
+    assert [name for name in named if not (tests / name).exists()] == []
 
 
-def test_where_they_are_sparse_a_sixteenth_of_the_slow_tests_runs(
-    pytester: pytest.Pytester,
-) -> None:
+def test_in_sixteen_sparse_runs_each_test_has_its_turn(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=SLOW.replace("(10)", "(32)"))
     parts = [ran(pytester, "--sparse", "--quarter", str(n)) for n in range(tiers.PARTS)]
-    assert {len(part) for part in parts} == {3}
+    assert {len(part - {"test_unmarked"}) for part in parts} == {2}
+    assert sum("test_unmarked" in part for part in parts) == tiers.PARTS / 2
     assert len(set.union(*parts)) == 33
 
 
