@@ -58,6 +58,18 @@ def guarded(
                 sys.stderr.write(f"pallas-debug: {problem}\n")
 
 
+def _described(value: object) -> str:
+    """A value in a message: arrays by shape, as all their elements would hide the message."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        return repr(value)
+    sizes = ",".join(map(str, shape))
+    return (
+        f"an array of {dtype}[{sizes}], such as its result: pass the function and its arguments "
+        "separately, as in (f, x) for f(x)"
+    )
+
+
 def check_function(what: str, function: object) -> None:
     """Check that this is a function whose kernels are called before it returns.
 
@@ -71,7 +83,7 @@ def check_function(what: str, function: object) -> None:
       UsageError: it is not.
     """
     if not callable(function):
-        raise UsageError(f"{what} takes a function, and not {function!r}")
+        raise UsageError(f"{what} takes a function, and not {_described(function)}")
     called = function if inspect.isroutine(function) else type(function).__call__
     kinds = {
         "a coroutine function": inspect.iscoroutinefunction,

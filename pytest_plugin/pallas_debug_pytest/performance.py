@@ -21,7 +21,7 @@ import pytest
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Compilation, Dump
 from pallas_debug.profile.changes import baselines
-from pallas_debug.profile.changes.baselines import Baseline, BaselineRow
+from pallas_debug.profile.changes.baselines import Baseline, BaselineCost, BaselineRow
 from pallas_debug.profile.stats import Stats
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -31,6 +31,9 @@ FOLDER = "baselines"
 
 ROWS = pytest.StashKey[list[BaselineRow]]()
 """Rows of the run's summary."""
+
+RECORDED = pytest.StashKey[dict[tuple[Path, str, str, str], tuple[BaselineCost, str]]]()
+"""Costs that this process has recorded, by file, kernel, target and version, and by which test."""
 
 Compile = Callable[..., tuple[Dump, ...]]
 
@@ -113,6 +116,7 @@ class Performance:
             with _locked(file):
                 known = _read(file)
                 rows = baselines.recorded(baselines.compare(chosen, known, allowed))
+                self._refuse_other_costs(file, rows)
                 new = known.with_costs(rows)
                 if new != known:
                     _write(file, new)
@@ -123,6 +127,33 @@ class Performance:
         wrong = [baselines.sentence(row, name) for row in rows if row.fails]
         if wrong:
             pytest.fail("\n".join(wrong), pytrace=False)
+
+    def _refuse_other_costs(self, file: Path, rows: Sequence[BaselineRow]) -> None:
+        """Fail if another test of this run recorded other costs for the same kernel.
+
+        The second recording would overwrite the first one, and one of the tests would fail from
+        then on.
+        """
+        __tracebackhide__ = True
+        stash = self._request.config.stash
+        recorded = stash.setdefault(RECORDED, {})
+        test = self._request.node.nodeid
+        for row in rows:
+            if row.cost is None:
+                continue
+            key = file, row.kernel, row.target, row.libtpu
+            cost, first = recorded.setdefault(key, (row.cost, test))
+            if first == test:
+                recorded[key] = row.cost, test
+            elif cost != row.cost:
+                name = _relative(file, self._request.config.rootpath)
+                pytest.fail(
+                    f"{row.kernel} on {row.target}: {first} has recorded {cost.cycles:,} cycles in "
+                    f"{name}, and this test would overwrite them with {row.cost.cycles:,}. Give "
+                    "each test, shape and setting a baseline of its own, such as "
+                    f'"{file.stem}-2".',
+                    pytrace=False,
+                )
 
     def _chosen(self, stats: Sequence[Stats]) -> Sequence[Stats]:
         if not stats:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pallas_debug_pytest.performance import Performance
+
+from pallas_debug.profile.changes.baselines import BaselineCost, BaselineRow
 
 Child = Callable[..., pytest.RunResult]
 Run = Callable[..., pytest.RunResult]
@@ -145,3 +149,31 @@ def test_baselines_are_recorded_and_compared_with(
     damaged = run_pytest("-k", "file", "-p", "no:cacheprovider")
     damaged.assert_outcomes(failed=1)
     assert "own.json is truncated, or no JSON" in damaged.stdout.str()
+
+
+def test_two_tests_do_not_overwrite_each_other() -> None:
+    """As two shapes of one kernel would that are given the same baseline."""
+    config = SimpleNamespace(stash=pytest.Stash(), rootpath=Path("/home"))
+
+    def record(test: str, cycles: int) -> None:
+        request = SimpleNamespace(config=config, node=SimpleNamespace(nodeid=test))
+        row = BaselineRow(
+            kernel="log",
+            target="v5e",
+            libtpu="0.0.42.1",
+            status="recorded",
+            cost=BaselineCost(cycles=cycles),
+            margin=0.05,
+        )
+        performance = Performance(request, compile=tuple, update=True)
+        performance._refuse_other_costs(Path("/home/baselines/log.json"), [row])
+
+    record("test_a.py::test_small", 1000)
+    record("test_a.py::test_small_again", 1000)
+    record("test_a.py::test_small", 1001)  # run again: its own
+    with pytest.raises(pytest.fail.Exception) as failed:
+        record("test_a.py::test_large", 4000)
+    said = str(failed.value)
+    assert "test_a.py::test_small has recorded 1,001 cycles in baselines/log.json" in said
+    assert "overwrite them with 4,000. Give each test, shape and setting a baseline" in said
+    assert '"log-2"' in said

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
@@ -82,6 +83,8 @@ def test_options_without_their_names_are_refused_at_once() -> None:
     for name in ("debug", "check", "compile"):
         with pytest.raises(UsageError, match=f"pallas_debug.{name} takes a function, and not 5"):
             DECORATORS[name](5)
+    with pytest.raises(UsageError, match=r"an array of float32\[512,256\], such as its result"):
+        DECORATORS["compile"](np.ones((512, 256), np.float32))
 
 
 def within_debug(x: Any) -> Any:
