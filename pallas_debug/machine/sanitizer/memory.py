@@ -6,16 +6,18 @@ them: a read matters if the results differ in any bit, or other branches are tak
 elements accessed.
 
 Scratch that another output block has left is read on purpose by many kernels: sums over blocks,
-slots that are filled ahead, counters. It is reported as stale
+slots that are filled ahead, counters. "Another" means: of every output that values of this scratch
+go to. It is reported as stale
 
 - where the two grid points differ on a parallel axis, and the read matters: on several cores the
   reader's scratch was never written (reported as `UninitializedRead`);
 - where it is part of an accumulator: it is updated, computed from what it held, at two or more of
   the grid points that visit an output block, and the first of them goes on with the last update for
   another block. What was stored without regard to what was there, such as the zeros that a block
-  leaves for the next, was left on purpose;
-- where the same store writes less of the buffer than it did for the other block, and the rest is
-  read with it.
+  leaves for the next, was left on purpose; and where nothing else uses it before its last update,
+  it is a total over all blocks;
+- where the same store or copy writes less of the buffer than it did for the other block, and the
+  rest is read with it.
 
 In the last two cases other *finite* values have to change the results, and only these: a number
 from which branches or indices are computed, such as a slot counter, is carried on purpose. Bits
@@ -38,10 +40,10 @@ from pallas_debug.machine.sanitizer.shadows.replay import (
     buffer_key,
     effect,
 )
+from pallas_debug.machine.sanitizer.shadows.shadow import ReadKind
 from pallas_debug.machine.sanitizer.shadows.tracking import (
     MemoryTracker,
     Point,
-    ReadKind,
     SuspectRead,
 )
 from pallas_debug.machine.sanitizer.shadows.wording import MemoryWording
@@ -171,7 +173,7 @@ class MemorySanitizer(MemoryTracker):
         elements: dict[BufferKey, list[Point]] = {}
         for conflict in conflicts:
             elements.setdefault(buffer_key(conflict.buffer), []).append(conflict.element)
-        history = ElementHistory(elements)
+        history = ElementHistory(elements, self.flow)
         self._call.run(history)
         return [conflict for conflict in conflicts if not stale.was_read(conflict, history)]
 
@@ -181,7 +183,7 @@ class MemorySanitizer(MemoryTracker):
         elements: dict[BufferKey, list[Point]] = {}
         for suspect in suspects:
             elements.setdefault(buffer_key(suspect.buffer), []).append(suspect.element)
-        history = ElementHistory(elements, points)
+        history = ElementHistory(elements, self.flow, points)
         if elements:
             self._call.run(history)
         return history

@@ -20,15 +20,14 @@ from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sanitizer.numbers.loops import LoopObserver
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
+from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
 from pallas_debug.machine.sanitizer.shadows.outputs import differing
-from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow
+from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, ReadKind
 from pallas_debug.machine.sanitizer.shadows.tracking import (
     MemoryTracker,
     Point,
-    ReadKind,
     SiteKey,
     SuspectRead,
-    chosen,
 )
 from pallas_debug.machine.threads import Thread
 
@@ -92,7 +91,7 @@ class AlteredRun(MemoryTracker):
         if suspect.key not in self._altered:
             return
         if value is None:  # a DMA: change what it will read
-            mask = found.where(region, lambda numbers: chosen(suspect.kind, numbers, below))
+            mask = found.where(region, lambda numbers: shadow.chosen(suspect.kind, numbers, below))
             content = region.buffer.content
             content[mask] = _other(suspect.kind, content[mask])
             return
@@ -100,7 +99,7 @@ class AlteredRun(MemoryTracker):
         if part is None or part.shape != value.shape:
             value[...] = _other(suspect.kind, value)
         else:
-            mask = chosen(suspect.kind, part, below)
+            mask = shadow.chosen(suspect.kind, part, below)
             value[mask] = _other(suspect.kind, value[mask])
 
 
@@ -192,7 +191,9 @@ class BufferHistory:
 
     Attributes:
       events: of each element, in the order of the run.
-      stores: by step, all of them, whether they reach one of the elements or not.
+      stores: by step, all of them, whether they reach one of the elements or not; and all copies.
+      used_at: grid points that store to another buffer what was computed from this one, or copy it.
+      buffer: the one that was read last.
     """
 
     events: dict[Point, list[ElementEvent]]
@@ -200,20 +201,33 @@ class BufferHistory:
     stores: dict[int, StoredPart] = field(default_factory=dict)
     was_read: shadow.Mask | None = None
     read_at: set[Point] = field(default_factory=set)
+    used_at: set[Point] = field(default_factory=set)
+    buffer: MemoryBuffer | None = None
+
+    def keep(self, stored: StoredPart, point: Point, selected: shadow.Mask) -> None:
+        """Note which elements a store or a copy writes, if the grid point was asked for."""
+        if point not in self.points:
+            return
+        for masks in [stored.masks] if point in self.read_at else [stored.masks, stored.early]:
+            masks.setdefault(point, np.zeros(selected.shape, bool))[selected] = True
 
 
 class ElementHistory(MachineObserver):
     """Notes every access of some elements."""
 
     def __init__(
-        self, elements: Mapping[BufferKey, Sequence[Point]], points: Iterable[Point] = ()
+        self,
+        elements: Mapping[BufferKey, Sequence[Point]],
+        flow: ValueFlow,
+        points: Iterable[Point] = (),
     ) -> None:
         """Choose the elements.
 
         Args:
-          points: grid points whose stores are kept as masks.
+          points: grid points whose stores and copies are kept as masks.
         """
         kept = frozenset(points)
+        self._flow = flow
         self.buffers = {
             key: BufferHistory({element: [] for element in chosen_}, kept)
             for key, chosen_ in elements.items()
@@ -230,6 +244,7 @@ class ElementHistory(MachineObserver):
         history = self._history(region.buffer)
         if history is None:
             return
+        history.buffer = region.buffer
         selected = _selected(region)
         if history.was_read is None or history.was_read.shape != selected.shape:
             history.was_read = np.zeros(selected.shape, bool)
@@ -244,6 +259,8 @@ class ElementHistory(MachineObserver):
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:
+        if isinstance(step, ir.StoreStep):
+            self._uses(thread, step, region.buffer)
         history = self._history(region.buffer)
         if history is None:
             return
@@ -262,15 +279,21 @@ class ElementHistory(MachineObserver):
         stored = history.stores.setdefault(id(step), StoredPart(step, around))
         if len(stored.regions) < 8:
             stored.regions.setdefault(shadow.index_key(region), region)
-        if thread.point in history.points:
-            kept = [stored.masks]
-            if thread.point not in history.read_at:
-                kept.append(stored.early)
-            for masks in kept:
-                masks.setdefault(thread.point, np.zeros(selected.shape, bool))[selected] = True
+        history.keep(stored, thread.point, selected)
         is_fresh = history.was_read is None or not history.was_read[selected].any()
         if is_fresh and not updates and thread.point not in stored.points[-1:]:
             stored.points.append(thread.point)
+
+    def _uses(self, thread: Thread, step: ir.StoreStep, target: MemoryBuffer) -> None:
+        """A store: note the buffers that its value was computed from."""
+        for (device, name, _), history in self.buffers.items():
+            buffer = history.buffer
+            if buffer is None or thread.point in history.used_at or device != target.device:
+                continue
+            if self._flow.stores_to_others(name, target.name) and reach.depends_on(
+                thread.frames, step.value.number, buffer
+            ):
+                history.used_at.add(thread.point)
 
     def copy_ends(self, copy: DmaCopy) -> None:
         for region, writes in ((copy.source, False), (copy.destination, True)):
@@ -278,6 +301,11 @@ class ElementHistory(MachineObserver):
             if history is None:
                 continue
             selected = _selected(region)
+            if writes:
+                stored = history.stores.setdefault(id(copy.step), StoredPart(copy.step, ()))
+                history.keep(stored, copy.point, selected)
+            else:
+                history.used_at.add(copy.point)
             for element, events in history.events.items():
                 if selected[element]:
                     events.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,6 +29,10 @@ PADDING = -1
 GIVEN = 1
 """Number of elements that the call passed in, or that the pipeline copied from such; and of those
 that a grid point wrote which is not watched."""
+
+ReadKind = Literal["unwritten", "padding", "stale", "parallel"]
+"""What a read sees: memory that was never written, elements of a block outside of its array, what
+another output block left, or what a grid point left that may have run on another core."""
 
 _NEWEST = np.iinfo(np.int32).max
 
@@ -197,3 +201,12 @@ def index_key(region: MemoryRegion) -> int:
             else:
                 parts.append(int(entry))
     return hash(tuple(parts))
+
+
+def chosen(kind: ReadKind, numbers: Numbers, below: int) -> Mask:
+    """Which elements a read of some kind should not see."""
+    if kind == "padding":
+        return np.asarray(numbers == PADDING)
+    if kind == "unwritten":
+        return np.asarray(numbers == NEVER)
+    return np.asarray((numbers > GIVEN) & (numbers < below))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.shadows import shadow
+from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
 from pallas_debug.machine.sanitizer.shadows.outputs import ArrayLedger
-from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, WriteRecord
+from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, ReadKind, WriteRecord
 from pallas_debug.machine.sanitizer.shadows.tiles import ShadowRoom
 from pallas_debug.machine.threads import Thread
 
@@ -25,10 +26,6 @@ Point = tuple[int, ...]
 
 MAX_RECORDS = 1 << 17
 """Number of writes after which those of which nothing is left are forgotten."""
-
-ReadKind = Literal["unwritten", "padding", "stale", "parallel"]
-"""What a read sees: memory that was never written, elements of a block outside of its array, what
-another output block left, or what a grid point left that may have run on another core."""
 
 SiteKey = tuple[int, str, ReadKind]
 """A step, by its identity, the name of a buffer, and what it sees there."""
@@ -84,7 +81,6 @@ class TrackedThread:
       blocks: of each output window at each grid point so far.
       starts: first number of the current visit of each output's block.
       of_point: first number of the current grid point.
-      of_block: first number of the visits of all outputs: what is older was written for others.
       of_lane: first number since the coordinates on parallel axes changed.
       has_carried: whether the grid point has read what an earlier one wrote.
       begins_block: whether the grid point is the first one of a block.
@@ -95,14 +91,27 @@ class TrackedThread:
     outputs: list[Window]
     blocks: list[list[Point]]
     starts: list[int]
+    flow: ValueFlow
     points: list[Point] = field(default_factory=list)
     of_point: int = 2
-    of_block: int = 0
     of_lane: int = 0
     lane: Point | None = None
     has_carried: bool = False
     begins_block: bool = True
     is_watched: bool = True
+    _reached: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def outputs_of(self, name: str) -> tuple[int, ...]:
+        """Positions of the outputs that an operand's values go to; of all if it is none."""
+        if name not in self._reached:
+            names, every = self.flow.reached(name), tuple(range(len(self.outputs)))
+            found = tuple(i for i in every if self.outputs[i].operand.name in names)
+            self._reached[name] = found or every
+        return self._reached[name]
+
+    def since(self, name: str) -> int:
+        """First number of the visits of these outputs: what is older was written for others."""
+        return min((self.starts[i] for i in self.outputs_of(name)), default=0)
 
 
 class MemoryTracker(MachineObserver):
@@ -115,6 +124,7 @@ class MemoryTracker(MachineObserver):
       trace: hash of the branches taken and the indices computed so far.
       results_so_far: hash of all values stored to output blocks, also of those replaced since; kept
         if `keeps_results`.
+      flow: of values from scratch to outputs.
       stored: operands, by name, with the steps that have stored to them or copied into them.
       room: for the shadows of arrays in HBM, if not all grid points are watched.
       last_watched: the grid point that was watched last, before there was no room.
@@ -130,6 +140,7 @@ class MemoryTracker(MachineObserver):
             as what the call passes in: nothing is known of it, and nothing is reported of it.
         """
         self.launch = launch
+        self.flow = ValueFlow(launch)
         self.keeps_results = keeps_results
         self.watched = watched
         self.room = ShadowRoom(defaults.MAX_SHADOW_BYTES)
@@ -179,7 +190,8 @@ class MemoryTracker(MachineObserver):
             for window in windows:
                 for slot in window.slots:
                     self.shadows[slot.number].operand = window.operand.kind
-            found = TrackedThread(windows, outputs, [[] for _ in outputs], [2] * len(outputs))
+            blocks: list[list[Point]] = [[] for _ in outputs]
+            found = TrackedThread(windows, outputs, blocks, [2] * len(outputs), self.flow)
             self.threads[thread.number] = found
             self.arrays.begins(windows, self.shadows)
         return found
@@ -211,7 +223,6 @@ class MemoryTracker(MachineObserver):
             self.arrays.stays(window, block, thread.point)
             visits.append(block)
         state.points.append(thread.point)
-        state.of_block = min(state.starts, default=0)
         if self.axes:
             lane = tuple(thread.point[i] for i in self.axes)
             if lane != state.lane:
@@ -281,8 +292,9 @@ class MemoryTracker(MachineObserver):
             return
         if oldest < state.of_lane:
             self._suspect("parallel", thread, step, region, found, state.of_lane, value)
-        if oldest < state.of_block:
-            self._suspect("stale", thread, step, region, found, state.of_block, value)
+        of_block = state.since(found.buffer.name)
+        if oldest < of_block:
+            self._suspect("stale", thread, step, region, found, of_block, value)
 
     def _may_carry(self, found: BufferShadow) -> bool:
         """Whether `GIVEN` elements may have been written by grid points that are not watched."""
@@ -303,7 +315,7 @@ class MemoryTracker(MachineObserver):
         if known is not None:
             known.count += 1
         else:
-            mask = found.where(region, lambda numbers: chosen(kind, numbers, below))
+            mask = found.where(region, lambda numbers: shadow.chosen(kind, numbers, below))
             if not mask.any():
                 return
             point, iterations = (
@@ -485,12 +497,3 @@ class MemoryTracker(MachineObserver):
                     is_own = operand.alias is None
                     found.append(next(outputs) if is_own else inputs[operand.alias or 0])
         return found
-
-
-def chosen(kind: ReadKind, numbers: shadow.Numbers, below: int) -> shadow.Mask:
-    """Which elements a read of some kind should not see."""
-    if kind == "padding":
-        return np.asarray(numbers == shadow.PADDING)
-    if kind == "unwritten":
-        return np.asarray(numbers == shadow.NEVER)
-    return np.asarray((numbers > shadow.GIVEN) & (numbers < below))

@@ -92,8 +92,9 @@ class MemoryWording:
         assert writer is not None
         thread = self._run.threads[suspect.thread]
         name = suspect.buffer.name
-        block = self._block(thread, suspect.point)
-        left_by = self._block(thread, writer.point)
+        outputs = thread.outputs_of(name)
+        block = self._block(thread, suspect.point, outputs)
+        left_by = self._block(thread, writer.point, outputs)
         seen = self._seen(
             suspect.step, suspect.point, suspect.iterations, suspect.buffer,
             index=_part(name, suspect.mask), other=writer.step.site.line,
@@ -207,7 +208,7 @@ class MemoryWording:
         thread = self._run.threads[lost.thread]
         window = lost.window
         assert window is not None
-        block = self._block(thread, lost.point, window)
+        block = self._block(thread, lost.point, [thread.outputs.index(window)])
         assert block is not None
         seen = self._seen(
             lost.step, lost.point, lost.iterations, lost.buffer,
@@ -375,12 +376,12 @@ class MemoryWording:
         )
 
     def _block(
-        self, thread: TrackedThread, point: Point, window: Window | None = None
+        self, thread: TrackedThread, point: Point, outputs: Sequence[int]
     ) -> writers.OutputBlock | None:
-        """The output block that a grid point computes."""
-        if not thread.outputs:
+        """The block of the first of some outputs that a grid point computes."""
+        if not outputs:
             return None
-        number = 0 if window is None else thread.outputs.index(window)
+        number = outputs[0]
         blocks = thread.blocks[number]
         return writers.OutputBlock(
             output=thread.outputs[number].operand.name,

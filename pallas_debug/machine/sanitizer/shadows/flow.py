@@ -1,0 +1,134 @@
+"""Flow of values between a kernel's operands: which outputs may hold what a scratch buffer held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.machine.sanitizer.shadows import reach
+
+Names = frozenset[str]
+
+_NONE: Names = frozenset()
+
+MAX_ROUNDS = 16
+"""Maximum number of passes over a loop's body until its carry stays the same."""
+
+
+class ValueFlow:
+    """Where the values of operands and scratch buffers may go, by name.
+
+    A static approximation: every branch is taken, and an index or a condition carries no value.
+
+    Attributes:
+      direct: pairs of names; values of the first are stored or copied to the second.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self.direct: set[tuple[str, str]] = set()
+        given = [
+            (frozenset([operand.name]), _NONE)
+            for _, operand in zip(launch.body.inputs, launch.operands, strict=True)
+        ]
+        self._walk(launch.body, given)
+
+    def stores_to_others(self, source: str, target: str) -> bool:
+        """Whether values of one operand may be stored or copied to another one."""
+        return source != target and (source, target) in self.direct
+
+    def reached(self, name: str) -> Names:
+        """Names of all that may hold what was computed from an operand, also by way of others."""
+        found: set[str] = set()
+        left = [name]
+        while left:
+            source = left.pop()
+            for one, target in self.direct:
+                if one == source and target not in found:
+                    found.add(target)
+                    left.append(target)
+        return frozenset(found)
+
+    def _walk(
+        self, program: ir.KernelProgram, given: Sequence[tuple[Names, Names]]
+    ) -> list[tuple[Names, Names]]:
+        """Follow a program; arguments and results are what a value refers to and is made of."""
+        refers: dict[int, Names] = {}
+        made_of: dict[int, Names] = {}
+
+        def known(reg: ir.Reg) -> tuple[Names, Names]:
+            return refers.get(reg.number, _NONE), made_of.get(reg.number, _NONE)
+
+        def learn(reg: ir.Reg, names: Names, values: Names) -> None:
+            refers[reg.number] = refers.get(reg.number, _NONE) | names
+            made_of[reg.number] = made_of.get(reg.number, _NONE) | values
+
+        def union(regs: Sequence[ir.Reg]) -> Names:
+            return _NONE.union(*(known(reg)[1] for reg in regs))
+
+        def flows(sources: Names, targets: Names) -> None:
+            self.direct.update((a, b) for a in sources for b in targets)
+
+        for reg, (names, values) in zip(program.inputs, given, strict=False):
+            learn(reg, names, values)
+        for step in program.steps:
+            match step:
+                case ir.Compute():
+                    for reg in step.outputs:
+                        learn(reg, _NONE, union(step.inputs))
+                case ir.LoadStep():
+                    held = known(step.place.ref)[0]
+                    learn(step.output, _NONE, held | (union([step.other]) if step.other else _NONE))
+                case ir.StoreStep():
+                    flows(known(step.value)[1], known(step.place.ref)[0])
+                    if step.output is not None:
+                        learn(step.output, _NONE, known(step.place.ref)[0])
+                case ir.CopyStart():
+                    flows(known(step.source.ref)[0], known(step.destination.ref)[0])
+                case ir.SelectRef():
+                    for place in step.places:
+                        learn(step.output, known(place.ref)[0], _NONE)
+                case ir.NewRef():
+                    learn(step.output, frozenset([step.name]), _NONE)
+                case ir.ScanLoop() | ir.WhileLoop() | ir.Branch() | ir.Scoped():
+                    for reg, (names, values) in zip(
+                        step.outputs, self._inner(step, known), strict=False
+                    ):
+                        learn(reg, names, values)
+                case _:
+                    pass
+        return [known(reg) for reg in program.outputs]
+
+    def _inner(self, step: ir.MachineStep, known: object) -> list[tuple[Names, Names]]:
+        """Follow the programs that a step runs."""
+        assert callable(known)
+        programs = reach.inner_programs(step)
+        given = [[known(reg) for reg in regs] for _, regs in programs]
+        if isinstance(step, ir.Scoped):
+            given[0] += [(frozenset([name]), _NONE) for name in step.names]
+        if isinstance(step, (ir.Branch, ir.Scoped)):
+            results = [
+                self._walk(inner, args) for (inner, _), args in zip(programs, given, strict=True)
+            ]
+            return [_join(values) for values in zip(*results, strict=True)]
+        # A loop: the carry comes after the constants, and its results are the first ones.
+        (body, _), start = programs[-1], given[-1]
+        assert isinstance(step, (ir.ScanLoop, ir.WhileLoop))
+        constants = len(step.constants if isinstance(step, ir.ScanLoop) else step.body_constants)
+        carried = len(step.carry)
+        made: list[tuple[Names, Names]] = []
+        for _ in range(MAX_ROUNDS):
+            made = self._walk(body, start)
+            carry = [
+                _join(pair)
+                for pair in zip(start[constants : constants + carried], made[:carried], strict=True)
+            ]
+            again = [*start[:constants], *carry, *start[constants + carried :]]
+            if again == start:
+                break
+            start = again
+        return [*start[constants : constants + carried], *made[carried:]]
+
+
+def _join(values: Sequence[tuple[Names, Names]]) -> tuple[Names, Names]:
+    return _NONE.union(*(a for a, _ in values)), _NONE.union(*(b for _, b in values))

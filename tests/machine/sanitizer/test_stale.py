@@ -1,0 +1,148 @@
+"""Sums over one block, over all blocks, and pages that are filled in part: which reads are stale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from machine_runs import passed
+
+from pallas_debug.machine import run
+from pallas_debug.machine.sanitizer.memory import MemorySanitizer
+from pallas_debug.model import Finding
+
+F32, I32 = jnp.float32, jnp.int32
+ROWS = pl.BlockSpec((8, 128), lambda i, k: (i, 0))
+HBM = pl.BlockSpec(memory_space=pltpu.HBM)
+TILE = pltpu.VMEM((8, 128), F32)
+
+
+def found(function: Any, *args: Any) -> tuple[Finding, ...]:
+    call, arrays = passed(function, args)
+    return run.run(call, arrays, observers=[MemorySanitizer(call, arrays)]).findings
+
+
+def _numbers() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((16, 256)).astype(np.float32)
+
+
+def rows_beside_a_total(x: jax.Array, *, resets: bool) -> list[jax.Array]:
+    """Sums of rows, with an output for each block, and a sum of all, with an output for all."""
+
+    def kernel(x_ref, rows_ref, total_ref, acc_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(i + k == 0)
+        def _start() -> None:
+            total_ref[...] = jnp.zeros_like(total_ref)
+
+        @pl.when(k == 0 if resets else i + k == 0)
+        def _start_block() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+        total_ref[...] += x_ref[...]
+
+        @pl.when(k == pl.num_programs(1) - 1)
+        def _finish() -> None:
+            rows_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 2),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
+        out_specs=[ROWS, pl.BlockSpec((8, 128), lambda i, k: (0, 0))],
+        out_shape=[jax.ShapeDtypeStruct((16, 128), F32), jax.ShapeDtypeStruct((8, 128), F32)],
+        scratch_shapes=[TILE],
+    )(x)
+
+
+def total_copied_out(x: jax.Array, *, to_rows: bool) -> list[jax.Array]:
+    """A sum of all blocks, updated at each step of a block, and copied out by the last one."""
+
+    def kernel(x_ref, rows_ref, all_ref, acc_ref, total_ref, sem):
+        i, k = pl.program_id(0), pl.program_id(1)
+        is_last = k == pl.num_programs(1) - 1
+
+        @pl.when(i + k == 0)
+        def _start() -> None:
+            total_ref[...] = jnp.zeros_like(total_ref)
+
+        @pl.when(k == 0)
+        def _start_block() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+        total_ref[...] += x_ref[...]
+
+        @pl.when(is_last)
+        def _finish_block() -> None:
+            rows_ref[...] = total_ref[...] if to_rows else acc_ref[...]
+
+        @pl.when(is_last & (i == pl.num_programs(0) - 1))
+        def _finish() -> None:
+            copy = pltpu.make_async_copy(total_ref, all_ref, sem)
+            copy.start()
+            copy.wait()
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 2),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
+        out_specs=[ROWS, HBM],
+        out_shape=[jax.ShapeDtypeStruct((16, 128), F32), jax.ShapeDtypeStruct((8, 128), F32)],
+        scratch_shapes=[TILE, TILE, pltpu.SemaphoreType.DMA],
+    )(x)
+
+
+def page_filled_in_part(x: jax.Array, *, masks: bool) -> jax.Array:
+    """The sum of a page of which a copy fills the first rows."""
+
+    def kernel(x_ref, out_ref, page_ref, sem):
+        size = 8 - 5 * pl.program_id(0)
+        rows = x_ref.at[pl.ds(pl.program_id(0) * 8, size)]
+        copy = pltpu.make_async_copy(rows, page_ref.at[pl.ds(0, size)], sem)
+        copy.start()
+        copy.wait()
+        page = page_ref[...]
+        if masks:
+            page = jnp.where(lax.broadcasted_iota(I32, (8, 128), 0) < size, page, 0.0)
+        out_ref[...] = jnp.broadcast_to(page.sum(axis=0, keepdims=True), (8, 128))
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 1),
+        in_specs=[HBM],
+        out_specs=ROWS,
+        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+        scratch_shapes=[TILE, pltpu.SemaphoreType.DMA],
+    )(x)
+
+
+def test_sum_of_rows_beside_a_total_of_all() -> None:
+    x = _numbers()
+    (finding,) = found(lambda x: rows_beside_a_total(x, resets=False), x)
+    assert (finding.kind, finding.operand, finding.grid_point) == ("StaleRead", "acc_ref", (1, 0))
+    assert "for block (1, 0) of rows_ref" in finding.message
+    assert not found(lambda x: rows_beside_a_total(x, resets=True), x)
+
+
+def test_total_is_no_sum_that_was_not_reset() -> None:
+    x = _numbers()
+    assert not found(lambda x: total_copied_out(x, to_rows=False), x)
+    (finding,) = found(lambda x: total_copied_out(x, to_rows=True), x)
+    assert (finding.kind, finding.operand) == ("StaleRead", "total_ref")
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_page_that_a_copy_fills_in_part(masks: bool) -> None:
+    findings = found(lambda x: page_filled_in_part(x, masks=masks), _numbers()[:, :128])
+    assert [(f.kind, f.operand, f.grid_point) for f in findings] == (
+        [] if masks else [("StaleRead", "page_ref", (1, 0))]
+    )
