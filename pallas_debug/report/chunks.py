@@ -205,8 +205,13 @@ def _notes(kernel: ReportedKernel) -> Iterable[tuple[int, str, str]]:
         for at in filter(None, (finding.source, finding.other)):
             if own is None or at.file == own:
                 yield at.line, "finding", shown(f"{finding.kind}: {message}")
+    alike: dict[tuple[int, str], list[str]] = {}
     for stored in kernel.compilations:
         failure = stored.compilation.failure if stored.compilation is not None else None
         if failure is not None and failure.source is not None and failure.source.file == own:
-            text = f"{stored.target} {failure.stage}: {failure.headline}"
-            yield failure.source.line, "failure", shown(text)
+            explained = failure.explanation
+            said = explained.title if explained is not None else ""
+            text = f"{failure.stage}: {said or failure.headline}"
+            alike.setdefault((failure.source.line, text), []).append(stored.target)
+    for (line, text), targets in alike.items():
+        yield line, "failure", shown(f"{', '.join(targets)} {text}")

@@ -117,6 +117,7 @@ def _bar(title: str) -> Markup:
         tag("a", tag("b", "pallas-debug"), " report", href="#overview", class_="pd-brand"),
         tag("nav", id="crumbs", aria_label="Where you are", class_="pd-crumbs"),
         tag("div", id="tools", class_="pd-tools"),
+        tag("nav", id="parts", hidden=True, aria_label="Parts of the kernel", class_="pd-parts"),
         class_="pd-top",
     )
 
@@ -138,9 +139,9 @@ def _overview(contents: Contents, title: str, stats: Sequence[FiguresByTarget]) 
     return tag(
         "section",
         tag("h1", title),
-        overview.tiles(contents),
+        overview.tiles(contents, linked=True),
         tag("div", table, class_="pd-scroll") if contents.kernels else nothing,
-        section("Findings", *of_all, level=2),
+        tag("div", section("Findings", *of_all, level=2), id="findings"),
         section("Findings of kernels that are not in this directory", stray, level=2),
         id="overview",
         class_="pd-view",

@@ -139,11 +139,17 @@ def _summary(
         content.append(tag("p", mark("bad", stored.problem), class_="pd-problem"))
     if made is not None and made.failure is not None:
         content.append(compilation.failure_card(made.failure, link))
-    if profile is not None:
+    if profile is not None and _was_scheduled(made, profile):
         content.append(figures.tiles(profile.profile.stats))
         content.append(tag("div", class_="pd-strip", data_strip=f"{reported.id}/{at}"))
         content.append(section("Advice", advice.advice_list(profile.profile.advice, link)))
     return _of_target(reported, at, content)
+
+
+def _was_scheduled(made: Compilation | None, profile: StoredProfile) -> bool:
+    """Whether there are figures to show: a compilation that failed may have none."""
+    failed = made is not None and made.failure is not None
+    return not failed or profile.profile.stats.bundles.is_known
 
 
 def _details(
@@ -157,7 +163,8 @@ def _details(
     made = stored.compilation
     if made is None:
         return Markup()
-    stats = profile.profile.stats if profile is not None else None
+    shown = profile is not None and _was_scheduled(made, profile)
+    stats = profile.profile.stats if profile is not None and shown else None
     return _of_target(
         reported,
         at,
@@ -187,6 +194,9 @@ def _missing(made: Compilation) -> Markup:
     """Files that were asked for and that there are not."""
     if not made.missing:
         return Markup()
+    if all(file.cause == "failed" and not file.message for file in made.missing):
+        text = f"no schedule: {_CAUSES['failed']}"
+        return tag("ul", tag("li", mark("warn", text)), class_="pd-notes")
     rows = [
         tag(
             "li",

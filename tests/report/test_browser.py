@@ -126,6 +126,8 @@ def test_the_whole_page_by_keys(browser: Browser, page: Path) -> None:
     browser.press(Keys.TAB)
     assert active(browser) == "pd-skip: Skip to the content"
     browser.press(*[Keys.TAB] * 4)
+    assert active(browser) == "A: ✕ 2 failed compilations"
+    browser.press(Keys.TAB, Keys.TAB)
     assert active(browser) == "INPUT: Filter kernels by name or file"
     browser.press(Keys.TAB)
     assert active(browser) == "A: double"
@@ -160,6 +162,26 @@ def test_the_whole_page_by_keys(browser: Browser, page: Path) -> None:
     assert not browser.run("document.querySelector('#keys').open")
     browser.press("/")
     assert active(browser) == "INPUT: Filter kernels by name or file"
+
+
+def test_the_count_of_findings_leads_to_them(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.click(".pd-tiles a")
+    browser.wait("location.hash === '#overview/findings'")
+    found = "document.querySelector('#findings h2').getBoundingClientRect().top"
+    browser.wait(f"scrollY > 0 && {found} < innerHeight / 2")
+
+
+def test_parts_of_a_kernel_are_one_key_away(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    assert browser.run("document.querySelector('#parts').hidden")
+    open_kernel(browser, page, "double")
+    parts = browser.run("[...document.querySelectorAll('#parts button')].map(b => b.textContent)")
+    assert parts[:2] == ["Findings", "Source and operations"]
+    assert "Passes" in parts
+    browser.run("([...document.querySelectorAll('#parts button')].at(-1).click(), true)")
+    assert active(browser) == f"H3: {parts[-1]}"
+    browser.wait("scrollY > 0")
 
 
 def test_filter_of_kernels(browser: Browser, page: Path) -> None:

@@ -163,7 +163,10 @@ def test_the_walk_through_the_grid(browser: Browser, page: Path, dump: Dump) -> 
     browser.wait(
         "document.querySelector('.pd-current .pd-walk .pd-button').textContent === 'Pause'"
     )
+    live = "document.querySelector('.pd-current .pd-walk [role=status]').ariaLive"
+    assert browser.run(live) == "off", "each point would be spoken over the one before"
     browser.click(".pd-current .pd-walk .pd-button")
+    assert browser.run(live) == "polite"
     assert browser.errors() == []
 
 

@@ -34,6 +34,11 @@ def _card(advice: Advice, link: Link, level: int) -> Markup:
         ),
         quoted(source, href) if source is not None and source.text else None,
         tag("p", advice.message),
-        facts([("try", advice.remedy), *((e.name, figure(e.figure)) for e in advice.evidence)]),
+        facts([("try", advice.remedy)]),
+        tag(
+            "div",
+            facts((e.name, figure(e.figure)) for e in advice.evidence),
+            class_="pd-evidence",
+        ),
         class_="pd-card pd-is-warn",
     )

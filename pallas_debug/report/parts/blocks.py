@@ -14,12 +14,14 @@ def blocks_table(blocks: BlockMap) -> Markup:
         return tag("p", f"The block map is unknown: {blocks.unknown}.", class_="pd-dim")
     if not blocks.operands:
         return Markup()
-    steps = words.dimensions(blocks.grid) or "1"
+    steps = words.dimensions(blocks.grid) or "one point"
+    points = f" = {words.number(blocks.points)} points" if len(blocks.grid) > 1 else ""
     return table(
-        f"Blocks over the grid of {steps} = {words.number(blocks.points)} points",
+        f"Blocks over the grid of {steps}{points}",
         ["operand", "block", "blocks", "touched", "copies", "revisits", "remarks"],
         [_row(operand) for operand in blocks.operands],
         numeric=(2, 3, 4, 5),
+        prose=(6,),
     )
 
 

@@ -46,15 +46,20 @@ def table(
     rows: Iterable[Sequence[Child]],
     *,
     numeric: Sequence[int] = (),
+    prose: Sequence[int] = (),
     class_: str = "",
 ) -> Markup:
-    """A table; `numeric` are the columns that are aligned to the right.
+    """A table. The first column heads its row.
 
-    The first column heads its row. Roles are explicit: a narrow page changes the layout of tables.
+    Roles are explicit: a narrow page changes the layout of tables.
+
+    Args:
+      numeric: columns that are aligned to the right.
+      prose: columns whose text wraps on a narrow page, where the others keep one line.
     """
 
     def cell(name: str, at: int, content: Child, role: str) -> Markup:
-        kind = "pd-n" if at in numeric else None
+        kind = "pd-n" if at in numeric else "pd-prose" if at in prose else None
         if name == "th":
             return tag("th", content, class_=kind, scope=role, role=f"{role}header")
         return tag("td", content, class_=kind, role="cell")

@@ -57,7 +57,7 @@ def tiles(stats: Stats) -> Markup:
         ("spills", figure(stats.spills), _and(stats.fills, "fills")),
         ("VMEM", figure(memory.vmem), _and(memory.capacity, "in the core")),
         ("code", figure(stats.code_size), ""),
-        ("grid steps", figure(cycles.steps), ""),
+        ("grid steps", figure(cycles.steps), _unknown(cycles.steps)),
     ]
     items = [
         tag(
@@ -71,14 +71,24 @@ def tiles(stats: Stats) -> Markup:
 
 
 def _beside(cycles: CycleEstimate) -> str:
-    """libtpu's estimate, with ours under its assumptions, as the total is not comparable to it."""
+    """libtpu's estimate, with ours under its assumptions, as the total is not comparable to it.
+
+    Of a formula: what its unknowns are.
+    """
     own, ours = cycles.compiler, cycles.as_compiler
+    if not cycles.total.is_known:
+        return _unknown(cycles.total)
     if not own.is_known:
         return ""
     stated = f"{words.number(own.value)} by libtpu’s estimate"
     if not ours.is_known or ours.value == cycles.total.value:
         return stated
     return f"{stated}; ours with its assumptions: {words.number(ours.value)}"
+
+
+def _unknown(value: Figure) -> str:
+    """What a formula depends on."""
+    return value.note if value.formula else ""
 
 
 def _and(value: Figure, what: str) -> str:
@@ -107,6 +117,7 @@ def units_table(stats: Stats) -> Markup:
         ["unit", "capacity", "while it runs", "each bundle once", "counts"],
         rows,
         numeric=(1, 2, 3),
+        prose=(4,),
     )
 
 
@@ -129,6 +140,7 @@ def loops_table(stats: Stats) -> Markup:
         ["loop", "bundles", "executed", "share", "busiest units", "spills"],
         [_loop(loop) for loop in shown],
         numeric=(1, 2, 3, 5),
+        prose=(4,),
     )
 
 
@@ -198,6 +210,7 @@ def lines_table(
         ["line", "source", "bundles", "share", "own", "units", "spills", "copies"],
         [_line(cost, link, texts if cost.source.file == own else ()) for cost in shown],
         numeric=(2, 3, 4, 6, 7),
+        prose=(1, 5),
         class_="pd-costs",
     )
 

@@ -27,11 +27,13 @@ def subtitle(kernel: Kernel) -> Markup:
 
 
 def grid(kernel: Kernel) -> str:
-    """`1 × 2 × 4`, `none`."""
+    """`1 × 2 × 4 = 8 steps`, `2 × ? steps (? is known only at run time)`, `none`."""
     if not kernel.grid:
         return "none"
     shown = words.dimensions(kernel.grid)
-    if None in kernel.grid or len(kernel.grid) == 1:
+    if None in kernel.grid:
+        return f"{shown} steps (? is known only at run time)"
+    if len(kernel.grid) == 1:
         return shown
     return f"{shown} = {math.prod(n for n in kernel.grid if n is not None):,} steps"
 

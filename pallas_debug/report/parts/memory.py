@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pallas_debug.profile.memory import AllocatedMemory, MemoryMap
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
@@ -14,8 +16,8 @@ def memory_part(memory: MemoryMap) -> Markup:
         return Markup()
     capacity = memory.capacity.value
     used = memory.vmem.value
-    of = f" of {words.size(int(capacity))}" if capacity else ""
-    caption = f"Memory: {words.size(None if used is None else int(used))}{of} of VMEM, by operand"
+    of = f" of the core’s {words.size(int(capacity))}" if capacity else ""
+    caption = f"{words.size(None if used is None else int(used))} of VMEM{of}, by operand"
     total = sum(float(use.size.value or 0) for use in memory.uses if use.space == "vmem")
     return tag(
         "div",
@@ -23,7 +25,10 @@ def memory_part(memory: MemoryMap) -> Markup:
         table(
             caption,
             ["what", "space", "size", "of the kernel’s", "buffers", "padding"],
-            [_row(use, total) for use in memory.uses],
+            [
+                _row(use, slice_, total)
+                for use, slice_ in zip(memory.uses, _slices(memory), strict=True)
+            ],
             numeric=(2, 3, 4, 5),
         ),
     )
@@ -33,7 +38,9 @@ def _map(memory: MemoryMap, total: float) -> Markup:
     """The allocations side by side, as wide as they are large."""
     at = 0.0
     parts: list[Markup] = []
-    for number, use in enumerate(use for use in memory.uses if use.space == "vmem"):
+    for use, slice_ in zip(memory.uses, _slices(memory), strict=True):
+        if slice_ is None:
+            continue
         width = float(use.size.value or 0) / total * 1000
         label = f"{use.name}: {words.size(int(use.size.value or 0))}"
         rect = tag(
@@ -41,7 +48,7 @@ def _map(memory: MemoryMap, total: float) -> Markup:
             tag("title", label),
             tag("rect", x=f"{at:.2f}", width=f"{max(width, 0.5):.2f}", height="26"),
             tag("text", use.name, x=f"{at + 4:.2f}", y="17") if width > 90 else None,
-            class_=f"pd-slice pd-slice-{'spill' if use.role == 'spill' else number % 6}",
+            class_=f"pd-slice {slice_}",
         )
         parts.append(rect)
         at += width
@@ -55,14 +62,33 @@ def _map(memory: MemoryMap, total: float) -> Markup:
     )
 
 
-def _row(use: AllocatedMemory, total: float) -> list[Child]:
+def _slices(memory: MemoryMap) -> Iterator[str | None]:
+    """The class of each allocation's part of the bar; None for what is not in VMEM."""
+    number = 0
+    for use in memory.uses:
+        if use.space != "vmem":
+            yield None
+            continue
+        yield f"pd-slice-{'spill' if use.role == 'spill' else number % 6}"
+        number += 1
+
+
+def _row(use: AllocatedMemory, slice_: str | None, total: float) -> list[Child]:
     size = use.size.value
     of_kernel: Child = words.MISSING
     if size is not None and use.space == "vmem" and total:
         share = float(size) / total
         of_kernel = measured(share, words.percent(share))
+    swatch = tag(
+        "svg",
+        tag("rect", width="10", height="10", rx="2"),
+        class_=f"pd-swatch {slice_ or ''}".strip(),
+        viewBox="0 0 10 10",
+        aria_hidden="true",
+        focusable="false",
+    )
     return [
-        tag("span", use.name, class_="pd-dim" if use.role == "internal" else None),
+        [swatch, tag("span", use.name, class_="pd-dim" if use.role == "internal" else None)],
         use.space,
         words.size(None if size is None else int(size)),
         of_kernel,

@@ -16,8 +16,12 @@ from pallas_debug.report.parts.common import mark
 from pallas_debug.store import StoredCompilation
 
 
-def tiles(contents: Contents) -> Markup:
-    """The counts that a reader looks for first."""
+def tiles(contents: Contents, *, linked: bool = False) -> Markup:
+    """The counts that a reader looks for first.
+
+    Args:
+      linked: whether to link to the list of findings of a page.
+    """
     compilations = [c for kernel in contents.kernels for c in kernel.compilations]
     failed = sum(1 for c in compilations if c.compilation is None or not c.compilation.ok)
     findings = sum(len(kernel.findings) for kernel in contents.kernels) + len(contents.stray)
@@ -29,13 +33,20 @@ def tiles(contents: Contents) -> Markup:
         (contents.runs, "recorded run"),
     ]
     counts = (len(contents.kernels), len(contents.targets), failed, findings, contents.runs)
+
+    def tile(value: Child, label: str) -> Child:
+        content = [tag("b", value), " ", tag("span", label)]
+        if not linked or isinstance(value, int):
+            return content
+        return tag("a", content, href="#overview/findings")
+
     rows = [
         (value, name if count == 1 else f"{name}s")
         for (value, name), count in zip(rows, counts, strict=True)
     ]
     return tag(
         "ul",
-        [tag("li", tag("b", value), " ", tag("span", label)) for value, label in rows],
+        [tag("li", tile(value, label)) for value, label in rows],
         class_="pd-tiles",
     )
 
@@ -163,7 +174,8 @@ def _cell(
         if stats is not None and stats.bundles.is_known:
             cycles = stats.cycles
             below = f"{words.number(stats.bundles.value)} bundles"
-            below += f" · {words.number(cycles.value)} cycles" if cycles.is_known else ""
+            known = words.number(cycles.value) if cycles.is_known else cycles.formula
+            below += f" · {known} cycles" if known else ""
             below += f" · {words.number(stats.spills.value)} spills" if stats.spills.value else ""
             below += f" · {plural(stats.advice, 'piece')} of advice" if stats.advice else ""
     label: Child = tag("a", state, href=href) if href else state

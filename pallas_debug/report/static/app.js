@@ -64,22 +64,30 @@ async function route(moved) {
   view.classList.add('pd-current');
   state.current = view;
   crumbs(kernel);
+  if (wanted.id === 'overview' && wanted.name === 'findings') {
+    find('#findings').scrollIntoView();
+    parts(view, kernel);
+    return;
+  }
   if (changed) {
     scrollTo(0, 0);
     const heading = find('h1, h2', view);
     heading.tabIndex = -1;
     if (moved) heading.focus({ preventScroll: true });
   }
+  parts(view, kernel);
   if (!kernel) return;
   const targets = kernel.targets.length;
   const target = clamp(wanted.target ?? (targets > state.target ? state.target : 0), 0, Math.max(0, targets - 1));
   state.target = target;
   showTarget(view, target);
+  parts(view, kernel);
   if (!state.explorers.has(kernel.id)) {
     state.explorers.set(kernel.id, new Explorer(kernel, find('[data-explorer]', view)));
   }
   const explorer = state.explorers.get(kernel.id);
   await startParts(view, kernel, explorer, target);
+  parts(view, kernel);
   await explorer.setTarget(target, wanted.name, wanted.line);
   if (wanted.name !== null || wanted.line !== null) {
     find('[data-explorer]', view).scrollIntoView({
@@ -141,6 +149,22 @@ function crumbs(kernel) {
     );
   }
   find('#crumbs').replaceChildren(...parts.filter(Boolean));
+}
+
+/** Buttons for the parts of a kernel's view, which is several screens long. */
+function parts(view, kernel) {
+  const shown = kernel ? findAll('h3', view).filter((title) =>
+    !title.classList.contains('pd-target-name') && title.closest('.pd-target:not(.pd-current)') === null) : [];
+  const nav = find('#parts');
+  nav.hidden = shown.length < 2;
+  nav.replaceChildren(...shown.map((title) => element('button', {
+    type: 'button',
+    onclick: () => {
+      title.tabIndex = -1;
+      title.focus({ preventScroll: true });
+      title.parentElement.closest('section, .pd-strip').scrollIntoView({ behavior: reducedMotion() ? 'auto' : 'smooth' });
+    },
+  }, title.textContent)));
 }
 
 const THEMES = { auto: 'automatic', light: 'light', dark: 'dark' };

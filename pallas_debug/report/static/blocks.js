@@ -145,8 +145,9 @@ class BlockOperand {
         : drawn.copies > 1 ? `${verb} again (copy ${drawn.copies})` : verb;
     }
     const so = drawn.done ? '' : ' so far';
+    const copies = drawn.total === 1 ? '1 copy' : `${drawn.total.toLocaleString('en')} copies`;
     this.caption.textContent = `${where}${what ? `: ${what}` : ''}. ` +
-      `${drawn.total.toLocaleString('en')} copies of ${(this.cells - drawn.untouched).toLocaleString('en')} ` +
+      `${copies} of ${(this.cells - drawn.untouched).toLocaleString('en')} ` +
       `of ${this.cells.toLocaleString('en')} blocks${so}.`;
     this.canvas.setAttribute('aria-label', `${this.operand.name}, ${this.rows} by ${this.columns} blocks: ${this.caption.textContent}`);
   }
@@ -170,7 +171,7 @@ class BlockMap {
       type: 'range', min: '0', max: String(this.walked - 1), step: '1', value: String(this.position),
       'aria-label': 'Grid point', oninput: () => this.move(Number(this.slider.value)),
     });
-    this.readout = element('span', { class: 'pd-readout' });
+    this.readout = element('span', { class: 'pd-readout', role: 'status', 'aria-live': 'polite' });
     const cut = this.walked < this.points
       ? element('p', { class: 'pd-dim' }, `The first ${this.walked.toLocaleString('en')} of ` +
         `${this.points.toLocaleString('en')} grid points; the table counts all.`) : null;
@@ -216,6 +217,7 @@ class BlockMap {
     }
     if (this.position >= this.walked - 1) this.move(0);
     this.play.textContent = 'Pause';
+    this.readout.setAttribute('aria-live', 'off'); // each point would interrupt the one before
     const slowest = reducedMotion() ? 600 : 350;
     const pause = clamp(12000 / this.walked, 40, slowest);
     const by = Math.max(1, Math.round(this.walked / (12000 / pause)));
@@ -229,5 +231,6 @@ class BlockMap {
     clearInterval(this.timer);
     this.timer = undefined;
     this.play.textContent = 'Play';
+    this.readout.setAttribute('aria-live', 'polite');
   }
 }

@@ -135,8 +135,8 @@ class SourcePane {
       const percent = (part) => `${(part * 100).toFixed(1)} %`;
       node.title = `${counted(bundles, 'bundle')}; ${percent(share)} of the executed bundles, ` +
         `${percent(own)} without calls; ${counted(spills, 'spill')}, ${counted(fills, 'fill')}, ` +
-        `${copies} copies started`;
-      if (spills) node.append(element('span', { class: 'pd-spills', 'aria-label': counted(spills, 'spill') }, `${spills}s`));
+        `${copies} ${copies === 1 ? 'copy' : 'copies'} started`;
+      if (spills) node.append(element('span', { class: 'pd-spills', 'aria-label': counted(spills, 'spill') }, `${spills} sp`));
     }
     if (this.spilled && !cost?.[4]) node.append(element('span', { class: 'pd-spills' }));
     const code = element('span', { class: 'pd-code' });
