@@ -104,6 +104,7 @@ class Workspace(Shell):
         """Grid point whose recorded values are shown; None for none."""
         self._document: Document | None = None
         self._shown_place: TextPlace | None = None
+        self._sourced: Entry | None = None
         self._listed: tuple[Entry | None, str | None] | None = None
         """Kernel and wanted target whose steps are listed."""
         self._placed: TextPlace | None = None
@@ -345,14 +346,18 @@ class Workspace(Shell):
         origins = self.text.module.from_source if self.text.module.lines else {}
         counts = {line: len(at) for (name, line), at in origins.items() if name == file}
         self.source.show(self.browser.source_lines(self.entry), counts)
+        if self._sourced != self.entry:
+            self._sourced = self.entry
+            self.source.cursor = self.browser.source_line(self.entry) - 1
         self._follow_text()
 
     def _follow_text(self) -> None:
         """Move the source's cursor to where the text's line comes from."""
         file = self.browser.source_file(self.entry) if self.entry else None
-        line = next((s.line for s in self.text.origin if s.file == file), None)
-        if line is not None:
-            self.source.cursor = line - 1
+        lines = [s.line for s in self.text.origin if s.file == file]
+        keeps = self.text.has_many_origins and self.source.cursor + 1 in lines
+        if lines and not keeps:
+            self.source.cursor = lines[0] - 1
 
     def made_from(self, line: int) -> Sequence[int]:
         """Return the lines of the text, from 0, that come from a line of the source, from 1."""

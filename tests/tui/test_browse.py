@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from pallas_debug.tui.app import BrowseApp
-from pallas_debug.tui.model.browser import Browser
+from pallas_debug.tui.model.browser import Browser, Entry
 from pallas_debug.tui.widgets.cells import plain, spans, visible
 
 Golden = Callable[[App[None], str], None]
@@ -386,6 +387,46 @@ async def test_the_source_is_linked_both_ways(dumps: Path) -> None:
         await press(pilot, "o")
         assert app.focused is app.text
         assert not app.source.display
+
+
+@drive
+async def test_a_bundle_comes_from_lines_that_do_not_call_each_other(
+    dumps: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "dumps"
+    shutil.copytree(dumps, root)
+    (folder,) = root.glob("*-????????")
+    browser = Browser(root)
+    entry = Entry(0, folder.name)
+    file, own = browser.source_file(entry), browser.source_line(entry)
+    assert own > 1
+    schedule = folder / "v5e" / "schedule"
+    schedule.mkdir()
+    (schedule / "bundles.txt").write_text(
+        f"""     0x1   :  {{ %1 = vadd.f32 %v2, %v3 /* loc("{file}":{own + 1}:1 to :5) */  ;;  %4 = vst [vmem:[#a] sm:$0xff] /*vst_source=*/%v1 /* loc("{file}":{own + 2}:1 to :5) */ }}
+"""
+    )
+    app = BrowseApp(browser)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "o", "colon", *"bundles", "enter")
+        await settled(app, pilot)
+        name = Path(file or "").name
+        assert f"{name}:{own + 1}, {name}:{own + 2}" in status(app)
+        assert "←" not in status(app)
+        assert app.source.cursor == own
+        await press(pilot, "colon", *f"{name}:{own + 2}", "enter")
+        assert app.source.cursor == own + 1, "the line that was asked for stays chosen"
+
+
+@drive
+async def test_the_source_opens_at_the_kernel(dumps: Path) -> None:
+    browser = Browser(dumps)
+    app = BrowseApp(browser)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "o")
+        assert app.entry is not None
+        assert app.text.origin == ()
+        assert app.source.cursor + 1 == browser.source_line(app.entry) > 1
 
 
 @drive

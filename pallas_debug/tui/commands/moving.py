@@ -237,6 +237,8 @@ class MovingActions(Workspace):
             self._origin = None
             return
         found = [(s.file, s.line) for s in self.text.origin]
+        if self.sourcing and self.text.has_many_origins:  # the chosen line, if it is one of them
+            found.sort(key=lambda line: line[1] != self.source.cursor + 1)
         if shown.step.stage == "source":
             found = [(self.browser.source_file(shown.entry) or "", self.text.cursor + 1)]
         for line in found:

@@ -383,6 +383,11 @@ class Browser:
         kernel = self.stored(entry).kernel
         return kernel.source.file if kernel and kernel.source else None
 
+    def source_line(self, entry: Entry) -> int:
+        """Return the line of the kernel's function in its file, or 1."""
+        kernel = self.stored(entry).kernel
+        return kernel.source.line if kernel and kernel.source else 1
+
     def source_lines(self, entry: Entry) -> list[str]:
         """Return the lines of that file as dumped, or a message if it was not."""
         try:

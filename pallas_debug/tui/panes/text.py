@@ -487,5 +487,11 @@ class TextPane(FindView):
 
     @property
     def origin_text(self) -> str:
-        """`kernel.py:120 ← api.py:33`."""
-        return " ← ".join(f"{PurePath(s.file).name}:{s.line}" for s in self.origin)
+        """`kernel.py:120 ← api.py:33`; of a bundle, the lines of its instructions."""
+        places = [f"{PurePath(s.file).name}:{s.line}" for s in self.origin]
+        return (", " if self.has_many_origins else " ← ").join(dict.fromkeys(places))
+
+    @property
+    def has_many_origins(self) -> bool:
+        """Whether lines come from several Python lines that do not call each other: bundles."""
+        return self._kind == "bundles"
