@@ -49,6 +49,11 @@ def waits_for_itself(n_ref: Any, o_ref: Any) -> None:
     o_ref[...] = jnp.full_like(o_ref, total)
 
 
+COMES_BACK = (
+    "the body brings what the condition depends on back to the same values, or never changes it"
+)
+
+
 def line_of(kernel: Callable[..., None], text: str = "# here") -> int:
     lines, start = inspect.getsourcelines(kernel)
     return next(start + i for i, line in enumerate(lines) if text in line)
@@ -66,10 +71,18 @@ def test_a_loop_in_which_nothing_changes(mode: str) -> None:
         " its condition sees what it saw in iteration 64, with s[0] = 0"
     )
     assert finding.witness.values == {"s[0]": "0"}
-    assert finding.cause == (
-        "nothing that the condition depends on changes from one iteration to the next"
-    )
+    assert finding.cause == COMES_BACK
     assert finding.advice == "change s[0] in the body, so that the condition becomes false"
+
+
+def test_a_loop_whose_values_alternate() -> None:
+    """Its values change in every iteration, so the cause does not say that nothing does."""
+
+    def alternates(n_ref: Any, o_ref: Any) -> None:
+        i = lax.while_loop(lambda i: i >= 0, lambda i: 9 - i, n_ref[0, 0])
+        o_ref[...] = jnp.full_like(o_ref, i)
+
+    assert stopped(call(alternates), "hlo").cause == COMES_BACK
 
 
 @pytest.mark.parametrize("mode", ["hlo", "tpu"])

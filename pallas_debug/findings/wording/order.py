@@ -334,12 +334,19 @@ def endless_loop(
     shown = ", ".join(f"{name} = {value}" for name, value in values.items())
     state = f", with {shown}" if shown else ""
     if since is not None:
+        # Values that are compared only now and then may have changed in between, and come back.
+        cause = (
+            "nothing that the condition depends on changes from one iteration to the next"
+            if count == since + 1
+            else "the body brings what the condition depends on back to the same values, "
+            "or never changes it"
+        )
         return seen.found(
             Fault.ENDLESS_LOOP,
             Wording(
                 f"the loop has no end: in iteration {count} its condition sees what it saw in "
                 f"iteration {since}{state}",
-                "nothing that the condition depends on changes from one iteration to the next",
+                cause,
                 f"change {names} in the body, so that the condition becomes false",
             ),
         )
