@@ -114,6 +114,8 @@ def _never_written(run: CheckedRun, name: str, box: ArrayPart) -> Finding:
         why = "no store"
     elif all(site.details["conditional"] for site in stores):
         why = "condition"
+    elif under := [site for site in stores if site.details["conditional"]]:
+        why, source = "some conditions", under[-1].source
     return contents.output_not_written(
         Sighting(
             kernel=run.kernel,

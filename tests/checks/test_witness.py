@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -165,7 +166,7 @@ def test_a_nan_that_becomes_an_integer_is_one() -> None:
 # Memory that was never written.
 
 
-@pytest.mark.parametrize("dtype", [F32, I32])
+@pytest.mark.parametrize("dtype", [F32, I32, jnp.int16, jnp.bool_])
 def test_every_region_that_is_not_written_is_listed(dtype: Any) -> None:
     def some(x_ref: Any, o_ref: Any) -> None:
         o_ref[0:1, :] = x_ref[0:1, :]
@@ -181,6 +182,24 @@ def test_every_region_that_is_not_written_is_listed(dtype: Any) -> None:
     assert finding.values == {"elements": "768 of 1024"}
 
 
+@pytest.mark.parametrize("dtype", [jnp.int16, jnp.bool_])
+def test_zeros_that_a_kernel_writes_and_reads_are_no_finding(dtype: Any) -> None:
+    """HLO interpret mode fills memory of these types with zeros."""
+
+    def copies(x_ref: Any, o_ref: Any, scratch_ref: Any) -> None:
+        scratch_ref[...] = x_ref[...]
+        o_ref[...] = scratch_ref[...]
+
+    def twice(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+        o_ref[...] = ~o_ref[...]
+
+    zeros = jnp.zeros_like(X).astype(dtype)
+    scratch = pltpu.VMEM(X.shape, dtype)
+    assert found(copies, zeros, out_shape=zeros, scratch_shapes=[scratch]) == ()
+    assert found(twice, ~zeros, out_shape=zeros) == ()
+
+
 @pytest.mark.parametrize("dtype", [F32, I32])
 def test_a_condition_is_the_cause_only_if_every_store_has_one(dtype: Any) -> None:
     def conditional(x_ref: Any, o_ref: Any) -> None:
@@ -194,6 +213,23 @@ def test_a_condition_is_the_cause_only_if_every_store_has_one(dtype: Any) -> Non
         "every store to o_ref is under a condition, which was false where it would have written "
         "this"
     )
+
+
+@pytest.mark.parametrize("dtype", [F32, jnp.bool_])
+def test_a_condition_of_one_store_is_named_beside_the_others(dtype: Any) -> None:
+    def some(x_ref: Any, o_ref: Any) -> None:
+        o_ref[0:4, :] = x_ref[0:4, :]
+
+        @pl.when(pl.program_id(0) == 1)
+        def _() -> None:
+            o_ref[4:8, :] = x_ref[4:8, :]  # conditional
+
+    finding = one(some, X.astype(dtype), grid=(1,), out_shape=X.astype(dtype))
+    assert finding.cause == (
+        "the stores to o_ref that ran did not reach it; the one in this line is under a condition"
+    )
+    assert finding.source is not None
+    assert "# conditional" in Path(__file__).read_text().splitlines()[finding.source.line - 1]
 
 
 @pytest.mark.parametrize("dtype", [F32, I32])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,13 +24,15 @@ from jax._src import checkify, compiler, config, effects
 from jax._src import core as jax_core
 from jax._src.lib import xla_client
 from jax._src.sharding_impls import SingleDeviceSharding
+from jax._src.state.types import RefEffect, WriteEffect
 
 from pallas_debug.bridge import patches
-from pallas_debug.bridge.instrument import instrument
+from pallas_debug.bridge.instrument import conditions, instrument
 from pallas_debug.bridge.instrument.recording import CERTAIN
 from pallas_debug.bridge.instrument.sites import RecordLayout, SiteFailure
 from pallas_debug.bridge.interpret import interpret
 from pallas_debug.bridge.interpret.params import is_hlo
+from pallas_debug.bridge.jaxprs import rewrite
 
 _OWN_EFFECTS = (effects.JaxprInputEffect, checkify.ErrorEffect)
 """Effects of a kernel on its own refs, and of the checks that we strip from it."""
@@ -84,6 +86,18 @@ class Again:
         self._x64 = config.enable_x64.value
         self._compiled: tuple[RecordLayout, Any] | None = None
         self._filled: Any = None
+        self._fills_narrow = _only_writes_narrow(params)
+
+    def may_be_unwritten(self, output: np.ndarray) -> bool:
+        """Whether an output holds what HLO interpret mode fills unwritten memory with.
+
+        int16 and `bool` are filled with 0, which is no sign of a fault: only where they cannot have
+        been read does the run with other values say which elements were never written.
+        """
+        dtype = output.dtype
+        if dtype in NARROW:
+            return self._fills_narrow and not output.all()
+        return dtype.kind in "iu" and bool((output == conditions.fill_of(dtype)).any())
 
     def run(self, args: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> SecondRun:
         """Run the kernel on `args`, which gave `results` in the first run."""
@@ -108,7 +122,7 @@ class Again:
         """
         with _lock:
             if self._filled is None:
-                with patches.installed(patches.FILL), _filling():
+                with patches.installed(patches.FILL), _filling(self._fills_narrow):
                     self._filled = self._load(self._plain, args)
         second = _execute(self._filled, args)
         return [_differs(a, b) for a, b in zip(results, second, strict=True)]
@@ -136,19 +150,51 @@ class Again:
 
 class _Here(threading.local):
     fills: bool = False
+    narrow: bool = False
 
 
 _here = _Here()
 
 
 @contextlib.contextmanager
-def _filling() -> Iterator[None]:
-    """Fill unwritten integers with another value, in kernels that this thread lowers."""
-    _here.fills = True
+def _filling(narrow: bool) -> Iterator[None]:
+    """Fill unwritten integers with another value, in kernels that this thread lowers.
+
+    Args:
+      narrow: whether to fill int16 and `bool` as well.
+    """
+    _here.fills, _here.narrow = True, narrow
     try:
         yield
     finally:
-        _here.fills = False
+        _here.fills = _here.narrow = False
+
+
+NARROW = (np.dtype("int16"), np.dtype("bool"))
+"""Types that HLO interpret mode fills with zeros. It takes int16 for semaphores, too."""
+
+
+def _only_writes_narrow(params: Mapping[str, Any]) -> bool:
+    """Whether all unwritten memory of NARROW types is outputs that the kernel does not read."""
+    if "grid_mapping" not in params:
+        return False
+    jaxpr, mapping = params["jaxpr"], params["grid_mapping"]
+    of_inputs = mapping.num_index_operands + mapping.num_inputs
+    read = {
+        effect.input if isinstance(effect.input, int) else jaxpr.invars.index(effect.input)
+        for effect in jaxpr.effects
+        if isinstance(effect, RefEffect) and not isinstance(effect, WriteEffect)
+    }
+    for i, variable in enumerate(jaxpr.invars[of_inputs:], of_inputs):
+        dtype = getattr(variable.aval, "dtype", None)
+        is_output = i < of_inputs + mapping.num_outputs
+        if not (is_output and i not in read) and not _is_wide(dtype):
+            return False
+    return "run_scoped" not in rewrite.primitives(jaxpr)
+
+
+def _is_wide(dtype: Any) -> bool:
+    return dtype not in NARROW and bool(jnp.issubdtype(dtype, jnp.number))
 
 
 def filling(uninitialized_value: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,9 +203,12 @@ def filling(uninitialized_value: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(uninitialized_value)
     def fill(shape: tuple[int, ...], dtype: Any) -> Any:
         # A scalar pads an array to whole blocks, and jax takes int16 for semaphores.
-        is_memory = shape and jnp.issubdtype(dtype, jnp.integer) and dtype != jnp.int16
-        if not _here.fills or not is_memory:
+        is_narrow = dtype in NARROW
+        is_memory = shape and (is_narrow or jnp.issubdtype(dtype, jnp.integer))
+        if not _here.fills or not is_memory or (is_narrow and not _here.narrow):
             return uninitialized_value(shape, dtype)
+        if dtype == jnp.bool_:
+            return jnp.full(shape, True, dtype)
         return jnp.full(shape, int(jnp.iinfo(dtype).max) // 3, dtype)
 
     return fill

@@ -259,7 +259,7 @@ class Checker(BoundsChecker):
         is_read = ACCESSES[eqn.primitive][0] == "read"
         value = outputs[0] if is_read else inputs[1]
         is_float = conditions.is_float(value)
-        if not is_float and not (self._fills and conditions.may_be_filled(value)):
+        if not is_float and not (self._fills and conditions.may_be_filled(value, is_read)):
             return
         is_clean = id(value) in self._clean
         if is_read and known.kind == "input":

@@ -22,7 +22,7 @@ from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
 from jax._src.lib.mlir import ir
 
-from pallas_debug.bridge.instrument import again, conditions, instrument
+from pallas_debug.bridge.instrument import again, instrument
 from pallas_debug.bridge.instrument.recording import FILL, READ
 from pallas_debug.bridge.instrument.sites import ArrayPart, RecordLayout, Site, SiteFailure, part_of
 from pallas_debug.bridge.interpret import launched
@@ -384,7 +384,10 @@ def _telling(
             failures: Sequence[SiteFailure] = layout.read(np.asarray(rows))
         else:
             tripped = int(np.bitwise_or.reduce(rows, axis=None))
-            if looks_for_nan and (tripped & FILL or any(map(_may_be_unwritten, fresh(results)))):
+            outputs_of_it = map(np.asarray, fresh(results))
+            if looks_for_nan and (
+                tripped & FILL or any(map(second.may_be_unwritten, outputs_of_it))
+            ):
                 filled = compare_fills(second, args, results)
             # A NaN that was read but shows in no output is harmless, and so is an integer.
             matters = tripped & ~(READ | FILL) or any(boxes.values()) or filled
@@ -414,13 +417,6 @@ def _is_nan(array: np.ndarray) -> Any:
     array = np.asarray(array)
     # ml_dtypes floats have numpy kind "V"; only floats compare unequal to themselves.
     return array != array if array.dtype.kind in "fV" else np.zeros((), bool)
-
-
-def _may_be_unwritten(array: np.ndarray) -> bool:
-    """Whether an output holds an integer that HLO interpret mode fills unwritten memory with."""
-    if array.dtype.kind not in "iu":
-        return False
-    return bool((array == conditions.fill_of(array.dtype)).any())
 
 
 def call_back(

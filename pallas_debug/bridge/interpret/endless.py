@@ -286,7 +286,10 @@ def _is_closed(eqn: Any, cond: Any, body: Any, refs: frozenset[Any]) -> bool:
             if not isinstance(effect, RefEffect) or _outside(eqn, jaxpr, first, effect) in refs:
                 return False
     return not any(
-        part in name for jaxpr in (cond, body) for name in _primitives(jaxpr) for part in _HIDDEN
+        part in name
+        for jaxpr in (cond, body)
+        for name in rewrite.primitives(jaxpr)
+        for part in _HIDDEN
     )
 
 
@@ -295,16 +298,6 @@ def _outside(eqn: Any, jaxpr: Any, first: int, effect: Any) -> Any:
     at = effect.input
     index = at if isinstance(at, int) else jaxpr.invars.index(at)
     return eqn.invars[first + index]
-
-
-def _primitives(jaxpr: Any) -> set[str]:
-    found = {eqn.primitive.name for eqn in jaxpr.eqns}
-    for eqn in jaxpr.eqns:
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if rewrite.is_jaxpr(inner):
-                    found |= _primitives(rewrite.opened(inner)[0])
-    return found
 
 
 def _guarding(loop: GuardedLoop) -> Callable[..., Any]:

@@ -379,6 +379,17 @@ def is_jaxpr(value: Any) -> bool:
     return isinstance(value, _JAXPRS)
 
 
+def primitives(jaxpr: Any) -> set[str]:
+    """Names of the primitives of a jaxpr, and of all jaxprs within."""
+    found = {eqn.primitive.name for eqn in jaxpr.eqns}
+    for eqn in jaxpr.eqns:
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                if is_jaxpr(inner):
+                    found |= primitives(opened(inner)[0])
+    return found
+
+
 def _holds_jaxpr(value: Any) -> bool:
     return any(is_jaxpr(v) for v in (value if isinstance(value, (tuple, list)) else (value,)))
 

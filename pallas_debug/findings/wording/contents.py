@@ -14,7 +14,9 @@ from pallas_debug.findings.wording.facts import number as number
 from pallas_debug.findings.wording.order import Point
 from pallas_debug.model import Finding
 
-Gone = Literal["condition", "stores", "copies", "no store", "rounded down", "left out"]
+Gone = Literal[
+    "condition", "some conditions", "stores", "copies", "no store", "rounded down", "left out"
+]
 """Why an output is not written: every store is under a condition, the stores or copies leave a part
 out, no store at all, too few grid steps, or an index map that leaves blocks out."""
 
@@ -116,6 +118,8 @@ def output_not_written(
     causes = {
         "condition": f"every store to {name} is under a condition, which was false where it would "
         "have written this",
+        "some conditions": f"the stores to {name} that ran did not reach it; the one in this line "
+        "is under a condition",
         "stores": f"the stores to {name} do not reach it",
         "copies": f"the copies to {name} do not reach it",
         "no store": f"there is no store to {name}",

@@ -309,6 +309,8 @@ class MemoryWording:
             why = "copies"  # under the conditions of a pipeline, perhaps
         elif all(site.is_conditional for site in sites):
             why = "condition"
+        elif under := [site for site in sites if site.is_conditional]:
+            why, source = "some conditions", under[-1].step.site.line
         seen = self._at(
             source,
             grid_point=visits[0] if visits else None,
