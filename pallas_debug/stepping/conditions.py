@@ -9,7 +9,7 @@ Names are those of values, of grid axes (`i`, `j`, `k`, …) and `iteration`. Im
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,15 +129,15 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 _NAMED = {"program_id", "num_programs", "whole"}
 
 
-def parse(text: str) -> Expression:
-    """Parse an expression.
+def parse(text: str, known: Collection[str] = ()) -> Expression:
+    """Parse an expression; `known` are names, also such as `args[2]`, of a kernel with `*args`.
 
     Raises:
       ConditionError: it does not follow the grammar.
     """
     if len(text) > MAX_LENGTH:
         raise ConditionError(text, MAX_LENGTH, f"at most {MAX_LENGTH} characters")
-    return _Parser(text).whole()
+    return _Parser(text, known).whole()
 
 
 def positions(expression: Expression, name: str, shape: tuple[int, ...], names: Names) -> Any:
@@ -150,10 +150,7 @@ def positions(expression: Expression, name: str, shape: tuple[int, ...], names: 
     return np.asarray(expression.evaluate(lambda n: whole if n == name else names(n)))
 
 
-_PART = re.compile(r"(?P<name>[A-Za-z_]\w*|whole\s*\(\s*[A-Za-z_]\w*\s*\))\s*(\[.*\])?", re.DOTALL)
-
-
-def parse_part(text: str) -> tuple[str, Expression]:
+def parse_part(text: str, known: Collection[str] = ()) -> tuple[str, Expression]:
     """Parse a name, or an index of one: `acc_ref`, `acc_ref[0, :8]`, `whole(out_ref)[5, 3]`.
 
     Returns:
@@ -162,8 +159,11 @@ def parse_part(text: str) -> tuple[str, Expression]:
     Raises:
       ConditionError: it does not follow the grammar.
     """
-    expression = parse(text)
-    part = _PART.fullmatch(text.strip())
+    expression = parse(text, known)
+    name = "|".join([*map(re.escape, _unusual(known)), r"[A-Za-z_]\w*"])
+    part = re.fullmatch(
+        rf"(?P<name>{name}|whole\s*\(\s*(?:{name})\s*\))\s*(\[.*\])?", text.strip(), re.DOTALL
+    )
     if part is None:
         raise ConditionError(text, 0, "a name, or one with an index, such as acc_ref[0, 3]")
     return "".join(part["name"].split()), expression
@@ -176,14 +176,23 @@ class _Token:
     position: int
 
 
-def _tokens(text: str) -> list[_Token]:
-    found: list[_Token] = []
+def _unusual(known: Collection[str]) -> list[str]:
+    """Names that are no identifiers, the longest first."""
+    return sorted((n for n in known if not n.isidentifier()), key=len, reverse=True)
+
+
+def _tokens(text: str, known: Collection[str]) -> list[_Token]:
+    unusual, found = _unusual(known), list[_Token]()
     position = 0
     while True:
         while position < len(text) and text[position].isspace():
             position += 1
         if position == len(text):
             return [*found, _Token("end", "", position)]
+        if name := next((n for n in unusual if text.startswith(n, position)), None):
+            found.append(_Token("name", name, position))
+            position += len(name)
+            continue
         match = _TOKEN.match(text, position)
         if match is None:
             raise ConditionError(text, position, "a name, a number or an operator")
@@ -195,9 +204,9 @@ def _tokens(text: str) -> list[_Token]:
 class _Parser:
     """Recursive descent, a method for each level of precedence."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, known: Collection[str]) -> None:
         self.text = text
-        self.tokens = _tokens(text)
+        self.tokens = _tokens(text, known)
         self.at = 0
         self.depth = 0
         self.names: dict[str, None] = {}

@@ -59,7 +59,7 @@ class CommandPrompt:
         try:
             return list(found.run(self, rest.strip()))
         except PallasDebugError as error:
-            return [f"error: {error}"]
+            return f"error: {error}".splitlines()
 
     def where(self) -> list[str]:
         """The place, and its line."""
@@ -310,7 +310,7 @@ def _unknown(prompt: CommandPrompt, text: str, name: str) -> Iterator[str]:
         try:
             yield from _print(prompt, text)
         except PallasDebugError as error:
-            yield f"error: {error}"
+            yield from f"error: {error}".splitlines()
         return
     hint = meant(name, [*_BY_NAME])
     yield f"error: no command {name!r}{hint}; `help` lists them, `p {text}` prints a value"

@@ -41,7 +41,7 @@ MAX_DOCUMENT = 1 << 30
 """Maximum size in bytes of a document that is read."""
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_CALL = re.compile(r"(program_id|num_programs|whole)\((\w+)\)")
+_CALL = re.compile(r"(program_id|num_programs|whole)\((.+)\)")
 _AXES = "ijklmnop"
 
 Array = np.ndarray[Any, Any]

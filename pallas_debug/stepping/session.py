@@ -237,7 +237,7 @@ class StepSession:
           SteppingError: the line has no operation of the kernel.
           ConditionError: the condition does not parse.
         """
-        parsed = None if condition is None else parse(condition)
+        parsed = None if condition is None else parse(condition, self._known())
         file = self._executable(line)
         self._number += 1
         item = LineBreakpoint(number=self._number, file=file, line=line, condition=parsed)
@@ -259,9 +259,9 @@ class StepSession:
             raise SteppingError(f"there is no breakpoint or watched value {number}: {listed}")
 
     def _elements(self, text: str, on_write: bool = False) -> WatchedElements:
-        name, expression = parse_part(text)
+        names = self._known()
+        name, expression = parse_part(text, names)
         inner = name.removeprefix("whole(").removesuffix(")")
-        names = [value.name for value in self.track.values()]
         if inner not in names:
             raise SteppingError(f"there is no value {inner!r} here{meant(inner, names)}")
         return WatchedElements(name=name, expression=expression, on_write=on_write)
@@ -291,14 +291,17 @@ class StepSession:
           ConditionError: it does not parse.
           ConditionFailed: it cannot be evaluated here.
         """
-        return parse(text).evaluate(self._named)
+        return parse(text, self._known()).evaluate(self._named)
+
+    def _known(self) -> list[str]:
+        return [value.name for value in self.track.values()]
 
     def _named(self, name: str) -> Any:
         try:
             return self.names(name)
         except KeyError:
             inner = name.removeprefix("whole(").removesuffix(")")
-            known = [value.name for value in self.track.values()]
+            known = self._known()
             hint = meant(inner, known) or f"; there are {', '.join(known[:12])}"
             raise ConditionFailed(f"`{name}` has no value here{hint}") from None
 

@@ -228,7 +228,7 @@ class DebuggerApp(App[None]):
         try:
             said = list(command())
         except PallasDebugError as error:
-            said = [f"error: {error}"]
+            said = f"error: {error}".splitlines()
         view = self._gathered(said)
         self.call_from_thread(self._show, view)
 

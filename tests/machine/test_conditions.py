@@ -128,6 +128,15 @@ def test_names_and_parts() -> None:
         parse_part("x[0] + 1")
 
 
+def test_names_of_operands_that_are_no_identifiers() -> None:
+    values = {"args[1]": np.arange(6).reshape(2, 3), "refs['x']": np.ones(2), "args": np.arange(3)}
+    assert parse("args[1][0, 2] + sum(refs['x'])", values).evaluate(values.__getitem__) == 4
+    assert parse("args[2]", values).evaluate(values.__getitem__) == 2
+    assert parse_part("args[1][:, 1]", values)[0] == "args[1]"
+    assert parse_part("whole(args[1])[0]", values)[0] == "whole(args[1])"
+    assert parse_part("args[1]")[0] == "args"
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="xni01.,:()[]+-*/<>=!&| anyordtshpewl_'", max_size=40))
 def test_any_text_is_evaluated_or_refused(text: str) -> None:

@@ -123,6 +123,22 @@ def stale(x):
         scratch_shapes=[pltpu.VMEM((1, 128), x.dtype)], name="stale",
     )(x)
 
+def helper(x_ref, o_ref):
+    @pl.when(pl.program_id(0) == 1)
+    def _():
+        def row(j, _):
+            value = x_ref[j] * 2
+            o_ref[j] = value  # in a helper's loop
+        jax.lax.fori_loop(0, 8, row, None)
+
+def helped_kernel(*refs):
+    helper(*refs)  # call of the helper
+
+def helped(x):
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    return pl.pallas_call(
+        helped_kernel, grid=(3,), in_specs=[block], out_specs=block, out_shape=x)(x)
+
 def both(x):
     y = sums(x)
     return copies(y + 1), sums(x * 2)
@@ -445,6 +461,19 @@ def test_post_mortem_opens_at_the_first_finding(kernels: ModuleType) -> None:
     whole = stepper.capture(lambda: kernels.sums(X), post_mortem=True)
     assert whole.notes == ("the run ends without a finding: opened at its end",)
     assert whole.session.place.ended
+
+
+def test_lines_in_branches_and_loops_of_a_helper(kernels: ModuleType) -> None:
+    session = stepper.capture(lambda: kernels.helped(X)).session
+    session.add_breakpoint(line("in a helper's loop"), "max(refs[0]) > 1 and iteration == 3")
+    assert str(session.run()).startswith("breakpoint 1, stepped.py:")
+    assert at(session) == ((1,), (3,), line("in a helper's loop"))
+    assert session.place.calls[0].line == line("call of the helper")
+    session.step()
+    (writer,) = session.who("refs[1][3, 5]")
+    assert writer.place.line is not None
+    assert writer.place.line.line == line("in a helper's loop")
+    np.testing.assert_array_equal(session.evaluate("refs[1][3]"), np.asarray(X)[11] * 2)
 
 
 def kernels_result(x: jax.Array) -> np.ndarray[Any, Any]:

@@ -172,7 +172,8 @@ class Decoder:
 
     def site(self, eqn: Any) -> ir.StepSite:
         if self.root is not None:
-            stack = (*self.calls, *lines.stack_of(eqn, self.root))
+            outer = self.outer[-1] if self.outer else None
+            stack = (*self.calls, *lines.stack_of(eqn, self.root, outer))
             if stack[: len(self.outer)] != self.outer:  # traced apart, as a branch or a body
                 stack = (*self.outer, *stack)
             return ir.StepSite(eqn.primitive.name, stack[-1] if stack else None, stack[:-1])

@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 AXES = "ijklmnop"
 """Names of the grid's axes, unless a variable has the same name."""
 
-_CALL = re.compile(r"(program_id|num_programs|whole)\((\w+)\)")
+_CALL = re.compile(r"(program_id|num_programs|whole)\((.+)\)")
 
 
 class NameScope:
