@@ -137,7 +137,7 @@ def _total(schedule: Schedule, ours: Walk, origin: Origin) -> Figure:
         origin=origin,
         unit=CYCLES,
         note=f"iterations known only at run time: {starts}",
-        formula=f"{round(max(base, 0)):,} + {terms}",
+        formula=f"{round(base):,} + {terms}" if round(base) > 0 else terms,
     )
 
 

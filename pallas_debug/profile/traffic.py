@@ -263,5 +263,7 @@ def _roofline(flops: Figure, moved: Figure, peak: Figure, bandwidth: Figure) -> 
     copying = _over(moved, bandwidth, "s", "")
     if work.value is None or copying.value is None:
         return missing(work.note if work.value is None else copying.note, unit="s")
+    if not flops.value and not moved.value:
+        return missing("it makes no matrix product and copies nothing from or to HBM", unit="s")
     note = "matrix products at the published peak, or copies at the published bandwidth"
     return Figure(value=max(work.value, copying.value), origin="assumed", unit="s", note=note)

@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from pallas_debug.ir.operations import Module
 from pallas_debug.profile import cycles
 from pallas_debug.profile.core.copies import CopyModel, copy_model
 from pallas_debug.profile.core.events import CopyEvent, IterationEvent, WaitEvent
 from pallas_debug.profile.core.walk import walk
 from pallas_debug.profile.cycles import estimate_cycles
 from pallas_debug.profile.schedule import schedule_of
+from pallas_debug.profile.tracing import trace
+from pallas_debug.profile.traffic import traffic_of
 
 MODEL = CopyModel(latency={"hbm_to_vmem": 100}, bandwidth={"hbm_to_vmem": 32})
 
@@ -110,17 +113,19 @@ COPY = bundles(
 )
 
 
-def test_the_formula_is_of_iterations_after_the_first() -> None:
+@pytest.mark.parametrize("skipped, formula", [(1, "1 + 9 n"), (3, "11 n")])
+def test_the_formula_is_of_iterations_after_the_first(skipped: int, formula: str) -> None:
     text = counted(
         7,
         "{ %p2_p1 = scmp.lt.s32.totalorder %s2_s0, 1 }",
         "{ %10 = sbr.rel (%p2_p1) target = $region7 }",
         "{} /* End region 6 */",
         "{ %v3 = vmul %v1 } /* Start region 8 */",
+        *["{ %v4 = vmul %v3 }"] * (skipped - 1),
         "PF { %v5 = vmul %v4 } /* Start/End empty region 7 */",
     ).replace("%s3_s0, 7", "%s3_s0, %s9_s9")
     estimate = estimate_cycles(schedule_of(text, target="v4"))
-    assert str(estimate.total) == "1 + 9 n"
+    assert str(estimate.total) == formula
 
 
 def test_a_copy_takes_its_latency_and_its_bytes() -> None:
@@ -200,3 +205,12 @@ def test_an_instruction_with_missing_or_extra_operands_is_unknown() -> None:
         text = f"     0   :  {{ %s1_s0 = smov 1 }}\n   0x1   :  {{ %s2_s0 = {damaged} }}\n"
         found = walk(schedule_of(text), MODEL)
         assert found.is_complete
+
+
+def test_a_kernel_without_products_and_copies_has_no_roofline() -> None:
+    schedule = schedule_of(counted(7), target="v5e")
+    mosaic = Module.of("module {\n}\n", "mlir")
+    traffic = traffic_of(schedule, trace(schedule.listing), estimate_cycles(schedule), mosaic)
+    assert traffic.flops.value == 0
+    assert (traffic.roofline.value, traffic.attained.value) == (None, None)
+    assert "makes no matrix product and copies nothing" in traffic.attained.note
