@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,25 +93,31 @@ def step(
                 "pallas_debug.step(…) runs its function and cannot be traced by jit, vmap or "
                 "grad. Put it outside of them, as in step(jax.jit(f))(x)."
             )
-        given = filled(function, args, kwargs)
+        called, made_up = call_of(function, args, kwargs)
         captured = capture(
-            lambda: function(*given.args, **given.kwargs),
+            called,
             kernel=kernel,
             call=call,
             interpret=interpret,
             chip=chip,
             post_mortem=post_mortem,
         )
-        notes = list(captured.notes)
-        if given.named:
-            notes.append(f"values were made up for {' and '.join(given.named.values())}")
         if record is not None:
             record_session(captured.session, Path(record))
             return captured.result
-        open_session(captured.session, notes, plain=plain)
+        open_session(captured.session, (*captured.notes, *made_up), plain=plain)
         return captured.result
 
     return stepped
+
+
+def call_of(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Callable[[], Any], tuple[str, ...]]:
+    """Return a call of a function, and notes on arrays whose values are made up."""
+    given = filled(function, args, kwargs)
+    notes = [f"values were made up for {' and '.join(given.named.values())}"] if given.named else []
+    return lambda: function(*given.args, **given.kwargs), tuple(notes)
 
 
 def record_session(

@@ -109,7 +109,7 @@ def run(options: StepOptions) -> int:
 
     points = [_point(text) for text in options.points]
     try:
-        called = _called(options)
+        called, made_up = _called(options)
         captured = stepper.capture(
             called,
             kernel=options.kernel,
@@ -121,7 +121,7 @@ def run(options: StepOptions) -> int:
     except Exception as error:
         raise problem_of(error, "engine", f"stepping through {options.what}") from error
     if options.record is None:
-        open_session(captured.session, captured.notes, plain=plain)
+        open_session(captured.session, (*captured.notes, *made_up), plain=plain)
         return Exit.OK
     made = stepper.record_session(
         captured.session,
@@ -148,8 +148,10 @@ def _point(text: str) -> tuple[int, ...]:
         raise UsageError(f"--point takes numbers such as 0,1, and not {text!r}") from None
 
 
-def _called(options: StepOptions) -> Callable[[], Any]:
-    """What is run to find the kernel's arrays."""
+def _called(options: StepOptions) -> tuple[Callable[[], Any], tuple[str, ...]]:
+    """What is run to find the kernel's arrays, and notes on those that are made up."""
+    from pallas_debug import stepper
+
     what = options.what
     named = None if options.module else programs.named_function(what)
     if named is None:
@@ -161,7 +163,7 @@ def _called(options: StepOptions) -> Callable[[], Any]:
             if isinstance(error, Exception):
                 raise error
 
-        return execute
+        return execute, ()
     if options.rest:
         raise UsageError(
             f"{what} is a function, and takes no arguments behind it: {options.rest[0]!r}"
@@ -169,4 +171,4 @@ def _called(options: StepOptions) -> Callable[[], Any]:
     function = programs.import_function(*named)
     args, kwargs = programs.function_arguments(function, options, values=True)
     programs.check_call(what, function, args, kwargs)
-    return lambda: function(*args, **kwargs)
+    return stepper.call_of(function, args, kwargs)

@@ -154,6 +154,8 @@ def _break(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         raise SteppingError(f"expected a line, or LINE if CONDITION, found {rest!r}")
     item = session.add_breakpoint(int(match[1]), match[2] or match[3])
     yield f"breakpoint {item.number}: {item}"
+    if item.line != int(match[1]):
+        yield f"(line {match[1]} has no operation of the kernel: {item.line} is the next that has)"
 
 
 def _watch(on_write: bool) -> Callable[[CommandPrompt, str], Iterator[str]]:

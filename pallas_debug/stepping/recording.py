@@ -332,6 +332,10 @@ class RecordedRun:
     def lines(self, file: str) -> Sequence[str]:
         return self.recording.sources.get(file, ())
 
+    def executable(self, file: str) -> frozenset[int]:
+        lines = (stop.place.line for stop in self.recording.stops)
+        return frozenset(line.line for line in lines if line is not None and line.file == file)
+
     def ledger(self) -> Sequence[LedgerEntry]:
         """Semaphores and DMAs, up to this place."""
         return [entry for entry in self.recording.ledger if entry.place.tick < self.place.tick]

@@ -140,9 +140,9 @@ class StepSession:
         return self._go(lambda place: False, back)
 
     def to_line(self, line: int, back: bool = False) -> str | None:
-        """Go to a line of the current file."""
-        file = self._executable(line)
-        return self._go(lambda p: _is_at(p.line, file, line), back)
+        """Go to a line of the current file, or to the next one with an operation of the kernel."""
+        file, found = self._executable(line)
+        return self._go(lambda p: _is_at(p.line, file, found), back)
 
     def to_point(self, point: tuple[int, ...]) -> str | None:
         """Go to the first line of a grid point, forwards or backwards."""
@@ -231,14 +231,14 @@ class StepSession:
     # Breakpoints and watched values
 
     def add_breakpoint(self, line: int, condition: str | None = None) -> LineBreakpoint:
-        """Stop at a line of the current file.
+        """Stop at a line of the current file, or at the next one with an operation of the kernel.
 
         Raises:
-          SteppingError: the line has no operation of the kernel.
+          SteppingError: there is none.
           ConditionError: the condition does not parse.
         """
         parsed = None if condition is None else parse(condition, self._known())
-        file = self._executable(line)
+        file, line = self._executable(line)
         self._number += 1
         item = LineBreakpoint(number=self._number, file=file, line=line, condition=parsed)
         self.breakpoints[item.number] = item
@@ -266,14 +266,20 @@ class StepSession:
             raise SteppingError(f"there is no value {inner!r} here{meant(inner, names)}")
         return WatchedElements(name=name, expression=expression, on_write=on_write)
 
-    def _executable(self, line: int) -> str:
+    def _executable(self, line: int) -> tuple[str, int]:
+        """The current file, and the first line with an operation from a line on."""
         file = self.file or self._file
         if file is None:
             raise SteppingError("no line is being executed here: go back with `back` first")
         lines = self.track.lines(file)
         if not 1 <= line <= len(lines):
             raise SteppingError(f"{Path(file).name} has no line {line}: it has {len(lines):,}")
-        return file
+        later = [number for number in self.track.executable(file) if number >= line]
+        if not later:
+            raise SteppingError(
+                f"the kernel has no operation in line {line} of {Path(file).name}, nor after it"
+            )
+        return file, min(later)
 
     # Values
 

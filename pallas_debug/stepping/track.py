@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -190,6 +190,9 @@ class Track(Protocol):
 
     def lines(self, file: str) -> Sequence[str]:
         """The lines of a source file; none if it is not readable."""
+
+    def executable(self, file: str) -> Collection[int]:
+        """Numbers of the lines of a file at which the run can stop."""
 
 
 @runtime_checkable

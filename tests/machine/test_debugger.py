@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from pallas_debug_kernels import flash_attention
 
 import pallas_debug
 from pallas_debug import defaults, stepper
+from pallas_debug.cli import cli as commands
 from pallas_debug.errors import UsageError
 from pallas_debug.machine.debugger import live
 from pallas_debug.stepping import plain
@@ -474,6 +476,31 @@ def test_lines_in_branches_and_loops_of_a_helper(kernels: ModuleType) -> None:
     assert writer.place.line is not None
     assert writer.place.line.line == line("in a helper's loop")
     np.testing.assert_array_equal(session.evaluate("refs[1][3]"), np.asarray(X)[11] * 2)
+
+
+def test_breakpoint_at_a_line_without_an_operation(session: StepSession) -> None:
+    prompt = CommandPrompt(session)
+    wanted = line("add") - 1  # `total, last = carry`
+    assert prompt.execute(f"break {wanted}") == [
+        f"breakpoint 1: stepped.py:{line('add')}",
+        f"(line {wanted} has no operation of the kernel: {line('add')} is the next that has)",
+    ]
+    session.run()
+    assert at(session) == ((0, 0), (0,), line("add"))
+    with pytest.raises(SteppingError, match="has no operation in line"):
+        session.add_breakpoint(len(SOURCE.splitlines()))
+
+
+def test_command_makes_up_arrays_of_which_the_shape_is_given(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "stepped", kernels)
+    monkeypatch.setattr("sys.stdin", io.StringIO("print shape(x_ref)\n"))
+    words = ["step", "stepped:sums", "--arg", "f32[24,128]"]
+    commands.main(words, standalone_mode=False)
+    out, err = capsys.readouterr()
+    assert "(4, 128)" in out
+    assert "values were made up for x (float32[24,128], random normal)" in err
 
 
 def kernels_result(x: jax.Array) -> np.ndarray[Any, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine.debugger import devices
+from pallas_debug.machine.debugger import devices, names
 from pallas_debug.machine.debugger.driver import Driver, MemoryWrite, RunFault, StepEvents
 from pallas_debug.machine.debugger.scope import NameScope
 from pallas_debug.machine.debugger.snapshots import MAX_BYTES, Snapshot, Snapshots
@@ -350,6 +350,9 @@ class LiveRun:
 
     def lines(self, file: str) -> Sequence[str]:
         return [line.rstrip("\n") for line in linecache.getlines(file)]
+
+    def executable(self, file: str) -> frozenset[int]:
+        return names.lines_of(self.machine.launch, file)
 
 
 class _Events:

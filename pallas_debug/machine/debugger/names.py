@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.model import SourceLine
 
 
@@ -173,3 +174,15 @@ def _goes_on(
 def _stack(step: ir.MachineStep) -> tuple[SourceLine, ...]:
     site = step.site
     return site.calls if site.line is None else (*site.calls, site.line)
+
+
+def lines_of(launch: Launch, file: str) -> frozenset[int]:
+    """Numbers of the lines of a file that have an operation of a kernel, or call one that has."""
+    return frozenset(
+        line.line
+        for body in (launch.body, *(mesh.body for mesh in launch.meshes))
+        for program in body.all()
+        for step in program.steps
+        for line in (*step.site.calls, step.site.line)
+        if line is not None and line.file == file
+    )
