@@ -14,8 +14,6 @@ from pallas_debug.bridge.lowering import calls, replay
 from pallas_debug.bridge.lowering.calls import CallRecorder
 from pallas_debug.session import Options, Session
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 
 def add(x: jax.Array, y: jax.Array) -> jax.Array:
     def add(x_ref: Any, y_ref: Any, o_ref: Any) -> None:

@@ -22,8 +22,6 @@ from pallas_debug.bridge.interpret import interpret, tpu_interpret
 from pallas_debug.bridge.interpret.extend.views import OutOfView, RefView, size_of
 from pallas_debug.model import Finding
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 F32 = jnp.float32
 X = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
 TILE = pltpu.VMEM((8, 128), F32)

@@ -50,7 +50,6 @@ DMA = pltpu.SemaphoreType.DMA
 REGULAR = pltpu.SemaphoreType.REGULAR
 PARALLEL = pltpu.CompilerParams(dimension_semantics=("parallel",))
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
 HANG_AFTER = 1.0
 PLAIN = pltpu.InterpretParams()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from zygote import Zygote
 
 BROKEN = """
 import jax, jax.numpy as jnp
@@ -32,21 +33,26 @@ REFUSED = {
 
 ALONE = """
 import runpy, sys
-try:
-    runpy.run_path(sys.argv[1], run_name="__main__")
-except SystemExit as end:
-    print("exit", end.code, [m for m in sys.modules if m.startswith("pallas_debug")])
+for script in sys.argv[1:]:
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        print("exit", end.code, [m for m in sys.modules if m.startswith("pallas_debug")])
 """
 
 
 @pytest.fixture(scope="module")
-def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dumped(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Path:
     """A copy of a dump, away from where it was made; the program is gone."""
     made = tmp_path_factory.mktemp("made")
     (made / "broken.py").write_text(BROKEN)
     script = Path(sys.executable).with_name("pallas-debug")
     done = subprocess.run(
-        [script, "dump", "broken.py"], cwd=made, capture_output=True, text=True, check=False
+        [*zygote.python, script, "dump", "broken.py"],
+        cwd=made,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "3 kernels for v5e in dumps (2 failed)" in done.stderr, done.stderr
     copy = tmp_path_factory.mktemp("copied") / "dumps"
@@ -59,7 +65,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_script_fails_as_the_kernel_did(
     command: Any, dumped: Path, kernel: str, tmp_path: Path
 ) -> None:
-    stage, message = REFUSED[kernel]
+    stage, _ = REFUSED[kernel]
     done = command("reproduce", dumped, "-k", kernel, "-o", "small.py", "--run")
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
@@ -68,13 +74,21 @@ def test_the_script_fails_as_the_kernel_did(
     text = (tmp_path / "small.py").read_text()
     assert text.startswith(f"# -*- coding: utf-8 -*-\n# The kernel {kernel!r}, with jax ")
     assert f"def {kernel}(x_ref, o_ref):" in text
+
+
+def test_the_scripts_run_without_pallas_debug(command: Any, dumped: Path, tmp_path: Path) -> None:
+    for kernel in REFUSED:
+        done = command("reproduce", dumped, "-k", kernel, "-o", f"{kernel}.py")
+        assert done.returncode == 0, done.stderr
     alone = subprocess.run(
-        [sys.executable, "-I", "-c", ALONE, "small.py"],
+        [sys.executable, "-I", "-c", ALONE, *(f"{kernel}.py" for kernel in REFUSED)],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert f"{stage} failed\n" in alone.stdout, alone.stderr
-    assert message in alone.stdout
-    assert alone.stdout.endswith("exit 1 []\n")
+    parts = alone.stdout.split("exit 1 []\n")
+    assert [*map(bool, parts)] == [True] * len(REFUSED) + [False], alone.stderr
+    for (stage, message), part in zip(REFUSED.values(), parts, strict=False):
+        assert f"{stage} failed\n" in part, alone.stderr
+        assert message in part
 
 
 def test_a_kernel_that_compiles(command: Any, dumped: Path) -> None:

@@ -16,8 +16,6 @@ from pallas_debug.findings import explain
 from pallas_debug.findings.wording import diverging
 from pallas_debug.model import Finding
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 F32, BF16 = jnp.float32, jnp.bfloat16
 X, Y = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(8, 256), (256, 8)]))
 

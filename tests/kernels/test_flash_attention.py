@@ -16,8 +16,6 @@ from pallas_debug_kernels import flash_attention, operation
 from pallas_debug_kernels.ops import flash_attention as ours
 from pallas_debug_kernels.ops.flash_attention import BlockSizes, SegmentIds
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 SHAPE = (1, 2, 256, 64)
 IDS = np.zeros((1, 256), np.int32)
 

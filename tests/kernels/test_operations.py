@@ -45,8 +45,8 @@ def interpreting(mode: str) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def quick_to_compile(request: pytest.FixtureRequest) -> Iterator[None]:
-    """On small arrays XLA would optimise for longer than it runs."""
+def optimised_if_large(request: pytest.FixtureRequest) -> Iterator[None]:
+    """On large arrays XLA's optimisation takes less time than it saves."""
     before = jax.config.read("jax_disable_most_optimizations")
     is_large = "bench" in request.node.callspec.params["spec"].tags
     jax.config.update("jax_disable_most_optimizations", not is_large)

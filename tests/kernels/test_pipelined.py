@@ -16,8 +16,6 @@ from pallas_debug_kernels import (
     pipelined_matmul,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 COPIES = [dma_copy, pipelined_copy]
 MATMULS = [dma_matmul, pipelined_matmul]
 

@@ -28,8 +28,6 @@ from pallas_debug_kernels.ops.splash_attention import (
     splash_attention_reference,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 SHAPE = (256, 256)
 CAUSAL = CausalMask(SHAPE)
 SMALL = BlockSizes.same(128, 128)

@@ -17,7 +17,6 @@ from pallas_debug.errors import InterpretModeError
 from pallas_debug.session import Options, Session
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_to_compile"),
     pytest.mark.filterwarnings("ignore:jax.experimental.pallas.core_map"),
     pytest.mark.filterwarnings("ignore:pltpu.create_tensorcore_mesh"),
 ]

@@ -20,8 +20,6 @@ from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.machine import Stopped
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 F32, I32, BF16 = jnp.float32, jnp.int32, jnp.bfloat16
 X = np.linspace(-2, 2, 8 * 128, dtype=np.float32).reshape(8, 128)
 ANY, SMEM, VMEM = (pl.BlockSpec(memory_space=s) for s in (pl.ANY, pltpu.SMEM, pltpu.VMEM))

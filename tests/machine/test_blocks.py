@@ -19,8 +19,6 @@ from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.machine import Machine
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 F32 = jnp.float32
 X = np.arange(32 * 128, dtype=np.float32).reshape(32, 128)
 S = jax.ShapeDtypeStruct

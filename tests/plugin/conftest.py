@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 KERNELS = """
-import jax, jax.numpy as jnp, pytest
+import jax, jax.numpy as jnp, pytest; jax.config.update("jax_disable_most_optimizations", True)
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 

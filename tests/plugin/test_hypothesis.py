@@ -18,28 +18,29 @@ def left_out() -> tuple[str, ...]:
 
 TESTS = """
 import unittest
-from hypothesis import given, settings, strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 
-often = settings(deadline=None, max_examples=40, database=None, derandomize=True)
+often = settings(deadline=None, max_examples=20, database=None, derandomize=True)
+quick = settings(often, phases=[Phase.generate, Phase.shrink])  # without tracing each line
 
 @often
 @given(st.integers(0, 100))
 def test_shrinks(start):
     rows(start)
 
-@often
+@quick
 @given(st.integers(0, 8))
 def test_is_sound(start):
     rows(start)
 
-@often
+@quick
 @given(st.integers(0, 100))
 def test_fails_by_itself(start):
     rows(start % 8)
     assert start < 50
 
 class TestCase(unittest.TestCase):
-    @often
+    @quick
     @given(st.integers(0, 100))
     def test_shrinks_too(self, start):
         rows(start)

@@ -85,6 +85,7 @@ def workers(cluster: Cluster) -> Iterator[DaskWorkers]:
     made.shutdown()
 
 
+@pytest.mark.slow
 def test_sweep_on_a_cluster(workers: DaskWorkers, swept_module: Any, tmp_path: Path) -> None:
     over = {"block": [8, 12, 64]}
     found = pallas_debug.sweep(

@@ -21,8 +21,6 @@ from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.errors import CannotRunError, InterpretModeError
 from pallas_debug.session import Options, Session
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 F32 = jnp.float32
 X = np.arange(16 * 128, dtype=np.float32).reshape(16, 128)
 BLOCK = pl.BlockSpec((8, 128), lambda i, *_: (i, 0))

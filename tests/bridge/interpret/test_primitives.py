@@ -35,8 +35,6 @@ from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.errors import InterpretModeError
 from pallas_debug.session import Options, Session
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 F32, I32, BF16, U32 = jnp.float32, jnp.int32, jnp.bfloat16, jnp.uint32
 X = np.linspace(-2, 2, 8 * 128, dtype=np.float32).reshape(8, 128)
 TILE = pltpu.VMEM((8, 128), F32)
