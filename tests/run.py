@@ -123,6 +123,8 @@ class Run:
       cpu: CPU seconds, child processes included.
       folders: CPU seconds by folder.
       costly: CPU seconds of tests that take more than they should.
+      ran: number of tests.
+      left_out: number of tests whose turn it was not, by the part of their tier that runs.
       skipped: reasons for which tests were skipped.
     """
 
@@ -133,6 +135,8 @@ class Run:
     folders: Mapping[str, float]
     costly: Mapping[str, float]
     skipped: tuple[str, ...]
+    ran: int
+    left_out: Mapping[str, int]
 
 
 def main(arguments: list[str]) -> int:
@@ -215,6 +219,9 @@ def second_suite(
 def report(run: Run) -> None:
     outcome = "failed" if run.code else "ok"
     print(f"{run.description}: {outcome} in {run.seconds:.0f} s ({run.cpu:.0f} CPU s)")
+    print(f"  {run.ran} tests ran")
+    for part, count in run.left_out.items():
+        print(f"  {count} were left out, of a tier of which {part} runs each time")
     folders = ", ".join(f"{name} {cpu:.0f}" for name, cpu in run.folders.items())
     print(f"  CPU seconds by folder: {folders}")
     for test, cpu in run.costly.items():
@@ -270,6 +277,8 @@ def suite(python: Path, arguments: list[str], output: IO[str] | None = None) -> 
         folders=summary.get("folders", {}),
         costly=summary.get("costly", {}),
         skipped=tuple(summary.get("skipped", ())),
+        ran=summary.get("ran", 0),
+        left_out=summary.get("left_out", {}),
     )
 
 

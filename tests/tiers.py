@@ -26,6 +26,7 @@ from zlib import crc32
 import pytest
 
 QUARTERS, PARTS = 4, 16
+PART = {2: "half", QUARTERS: "a quarter", PARTS: "a sixteenth"}
 MAX_UNMARKED = 5.0
 """CPU seconds above which a test should be marked `slow`; the end of a run names those that are not."""
 
@@ -144,6 +145,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for n, item in enumerate(shuffled(tier))
         if n % of != quarter % of
     }
+    costs = config.pluginmanager.get_plugin("costs")
+    assert isinstance(costs, Costs)
+    costs.left_out = {
+        PART[of]: sum(item in left_out for item in tier) for of, tier in tiers.items() if of > 1
+    }
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
@@ -211,6 +217,7 @@ class Costs:
         self.tests: Counter[str] = Counter()
         self.slow: set[str] = set()
         self.skipped: Counter[str] = Counter()
+        self.left_out: dict[str, int] = {}
 
     def pytest_runtest_logstart(self) -> None:
         self.last = cpu_seconds()
@@ -241,13 +248,22 @@ class Costs:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         path = os.environ.get(SUMMARY_FILE)
-        if path and not hasattr(session.config, "workerinput"):
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["left_out"] = self.left_out
+        elif path:
             summary = {
+                "ran": len(self.tests),
+                "left_out": self.left_out,
                 "skipped": [f"{reason} ({n} tests)" for reason, n in self.skipped.most_common()],
                 "folders": {Path(name).name: cpu for name, (cpu, _) in self.folders().items()},
                 "costly": self.costly(),
             }
             Path(path).write_text(json.dumps(summary))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a worker of xdist left out; all leave out the same."""
+        self.left_out = getattr(node, "workeroutput", {}).get("left_out", self.left_out)
 
     def folders(self) -> dict[str, tuple[float, int]]:
         """CPU seconds and number of tests of each folder, those that take longest first."""
@@ -281,6 +297,8 @@ class Costs:
             over = "  over its budget" if of and budget and cpu > budget else ""
             write(f"{cpu:7.1f}{of}  {folder} ({count} tests){over}")
         write(f"{sum(self.tests.values()):7.1f}  in all")
+        for part, count in self.left_out.items():
+            write(f"left out: {count} tests of those of which {part} runs")
         costly = self.costly()
         if costly:
             write(f"over {MAX_UNMARKED:g} s and not marked slow, or over {MAX_TEST:g} s:")

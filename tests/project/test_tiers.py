@@ -128,6 +128,18 @@ def test_costs_and_reasons_of_skips_are_repeated(
         ["*CPU seconds*", "*in all", "over 0.2 s and not marked slow, or over 20 s:", "*test_burn*"]
     )
     summary = json.loads((tmp_path / "summary").read_text())
+    assert (summary["ran"], summary["left_out"]) == (13, {})
     assert summary["skipped"] == ["no such chip (1 tests)"]
     assert summary["folders"].keys() == {"test_it.py", "test_burn.py"}
     assert summary["costly"].keys() == {"test_burn.py::test_burn"}
+
+
+def test_what_was_left_out_is_counted_by_workers_too(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(tiers.SUMMARY_FILE, str(tmp_path / "summary"))
+    pytester.makepyfile(test_it=SLOW)
+    done = pytester.runpytest_inprocess(*PLUGINS, "--quarter", "3", "-n", "1")
+    done.stdout.fnmatch_lines(["left out: 8 tests of those of which a quarter runs"])
+    summary = json.loads((tmp_path / "summary").read_text())
+    assert (summary["ran"], summary["left_out"]) == (4, {"a quarter": 8})
