@@ -22,7 +22,9 @@ MIN_USE = 0.8
 MIN_BUNDLES = 0.1
 """Minimum share of the executed bundles that the loop has."""
 
-_PACK, _UNPACK = ("vpack.c.bf16",), ("vunpack.c.l.bf16", "vunpack.c.h.bf16")
+_PACK, _UNPACK = "vpack.c.", "vunpack.c."
+"""`vpack.c.bf16` of libtpu 0.0.42 is `vpack.c.f32.bf16` in 0.0.50."""
+
 _ARITHMETIC = frozenset(
     (
         *("arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.maximumf"),
@@ -54,7 +56,7 @@ def advise_rounding(subject: AdviceSubject) -> tuple[Advice, ...]:
         for source, line in lines.items():
             inside = [p for p in subject.at(source) if subject.schedule.loop_at(p.bundle) is loop]
             packs, unpacks = (
-                sum(p.opcode.startswith(kind) for p in inside) for kind in (_PACK, _UNPACK)
+                sum(_converts(p.opcode, kind) for p in inside) for kind in (_PACK, _UNPACK)
             )
             saved[source] = _part(packs, line.needless_packs, line.packs) + _part(
                 unpacks, line.needless_unpacks, line.unpacks
@@ -84,7 +86,7 @@ def advise_rounding(subject: AdviceSubject) -> tuple[Advice, ...]:
                 evidence=(
                     counted(
                         "conversions in the loop",
-                        len(selected(inside, lambda name: name.startswith((*_PACK, *_UNPACK)))),
+                        len(selected(inside, lambda name: _converts(name, (_PACK, _UNPACK)))),
                     ),
                     derived("of them, those of values that are converted back", needless),
                     counted("bundles of the loop", loop.size),
@@ -94,6 +96,10 @@ def advise_rounding(subject: AdviceSubject) -> tuple[Advice, ...]:
             )
         )
     return tuple(found)
+
+
+def _converts(opcode: str, kind: str | tuple[str, ...]) -> bool:
+    return opcode.startswith(kind) and "bf16" in opcode
 
 
 def _remedy(*, is_explicit: bool) -> str:
