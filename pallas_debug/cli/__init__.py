@@ -6,14 +6,18 @@ imports heavy dependencies lazily. Data goes to standard output, messages to sta
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 
 def main() -> None:
     """Entry point of the console script."""
-    from pallas_debug.cli.group import cli
-    from pallas_debug.cli.guard import guarded
-
+    try:
+        from pallas_debug.cli.group import cli
+        from pallas_debug.cli.guard import guarded
+    except KeyboardInterrupt:  # while modules were loaded
+        sys.stderr.write("\npallas-debug: stopped\n")
+        sys.exit(130)
     guarded(cli)
 
 

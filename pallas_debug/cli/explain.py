@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from pallas_debug.cli import options as shared
-from pallas_debug.cli import output
+from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
 from pallas_debug.render import one_line
@@ -180,11 +180,11 @@ def _of_log(name: str, lines: Iterable[str]) -> _Answer:
 
 
 def _occurrence(occurrence: Occurrence) -> str:
-    where = "line " if len(occurrence.lines) == 1 else "lines "
-    where += ", ".join(str(number) for number in occurrence.lines)
+    lines = "line " if len(occurrence.lines) == 1 else "lines "
+    lines += ", ".join(str(number) for number in occurrence.lines)
     if occurrence.count > len(occurrence.lines):
-        where += ", …"
-    said = [where]
+        lines += ", …"
+    said = [lines]
     if occurrence.kernel:
         said.append(f"kernel {occurrence.kernel}")
     if occurrence.count > 1:
@@ -226,7 +226,7 @@ def _of_dumps(directory: Path) -> _Answer:
     problems: list[str | None] = []
     kernels = open_dumps(directory).kernels()
     if not kernels:
-        return _Answer(f"no kernels in {one_line(directory)}", is_known=False)
+        return _Answer(where.no_kernels(directory), is_known=False)
     for stored in kernels:
         by_text: dict[str, list[str]] = {}
         for compilation in stored.compilations:

@@ -6,6 +6,7 @@ it is reported as an internal error, with a traceback only if `PALLAS_TRACEBACK`
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import NoReturn
@@ -19,12 +20,18 @@ from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError
 
 TRACEBACK = tracebacks.KEEP
 
+_KEEP_RESULTS = ("dump", "demo", "sweep")
+"""Commands that leave finished compilations behind."""
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 _MAX_MESSAGE = 300
 """Maximum number of characters quoted from an unexpected exception's message."""
 
 
 def guarded(command: click.Command) -> NoReturn:
     """Run a command as the console script does."""
+    before = sys.stdout
     try:
         code = command.main(standalone_mode=False, prog_name="pallas-debug")
     except UsageError as error:
@@ -40,15 +47,25 @@ def guarded(command: click.Command) -> NoReturn:
         _show(error)
         code = Exit.USAGE if isinstance(error, click.UsageError) else Exit.CANNOT_RUN
     except (KeyboardInterrupt, click.Abort):
-        _say("stopped; what was finished is in the dump directory")
+        keeps = sys.argv[1:2] and sys.argv[1] in _KEEP_RESULTS
+        _say(f"stopped{'; what was finished is in the dump directory' if keeps else ''}")
         code = Exit.INTERRUPTED
     except BrokenPipeError:  # `pallas-debug show … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = Exit.OK
+        code = _reader_went_away()
+    except SystemExit:
+        if sys.stdout is before:
+            raise
+        code = _reader_went_away()  # click catches it first, replaces stdout, and exits with 1
     except Exception as error:  # noqa: BLE001 - the last guard of the command line
         _say(_unexpected(error))
         code = Exit.CANNOT_RUN
     sys.exit(code if isinstance(code, int) else Exit.OK)
+
+
+def _reader_went_away() -> Exit:
+    """Drop the rest of the output, which Python would flush at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.OK
 
 
 def _say(text: str) -> None:
@@ -76,6 +93,8 @@ def _unexpected(error: Exception) -> str:
             "this machine has too little memory for what was asked for. Name a single kernel and "
             "pass, or use `browse`, which reads texts in pieces."
         )
+    if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
+        return f"the output cannot be written: {error.strerror}. Make room, or write elsewhere."
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
         return (

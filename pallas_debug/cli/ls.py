@@ -75,7 +75,11 @@ def run(options: LsOptions) -> int:
         _print_kernels(chosen)
         if not chosen:
             filters = any(given is not None for given in (name, status, test))
-            output.say(f"no kernels{' of that kind' * filters} in {one_line(options.directory)}")
+            output.say(
+                f"no kernels of that kind in {one_line(options.directory)}"
+                if filters
+                else where.no_kernels(options.directory)
+            )
     problems = 0
     for k, compilations in chosen:
         # Check every file only for a single kernel; checking those of many would be slow.

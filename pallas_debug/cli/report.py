@@ -12,7 +12,7 @@ from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.render import one_line, plural
 
 
@@ -65,7 +65,8 @@ def run(options: ReportOptions) -> int:
             jobs=min(defaults.MAX_REPORT_JOBS, os.cpu_count() or 1),
         )
     except OSError as error:
-        raise UsageError(
+        kind = UsageError if isinstance(error, _NAMES_NO_FILE) else CannotRunError
+        raise kind(
             f"{one_line(options.to)} cannot be written: {error.strerror}. Name another file "
             "with -o."
         ) from error
@@ -79,6 +80,9 @@ def run(options: ReportOptions) -> int:
         )
     output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {written.size:,} B")
     return Exit.CANNOT_RUN if any(problems) else Exit.OK
+
+
+_NAMES_NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 command = shared.make("report", ReportOptions, run)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError
+from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError, meant
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -124,6 +125,7 @@ def run(options: SweepOptions) -> int:
     function = _imported(*named)
     over = _over(options.over)
     positional, keyword = programs.function_arguments(function, options)
+    _check_names(options.what, function, over)
     first = {name: values[0] for name, values in over.items()}
     programs.check_call(options.what, function, positional, keyword | first)
     found = _swept(function, over, positional, keyword, options)
@@ -152,6 +154,27 @@ def _imported(module: str, name: str) -> Callable[..., Any]:
         raise ProgramFailed(
             f"{module} raised {type(error).__name__} as it was imported: {error}"
         ) from error
+
+
+def _check_names(what: str, function: Callable[..., Any], over: Mapping[str, Any]) -> None:
+    """Check that the function has the parameters that `--over` names.
+
+    Raises:
+      UsageError: it lacks one.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # a builtin may have none
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in over:
+        if name not in parameters:
+            raise UsageError(
+                f"--over {name}: {what} has no parameter {name!r}{meant(name, list(parameters))}; "
+                f"there are: {', '.join(parameters) or 'none'}. A sweep changes parameters of the "
+                "function that it calls, which has to pass them on to the kernel."
+            )
 
 
 def _over(given: Sequence[str]) -> dict[str, list[Any]]:

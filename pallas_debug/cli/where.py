@@ -41,7 +41,35 @@ def split_prefix(where: Path) -> tuple[Path, str | None]:
     is_bare = where.parent == Path()
     if is_bare and not any(is_there(folder / KERNEL) for folder in _starting_with(where.name)):
         return where, None  # the name of a directory, rather than of a kernel in this one
+    if not is_bare and is_local(where) and not _holds_dumps(where.parent):
+        return where, None  # nothing next to it is a kernel: it is a directory that is not there
     return where.parent, where.name
+
+
+def _holds_dumps(folder: Path) -> bool:
+    """Whether a folder is a dump directory, or holds raw dumps, for which no folder is needed."""
+    try:
+        children = list(folder.iterdir())
+    except OSError:
+        return True  # opening it says why
+    return any(is_there(child / KERNEL) or child.is_file() for child in children)
+
+
+def _dumps_below(folder: Path) -> list[str]:
+    """The dump directories among a directory's folders."""
+    if not is_local(folder):
+        return []
+    try:
+        children = sorted(folder.iterdir())
+        return [
+            child.name
+            for child in children
+            if not is_there(child / KERNEL)
+            and is_folder(child)
+            and any(is_there(kernel / KERNEL) for kernel in child.iterdir())
+        ]
+    except OSError:
+        return []
 
 
 def _starting_with(name: str) -> list[Path]:
@@ -68,14 +96,27 @@ def only(kernels: Sequence[StoredKernel], where: Path) -> StoredKernel:
     Raises:
       UsageError: there is none, or several.
     """
+    found = [k for k in kernels if k.kernel is not None or k.compilations]
+    kernels = found or ([] if _dumps_below(where) else kernels)
     if len(kernels) == 1:
         return kernels[0]
     if not kernels:
-        raise UsageError(f"no kernels in {one_line(where)}")
+        raise UsageError(no_kernels(where))
     listed = ", ".join(one_line(k.name) for k in kernels[:20])
     more = f", and {len(kernels) - 20} more" if len(kernels) > 20 else ""
     raise UsageError(
         f"say which kernel of {one_line(where)} with --kernel; there are: {listed}{more}"
+    )
+
+
+def no_kernels(where: Path) -> str:
+    """Say that a directory holds no kernels, and where there are some, or how to make them."""
+    below = [one_line(where / name) for name in _dumps_below(where)[:5]]
+    if below:
+        return f"no kernels in {one_line(where)}; there are dumps in {', '.join(below)}"
+    return (
+        f"no kernels in {one_line(where)}; `pallas-debug dump --to {one_line(where)} SCRIPT.py` "
+        "puts some there"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,51 @@ def test_the_reader_of_the_output_goes_away(folder: Path) -> None:
     script = f"{installed()} show dumps finalize-llo | head -c 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (Exit.OK, b"")
+
+
+def test_the_reader_goes_away_between_lines() -> None:
+    code = """
+from pallas_debug.cli import guard, output
+import click
+
+@click.command()
+def cli():
+    while True:
+        output.echo("a line")
+
+guard.guarded(cli)
+"""
+    script = '"$0" -c "$1" | head -n 1; exit ${PIPESTATUS[0]}'
+    done = subprocess.run(
+        ["bash", "-c", script, sys.executable, code], capture_output=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (Exit.OK, b"a line\n", b"")
+
+
+def test_an_output_without_room() -> None:
+    code = """
+from pallas_debug.cli import guard, output
+import click
+
+@click.command()
+def cli():
+    output.echo("a line")
+
+guard.guarded(cli)
+"""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == Exit.CANNOT_RUN
+    assert done.stderr == (
+        "pallas-debug: the output cannot be written: No space left on device. Make room, or write "
+        "elsewhere.\n"
+    )
 
 
 def test_internal_errors_and_ctrl_c(run_python: Any) -> None:

@@ -132,6 +132,10 @@ def test_the_summary_says_what_the_kernel_is(command: Any, dumped: tuple[Path, D
     "arguments,code,said",
     [
         (["ls", "nowhere"], 2, "no such directory: nowhere. `pallas-debug dump SCRIPT.py` makes one."),
+        (["stats", "{root}/.."], 2, "no kernels in {root}/..; there are dumps in {root}/../"),
+        (["stats", "{root}/../nowhere"], 2, "no such directory: {root}/../nowhere. "),
+        (["diff", "--stats", "{root}", "{root}-new"], 2, "no such directory: {root}-new. "),
+        (["report", "{root}", "-o", "/dev/full"], 3, "/dev/full cannot be written: No space left on device."),
         (["ls", "{root}/{name}/kernel.json"], 2, "is a file, or lies below one; name the directory that holds the dumps."),
         (["show", "{root}", "wat", "-t", "v5e"], 2, "no pass 'wat' for v5e: 00 deserialization, 01"),
         (["show", "{root}", "canon", "-t", "v5e"], 2, "no pass 'canon' for v5e; several match: "),
@@ -152,7 +156,7 @@ def test_what_cannot_be_shown(
     root, dump = dumped
     done = command(*(a.format(root=root, name=dump.name) for a in arguments))
     assert done.returncode == code
-    assert said in done.stderr
+    assert said.format(root=root) in done.stderr
     assert "Traceback" not in done.stderr
 
 

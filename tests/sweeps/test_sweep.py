@@ -316,7 +316,10 @@ def test_command(scale_file: Path, command: Any, tmp_path: Path) -> None:
         (["swept_module.py:scale", "--over", "block"], "--over 'block' is not of the form NAME=V"),
         (["swept_module.py:scale", "--over", "block=1", "--over", "block=2"], "was given twice"),
         (["swept_module.py:scale", "--over", "block=]["], "--over 'block=][': "),
-        (["swept_module.py:scale", "--over", "size=1"], "unexpected keyword argument 'size'"),
+        (
+            ["swept_module.py:scale", "--over", "size=1"],
+            "scale has no parameter 'size'; there are: ",
+        ),
         (
             ["swept_module.py:scale", "--over", "block=8", "--executor", "ray:here"],
             "--executor 'ray:here' is none: write dask:ADDRESS",
