@@ -10,6 +10,7 @@ again after a test that hangs or ends the process. Modes:
     off         without the plugin
     interpret   --pallas-interpret --pallas-pretend=TARGET
     tpu, hlo, machine   the same with that interpret mode
+    sanitize    --pallas-sanitize --pallas-pretend=TARGET: what does the sanitizer report?
     check       --pallas-check: which tests that pass without the plugin fail with it?
     dump        --pallas-dump: likewise
 
@@ -72,11 +73,12 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "hlo": ("--pallas-interpret=hlo", "--pallas-pretend={target}"),
     "tpu": ("--pallas-interpret=tpu", "--pallas-pretend={target}"),
     "machine": ("--pallas-interpret=machine", "--pallas-pretend={target}"),
+    "sanitize": ("--pallas-sanitize", "--pallas-pretend={target}"),
     "check": ("--pallas-check",),
     "dump": ("--pallas-dump={folder}", "--pallas-target={target}"),
 }
 KEYWORDS: Mapping[tuple[str, str], str] = {
-    ("jax", mode): "not Interpret" for mode in ("interpret", "hlo", "tpu", "machine")
+    ("jax", mode): "not Interpret" for mode in ("interpret", "hlo", "tpu", "machine", "sanitize")
 }
 """What pytest's `-k` selects: jax's classes for its own interpreters need no option of ours."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pallas_debug.model import Explanation
 
 _NAME = re.compile(r"[Ee]\d{4}|[a-z0-9]+(?:-[a-z0-9]+)+")
+_KIND = re.compile(r"(?:[A-Z][a-z]+){2,}")
 _URL = re.compile(r"\w[\w+.-]*://\S+$")
 _PATH = re.compile(r"\S*/\S*|\S+\.(?:log|txt|out|err)")
 _LINE = 1 << 20
@@ -55,6 +56,7 @@ def run(options: ExplainOptions) -> int:
       a directory   dumps: explains every compilation that failed
       a code        XLA's error code: E1001
       an id         an entry of --list: scoped-vmem-overflow
+      a finding     its kind: UninitializedRead
       a message     in quotes; or a vector layout of a Mosaic dump
 
     The exit code is 1 if nothing was recognised. --for-agents without WHAT explains the commands to
@@ -126,7 +128,9 @@ def _answer(what: str) -> _Answer:
         return _Answer(found.text(), [_error(found)])
     if _PATH.fullmatch(what):
         raise UsageError(f"no such file or directory: {what}")
-    explanation = explain.explain(what)
+    explanation = (explain.of_kind(what) if _KIND.fullmatch(what) else None) or explain.explain(
+        what
+    )
     if explanation is not None:
         said = _error(explanation, kernel=explain.kernel_name(what), text=what)
         return _Answer(explanation.text(), [said])
@@ -208,10 +212,13 @@ def _counts(name: str, scan: Scan) -> str:
 
 
 def _unknown(text: str) -> str:
+    from pallas_debug.errors import meant
     from pallas_debug.findings.explain import WHAT_TO_ATTACH
+    from pallas_debug.findings.faults import Fault
 
     headline = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    lines = [f"unknown: {headline[:200]}", "  no entry of the catalogue recognises this"]
+    near = meant(text, map(str, Fault)) if _KIND.fullmatch(text) else ""
+    lines = [f"unknown: {headline[:200]}{near}", "  no entry of the catalogue recognises this"]
     lines.append("  to report it, attach:")
     return "\n".join([*lines, *(f"    {item}" for item in WHAT_TO_ATTACH)])
 

@@ -65,6 +65,19 @@ def test_what_the_catalogue_does_not_know(command: Any) -> None:
     assert any("versions of jax, jaxlib and libtpu" in line for line in lines)
 
 
+def test_kinds_of_findings(command: Any) -> None:
+    done = command("explain", "UninitializedRead")
+    assert done.returncode == 0
+    assert done.stdout.startswith("uninitialized: memory is read that was never written\n")
+    former = command("explain", "UninitializedScratch")
+    assert former.stdout == done.stdout
+    wrong = command("explain", "UninitialisedRead")
+    assert wrong.returncode == 1
+    assert wrong.stdout.startswith(
+        "unknown: UninitialisedRead (did you mean 'UninitializedRead'?)\n"
+    )
+
+
 def test_a_log(command: Any, tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     log.write_bytes(

@@ -109,6 +109,14 @@ def of_finding(finding: Finding) -> Explanation | None:
     return _applied(found, finding.message)
 
 
+def of_kind(name: str) -> Explanation | None:
+    """General explanation of a kind of finding, by its name or a former one."""
+    from pallas_debug.findings import faults
+
+    fault = faults.named(name)
+    return next((entry for entry in entries() if str(fault) in entry.kinds), None)
+
+
 def entries() -> tuple[Explanation, ...]:
     """All entries, those of plugins first."""
     from pallas_debug.findings.explain import catalogue, plugins
