@@ -125,6 +125,47 @@ def page_filled_in_part(x: jax.Array, *, masks: bool) -> jax.Array:
     )(x)
 
 
+def sum_in_a_window(x: jax.Array, *, resets: bool) -> jax.Array:
+    """A sum over the last two blocks of a row; the first step is outside of the later windows."""
+
+    def kernel(x_ref, out_ref, acc_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+
+        def start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        if resets:
+            pl.when(k == 0)(start)
+
+        @pl.when((k <= i) & (k >= i - 1))
+        def _add() -> None:
+            if not resets:
+                pl.when(k == 0)(start)
+            acc_ref[...] += x_ref[...]
+
+        @pl.when(k == pl.num_programs(1) - 1)
+        def _finish() -> None:
+            out_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid=(3, 3),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
+        out_specs=ROWS,
+        out_shape=jax.ShapeDtypeStruct((24, 128), F32),
+        scratch_shapes=[TILE],
+    )(x)
+
+
+@pytest.mark.parametrize("resets", [False, True])
+def test_reset_that_a_window_leaves_out(resets: bool) -> None:
+    x = np.random.default_rng(0).standard_normal((24, 384)).astype(np.float32)
+    findings = found(lambda x: sum_in_a_window(x, resets=resets), x)
+    assert [(f.kind, f.operand, f.grid_point) for f in findings] == (
+        [] if resets else [("StaleRead", "acc_ref", (2, 1))]
+    )
+
+
 def test_sum_of_rows_beside_a_total_of_all() -> None:
     x = _numbers()
     (finding,) = found(lambda x: rows_beside_a_total(x, resets=False), x)
