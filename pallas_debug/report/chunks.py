@@ -6,8 +6,9 @@ large are left out, largest first, and the page says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -20,20 +21,17 @@ from pallas_debug.report import schedule
 from pallas_debug.report.collect import ReportedKernel
 from pallas_debug.report.pack import Packer, Text, compressed, document, shown
 from pallas_debug.store import StoredCompilation, StoredKernel, StoredText
-from pallas_debug.store.files import is_there
 from pallas_debug.store.layout import (
     ANALYSIS,
     CRITICAL_PATH,
     GAPS,
     HLO,
-    LLO,
-    LOG,
     PROFILE,
     REGISTERS,
     pass_name,
 )
 from pallas_debug.store.profiles import StoredProfile
-from pallas_debug.store.texts import text_of_pass
+from pallas_debug.store.texts import LOG, find_text, llo_texts, text_of_pass, texts_beside
 
 _BEFORE_PASSES: tuple[Stage, ...] = ("stablehlo", "mosaic")
 _OF_SCHEDULE = (ANALYSIS, CRITICAL_PATH, GAPS, PROFILE, REGISTERS, HLO)
@@ -87,7 +85,7 @@ def chunks_of(kernel: ReportedKernel, profiles: Sequence[StoredProfile | None]) 
             made.append(_of_schedule(f"{id_}-schedule", at, kernel, stored, profile.profile))
         made += (
             _chunk(f"{id_}-llo{n}", at, [text], document(Packer(), [text]))
-            for n, text in enumerate(_llo(stored))
+            for n, text in enumerate(_llo(kernel.stored, stored))
         )
     return made
 
@@ -100,9 +98,7 @@ def _of_schedule(
     own = of.source.file if of is not None and of.source is not None else None
     bare, starts = schedule.listing(profile)
     texts = [Text(name="bundles", bare=bare)] if bare.lines else []
-    for path in _OF_SCHEDULE:
-        if _has(stored, path):
-            texts.append(_read_file(PurePath(path).stem, stored, path))
+    texts += _beside(kernel.stored, stored, [PurePath(path).stem for path in _OF_SCHEDULE])
     content = document(Packer(), texts) | {
         "strip": schedule.strip(profile, starts),
         "costs": schedule.costs(profile, own),
@@ -144,11 +140,8 @@ def _chunk(id_: str, target: int | None, texts: list[Text], content: dict[str, A
     return Chunk(id=f"c-{id_}", target=target, names=names, data=data, size=len(data))
 
 
-def _stage(stored: StoredKernel, stage: Stage, target: str | None = None) -> Text:
-    try:
-        return Text(name=stage, text=stored.stage_text(stage, target))
-    except (DumpFormatError, UsageError) as error:
-        return Text(name=stage, problem=str(error))
+def _stage(kernel: StoredKernel, stage: Stage, target: str | None = None) -> Text:
+    return _read(stage, partial(find_text, kernel, target, stage))
 
 
 def _passes(kernel: StoredKernel, stored: StoredCompilation) -> Iterable[Text]:
@@ -160,39 +153,31 @@ def _passes(kernel: StoredKernel, stored: StoredCompilation) -> Iterable[Text]:
         return
     for n, this in enumerate(stored.passes):
         if this.changed or n == 0:
-            try:
-                found = text_of_pass(kernel, stored, this)
-            except DumpFormatError as error:
-                yield Text(name=pass_name(this.number, this.name), problem=str(error))
-            else:
-                yield _read(found)
-    if _has(stored, LOG):
-        yield _read_file("log", stored, LOG)
+            name = pass_name(this.number, this.name)
+            yield _read(name, partial(text_of_pass, kernel, stored, this))
+    yield from _beside(kernel, stored, [LOG])
 
 
-def _llo(stored: StoredCompilation) -> Iterable[Text]:
+def _llo(kernel: StoredKernel, stored: StoredCompilation) -> Iterable[Text]:
     """LLO passes: one of them is as large as all of Mosaic's."""
-    for path in stored.others():
-        name = path.relative_to(stored.folder).as_posix()
-        if name.startswith(f"{LLO}/"):
-            yield _read_file(f"llo-{path.stem}", stored, name)
+    return _beside(kernel, stored, [text.stage for text in llo_texts(kernel, stored)])
 
 
-def _has(stored: StoredCompilation, path: str) -> bool:
-    return is_there(stored.named(path).path)
+def _beside(
+    kernel: StoredKernel, stored: StoredCompilation, names: Iterable[str]
+) -> Iterable[Text]:
+    """Texts other than stages and passes, of these names, as far as the dump has them."""
+    known = {text.stage: text for text in texts_beside(kernel, stored)}
+    for name in names:
+        if name in known:
+            yield _read(name, partial(known.__getitem__, name))
 
 
-def _read(text: StoredText) -> Text:
+def _read(name: str, find: Callable[[], StoredText]) -> Text:
+    """A text, or why it cannot be read."""
     try:
-        return Text(name=text.stage, text=text.text)
-    except DumpFormatError as error:
-        return Text(name=text.stage, problem=str(error))
-
-
-def _read_file(name: str, stored: StoredCompilation, path: str) -> Text:
-    try:
-        return Text(name=name, text=stored.named(path).text())
-    except DumpFormatError as error:
+        return Text(name=name, text=find().text)
+    except (DumpFormatError, UsageError) as error:
         return Text(name=name, problem=str(error))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pallas_debug.bridge.unparse import NO_PROGRAM
 from pallas_debug.compiler import targets
@@ -13,7 +12,7 @@ from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.model import Compilation, Failure, Kernel, Target
 from pallas_debug.reproduce.expressions import printable
 from pallas_debug.reproduce.template import MAX_DEVICES
-from pallas_debug.store import StoredKernel, files, origin
+from pallas_debug.store import StoredKernel, StoredText, origin, texts
 from pallas_debug.store.layout import KERNEL, PROGRAM
 
 _MAX_REASON = 400
@@ -79,9 +78,8 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
         )
     _check_switches(shown, compilation)
     program, why = _program(stored)
-    module = stored.stage_path("stablehlo", wanted) if compilation is not None else None
-    stablehlo = stored.stage_text("stablehlo", wanted) if module is not None else None
-    if program is None and stablehlo is None:
+    module = _found(stored, wanted, "stablehlo") if compilation is not None else None
+    if program is None and module is None:
         raise CannotRunError(
             f"{shown} cannot be reproduced: {why}, and there is no StableHLO of it for "
             f"{wanted}. Dump it again with this version of pallas-debug"
@@ -91,26 +89,25 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
         target=target,
         topology=targets.for_devices(target, num_devices) or wanted,
         num_devices=num_devices,
-        program=program,
+        program=program.text if program is not None else None,
         why_no_program=why,
-        stablehlo=stablehlo,
+        stablehlo=module.text if module is not None else None,
         compilation=compilation,
-        is_ours=_is_ours(stored, program, module, stablehlo),
+        is_ours=_is_ours(stored.kernel, program or module),
     )
 
 
-def _is_ours(
-    stored: StoredKernel, program: str | None, module: Path | None, stablehlo: str | None
-) -> bool:
+def _is_ours(kernel: Kernel, text: StoredText | None) -> bool:
     """Return whether the content that a script runs is signed: the text as read, not the file."""
-    assert stored.kernel is not None
-    if program is not None:
-        path, text = stored.folder / PROGRAM, program
-    elif module is not None and stablehlo is not None:
-        path, text = module, stablehlo
-    else:
-        return False
-    return origin.is_ours(stored.kernel.digest, path, text.encode())
+    return text is not None and origin.is_ours(kernel.digest, text.path, text.text.encode())
+
+
+def _found(stored: StoredKernel, target: str | None, name: str) -> StoredText | None:
+    """Return a text of the kernel, unless the dump does not have it."""
+    try:
+        return texts.find_text(stored, target, name)
+    except UsageError:
+        return None
 
 
 def _compilation(stored: StoredKernel, name: str | None) -> Compilation | None:
@@ -168,13 +165,14 @@ def _size(kernel: Kernel) -> int:
     return min(size, MAX_DEVICES + 1)
 
 
-def _program(stored: StoredKernel) -> tuple[str | None, str]:
+def _program(stored: StoredKernel) -> tuple[StoredText | None, str]:
     """Return a kernel's program, or the reason why it has none: a file with only a comment line."""
-    file = stored.named(PROGRAM)
-    if not files.is_there(file.path):
-        return None, f"there is no {file.path}, which this version writes with each kernel"
-    text = file.text()
+    found = _found(stored, None, texts.PROGRAM)
+    if found is None:
+        missing = stored.named(PROGRAM).path
+        return None, f"there is no {missing}, which this version writes with each kernel"
+    text = found.text
     if text.startswith(NO_PROGRAM) and len(text.strip().splitlines()) == 1:
         reason = text.removeprefix(NO_PROGRAM).strip()[:_MAX_REASON]
         return None, f"it cannot be written as a program: {reason}"
-    return text, ""
+    return found, ""

@@ -20,9 +20,7 @@ from pallas_debug.store.layout import (
     BLOCKS,
     COMPILATION,
     LLO,
-    LOG,
     RAW_TARGET,
-    SCHEDULE_FILES,
     STAGE_FILES,
 )
 
@@ -116,13 +114,6 @@ class StoredCompilation:
         files.check_name(name, self.folder / COMPILATION)
         record = self.compilation.files.get(name) if self.compilation else None
         return self._file(name, record)
-
-    def others(self) -> list[Path]:
-        """Return the files other than stages and passes: LLO, the schedule, the compiler's log."""
-        if self.target == RAW_TARGET:
-            return []
-        found = [self.folder / name for name in (*SCHEDULE_FILES, LOG)]
-        return [*self.llo(), *(path for path in found if files.is_there(path))]
 
     def llo(self) -> list[Path]:
         """Return the files of LLO passes, in order."""

@@ -143,6 +143,16 @@ def llo_texts(kernel: StoredKernel, stored: StoredCompilation) -> list[StoredTex
     ]
 
 
+def texts_beside(kernel: StoredKernel, stored: StoredCompilation) -> list[StoredText]:
+    """Return the texts other than stages and passes: LLO passes, the schedule, the log."""
+    found = [
+        StoredText(kernel=kernel.name, target=stored.target, stage=stage, file=stored.named(name))
+        for stage, name in {**OF_SCHEDULE, LOG: layout.LOG}.items()
+        if stored.target != layout.RAW_TARGET
+    ]
+    return [*llo_texts(kernel, stored), *(text for text in found if is_there(text.path))]
+
+
 def _text_of_llo(kernel: StoredKernel, stored: StoredCompilation, wanted: str) -> StoredText:
     found = {text.stage.partition(":")[2]: text for text in llo_texts(kernel, stored)}
     numbers = {int(n) for n in [wanted.partition("-")[0]] if n.isdecimal() and len(n) < 10}

@@ -18,6 +18,7 @@ from pallas_debug import store as store_package
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
 from pallas_debug.model import Compilation, Kernel, Pass, RunRecord
 from pallas_debug.store import DumpReader, Store, StoredCompilation, open_dumps
+from pallas_debug.store.texts import find_text, texts_beside
 
 Compiled = Callable[..., tuple[Compilation, dict[str, bytes | Path]]]
 
@@ -528,9 +529,15 @@ def test_files_beside_the_passes(folder: Path) -> None:
     (folder / "v5e" / "compiler.log").write_text("said")
     (folder / "v5e" / "llo").mkdir()
     (folder / "v5e" / "llo" / "a.txt").write_text("x")
-    v5e, v6e = open_dumps(folder).kernels()[0].compilations
-    assert [path.name for path in v5e.others()] == ["a.txt", "compiler.log"]
-    assert v6e.others() == []
+    (kernel,) = open_dumps(folder).kernels()
+    v5e, v6e = kernel.compilations
+    beside = texts_beside(kernel, v5e)
+    assert [(text.stage, text.path.name) for text in beside] == [
+        ("llo:a", "a.txt"),
+        ("log", "compiler.log"),
+    ]
+    assert all(find_text(kernel, "v5e", text.stage).path == text.path for text in beside)
+    assert texts_beside(kernel, v6e) == []
 
 
 def test_runs_are_read_one_by_one(folder: Path) -> None:

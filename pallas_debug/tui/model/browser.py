@@ -18,19 +18,20 @@ from pallas_debug.store import (
     StoredCompilation,
     StoredKernel,
     StoredText,
-    layout,
     open_dumps,
+    texts,
 )
-from pallas_debug.store.files import DumpFile, is_there
-from pallas_debug.store.texts import OF_SCHEDULE, llo_stage
+from pallas_debug.store.files import DumpFile
+from pallas_debug.store.texts import LOG, OF_SCHEDULE
 
 CACHED = 256
 """Kernels whose documents stay in memory."""
 
-ERROR, LOG = "error", "log"
+ERROR = "error"
+"""Label of the step that says why a kernel failed."""
+
 TABLES = [name for name in OF_SCHEDULE if name != "bundles"]
 """Texts of the schedule that are no form of the kernel, but about it."""
-"""Steps that are not a text of the kernel: why it failed, and the compiler's output."""
 
 
 class Entry(NamedTuple):
@@ -92,7 +93,7 @@ class TextPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Against:
-    """What each text is compared with. None stands for that of the text itself.
+    """Text that each text is compared with. None means that of the text itself.
 
     Attributes:
       step: name or label of another step.
@@ -216,10 +217,8 @@ class Browser:
         if compilation.compilation is not None:
             passes = compilation.compilation.passes
             steps += [KernelStep(label=f"{p.number:02d} {p.name}", pass_=p) for p in passes]
-        for path in compilation.others():
-            label = LOG if path.name == layout.LOG else path.stem
-            label = llo_stage(path.name) if path.parent.name == layout.LLO else label
-            steps.append(KernelStep(label=label, file=path))
+        beside = texts.texts_beside(stored, compilation)
+        steps += [KernelStep(label=text.stage, file=text.path) for text in beside]
         if self.failure(entry, target) is not None or compilation.problem:
             steps.append(KernelStep(label=ERROR))
         return steps
@@ -234,17 +233,13 @@ class Browser:
         compilation = self.compilation(place.entry, place.target)
         step = place.step
         if step.stage is not None:
-            file = stored.stage_file(step.stage, compilation.target if compilation else None)
-            if not is_there(file.path):
-                raise PallasDebugError(f"{stored.name} has no {step.stage}")
-            return file
-        if step.file is not None:
-            if compilation is not None and step.file.is_relative_to(compilation.folder):
-                return compilation.named(str(step.file.relative_to(compilation.folder)))
-            return DumpFile(path=step.file, root=self.roots[place.entry.dump])
-        if step.pass_ is None or compilation is None:
+            target = compilation.target if compilation else None
+            return texts.find_text(stored, target, step.stage).file
+        if compilation is None or (step.pass_ is None and step.file is None):
             raise PallasDebugError(f"{stored.name} has no file for {step.label}")
-        return compilation.file(step.pass_)
+        if step.pass_ is None:
+            return texts.find_text(stored, compilation.target, step.label).file
+        return texts.text_of_pass(stored, compilation, step.pass_).file
 
     def path(self, place: TextPlace) -> Path:
         """Return the path of a text, to be shown or passed to a program.
