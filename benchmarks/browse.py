@@ -6,7 +6,7 @@ The installed command runs in a pseudo-terminal; a time ends when the bytes that
 text have been read from it. Inputs are created in a temporary directory, or in DIR, where they are
 kept for the next run: 10,000 kernels of 20 files each, in our format and in libtpu's, one text of
 200 MB, and a dump of splash attention by the real compiler, whose longest passes have 12,000 lines.
-Each figure has a limit; the exit code tells whether all are within theirs.
+Each figure has a limit; the exit code says whether all are within theirs.
 """
 
 from __future__ import annotations

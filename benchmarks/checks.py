@@ -37,7 +37,7 @@ RUNS = 3
 
 
 def programs() -> dict[str, tuple[str, Callable[..., Any], tuple[jax.Array, ...]]]:
-    """By name: a description, a function, and what it is called with."""
+    """Cases by name: a description, a function, and its arguments."""
     key = jax.random.key(0)
     q = jax.random.normal(key, (1, 2, 2048, 128), jnp.float32)
     few = jax.random.normal(key, (2, 1024, 128), jnp.float32)
@@ -65,7 +65,7 @@ def mode(checks: tuple[str, ...]) -> Iterator[None]:
 
 
 Seconds = tuple[float, float]
-"""By the clock, and of the CPU."""
+"""Seconds of wall time, and of CPU time."""
 
 
 def now() -> Seconds:
@@ -84,7 +84,7 @@ def fastest(times: Iterable[Seconds]) -> Seconds:
 
 
 def compile_seconds(function: Callable[..., Any], args: Any, checks: tuple[str, ...]) -> Seconds:
-    """To trace, lower and compile, with nothing in jax's caches."""
+    """Time to trace, lower and compile, with nothing in jax's caches."""
     jax.clear_caches()
     with mode(checks):
         start = now()
@@ -108,7 +108,7 @@ def run_seconds(function: Callable[..., Any], args: Any, checks: tuple[str, ...]
 def measure(
     function: Callable[..., Any], args: Any, checks: tuple[str, ...], rounds: int
 ) -> dict[str, tuple[Seconds, Seconds]]:
-    """What compiling and running take, without and with checks."""
+    """Times of compiling and running, without and with checks."""
     measured = {}
     for what, seconds in {"compile": compile_seconds, "run": run_seconds}.items():
         pairs = [

@@ -80,7 +80,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
 KEYWORDS: Mapping[tuple[str, str], str] = {
     ("jax", mode): "not Interpret" for mode in ("interpret", "hlo", "tpu", "machine", "sanitize")
 }
-"""What pytest's `-k` selects: jax's classes for its own interpreters need no option of ours."""
+"""Value of pytest's `-k`: jax's classes for its own interpreters need no option of ours."""
 
 ORDER = ("passed", "refused", "found", "failed", "timed out", "crashed", "n/a", "skipped")
 
@@ -113,7 +113,7 @@ EXPECTS: Mapping[str, str] = {
 
 @dataclass
 class Outcome:
-    """What became of one test.
+    """Outcome of one test.
 
     Attributes:
       name: one of ORDER.
@@ -134,7 +134,7 @@ class Suite:
     timeout: float
     target: str
     outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
-    """By mode, then by test id."""
+    """Outcomes by mode, then by test id."""
 
     def files(self, patterns: Sequence[str]) -> list[str]:
         found = {

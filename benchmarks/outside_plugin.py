@@ -134,7 +134,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _write(collected=[item.nodeid for item in items])
 
 
-# --- what came of them
+# --- their outcomes
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

@@ -22,7 +22,7 @@ KERNELS = ("vector_add", "matmul", "flash_attention")
 
 
 def seconds(kernel: str) -> tuple[float, dict[str, float]]:
-    """Of the whole command, and of its engines as they say themselves."""
+    """Seconds of the whole command, and of its engines as they report them."""
     command = Path(sys.executable).with_name("pallas-debug")
     start = time.perf_counter()
     done = subprocess.run(

@@ -416,18 +416,23 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """A judgement that was not made.
+    """A judgement that was not made, or made only in part.
 
     Attributes:
       kernel: its name; empty for a whole run.
       engine: what should have judged it: a target, `checks`, `static`.
+      reason: why not; of a judgement made in part, what was left out and why.
       is_limit: whether the engine does not support such kernels, as opposed to having failed.
+      is_partial: whether the engine judged the rest of the kernel.
+      is_chosen: whether the user chose what to leave out, by the grid points to watch.
     """
 
     kernel: str
     engine: str
     reason: str
     is_limit: bool = False
+    is_partial: bool = False
+    is_chosen: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -447,11 +452,12 @@ class PrintRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Kernels, prints and findings of one test or script: written to `runs/<run id>/`.
+    """Kernels, prints, findings and gaps of one test or script: written to `runs/<run id>/`.
 
     Attributes:
       name: the test's node id or the command.
       kernels: folder names of the kernels that it lowered or ran.
+      gaps: judgements that were requested and not made; empty in records of older versions.
     """
 
     run: str
@@ -459,6 +465,7 @@ class RunRecord:
     kernels: tuple[str, ...] = ()
     prints: tuple[PrintRecord, ...] = ()
     findings: tuple[Finding, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from pallas_debug import render as text
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.checks import names
 from pallas_debug.errors import ChecksFailed, KernelFault, UsageError
+from pallas_debug.findings import stops
 from pallas_debug.guards import check_function
 from pallas_debug.model import Finding, PrintRecord
 from pallas_debug.session import Interpret, Options, Session, judging
@@ -151,7 +152,7 @@ def check(
                 out = trace.block_until_ready(function(*args, **kwargs))
             except Exception as error:
                 if session.observer.findings:
-                    fault = session.observer.findings[-1]
+                    fault = stops.finding_of(error) or session.observer.findings[-1]
                     raise KernelFault(text.finding_text(fault), fault) from error
                 raise
         if not session.used and not session.problems:
@@ -182,7 +183,7 @@ def _not_checked(session: Session, earlier: dict[str, tuple[str, ...]]) -> list[
     """
     names = {kernel.digest: kernel.name for kernel in session.kernels}
     for digest, name in names.items():
-        earlier[digest] = (name, *(s.sentence for s in session.skips if s.kernel == name))
+        earlier[digest] = (name, *(gap.reason for gap in session.skips if gap.kernel == name))
     found = [str(problem) for problem in session.problems]
     for digest in session.used:
         name, *sentences = earlier.get(digest, ("?",))

@@ -15,10 +15,11 @@ from pallas_debug.comparison.compare import compare as compare_results
 from pallas_debug.comparison.judged import Judged
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.errors import KernelFault, UsageError, ValuesDiffer
+from pallas_debug.findings import stops
 from pallas_debug.guards import check_function
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.inputs.made_up import Filled, filled
-from pallas_debug.model import Finding, Kernel
+from pallas_debug.model import Finding, Gap, Kernel
 from pallas_debug.session import Interpret, Options, Session, resolve_targets
 from pallas_debug.tracebacks import WithoutOurFrames
 
@@ -32,7 +33,7 @@ class ComparisonReport:
       outputs: one for each array that they return.
       findings: faults that an interpreter reported, then a `ValueMismatch` for each output that
         differs.
-      not_judged: sentences about elements that could not be compared: the reference is NaN there.
+      gaps: elements that could not be compared: the reference is NaN there.
       kernels: names of the kernels that the function called.
       notes: remarks, such as that the function called no kernel, or that arguments were made up.
     """
@@ -41,14 +42,19 @@ class ComparisonReport:
     reference: str
     outputs: tuple[ComparedOutput, ...]
     findings: tuple[Finding, ...] = ()
-    not_judged: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     kernels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether every element was compared and none differs by more than is allowed."""
-        return not self.findings and not self.not_judged
+        return not self.findings and not self.gaps
+
+    @property
+    def not_judged(self) -> tuple[str, ...]:
+        """Reasons of the gaps, each a sentence."""
+        return tuple(gap.reason for gap in self.gaps)
 
     def throw(self) -> None:
         """Raise an exception unless everything was compared and nothing differs.
@@ -145,7 +151,7 @@ def compare(
                 session.settle()
             except Exception as error:
                 if session.observer.findings:
-                    fault = session.observer.findings[-1]
+                    fault = stops.finding_of(error) or session.observer.findings[-1]
                     raise KernelFault(text.finding_text(fault), fault) from error
                 raise
         kernels = [kernel for kernel in session.kernels if kernel.digest in session.used]
@@ -219,7 +225,7 @@ class Prepared:
             reference=judged.reference,
             outputs=found.outputs,
             findings=found.findings,
-            not_judged=found.not_judged,
+            gaps=found.gaps,
             kernels=names,
             notes=tuple(notes),
         )

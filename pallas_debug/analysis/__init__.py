@@ -2,7 +2,7 @@
 
 `analyze` evaluates the index maps over the whole grid, checks blocks against the tile sizes and the
 memory of each target, and works out what the jaxpr does at which grid points. Findings are exact:
-what cannot be decided for certain is listed in `not_judged`. This package knows nothing of jax;
+what cannot be decided for certain is listed in `gaps`. This package knows nothing of jax;
 `bridge` reads the kernel for it.
 """
 

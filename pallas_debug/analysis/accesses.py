@@ -141,7 +141,7 @@ def _outside(
 
 
 def _follows(dim: Dim, rank: int) -> Literal["loop", "grid"] | None:
-    """What the start of an index varies with. Axes in front of the grid's belong to loops."""
+    """Axes on which the start of an index depends. Those in front of the grid's belong to loops."""
     shape = dim.start.shape if dim.start is not None else ()
     loops = len(shape) - rank
     if any(size > 1 for size in shape[: max(loops, 0)]):
@@ -342,7 +342,7 @@ def _unwritten(subject: Subject, revisited: frozenset[str], result: Result) -> N
                 _never_written(subject, block, events, (0,) * len(block.shape), None, result)
             continue
         if grid.points > MAX_POINTS:
-            result.not_judged.append(
+            result.left_out.append(
                 f"whether every block of {block.name} is written: {grid.points:,} grid points are "
                 "too many to look at one by one"
             )

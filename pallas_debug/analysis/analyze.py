@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,27 +23,27 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk.index_maps import NotReadable
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.faults import Fault
-from pallas_debug.model import Finding, Target
+from pallas_debug.model import Finding, Gap, Target
 
 TIME_LIMIT = 10.0
-"""Maximum seconds per kernel; checks not done by then are listed in `not_judged`."""
+"""Maximum seconds per kernel; checks not done by then are listed in `gaps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """What is known about a kernel before it runs.
+    """Facts about a kernel, found without running it.
 
     Attributes:
       findings: definite faults.
-      not_judged: sentences naming each thing that was not checked, and why.
+      gaps: what was not checked, and why.
       memory: lower bound of memory use on each target.
       scratch: outputs that every parallel step uses as scratch of its own; their last values are
         those of the step that ends last.
-      is_judged: whether anything was checked; if not, `not_judged` gives the reason.
+      is_judged: whether anything was checked; if not, `gaps` gives the reason.
     """
 
     findings: tuple[Finding, ...] = ()
-    not_judged: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     memory: tuple[memory.MemoryUse, ...] = ()
     scratch: tuple[str, ...] = ()
     is_judged: bool = True
@@ -73,8 +73,8 @@ def analyze(
         tables = _tables(captured, prefetch)
         kernel = subject.read(captured, tables, deadline)
     except NotReadable as error:
-        words = f"kernel `{captured.kernel.name}`: {error}"
-        return Analysis(not_judged=(words,), is_judged=False)
+        reason = f"kernel `{captured.kernel.name}`: {error}"
+        return Analysis(gaps=_gaps(captured, [reason], is_partial=False), is_judged=False)
     visited = visits.look(kernel)
     revisited = frozenset(finding.operand or "" for finding in visited.findings)
     used, uses = memory.look(kernel, targets)
@@ -94,14 +94,22 @@ def analyze(
         if finding.kind in (Fault.OUTPUT_NOT_WRITTEN, Fault.OUT_OF_BOUNDS_WRITE)
     }
     results.append(coverage.look(kernel, revisited | unwritten))
-    not_judged = [sentence for result in results for sentence in result.not_judged]
+    left_out = [reason for result in results for reason in result.left_out]
     if kernel.walked.incomplete:
-        not_judged.append(f"all that the kernel does: {kernel.walked.incomplete}")
+        left_out.append(f"all that the kernel does: {kernel.walked.incomplete}")
     return Analysis(
         findings=Collector(f for result in results for f in result.findings).findings,
-        not_judged=tuple(dict.fromkeys(not_judged)),
+        gaps=_gaps(captured, left_out, is_partial=True),
         memory=uses,
         scratch=tuple(name for result in results for name in result.scratch),
+    )
+
+
+def _gaps(captured: Capture, reasons: Iterable[str], *, is_partial: bool) -> tuple[Gap, ...]:
+    name = captured.kernel.name
+    return tuple(
+        Gap(kernel=name, engine="static", reason=reason, is_limit=True, is_partial=is_partial)
+        for reason in dict.fromkeys(reasons)
     )
 
 

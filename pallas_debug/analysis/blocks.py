@@ -33,7 +33,7 @@ def look(subject: Subject) -> Result:
             continue
         _table_reads(subject, block, indices, result)
         if indices.dims is None:
-            result.not_judged.append(f"the index map of {block.name}: {indices.reason}")
+            result.left_out.append(f"the index map of {block.name}: {indices.reason}")
             continue
         _bounds(subject, block, indices, indices.dims, result)
     return result
@@ -92,7 +92,7 @@ def _bounds(
     for number, (dim, index) in enumerate(zip(block.dims, dims, strict=True)):
         limits = _limits(dim)
         if limits is None:
-            result.not_judged.append(
+            result.left_out.append(
                 f"the index map of {block.name}: dimension {number} is a {dim.kind} one"
             )
             continue

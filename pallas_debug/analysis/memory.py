@@ -70,7 +70,7 @@ def look(subject: Subject, targets: Sequence[Target]) -> tuple[Result, tuple[Mem
     for target in targets:
         chip = CHIPS.get(target.device_kind or "")
         if chip is None:
-            result.not_judged.append(
+            result.left_out.append(
                 f"memory on {target.name}: how much {target.device_kind or 'it'} has is not known"
             )
             continue

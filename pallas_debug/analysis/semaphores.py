@@ -71,7 +71,7 @@ def look(subject: Subject) -> Result:
         finding = _judge(subject, counts)
         if finding is not None and finding not in result.findings:
             result.findings.append(finding)
-    result.not_judged.extend(sorted(said))
+    result.left_out.extend(sorted(said))
     if judged and not result.findings:
         _under_way(subject, result)
     return result

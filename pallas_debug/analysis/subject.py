@@ -71,11 +71,12 @@ class Result:
     """Findings of one group of checks, and what it could not judge.
 
     Attributes:
+      left_out: what was not checked, and why.
       scratch: outputs that every parallel step uses as scratch of its own.
     """
 
     findings: list[Finding] = field(default_factory=list)
-    not_judged: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     scratch: list[str] = field(default_factory=list)
 
 

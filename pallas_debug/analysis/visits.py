@@ -23,7 +23,7 @@ MAX_POINTS = 1 << 24
 
 @dataclass(frozen=True, kw_only=True)
 class _Visit:
-    """Where an output's index map points.
+    """Blocks that an output's index map selects.
 
     Attributes:
       ids: block numbers, as an array that broadcasts against the grid.
@@ -101,7 +101,7 @@ def _visit(subject: Subject, block: Block, result: Result) -> _Visit | None:
     if dims is None:
         return None  # reported by `blocks`
     if any(dim.kind not in ("blocked", "squeezed") for dim in block.dims):
-        result.not_judged.append(
+        result.left_out.append(
             f"the order in which the blocks of {block.name} are visited: they may overlap"
         )
         return None
@@ -109,7 +109,7 @@ def _visit(subject: Subject, block: Block, result: Result) -> _Visit | None:
     if ids is None:
         points = math.prod(np.broadcast_shapes(*(d.shape for d in dims)))
         if points > MAX_POINTS:
-            result.not_judged.append(
+            result.left_out.append(
                 f"the order in which the blocks of {block.name} are visited: they depend on "
                 f"{points:,} grid points"
             )
@@ -126,7 +126,7 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
     """Check that every block of the array is visited."""
     seen, total = visit.seen, math.prod(visit.counts)
     if seen is None:
-        result.not_judged.append(
+        result.left_out.append(
             f"whether every block of {visit.block.name} is written: it has {total:,} of them"
         )
         return
@@ -183,7 +183,7 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
     block = visit.block
     if _serves_as_scratch(subject, block):
         result.scratch.append(block.name)
-        result.not_judged.append(
+        result.left_out.append(
             f"what {block.name} holds at the end: each parallel step uses it as scratch, and the "
             "last one to run leaves its values"
         )
@@ -254,7 +254,7 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
     if visit.is_injective and math.prod(shape) == visit.ids.size:
         return
     if math.prod(shape) > MAX_POINTS:
-        result.not_judged.append(
+        result.left_out.append(
             f"the order in which the blocks of {visit.block.name} are visited: they depend on "
             f"{math.prod(shape):,} grid points"
         )

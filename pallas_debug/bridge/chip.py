@@ -94,7 +94,7 @@ def answering_everywhere(target: Target, *, pretend: bool = False) -> Iterator[N
 
 
 def _key(target: Target, *, pretend: bool) -> object:
-    """What jax's caches depend on."""
+    """Values that jax's caches depend on."""
     return (target.device_kind, "devices") if pretend else target.device_kind
 
 

@@ -452,7 +452,7 @@ TABLE: tuple[Patch, ...] = (
         name="tpu",
         replacement=f"{__name__}:absent",
         is_optional=True,
-        why="loading libtpu in vain takes half a second and prints a page; never undone",
+        why="loading libtpu for nothing takes half a second and prints a page; never undone",
     ),
     Patch(
         area=FRAMES,

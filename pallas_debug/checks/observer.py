@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.checks import findings
@@ -16,30 +15,10 @@ from pallas_debug.findings import outputs
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.outputs import Dropped, OutputUses
 from pallas_debug.guards import guarded, problem_of
-from pallas_debug.model import Finding, PrintRecord
+from pallas_debug.model import Finding, Gap, PrintRecord
 
 MAX_PRINTS = 10_000
 """Maximum prints kept per test or session: a kernel may print at each of a million grid points."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Skip:
-    """A kernel that is not checked, or only partly.
-
-    Attributes:
-      sentence: message to the user, with the reason.
-      partly: whether the rest of the kernel is checked.
-      is_fault: whether something failed, as opposed to an unsupported kind of kernel.
-      engine: what was to judge it.
-      is_chosen: whether the rest was left out because the user chose grid points to watch.
-    """
-
-    kernel: str
-    sentence: str
-    partly: bool = False
-    is_fault: bool = False
-    engine: str = "checks"
-    is_chosen: bool = False
 
 
 class RunObserver:
@@ -52,7 +31,8 @@ class RunObserver:
       prints: whether to collect prints.
       found: called with each finding when it is first seen.
       printed: called with each print that is kept.
-      skipped: called once for each kernel that is not checked, or only partly, and the reason.
+      skipped: called once for each kernel that is not checked, or only in part; the reason is a
+        message to the user.
       report: called with exceptions raised by `found`, `printed` or `skipped`, which go no further.
     """
 
@@ -63,7 +43,7 @@ class RunObserver:
         prints: bool = False,
         found: Callable[[Finding], None] = lambda finding: None,
         printed: Callable[[PrintRecord], None] = lambda record: None,
-        skipped: Callable[[Skip], None] = lambda skip: None,
+        skipped: Callable[[Gap], None] = lambda gap: None,
         report: Callable[[PallasDebugError], None] = lambda problem: None,
     ) -> None:
         self.checks = checks
@@ -157,7 +137,7 @@ class RunObserver:
             f"kernel `{kernel}` is not judged by the sanitizer, and runs in HLO interpret mode: "
             f"{reason}. That nothing is found in it means nothing."
         )
-        self._skip(Skip(kernel=kernel, sentence=sentence, engine="machine"))
+        self._skip(Gap(kernel=kernel, engine="machine", reason=sentence, is_limit=True))
 
     def judged_in_part(self, kernel: str, reason: str) -> None:
         """Record a kernel of which the sanitizer did not judge all grid points, as asked."""
@@ -166,7 +146,14 @@ class RunObserver:
             "found at the others means nothing."
         )
         self._skip(
-            Skip(kernel=kernel, sentence=sentence, partly=True, engine="machine", is_chosen=True)
+            Gap(
+                kernel=kernel,
+                engine="machine",
+                reason=sentence,
+                is_limit=True,
+                is_partial=True,
+                is_chosen=True,
+            )
         )
 
     def skipped(
@@ -181,12 +168,20 @@ class RunObserver:
             f"kernel `{kernel}` is not checked as asked for: {reason}. "
             "That nothing is found in it means nothing."
         )
-        self._skip(Skip(kernel=kernel, sentence=sentence, partly=partly, is_fault=is_fault))
+        self._skip(
+            Gap(
+                kernel=kernel,
+                engine="checks",
+                reason=sentence,
+                is_limit=not is_fault,
+                is_partial=partly,
+            )
+        )
 
-    def _skip(self, skip: Skip) -> None:
+    def _skip(self, gap: Gap) -> None:
         with self._lock:
-            if skip.sentence in self._skipped:
+            if gap.reason in self._skipped:
                 return
-            self._skipped.add(skip.sentence)
-        with guarded("report", f"noting that kernel `{skip.kernel}` is not checked", self._report):
-            self._tell_skipped(skip)
+            self._skipped.add(gap.reason)
+        with guarded("report", f"noting that kernel `{gap.kernel}` is not checked", self._report):
+            self._tell_skipped(gap)

@@ -22,7 +22,7 @@ MEANING: dict[Exit, str] = {
     Exit.CANNOT_RUN: "this machine, or what is on its disk, does not allow all of it",
     Exit.INTERRUPTED: "ctrl+c; finished compilations are in the dump directory",
 }
-"""What a code says, whatever the command."""
+"""Meaning of each code, the same for all commands."""
 
 OUTCOMES: dict[str, Exit] = {
     "every kernel compiled": Exit.OK,

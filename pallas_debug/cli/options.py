@@ -60,7 +60,7 @@ class FunctionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CallOptions(FunctionOptions):
-    """What to run: a script, a module, or a function with its arguments."""
+    """Program to run: a script, a module, or a function with its arguments."""
 
     rest: tuple[str, ...]
     module: bool

@@ -36,7 +36,7 @@ SCHEMAS = {
     "sweep": 1,
     "targets": 1,
     "timeline": 1,
-    "verify": 1,
+    "verify": 2,
 }
 """Version of each command's JSON output; `schemas.py` has its fields.
 

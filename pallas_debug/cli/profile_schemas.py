@@ -11,7 +11,7 @@ from pallas_debug.profile.timeline.timeline import Timeline
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedStats:
-    """What a kernel costs in two places, or on two targets.
+    """Costs of a kernel in two places, or on two targets.
 
     Attributes:
       kernel: its name in the new place.

@@ -149,7 +149,7 @@ def _point(text: str) -> tuple[int, ...]:
 
 
 def _called(options: StepOptions) -> tuple[Callable[[], Any], tuple[str, ...]]:
-    """What is run to find the kernel's arrays, and notes on those that are made up."""
+    """Program that is run to find the kernel's arrays, and notes on those that are made up."""
     from pallas_debug import stepper
 
     what = options.what

@@ -24,7 +24,7 @@ from pallas_debug.findings.wording import mismatch
 from pallas_debug.findings.wording.diverging import Divergence
 from pallas_debug.findings.wording.mismatch import Mismatch, RoundingError, Written
 from pallas_debug.findings.wording.stored import StoreHistory
-from pallas_debug.model import Finding, Witness
+from pallas_debug.model import Finding, Gap, Witness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +55,14 @@ class Results:
     Attributes:
       findings: one for each output that differs.
       kernels: by finding, digest of the kernel that its output comes straight from, or None.
-      not_judged: sentences on elements that could not be compared.
+      gaps: elements that could not be compared.
       problems: errors of ours that left something out of a finding.
     """
 
     outputs: tuple[ComparedOutput, ...]
     findings: tuple[Finding, ...] = ()
     kernels: tuple[str | None, ...] = ()
-    not_judged: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     problems: tuple[PallasDebugError, ...] = ()
 
 
@@ -148,7 +148,7 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
     ours, theirs = leaves(result, judged.name), leaves(expected, judged.reference)
     check_alike(ours, theirs, judged)
     pairs = [Differences(a, b, judged.tolerance) for a, b in zip(ours, theirs, strict=True)]
-    outputs, not_judged = [], []
+    outputs, gaps = [], []
     for pair in pairs:
         unjudged = int(pair.unjudged.sum())
         outputs.append(
@@ -163,7 +163,7 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
             )
         )
         if unjudged:
-            not_judged.append(_reference_nan(pair, judged))
+            gaps.append(_reference_nan(pair, judged))
     problems: list[PallasDebugError] = []
     sources = _Sources(judged, problems) if any(pair.count for pair in pairs) else None
     found = [
@@ -175,13 +175,13 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
         outputs=tuple(outputs),
         findings=tuple(finding for finding, _ in found),
         kernels=tuple(digest for _, digest in found),
-        not_judged=tuple(not_judged),
+        gaps=tuple(gaps),
         problems=tuple(problems),
     )
 
 
-def _reference_nan(pair: Differences, judged: Judged) -> str:
-    return mismatch.reference_nan(
+def _reference_nan(pair: Differences, judged: Judged) -> Gap:
+    reason = mismatch.reference_nan(
         what=_output(pair.actual.path),
         array=str(pair.expected),
         reference=judged.reference,
@@ -190,6 +190,7 @@ def _reference_nan(pair: Differences, judged: Judged) -> str:
         first=unravel(int(np.argmax(pair.unjudged)), pair.unjudged.shape),
         same=int((pair.unjudged & np.isnan(pair.actual.wide)).sum()),
     )
+    return Gap(kernel="", engine="values", reason=reason, is_limit=True, is_partial=True)
 
 
 class _Sources:
@@ -224,7 +225,7 @@ class _Sources:
         return None, ""
 
     def alignment(self) -> Alignment | None:
-        """Where two kernels diverge, for the first output that differs; None for others."""
+        """First divergence of two kernels, for the first output that differs; None for others."""
         if self._is_aligned:
             return None
         self._is_aligned = True
@@ -254,7 +255,7 @@ class _Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Where an output differs.
+    """Differing elements of an output.
 
     Attributes:
       what: the output.

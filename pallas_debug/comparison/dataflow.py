@@ -14,7 +14,7 @@ Loading = ir.LoadStep | ir.StoreStep
 
 @dataclass(frozen=True, slots=True)
 class _Behind:
-    """What registers of a program depend on.
+    """Dependencies of registers of a program.
 
     Attributes:
       loads: steps, by identity, of this program and of those that its steps run.
@@ -52,7 +52,7 @@ class Dataflow:
         return found.loads
 
     def behind(self, program: ir.KernelProgram, wanted: Sequence[ir.Reg]) -> _Behind:
-        """What registers of a program depend on."""
+        """Dependencies of registers of a program."""
         key = id(program), tuple(reg.number for reg in wanted)
         if key not in self._known:
             self._known[key] = self._slice(program, wanted)
@@ -122,7 +122,7 @@ class Dataflow:
         return found.loads, [*initial, *(given[i] for i in found.inputs)]
 
     def _carried(self, step: ir.WhileLoop | ir.ScanLoop, numbers: set[int]) -> _Behind:
-        """What outputs of a loop's body depend on, through any number of iterations."""
+        """Dependencies of the outputs of a loop's body, through any number of iterations."""
         constants = len(_given(step)) - len(step.carry) - len(_stacked(step))
         found = _Behind()
         waiting, done = set(numbers), set[int]()

@@ -10,7 +10,7 @@ import numpy as np
 from pallas_debug.comparison.tolerances import Allowed, Tolerance
 
 INEXACT = ("float", "bfloat", "complex")
-"""How the names of dtypes begin that are compared with a tolerance; others must be equal."""
+"""Prefixes of dtypes that are compared with a tolerance; others must be equal."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -393,7 +393,7 @@ class _LockStep:
         return self._not_in_both(first, a, b)
 
     def _not_in_both(self, found: _Candidate, a: LockstepEvent, b: LockstepEvent) -> _Candidate:
-        """In two runs of the same code, the store that one of them leaves out."""
+        """Store that one of two runs of the same code leaves out."""
         waiting = self._waiting[a.kind, a.operand]
         here = waiting.at(a.position)
         for side, event, other in ((0, a, b), (1, b, a)):

@@ -1,4 +1,4 @@
-"""What is compared."""
+"""Functions and arguments of a comparison."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Pair:
         return Pair(self.a, self.b, bad, self.room, is_exact=self.is_exact)
 
     def explains(self, predicted: np.ndarray, room: np.ndarray, bad: np.ndarray) -> np.ndarray:
-        """Which of the elements of `bad` a prediction explains; it has one for each of these."""
+        """Elements of `bad` that a prediction explains; it has one for each of these."""
         a, b = self.a[bad], self.b[bad]
         with np.errstate(invalid="ignore", over="ignore"):
             left, difference = np.abs(a - predicted), np.abs(a - b)

@@ -129,7 +129,7 @@ def _tiles(bad: np.ndarray, sizes: tuple[int, ...], counts: tuple[int, ...]) -> 
 
 
 def _inside(tiles: np.ndarray, bad_blocks: np.ndarray) -> DifferingRegion | None:
-    """What differs within each differing block, if it is the same in all of them."""
+    """Differing part of each differing block, if it is the same in all of them."""
     rank = bad_blocks.ndim
     offsets = np.asarray(tiles.any(axis=tuple(range(0, 2 * rank, 2)), keepdims=True))
     blocks = tiles.any(axis=tuple(range(1, 2 * rank, 2)), keepdims=True)

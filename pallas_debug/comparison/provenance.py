@@ -1,4 +1,4 @@
-"""How a wrong element of a kernel's output came about, by a run of the kernel on the machine."""
+"""Origin of a wrong element of a kernel's output, found by a run of the kernel on the machine."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class LoadedMemory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredElement:
-    """How an element of an output came about.
+    """Writes that made an element of an output.
 
     Attributes:
       block: of the output, for one that is written block by block.
@@ -253,7 +253,7 @@ class WriteObserver(MachineObserver):
 
 
 def writers(writes: Sequence[Write], element: Point | None) -> tuple[Write, ...]:
-    """Those writes that an element of a buffer comes from, oldest first.
+    """Writes that made an element of a buffer, oldest first.
 
     Args:
       element: None for any.

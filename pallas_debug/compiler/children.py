@@ -197,7 +197,7 @@ class Children(Generic[C]):
             if child is None:
                 child = self._start(lease, key)
                 started += 1
-            # A new child that has ended is returned too: the request then tells how it ended.
+            # A new child that has ended is returned too: the request then reports how it ended.
             if child.usable() or (is_new and not child.alive()):
                 child.taken = time.monotonic()
                 child.served += 1

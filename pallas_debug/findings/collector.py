@@ -180,15 +180,15 @@ _LEADS_TO_DEADLOCK = (
     *(Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE, Fault.BLOCK_OUT_OF_BOUNDS),
     *(Fault.UNINITIALIZED_READ, Fault.DATA_RACE, Fault.WAIT_SIZE_MISMATCH),
 )
-"""Faults after which a wait may be in vain."""
+"""Faults after which a wait may never end."""
 
 
 def caused(findings: Iterable[Finding]) -> list[Finding]:
     """Attach what follows from another fault to that fault: its first cause.
 
-    A NaN or an infinity may come of a fault of memory from the grid point on at which it happened,
-    and two interpreters differ wherever a kernel uses memory that it did not write, or in an
-    undefined order. A NaN made of an infinity comes of the operation that made that one.
+    A NaN or an infinity may follow from a fault of memory from the grid point on at which it
+    happened, and two interpreters differ wherever a kernel uses memory that it did not write, or in
+    an undefined order. A NaN made of an infinity follows from the operation that made that one.
     """
     found = list(findings)
     cause_of: dict[int, Finding] = {}
@@ -214,7 +214,7 @@ def caused(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _is_made_by(finding: Finding, cause: Finding) -> bool:
-    """Whether a NaN or an infinity comes of an infinity, or of a division by zero."""
+    """Whether a NaN or an infinity follows from an infinity or a division by zero."""
     if cause.kind not in finding.comes_of or cause.kernel != finding.kernel:
         return False
     if cause.kind is Fault.DIVISION_BY_ZERO:

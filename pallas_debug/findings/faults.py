@@ -47,7 +47,7 @@ class Severity(IntEnum):
 
 
 class Sure(StrEnum):
-    """How certain an engine is of a fault."""
+    """Degree of certainty of an engine about a fault."""
 
     PROVED = "proved"
     """It happens in every run with these shapes and tables."""

@@ -1,4 +1,4 @@
-"""Outputs that a kernel does not write: whether that is a fault, by what becomes of their values.
+"""Outputs that a kernel does not write: whether that is a fault, by how their values are used.
 
 The only place that decides it. An output that the program around the kernel drops need not be
 written. One that the program returns among other results may be dropped by its caller, in Python,
@@ -16,7 +16,7 @@ from pallas_debug.model import Finding
 
 @dataclass(frozen=True, kw_only=True)
 class OutputUse:
-    """What becomes of the values of a kernel's output in the program that calls it.
+    """Uses of the values of a kernel's output in the program that calls it.
 
     Attributes:
       results: numbers of the program's results that depend on them.

@@ -21,7 +21,7 @@ class Wording(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """What an engine knows about a fault, apart from the facts of its kind."""
+    """Facts that an engine knows about a fault, apart from those of its kind."""
 
     kernel: str
     engine: Judge

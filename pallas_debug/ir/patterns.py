@@ -39,7 +39,7 @@ class Pattern(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """What to search for.
+    """Pattern of a search.
 
     Attributes:
       text: a regular expression in RE2 syntax, or literal text.

@@ -174,7 +174,7 @@ class SemaphoreClock:
         return tuple(self.pending)
 
     def _indispensable(self) -> dict[int, int]:
-        """What has happened in every timing in which the takes so far succeed.
+        """Events that have happened in every timing in which the takes so far succeed.
 
         A time of a task has, if the releases that do not follow it are too few.
         """

@@ -62,7 +62,7 @@ class DmaCopy:
         )
 
     def amount(self, counter: Counter) -> int:
-        """What it adds to a semaphore: its bytes, or 1 if the semaphore does not count bytes."""
+        """Amount that it adds to a semaphore: its bytes, or 1 if bytes are not counted."""
         return self.nbytes if counter.buffer.type.semaphore == "dma" else 1
 
     def perform(self) -> None:

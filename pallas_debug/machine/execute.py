@@ -1,4 +1,4 @@
-"""What each kind of step does. Each returns False if its thread has to wait."""
+"""Execution of each kind of step. Each function returns False if its thread has to wait."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def scoped(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Scope
 
 
 def _scope(thread: Thread, step: ir.MachineStep, number: int = 0) -> tuple[Any, ...]:
-    """What tells a buffer of a scope from others; the first three are equal on all cores."""
+    """Identity of a buffer of a scope; the first three are equal on all cores."""
     return (id(step), number, thread.iterations, thread.core, thread.point)
 
 

@@ -20,7 +20,8 @@ from pallas_debug.bridge.jaxprs.outputs import current_uses
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, launch, typed, untyped
 from pallas_debug.bridge.programs.single import steps
-from pallas_debug.errors import KernelFault, MachineError
+from pallas_debug.errors import MachineError
+from pallas_debug.findings import stops
 from pallas_debug.findings.outputs import OutputUses
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
@@ -190,7 +191,7 @@ class MachineHost:
         if partly is not None:
             self._observer.judged_in_part(prepared.launch.name, partly)
         if done.stopped is not None:
-            raise KernelFault(finding_text(done.stopped), done.stopped)
+            raise stops.stop(done.stopped, finding_text(done.stopped))
         return [untyped(results) for results in done.results]
 
 

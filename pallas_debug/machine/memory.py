@@ -296,7 +296,7 @@ def _positions(value: Any) -> Array:
 
 
 def chosen(view: ir.View, env: list[Any]) -> Array | None:
-    """Which rows of a copy's other side take part; None for all."""
+    """Rows of a copy's other side that take part; None for all."""
     for part in view:
         entry = part.entries[0] if isinstance(part, ir.Index) and part.entries else None
         if isinstance(entry, ir.RowChoice):
@@ -444,7 +444,7 @@ def _once(entries: tuple[Requested, ...]) -> tuple[Entry, ...]:
 def _in_padding(
     shape: tuple[int, ...], index: list[Entry], dims: list[int], entries: tuple[Requested, ...]
 ) -> dict[int, int]:
-    """How far slices reach into the padding of an array's last tiles, by dimension.
+    """Extent of slices into the padding of an array's last tiles, by dimension.
 
     A TPU keeps an array in whole tiles, so that one of 255 columns occupies 256. A copy of whole
     tiles takes the padding along, and kernels rely on it.

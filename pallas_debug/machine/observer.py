@@ -1,4 +1,4 @@
-"""What the machine tells those who watch it: the sanitizer, the recording, the debugger."""
+"""Events of the machine, for its observers: the sanitizer, the recording, the debugger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What subcores of a SparseCore do together: barriers, and additions to each other's memory."""
+"""Cooperation of the subcores of a SparseCore: barriers, and additions to each other's memory."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class ProgramFrame:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """What a thread waits for: an amount in an entry of a semaphore array."""
+    """Awaited count of a thread: an amount in an entry of a semaphore array."""
 
     step: ir.MachineStep
     semaphore: MemoryBuffer

@@ -1,4 +1,4 @@
-"""What steps do with DMAs and semaphores. Each returns False if its thread has to wait."""
+"""Execution of steps with DMAs and semaphores. Each returns False if its thread has to wait."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class ArrayRegion:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockVisits:
-    """How the grid goes through the blocks of one operand.
+    """Walk of the grid through the blocks of one operand.
 
     Attributes:
       copies: number of grid points at which another block begins than at the point before: fetches
@@ -203,7 +203,7 @@ class OperandBlocks:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockMap:
-    """Which block of each operand every grid point touches.
+    """Block of each operand that every grid point touches.
 
     Attributes:
       grid: sizes of all dimensions, including those that `vmap` added; empty without a grid.

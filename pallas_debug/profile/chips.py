@@ -30,4 +30,4 @@ CHIPS: Mapping[str, ChipMemory] = {
     "TPU v6 lite": ChipMemory(limit=32 * MIB, capacity=128 * MIB),
     "TPU7x": ChipMemory(limit=32 * MIB, capacity=64 * MIB),
 }
-"""As observed with libtpu 0.0.42 and 0.0.50."""
+"""Values observed with libtpu 0.0.42 and 0.0.50."""

@@ -103,13 +103,6 @@ def bundles_of(tracing: Tracing, file: str, line: int) -> tuple[int, ...]:
     )
 
 
-def lines_of(tracing: Tracing, bundle: int) -> tuple[Chain, ...]:
-    """Distinct chains of the instructions of a bundle, by index."""
-    if not 0 <= bundle < len(tracing.traces):
-        return ()
-    return tuple(dict.fromkeys(t.chain for t in tracing.traces[bundle] if t.chain))
-
-
 def of_file(costs: Iterable[LineCost], file: str) -> dict[int, LineCost]:
     """Costs of the lines of one file, by number."""
     return {cost.source.line: cost for cost in costs if cost.source.file == file}

@@ -24,7 +24,7 @@ from pallas_debug.profile.traffic import Traffic, traffic_of
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleTexts:
-    """What the compiler wrote about a kernel's schedule; None for what it did not write.
+    """Tables that the compiler wrote about a kernel's schedule; None for those it did not write.
 
     Attributes:
       mosaic: the kernel's module before any pass, for the calls behind each line.
@@ -202,13 +202,6 @@ class Profile:
     @cached_property
     def stats(self) -> Stats:
         return _stats(self)
-
-
-def stats_of(
-    texts: ScheduleTexts, kernel: Kernel | None = None, compilation: Compilation | None = None
-) -> Stats:
-    """Summarise a kernel's schedule."""
-    return Profile(texts=texts, kernel=kernel, compilation=compilation).stats
 
 
 def _stats(profile: Profile) -> Stats:

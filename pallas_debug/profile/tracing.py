@@ -129,7 +129,7 @@ def trace(listing: BundleListing, mosaic: Module | None = None) -> Tracing:
 
 
 class _Flow:
-    """Which instruction reads the result of which, through registers and spill slots."""
+    """Dependencies between instructions, through registers and spill slots."""
 
     def __init__(self, listing: BundleListing) -> None:
         self.listing = listing

@@ -28,13 +28,10 @@ MEANINGS = {
     SPILL: "vector stores that spill registers",
     SALU: "scalar arithmetic, branches, and starts of copies",
 }
-"""What a column of `utilization.txt` counts. Others are shown as they are."""
+"""Meaning of a column of `utilization.txt`. Others are shown as they are."""
 
 BUSY = (MXU, XLU, EUP)
 """Columns that count busy units rather than issue slots."""
-
-SUBSETS = {FILL: LOAD, SPILL: STORE}
-"""Columns that are part of another one."""
 
 VECTOR = (MXU, XLU, VALU, VPOP, EUP, LOAD, STORE)
 """Units of vector and matrix work."""
@@ -68,10 +65,6 @@ class UnitTable:
             return None
         at = self.names.index(name)
         return tuple(row[at] for row in self.rows)
-
-    def capacity_of(self, name: str) -> int | None:
-        """Capacity of one unit; None if it is not known."""
-        return self.capacity[self.names.index(name)] if name in self.names else None
 
 
 _MAX_COLUMNS = 64

@@ -153,7 +153,7 @@ def _full_rank(index: np.ndarray, rank: int) -> np.ndarray:
 
 
 def _copies(ids: Any, distinct: int, grid: Sequence[int]) -> np.ndarray:
-    """How often each block begins, where the point before it had another one.
+    """Number of times that each block begins, where the point before it had another one.
 
     The step to a grid point advances one dimension and returns those behind it to 0. For each
     dimension that may advance, all such steps are compared at once.

@@ -1,4 +1,4 @@
-"""What a report shows: the kernels of a dump directory, with the findings of its runs."""
+"""Content of a report: the kernels of a dump directory, with the findings of its runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pallas_debug.findings.collector import Collector
-from pallas_debug.model import Finding, PrintRecord
+from pallas_debug.model import Finding, Gap, PrintRecord
 from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
 from pallas_debug.store.layout import clean
 
@@ -28,6 +28,7 @@ class ReportedKernel:
     compilations: tuple[StoredCompilation, ...] = ()
     findings: tuple[Finding, ...] = ()
     prints: tuple[PrintRecord, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     tests: tuple[str, ...] = ()
 
     @property
@@ -61,10 +62,11 @@ class Contents:
 
 @dataclass
 class _Used:
-    """What runs recorded of one kernel."""
+    """Records of runs about one kernel."""
 
     collector: Collector = field(default_factory=Collector)
     prints: list[PrintRecord] = field(default_factory=list)
+    gaps: dict[Gap, None] = field(default_factory=dict)
     tests: dict[str, None] = field(default_factory=dict)
 
 
@@ -91,6 +93,10 @@ def collect(
             folder = _folder_of(printed.kernel, record.kernels, by_name)
             if folder in used:
                 used[folder].prints.append(printed)
+        for gap in record.gaps:
+            folder = _folder_of(gap.kernel, record.kernels, by_name)
+            if folder in used:
+                used[folder].gaps.setdefault(gap)
     found = [
         ReportedKernel(
             id=f"k{number}",
@@ -98,6 +104,7 @@ def collect(
             compilations=_chosen(kernel.compilations, targets),
             findings=used[kernel.name].collector.findings,
             prints=tuple(used[kernel.name].prints),
+            gaps=tuple(used[kernel.name].gaps),
             tests=tuple(used[kernel.name].tests),
         )
         for number, kernel in enumerate(chosen)

@@ -92,6 +92,7 @@ def _kernel(reported: ReportedKernel, profiles: Sequence[StoredProfile | None]) 
         _tabs(reported),
         summaries,
         section("Findings", findings.finding_list(reported.findings, link)),
+        section("Not judged", findings.gap_list(reported.gaps)),
         tag(
             "section",
             tag("h3", "Source and operations"),
@@ -132,7 +133,7 @@ def _summary(
     profile: StoredProfile | None,
     link: Link,
 ) -> Markup:
-    """What is above the source, for one target."""
+    """Panel above the source, for one target."""
     made = stored.compilation
     content: list[Child] = [tag("h3", stored.target, class_="pd-target-name")]
     if stored.problem:
@@ -159,7 +160,7 @@ def _details(
     profile: StoredProfile | None,
     source: Sequence[str],
 ) -> Markup:
-    """What is below the source, for one target."""
+    """Panels below the source, for one target."""
     made = stored.compilation
     if made is None:
         return Markup()

@@ -1,4 +1,4 @@
-"""What is known of the calls of each kernel: their lines, and what becomes of its outputs."""
+"""Calls of each kernel: their lines, and how programs use its outputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KernelCallers:
             return frozenset(self._lines.get(kernel.digest, ()))
 
     def uses(self, kernel: Kernel) -> OutputUses:
-        """What programs use of the kernel's outputs; empty unless that is known of all of them."""
+        """Uses of the kernel's outputs by programs; empty unless those of all are known."""
         with self._lock:
             known = tuple(self._uses.get(kernel.digest, ()))
         if not known or not all(known):

@@ -24,7 +24,7 @@ Interpret = Mode | str | None
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a session does.
+    """Options of a session.
 
     Attributes:
       dumps: directory to dump into; None to only capture.

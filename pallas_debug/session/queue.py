@@ -190,20 +190,25 @@ class Queue:
             return "the session ended before it was compiled"
         return f"it was never handed to the compiler for {target}"
 
-    def uncompiled(self) -> list[tuple[str, str, str]]:
-        """Requested compilations that failed for reasons other than the kernel.
+    def uncompiled(self, kernels: Iterable[Kernel], *, has_ended: bool = True) -> Iterator[Gap]:
+        """Yield requested compilations that failed for reasons other than the kernel.
 
-        Returns:
-          The kernel's name, the target's, and the reason: no compiler, no lock, a full disk, a bug.
+        The reason is that there is no compiler or no lock, a full disk, or a bug.
+
+        Args:
+          has_ended: whether compilations that have no result yet count.
         """
-        found = []
-        for (digest, target), kernel in sorted(self._requested.items(), key=lambda item: item[0]):
-            made = self.made.get((digest, target))
+        wanted = {kernel.digest for kernel in kernels}
+        requested = dict(self._requested)  # other threads add to it
+        for (digest, target), kernel in sorted(requested.items(), key=lambda item: item[0]):
+            made, reason = self.made.get((digest, target)), None
             if made is None:
-                found.append((kernel.name, target, self.not_compiled(kernel, target)))
+                is_known = has_ended or (digest, target) in self.lost
+                reason = self.not_compiled(kernel, target) if is_known else None
             elif made.failure is not None and made.failure.is_of_the_machine:
-                found.append((kernel.name, target, made.failure.headline))
-        return found
+                reason = made.failure.headline
+            if digest in wanted and reason is not None:
+                yield Gap(kernel=kernel.name, engine=target, reason=reason)
 
     def _compile(self, captured: Capture, target: Target) -> None:
         kernel = captured.kernel

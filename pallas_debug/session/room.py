@@ -17,7 +17,7 @@ class RoomCheck:
     """Decides whether a program is to stop at a kernel.
 
     Args:
-      chip: the chip that the program is told it has, if the user chose it.
+      chip: chip presented to the program, if the user chose it.
       is_asked: whether to look at the kernels lowered now.
       report: called with our own errors, which do not stop the program.
     """

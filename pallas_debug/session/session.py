@@ -23,13 +23,15 @@ from pallas_debug.bridge.interpret import interpret, launched, tpu_interpret
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.bridge.lowering import hook
-from pallas_debug.checks.observer import RunObserver, Skip
+from pallas_debug.checks.observer import RunObserver
 from pallas_debug.compiler import job
 from pallas_debug.errors import KernelFault, PallasDebugError
+from pallas_debug.findings import stops
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import notify, plugin_manager
 from pallas_debug.machine.host import MachineHost
-from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, RunRecord, Target
+from pallas_debug.model import Dump, Finding, Gap, Kernel, PrintRecord, Target
+from pallas_debug.session import records
 from pallas_debug.session.callers import KernelCallers
 from pallas_debug.session.mapping import map_blocks
 from pallas_debug.session.options import Options, mode_of, resolve_targets
@@ -83,10 +85,10 @@ class Session:
         self.chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
         self.uncaptured: list[Uncaptured] = []
-        self.skips: list[Skip] = []
+        self.skips: list[Gap] = []
         self.launched: set[str] = set()
         self.used: set[str] = set()
-        self.raised: list[str] = []
+        self.raised: list[Finding] = []
         self.observer = RunObserver(
             checks=options.checks,
             prints=options.prints,
@@ -209,7 +211,7 @@ class Session:
     @property
     def unchecked(self) -> list[str]:
         """Sentences on kernels that were not checked, or not completely."""
-        return [skip.sentence for skip in self.skips]
+        return [gap.reason for gap in self.skips]
 
     @property
     def lost(self) -> Mapping[tuple[str, str], PallasDebugError]:
@@ -240,11 +242,13 @@ class Session:
         *,
         prints: Iterable[PrintRecord] = (),
         findings: Iterable[Finding] = (),
+        gaps: Iterable[Gap] | None = None,
     ) -> Path | None:
-        """Record the kernels, prints and findings of a test or script.
+        """Record the kernels, prints, findings and gaps of a test or script.
 
         Args:
           kernels: defaults to all captured ones.
+          gaps: default to all that there are so far.
 
         Returns:
           The file; None if nothing is dumped.
@@ -253,14 +257,10 @@ class Session:
             return None
         with self._guarded("summary", f"recording what {name} used"):
             used = self.kernels if kernels is None else kernels
-            record = RunRecord(
-                run=self.run_id,
-                name=name,
-                kernels=tuple(self.store.folder(kernel).name for kernel in used),
-                prints=tuple(prints),
-                findings=tuple(findings),
+            gaps = records.gaps_of(self) if gaps is None else gaps
+            return records.record(
+                self, self.store, name, kernels=used, prints=prints, findings=findings, gaps=gaps
             )
-            return self.store.put_run(record)
         return None
 
     @contextlib.contextmanager
@@ -470,7 +470,8 @@ class Session:
                     self._tell("kernel_used", kernel=captured.kernel)
 
     def failed(self, error: Exception) -> None:
-        self.raised.append(str(error))
+        if finding := stops.finding_of(error):
+            self.raised.append(finding)
 
     def report(self, problem: PallasDebugError) -> None:
         """Keep a problem until the session's owner reports it."""
@@ -491,8 +492,8 @@ class Session:
         """Record exceptions as problems: our bugs must not fail the program."""
         return guarded(boundary, doing, self.report)
 
-    def _skipped(self, skip: Skip) -> None:
+    def _skipped(self, gap: Gap) -> None:
         """Record a kernel that is not checked as requested."""
         with self._lock:
-            self.skips.append(skip)
-        self.report(PallasDebugError(skip.sentence))
+            self.skips.append(gap)
+        self.report(PallasDebugError(gap.reason))

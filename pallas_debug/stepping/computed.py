@@ -1,4 +1,4 @@
-"""What the lines of a recorded run computed at each grid point."""
+"""Values that the lines of a recorded run computed at each grid point."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Block = tuple[str, tuple[int, ...], int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class LineValues:
-    """What a line computed at a grid point, the last time it ran there.
+    """Values that a line computed at a grid point, the last time it ran there.
 
     Attributes:
       values: names that it gave another value; in a recording of single lines, all names that the
@@ -54,7 +54,7 @@ class ComputedValues:
         return tuple(dict.fromkeys(stop.place.point for stop in stops if stop.place.line))
 
     def at(self, point: tuple[int, ...]) -> Mapping[Line, LineValues]:
-        """What each line computed at a grid point; nothing for a point that was not recorded."""
+        """Values that each line computed at a grid point; none for one that was not recorded."""
         return self._by_point.get(point, {})
 
     @cached_property

@@ -10,7 +10,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 SHADES = " ░▒▓█"
-"""From the least value to the greatest."""
+"""Range of the values: the least and the greatest."""
 
 ODD = "!"
 """Cell with a NaN or an infinity."""
@@ -18,7 +18,7 @@ ODD = "!"
 
 @dataclass(frozen=True, kw_only=True)
 class ValueStatistics:
-    """What an array holds. Least, greatest and mean are of its finite elements.
+    """Summary of an array. Least, greatest and mean are of its finite elements.
 
     Attributes:
       least, greatest, mean: None if no element is finite.

@@ -255,7 +255,7 @@ def _who(prompt: CommandPrompt, rest: str) -> Iterator[str]:
 
 
 def written(item: ElementWriter) -> str:
-    """Who wrote an element, in one line."""
+    """Writer of an element, in one line."""
     if item.how == "given":
         return f"{item.element} is {item.value}: given by the caller"
     if item.how == "never":

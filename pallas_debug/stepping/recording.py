@@ -74,7 +74,7 @@ class RecordedStop:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerEntry:
-    """What happened to a semaphore or a DMA.
+    """Event of a semaphore or a DMA.
 
     Attributes:
       event: "started", "finished" or "counts".
@@ -92,7 +92,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedOutput:
-    """Who wrote each element of an output.
+    """Writer of each element of an output.
 
     Attributes:
       name: of the operand.

@@ -312,7 +312,7 @@ class StepSession:
             raise ConditionFailed(f"`{name}` has no value here{hint}") from None
 
     def who(self, text: str) -> list[ElementWriter]:
-        """What wrote an element, the latest first."""
+        """Writers of an element, latest first."""
         return list(self.track.who(self._elements(text)))
 
 

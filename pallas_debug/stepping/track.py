@@ -1,4 +1,4 @@
-"""What can be stepped through: the places of a run, and the values at each of them."""
+"""Interface of a run that can be stepped through: its places, and the values at each of them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FlyingCopy:
 
 @dataclass(frozen=True, kw_only=True)
 class ElementWriter:
-    """What last wrote an element.
+    """Last writer of an element.
 
     Attributes:
       element: such as `acc_ref[0, 3]`.
@@ -125,7 +125,7 @@ class WatchHit:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceStatus:
-    """Where a device is in the kernel.
+    """Position of a device in the kernel.
 
     Attributes:
       waits: what it waits for, such as `sem[0] is 0, and 1 is awaited`; None if it does not.
@@ -174,7 +174,7 @@ class Track(Protocol):
         """
 
     def who(self, element: WatchedElements) -> Sequence[ElementWriter]:
-        """What wrote one element, the latest first, then what wrote that which it copied."""
+        """Writers of one element, latest first, then those of the elements it was copied from."""
 
     def values(self) -> Sequence[NamedValue]:
         """The names at this place, operands first."""

@@ -1,4 +1,4 @@
-"""What a session writes its results to: one interface of local and remote dump directories."""
+"""Destination of a session's results: one interface of local and remote dump directories."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ BLOCKS = "blocks.json"
 """File in a kernel's folder: which block of each operand every grid point touches."""
 
 LOG, PASSES, LLO, SCHEDULE = "compiler.log", "passes", "llo", "schedule"
-"""In a target's folder: the compiler's output, and the folders for Mosaic's passes, for those of
-LLO, and for the schedule."""
+"""Entries of a target's folder: the compiler's output, and the folders for Mosaic's passes, for
+those of LLO, and for the schedule."""
 
 BUNDLES, UTILIZATION = f"{SCHEDULE}/bundles.txt", f"{SCHEDULE}/utilization.txt"
 DELAYS = f"{SCHEDULE}/delays.txt"
@@ -81,8 +81,8 @@ LOCK = ".lock"
 """Name of the lock in each temporary folder, and suffix of those in `LOCKS`."""
 
 NEW, OLD, OWNER, FILE, INCOMPLETE = "new", "old", "belongs-to", "file", "incomplete"
-"""In a folder under `TMP`: the folder to publish, the one it replaces, the path of the latter, a
-single file, and a folder that lost files while it was published."""
+"""Entries of a folder under `TMP`: the folder to publish, the one it replaces, the path of the
+latter, a single file, and a folder that lost files while it was published."""
 
 PROBE = "writable"
 """Object under `TMP` whose writing shows that an object store may be written to."""

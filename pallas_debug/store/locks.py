@@ -23,7 +23,7 @@ from pathlib import Path
 from pallas_debug.errors import LockTimeoutError, WorkerError
 
 SAY_AFTER = 2.0
-"""Seconds of waiting before the user is told who holds the lock."""
+"""Seconds of waiting before the lock's holder is reported."""
 
 WAIT_MARGIN = 5.0
 """Seconds added to the compilation timeout, as the holder also lowers the kernel and starts a
@@ -45,7 +45,7 @@ class LocksUnavailable(OSError):
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """How to wait for a lock.
+    """Options for waiting for a lock.
 
     Attributes:
       timeout: maximum seconds to wait.

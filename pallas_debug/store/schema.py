@@ -59,7 +59,7 @@ def encode(document: Kernel | Compilation | RunRecord | BlockMap) -> bytes:
 def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None) -> T:
     """Parse the document in `data`, which was read from `path`.
 
-    Failures from before explanations were stored are given one here.
+    Failures and findings from before explanations were stored are given one here.
 
     Args:
       kernel: the kernel of a compilation, if known; its operands name what a failure counts.
@@ -120,6 +120,10 @@ def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None)
         )
     if isinstance(found, Compilation) and "explanation" not in (document.get("failure") or ()):
         return cast(T, _with_explanation(found, kernel))
+    if isinstance(found, RunRecord) and version == 1 and found.findings:
+        from pallas_debug.findings.explain import explained
+
+        return cast(T, replace(found, findings=tuple(map(explained, found.findings))))
     return found
 
 

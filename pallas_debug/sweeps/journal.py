@@ -1,6 +1,6 @@
 """Results of a sweep in the dump directory, a file for each setting, by which it continues.
 
-A result is used again only if its compilations have the same keys, which stand for the kernels, the
+A result is reused only if its compilations have the same keys, which identify the kernels, the
 compiler's options and the versions; a worker computes them by tracing. What is unreadable is run
 again.
 """

@@ -110,7 +110,7 @@ class KnownResult:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOutcome:
-    """What a worker returns.
+    """Result of a worker.
 
     Attributes:
       results: one for each target.

@@ -73,7 +73,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         self._start_spot = spot
         self._start_notes = notes
         self.last: Spot | None = None
-        """Where the session ended."""
+        """Place at which the session ended."""
         self.watched = Watch(browser)
 
     # Start and end.

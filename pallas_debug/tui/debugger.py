@@ -32,7 +32,7 @@ MAX_OUTPUT = 500
 
 @dataclass(frozen=True, kw_only=True)
 class DebuggerView:
-    """What the screen shows of a place; gathered in a worker, as statistics take a while."""
+    """Content of the screen for a place; gathered in a worker, as statistics take a while."""
 
     place: StepPlace
     fault: str | None = None

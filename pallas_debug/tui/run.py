@@ -36,7 +36,7 @@ _VERSIONS = ("textual", "rich", "click", "msgspec", "jax", "jaxlib", "libtpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a session ended.
+    """End of a session.
 
     Attributes:
       failed: by an internal error, a signal or a hang-up.

@@ -165,7 +165,7 @@ DASHES = frozenset({"vi", "vim", "nvim", "gvim", "mvim", "view", "less"})
 """Editors of `PLUS_LINE` that take `--` between options and files."""
 
 VIM = frozenset({"vim", "nvim", "gvim", "mvim"})
-"""Editors that are told to ignore modelines in the file, and an `.exrc` next to it."""
+"""Editors started with options to ignore modelines in the file, and an `.exrc` next to it."""
 
 UNTRUSTED = ("--cmd", "set nomodeline noexrc")
 

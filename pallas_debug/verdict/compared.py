@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pallas_debug import defaults
@@ -126,13 +126,13 @@ def judged(
 
 
 def _outcome(kernel: Kernel, kernels: Sequence[Kernel], results: Results, ran: Seen) -> Outcome:
+    reasons = [gap.reason for gap in results.gaps]
     if results.findings and (kernel.digest in results.kernels or len(kernels) == 1):
-        found = outcome_of(kernel, "values", "found")
-        return replace(found, notes=results.not_judged)
+        return outcome_of(kernel, "values", "found").without(*reasons)
     if results.findings:
         return outcome_of(kernel, "values", "unsupported", NOT_KNOWN_WHOSE)
-    if results.not_judged:
-        return outcome_of(kernel, "values", "unjudged", "; ".join(results.not_judged))
+    if reasons:
+        return outcome_of(kernel, "values", "unjudged", "; ".join(reasons))
     known = [o for o in ran.outcomes if o.digest == kernel.digest]
     if kernel.digest not in ran.launched and any(o.status == "unjudged" for o in known):
         return outcome_of(kernel, "values", "unjudged", known[0].reason)

@@ -126,7 +126,7 @@ class Seen:
         partly = self.watched.get(outcome.kernel)
         if partly is None:
             return replace(outcome, status="ok")
-        return replace(outcome, status="unsupported", reason=partly, notes=())
+        return replace(outcome, status="unsupported", reason=partly, gaps=())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ class Traced:
         )
 
     def elsewhere(self, targets: Sequence[Target]) -> dict[str, dict[str, str]]:
-        """By digest, the targets for which the function does not call the kernel, and why."""
+        """Targets for which the function does not call the kernel, and why, by digest."""
         if self.failed:
             return {}
         return {
@@ -250,20 +250,17 @@ def static(
     start = time.perf_counter()
     calls: Sequence[prefetch.Tables | None] = given or [None]
     analyses = [analyze(captured, targets, prefetch=tables) for tables in calls[:MOST_CALLS]]
-    notes = [sentence for one in analyses for sentence in one.not_judged]
+    left_out = [gap.reason for one in analyses for gap in one.gaps]
     if len(calls) > MOST_CALLS:
-        notes.append(
+        left_out.append(
             f"{len(calls) - MOST_CALLS} of {len(calls)} calls, each with scalar prefetch of its "
             f"own: the first {MOST_CALLS} are looked at"
         )
     findings = Collector(finding for one in analyses for finding in one.findings).findings
-    outcome = replace(
-        outcome_of(captured.kernel, "static", "found" if findings else "ok"),
-        notes=tuple(dict.fromkeys(notes)),
-        seconds=time.perf_counter() - start,
-    )
+    outcome = outcome_of(captured.kernel, "static", "found" if findings else "ok")
+    outcome = replace(outcome.without(*left_out), seconds=time.perf_counter() - start)
     if not findings and not any(one.is_judged for one in analyses):
-        outcome = replace(outcome, status="unsupported", reason="; ".join(notes), notes=())
+        outcome = replace(outcome, status="unsupported", reason="; ".join(left_out), gaps=())
     scratch = {(captured.kernel.name, name) for one in analyses for name in one.scratch}
     return Seen(outcomes=(outcome,), findings=findings, scratch=frozenset(scratch))
 
@@ -374,7 +371,7 @@ def _uncompiled(session: Session, kernel: Kernel, target: str) -> Outcome:
         reason = session.queue.not_compiled(kernel, target)
         if (kernel.digest, target) not in session.queue.unfit:
             return not_compiled(kernel, target, reason)
-        return replace(outcome_of(kernel, "compile", "found"), target=target, notes=(reason,))
+        return replace(outcome_of(kernel, "compile", "found"), target=target).without(reason)
     return replace(outcome_of(kernel, "compile", "unsupported", why), target=target)
 
 
@@ -386,7 +383,7 @@ def traced_for(session: Session, kernel: Kernel, targets: Iterable[Target]) -> l
 
 def own_problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     """Our own bugs and machine errors that are not the reason of any outcome."""
-    known = {skip.sentence for skip in session.skips}
+    known = {gap.reason for gap in session.skips}
     known |= {str(problem) for problem in session.lost.values()}
     known |= {str(missed.problem) for missed in session.uncaptured}
     reasons = "\n".join(outcome.reason or "" for outcome in outcomes)
@@ -451,7 +448,7 @@ def tracked(seen: Sequence[Seen]) -> dict[str, frozenset[Fault]]:
     """
     outcomes = [o for one in seen for o in one.outcomes if o.engine == "machine"]
     refused = {kernel for one in seen for kernel in one.refused}
-    partly = {o.kernel for o in outcomes if o.status not in ("ok", "found") or o.notes}
+    partly = {o.kernel for o in outcomes if o.status not in ("ok", "found") or o.gaps}
     findings = [f for one in seen for f in one.findings if "machine" in f.engines]
     return {
         kernel: frozenset(f.kind for f in findings if f.kernel == kernel)

@@ -162,7 +162,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
         launched=frozenset(session.launched),
         dropped=session.observer.dropped,
         refused=dict(session.observer.refusals),
-        watched={skip.kernel: skip.sentence for skip in session.skips if skip.is_chosen},
+        watched={gap.kernel: gap.reason for gap in session.skips if gap.is_chosen},
         problems=own_problems(session, outcomes),
     )
 
@@ -192,21 +192,21 @@ def as_it_ran(
       is_explained: whether a finding explains this; if not, any kernel may be at fault.
     """
     if any(finding.kernel == kernel.name for finding in session.observer.findings):
-        chosen = (s.sentence for s in session.skips if s.is_chosen and s.kernel == kernel.name)
-        return replace(outcome_of(kernel, engine, "found"), notes=tuple(chosen))
-    skips = [skip for skip in session.skips if skip.kernel == kernel.name]
-    for skip in skips:
-        if not skip.partly or skip.is_chosen:
-            status: Status = "unjudged" if skip.is_fault else "unsupported"
-            return outcome_of(kernel, engine, status, skip.sentence)
+        chosen = (g.reason for g in session.skips if g.is_chosen and g.kernel == kernel.name)
+        return outcome_of(kernel, engine, "found").without(*chosen)
+    gaps = [gap for gap in session.skips if gap.kernel == kernel.name]
+    for gap in gaps:
+        if not gap.is_partial or gap.is_chosen:
+            status: Status = "unsupported" if gap.is_limit else "unjudged"
+            return outcome_of(kernel, engine, status, gap.reason)
     if kernel.digest not in session.launched:
         return outcome_of(kernel, engine, "unjudged", _why_not_run(kernel, session, stopped))
-    notes = [skip.sentence for skip in skips]
+    left_out = [gap.reason for gap in gaps]
     if stopped is not None and not is_explained:
         return outcome_of(kernel, engine, "unjudged", f"the program stopped: {stopped}")
     if stopped is not None:
-        notes.append(f"whatever it does after the program stopped: {stopped}")
-    return replace(outcome_of(kernel, engine, "ok"), notes=tuple(notes))
+        left_out.append(f"whatever it does after the program stopped: {stopped}")
+    return outcome_of(kernel, engine, "ok").without(*left_out)
 
 
 def _why_not_run(kernel: Kernel, session: Session, stopped: str | None) -> str:
@@ -277,8 +277,8 @@ def replayed(
         )
     if left_out is None:
         return seen
-    noted = (replace(o, notes=(*o.notes, left_out)) for o in seen.outcomes)
-    return replace(seen, outcomes=tuple(noted), result=None)
+    outcomes = tuple(outcome.without(left_out) for outcome in seen.outcomes)
+    return replace(seen, outcomes=outcomes, result=None)
 
 
 _JUDGES: Mapping[Engine, Judge] = {

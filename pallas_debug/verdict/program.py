@@ -92,9 +92,7 @@ def _static_of_calls(
     left_out = recorder.left_out(captured.kernel.digest)
     if left_out is None or not captured.kernel.of_kind("scalar_prefetch"):
         return seen
-    return replace(
-        seen, outcomes=tuple(replace(o, notes=(*o.notes, left_out)) for o in seen.outcomes)
-    )
+    return replace(seen, outcomes=tuple(o.without(left_out) for o in seen.outcomes))
 
 
 def _recorded_tables(captured: Capture, recorder: calls.CallRecorder) -> list[prefetch.Tables]:

@@ -14,7 +14,7 @@ sanitizer; TPU interpret mode for kernels that the machine cannot run. `races`: 
 `values`: comparison of the function's results with those of a reference."""
 
 ENGINES: tuple[Engine, ...] = ("trace", "static", "compile", "checks", "machine", "races", "values")
-"""In the order in which they run and are listed."""
+"""All engines, in the order in which they run and are listed."""
 
 BY_NAME: frozenset[Engine] = frozenset({"races"})
 """Engines that run only if they are named: what they find, the others find as well."""
@@ -34,7 +34,7 @@ class Outcome:
       digest: distinguishes kernels of the same name; empty for a kernel that was not captured.
       target: chip compiled for; None for engines without a target.
       reason: why the kernel was not judged.
-      notes: what was not judged although the engine ran.
+      gaps: what was not judged although the engine ran.
       seconds: time taken, if known for this kernel alone.
     """
 
@@ -44,7 +44,7 @@ class Outcome:
     digest: str = ""
     target: str | None = None
     reason: str | None = None
-    notes: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     seconds: float | None = None
 
     @property
@@ -61,6 +61,20 @@ class Outcome:
             reason=self.reason or self.status,
             is_limit=self.status == "unsupported",
         )
+
+    def without(self, *reasons: str) -> Outcome:
+        """Add gaps: what was left out of the judgement, and why."""
+        left_out = (
+            Gap(
+                kernel=self.kernel,
+                engine=self.column,
+                reason=reason,
+                is_limit=True,
+                is_partial=True,
+            )
+            for reason in reasons
+        )
+        return replace(self, gaps=tuple(dict.fromkeys((*self.gaps, *left_out))))
 
 
 @dataclass(frozen=True, kw_only=True)

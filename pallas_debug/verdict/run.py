@@ -25,7 +25,7 @@ from pallas_debug.session import Options, Session, sanitizing
 from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table, unused
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.engines import Call, Seen, Traced
-from pallas_debug.verdict.result import BY_NAME, ENGINES, Engine, Verdict
+from pallas_debug.verdict.result import BY_NAME, ENGINES, Engine, Outcome, Verdict
 from pallas_debug.verdict.table import Asked, AskedKernel
 
 _RUN: tuple[Engine, ...] = ("checks", "machine", "races", "values")
@@ -290,7 +290,7 @@ class Judging:
         findings = self.mark(findings)
         findings = self._with_lines(findings)
         kept, suppressed, idle = suppressions.apply(findings, self._left_out)
-        self._record(name, kept)
+        self._record(name, outcomes, kept)
         known = [s for c in self._captures for s in ask.known_issues(c, self.wanted)]
         problems = [
             *self.problems,
@@ -312,11 +312,13 @@ class Judging:
             reference=name_of(reference) if (reference := self._request.reference) else None,
         )
 
-    def _record(self, name: str, findings: Sequence[Finding]) -> None:
-        """Record the findings that count in the dump directory, for `report` and `browse`."""
+    def _record(self, name: str, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> None:
+        """Record the findings that count, and the gaps, for `report` and `browse`."""
+        missing = (o.gap for o in outcomes if o.status in ("unjudged", "unsupported"))
+        gaps = [*missing, *(gap for outcome in outcomes for gap in outcome.gaps)]
         kernels = [captured.kernel for captured in self._captures]
         prints = self._session.observer.records
-        self._session.record_run(name, kernels, prints=prints, findings=findings)
+        self._session.record_run(name, kernels, prints=prints, findings=findings, gaps=gaps)
 
     def _with_lines(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """Give findings without a line that of their kernel, else of the first one."""

@@ -18,7 +18,7 @@ DIGITS = 8
 NO_ANSWER = "the engine ended without an answer (please report it)"
 
 _RANK: tuple[Status, ...] = ("skipped", "ok", "unsupported", "unjudged", "found")
-"""In increasing order of importance; of several answers to a cell, the most important counts."""
+"""Statuses by increasing importance; of several answers to a cell, the most important counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class AskedKernel:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What was requested of a verification.
+    """Judgements requested of a verification.
 
     Attributes:
       targets: targets of `compile`.
@@ -70,7 +70,7 @@ def cells(asked: Asked) -> tuple[Outcome, ...]:
 def fill(asked: Asked, answers: Iterable[Outcome]) -> tuple[Outcome, ...]:
     """Fill each cell with its answer; answers that fit no cell come first.
 
-    Of several answers to one cell the worst counts, with the notes of all.
+    Of several answers to one cell the worst counts, with the gaps of all.
     """
     by_cell: dict[tuple[object, ...], list[Outcome]] = {}
     for answer in answers:
@@ -88,11 +88,11 @@ def _key(outcome: Outcome) -> tuple[object, ...]:
 
 
 def worst(answers: Sequence[Outcome]) -> Outcome:
-    """Combine several answers to one cell: the worst status, and the notes of all."""
+    """Combine several answers to one cell: the worst status, and the gaps of all."""
     most = max(answers, key=lambda answer: _RANK.index(answer.status))
-    notes = dict.fromkeys(note for answer in answers for note in answer.notes)
+    gaps = dict.fromkeys(gap for answer in answers for gap in answer.gaps)
     seconds = [answer.seconds for answer in answers if answer.seconds is not None]
-    return replace(most, notes=tuple(notes), seconds=sum(seconds) if seconds else None)
+    return replace(most, gaps=tuple(gaps), seconds=sum(seconds) if seconds else None)
 
 
 def _named(outcome: Outcome, asked: Asked) -> Outcome:

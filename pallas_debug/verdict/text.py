@@ -73,7 +73,7 @@ def _column(outcome: Outcome) -> tuple[str, str]:
 def _cell(outcome: Outcome | None) -> str:
     if outcome is None:
         return SIGNS["unjudged"]
-    return SIGNS[outcome.status] + ("*" if outcome.notes and outcome.status == "ok" else "")
+    return SIGNS[outcome.status] + ("*" if outcome.gaps and outcome.status == "ok" else "")
 
 
 def finding_text(finding: Finding) -> str:
@@ -99,7 +99,7 @@ def not_judged(verdict: Verdict) -> list[str]:
     names = _labels(verdict)
     reasons: dict[tuple[str, str], list[str]] = {}
     for outcome in verdict.outcomes:
-        said = [("not judged", note) for note in outcome.notes]
+        said = [("not judged", gap.reason) for gap in outcome.gaps]
         if outcome.status in ("unjudged", "unsupported"):
             said.insert(0, ("not judged", outcome.reason or outcome.status))
         elif outcome.status == "skipped":

@@ -75,7 +75,7 @@ def dropped(
     unwritten: Iterable[Dropped],
     report: Callable[[PallasDebugError], None],
 ) -> frozenset[Dropped] | None:
-    """Which of these outputs no call in a function uses; None if it cannot be traced."""
+    """Those of these outputs that no call in a function uses; None if it cannot be traced."""
     found: dict[str, frozenset[int]] | None = None
     with guards.guarded("engine", "looking for outputs that nothing uses", report):
         found = unused.unused_outputs(function, args, kwargs, target)

@@ -15,7 +15,7 @@ from pallas_debug.model import Finding, SourceLine
 
 
 class Callers:
-    """Which line of a test's file led to which finding.
+    """Lines of a test's file that led to findings.
 
     Args:
       path: the test's file.

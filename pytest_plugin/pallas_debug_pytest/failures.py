@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from pallas_debug import render
+from pallas_debug.findings import stops
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.model import Finding
 from pallas_debug_pytest.callers import Callers
@@ -48,10 +48,10 @@ def _called(callers: Callers, finding: Finding) -> str:
     return f"\n  called from {render.quoted(line)}" if line is not None else ""
 
 
-def was_raised(finding: Finding, texts: Iterable[str]) -> bool:
-    """Return whether an interpreter raised this finding: an exception has its text."""
-    words = render.finding_text(replace(finding, count=1))  # several cores may have met it
-    return any(words in said for said in texts)
+def was_raised(finding: Finding, error: BaseException | None) -> bool:
+    """Return whether an interpreter stopped a program at this fault, with this exception."""
+    raised = stops.finding_of(error)
+    return raised is not None and key(raised) == key(finding)
 
 
 def at_their_line(longrepr: object, finding: Finding) -> None:

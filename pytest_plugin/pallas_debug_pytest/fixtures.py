@@ -248,7 +248,7 @@ class Pallas:
             self._settle()
         except Exception as error:
             collect()
-            if not any(failures.was_raised(finding, [str(error)]) for finding in found):
+            if not any(failures.was_raised(finding, error) for finding in found):
                 raise
             running.session.reset()
         else:

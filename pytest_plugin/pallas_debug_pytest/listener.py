@@ -215,7 +215,11 @@ class Listener:
 
     def _outcomes(self) -> tuple[Outcome, ...]:
         """Return the cells of `--pallas-verify`, merged over all processes."""
-        found = [Outcome(**o) for output in self._received for o in output["outcomes"]]
+        found = [
+            Outcome(**{**o, "gaps": tuple(Gap(**gap) for gap in o["gaps"])})
+            for output in self._received
+            for o in output["outcomes"]
+        ]
         # If one worker saw a kernel run to completion, it is not a gap in another.
         judged = {(o.kernel, o.digest, o.column) for o in found if o.status == "ok"}
         found = [

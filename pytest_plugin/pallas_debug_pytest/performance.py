@@ -48,7 +48,7 @@ class ProfiledCall:
 
 
 class Performance:
-    """What the kernels of one test cost.
+    """Costs of the kernels of one test.
 
     Args:
       compile: the fixture's, which also takes `stages`.
@@ -61,7 +61,7 @@ class Performance:
         self._update = update
         self._calls: list[ProfiledCall] = []
         self._stats: dict[tuple[str, str], Stats] = {}
-        """By the kernel's digest and the target: a kernel counts once."""
+        """Costs by the kernel's digest and the target: a kernel counts once."""
 
     def stats(
         self,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pallas_debug import render
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.findings.faults import Fault
-from pallas_debug.model import Finding, Kernel
+from pallas_debug.model import Finding, Gap, Kernel
 from pallas_debug.session import Session
-from pallas_debug_pytest import failures
+from pallas_debug.session.records import gaps_of
 from pallas_debug_pytest.callers import Callers
 from pallas_debug_pytest.marks import Marks
 
@@ -32,6 +32,7 @@ class Running:
       printed: number of prints written to standard output.
       raised: the exception that we failed the test with, and its finding.
       callers: lines of the test that called the kernels.
+      uncaptured: number of kernels that could not be captured before the test.
     """
 
     nodeid: str
@@ -46,10 +47,20 @@ class Running:
     printed: int = 0
     raised: BaseException | None = None
     raised_for: Finding | None = None
+    uncaptured: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.uncaptured = len(self.session.uncaptured)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         return self.session.observer.findings
+
+    def gaps(self) -> list[Gap]:
+        """Return what was not judged of the test's kernels; compilations may still be running."""
+        return list(
+            gaps_of(self.session, self.used.values(), since=self.uncaptured, has_ended=False)
+        )
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -81,11 +92,12 @@ class Running:
     def unexpected(self) -> list[Finding]:
         """Return findings that were neither expected nor raised to the caller of the kernel."""
         known = self.expected | self.judged
+        raised = {key(finding) for finding in self.session.raised}
         return [
             finding
             for finding in self.findings
             if finding.counts
             and finding.count > known[key(finding)]
             and finding.kind != Fault.INTERPRET_ERROR  # jax raises its error to the caller
-            and not failures.was_raised(finding, self.session.raised)
+            and key(finding) not in raised
         ]

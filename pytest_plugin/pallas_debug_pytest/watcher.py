@@ -25,6 +25,7 @@ from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
 from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
 from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
+from pallas_debug.session.records import gaps_of
 from pallas_debug_pytest import REPORTED, coverage, failures, marks, unjudged
 from pallas_debug_pytest.callers import Callers
 from pallas_debug_pytest.examples import judged_one_by_one
@@ -224,7 +225,7 @@ class Watcher:
         running, self.running = self.running, None
         if running is None:
             return
-        if running.used:
+        if running.used or running.gaps():
             self._record(running)
         try:
             running.stack.close()
@@ -242,6 +243,7 @@ class Watcher:
             running.used.values(),
             prints=running.session.observer.records,
             findings=running.findings,
+            gaps=running.gaps(),
         )
 
     # Innermost, so that prints of kernels that are still running are captured for the test.
@@ -322,7 +324,7 @@ class Watcher:
         hypothesis tells failures apart by where they were raised, for which these exceptions, from
         a thread of jax's, are of no use.
         """
-        found = [f for f in running.findings if failures.was_raised(f, [str(error)])]
+        found = [f for f in running.findings if failures.was_raised(f, error)]
         if found:
             self._raise(running, found)
 
@@ -398,7 +400,7 @@ class Watcher:
             return
         rest = []
         for finding in running.findings:
-            if not failures.was_raised(finding, [str(error)]):
+            if not failures.was_raised(finding, error):
                 rest.append(finding)
             elif not self._config.getoption("fulltrace"):
                 failures.in_their_words(report.longrepr, finding)
@@ -481,15 +483,11 @@ class Watcher:
         is_judged = session.options.checks or session.interpret_mode.sanitizes
         if not (self.settings.judges or is_judged):
             return
-        for missed in session.uncaptured:
-            yield Gap(kernel=missed.name, engine="capture", reason=str(missed.problem))
         # Limits of the checks count if checks were requested explicitly, not only by a verdict.
         limits_count = self.settings.names_checks or not self.settings.verify
-        for skip in session.skips:
-            if not skip.partly and (skip.is_fault or limits_count):
-                yield Gap(kernel=skip.kernel, engine=skip.engine, reason=skip.sentence)
-        for kernel, target, reason in session.queue.uncompiled():
-            yield Gap(kernel=kernel, engine=target, reason=reason)
+        for gap in gaps_of(session):
+            if not gap.is_partial and (limits_count or not gap.is_limit):
+                yield gap
 
     def pytest_unconfigure(self) -> None:
         # An interrupted run does not call sessionfinish.

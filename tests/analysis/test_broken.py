@@ -87,7 +87,7 @@ def test_found_at_its_line(captures: Callable[..., list[Capture]], kernel: Broke
     assert finding.source is not None
     assert (finding.source.file, finding.source.line) == (kernel.file, kernel.line)
     assert finding.engines == ("static",)
-    assert analysis.not_judged == ()
+    assert analysis.gaps == ()
 
 
 @pytest.mark.parametrize("name", UNSEEN)
@@ -106,4 +106,4 @@ def test_nothing_is_found_in_the_repaired_twin(
     found = analyses(captures, kernel, kernel.repaired)
     assert found
     assert [finding for analysis in found for finding in analysis.findings] == []
-    assert [sentence for analysis in found for sentence in analysis.not_judged] == []
+    assert [gap for analysis in found for gap in analysis.gaps] == []

@@ -18,6 +18,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug.analysis import Analysis, analyze
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk import index_maps
+from pallas_debug.model import Gap
 
 F32 = jnp.float32
 S = jax.ShapeDtypeStruct
@@ -146,7 +147,7 @@ def test_a_million_grid_points_take_less_than_five_seconds(captures: Captures, n
     start = time.process_time()
     analysis = analyze(captured)
     assert time.process_time() - start < 5
-    assert (analysis.findings, analysis.not_judged) == ((), ())
+    assert (analysis.findings, analysis.gaps) == ((), ())
 
 
 def test_a_fault_among_a_million_grid_points_has_its_witness(captures: Captures) -> None:
@@ -171,7 +172,7 @@ def test_a_grid_of_a_billion_points_whose_maps_are_separable_is_proven(captures:
     analysis = looked_at(
         captures, (1024, 1024, 1024), lambda i, j, k: (i, j), lambda i, j, k: (i, j), (1024, 1024)
     )
-    assert (analysis.findings, analysis.not_judged) == ((), ())
+    assert (analysis.findings, analysis.gaps) == ((), ())
 
 
 NOT_JUDGED = {
@@ -191,7 +192,7 @@ def test_an_index_map_that_cannot_be_evaluated_is_said(captures: Captures, name:
     index_map, sentence = NOT_JUDGED[name]
     analysis = looked_at(captures, (4,), index_map, lambda i: (i, 0), (4, 1))
     assert analysis.findings == ()
-    assert analysis.not_judged == (sentence,)
+    assert tuple(gap.reason for gap in analysis.gaps) == (sentence,)
 
 
 def test_what_takes_longer_than_the_limit_is_said(captures: Captures) -> None:
@@ -199,7 +200,7 @@ def test_what_takes_longer_than_the_limit_is_said(captures: Captures) -> None:
     (captured,) = captures(function, args)
     analysis = analyze(captured, time_limit=0)
     assert analysis.findings == ()
-    assert analysis.not_judged == (
+    assert tuple(gap.reason for gap in analysis.gaps) == (
         "the index map of x_ref: it takes longer than the time limit",
         "all that the kernel does: it takes longer than the time limit",
     )
@@ -265,7 +266,7 @@ def test_scalar_prefetch_that_is_not_known_is_not_judged(captures: Captures) -> 
     (captured,) = captures(gathered, GATHER)
     analysis = analyze(captured)
     assert analysis.findings == ()
-    assert analysis.not_judged == (
+    assert tuple(gap.reason for gap in analysis.gaps) == (
         "the index map of x_ref: it reads table_ref, whose values are not known",
     )
 
@@ -273,7 +274,7 @@ def test_scalar_prefetch_that_is_not_known_is_not_judged(captures: Captures) -> 
 def test_scalar_prefetch_is_judged_where_it_is_given(captures: Captures) -> None:
     (captured,) = captures(gathered, GATHER)
     right = analyze(captured, prefetch=[np.array([9, 3, 2, 1, 0], np.int32)])
-    assert (right.findings, right.not_judged) == ((), ())
+    assert (right.findings, right.gaps) == ((), ())
     (finding,) = analyze(captured, prefetch=[np.array([0, 0, 1, 4, 7], np.int32)]).findings
     assert (finding.kind, finding.grid_point, finding.count) == ("BlockOutOfBounds", (2,), 2)
 
@@ -281,7 +282,7 @@ def test_scalar_prefetch_is_judged_where_it_is_given(captures: Captures) -> None
 def test_of_several_tables_some_may_be_known(captures: Captures) -> None:
     (captured,) = captures(gathered, GATHER)
     analysis = analyze(captured, prefetch=[None])
-    assert (analysis.findings, len(analysis.not_judged)) == ((), 1)
+    assert (analysis.findings, len(analysis.gaps)) == ((), 1)
     with pytest.raises(ValueError, match=r"has shapes \[None, None\]. Pass one"):
         analyze(captured, prefetch=[None, None])
 
@@ -314,12 +315,9 @@ def test_a_grid_whose_size_is_known_only_at_run_time(captures: Captures) -> None
         return pl.pallas_call(copy, out_shape=x, grid=(n,), in_specs=[rows], out_specs=rows)(x)
 
     (captured,) = captures(run, (S((), jnp.int32), S((32, 128), F32)))
-    assert analyze(captured) == Analysis(
-        is_judged=False,
-        not_judged=(
-            "kernel `copy`: its grid has a dimension whose size is known only at run time",
-        ),
-    )
+    reason = "kernel `copy`: its grid has a dimension whose size is known only at run time"
+    gap = Gap(kernel="copy", engine="static", reason=reason, is_limit=True)
+    assert analyze(captured) == Analysis(is_judged=False, gaps=(gap,))
 
 
 def test_a_kernel_over_a_mesh(captures: Captures) -> None:
@@ -333,12 +331,9 @@ def test_a_kernel_over_a_mesh(captures: Captures) -> None:
         return pl.kernel(body, S(x.shape, x.dtype), mesh=mesh, name="over_a_mesh")(x)
 
     (captured,) = captures(run, (S((8, 128), F32),))
-    assert analyze(captured) == Analysis(
-        is_judged=False,
-        not_judged=(
-            "kernel `over_a_mesh`: it is a kernel over a mesh, which has no grid and no blocks",
-        ),
-    )
+    reason = "kernel `over_a_mesh`: it is a kernel over a mesh, which has no grid and no blocks"
+    gap = Gap(kernel="over_a_mesh", engine="static", reason=reason, is_limit=True)
+    assert analyze(captured) == Analysis(is_judged=False, gaps=(gap,))
 
 
 def test_a_kernel_for_a_gpu(captures: Captures) -> None:
@@ -348,7 +343,9 @@ def test_a_kernel_for_a_gpu(captures: Captures) -> None:
         return pl.pallas_call(copy, out_shape=x, compiler_params=triton.CompilerParams())(x)
 
     (captured,) = captures(run, (S((8, 128), F32),))
-    assert analyze(captured).not_judged == ("kernel `copy`: it is a kernel for a GPU",)
+    assert tuple(gap.reason for gap in analyze(captured).gaps) == (
+        "kernel `copy`: it is a kernel for a GPU",
+    )
 
 
 def test_the_dimensions_that_vmap_adds_are_part_of_the_grid(captures: Captures) -> None:

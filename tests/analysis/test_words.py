@@ -232,7 +232,7 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "make it true: it was given values that it does not allow",
     ),
     "check_without_debug": (
-        "checkify.check stands in the kernel, and jax has no way to run it there",
+        "checkify.check is called in the kernel, and jax has no way to run it there",
         "no jax from 0.10.1 on functionalizes checks in a kernel",
         "use pl.debug_check, which pallas-debug's checks evaluate",
     ),
@@ -360,7 +360,7 @@ WORDS: dict[str, tuple[str, str, str]] = {
     ),
     "float_offset": (
         "x_ref is indexed by a float32",
-        "the index came of a division with /, or of a float operand: interpret mode cuts it off, "
+        "the index is the result of a division with /, or of a float operand: interpret mode cuts it off, "
         "and the compiler refuses it or dies of it",
         "divide with //, or cast the index with .astype(jnp.int32)",
     ),

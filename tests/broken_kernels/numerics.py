@@ -71,7 +71,7 @@ def masked_mean_reference(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 def integer_division_by_zero(x: jax.Array, y: jax.Array) -> jax.Array:
     def divide(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        # An integer has no NaN: what comes of a zero in y looks like any other number.
+        # An integer has no NaN: the result for a zero in y looks like any other number.
         out_ref[...] = lax.div(x_ref[...], y_ref[...])  # FAULT
 
     return pl.pallas_call(divide, out_shape=x)(x, y)

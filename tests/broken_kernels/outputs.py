@@ -65,7 +65,7 @@ def _moved(kernel: object, x: jax.Array, to: Any, *, in_place: bool) -> jax.Arra
 
 def product_replaced_at_each_step(x: jax.Array, y: jax.Array) -> jax.Array:
     def matmul(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        # All terms of the sum but the last are computed in vain.
+        # All terms of the sum but the last are computed for nothing.
         out_ref[...] = jnp.dot(x_ref[...], y_ref[...], preferred_element_type=F32)  # FAULT
 
     return _matmul(matmul, x, y)

@@ -122,7 +122,7 @@ def test_in_a_scan_and_a_cond_of_the_program() -> None:
 
     finding = one(scanned, X)
     assert finding.kind == "NanProduced"
-    assert finding.count == 2  # later on the NaN comes of NaN
+    assert finding.count == 2  # later the NaN is made of NaN
 
     def branching(x: jax.Array, yes: jax.Array) -> jax.Array:
         return lax.cond(yes, logs, lambda y: y, x)

@@ -157,17 +157,17 @@ def test_a_truncated_schedule_is_reported(command: Any, dumps: Path, tmp_path: P
     assert stored is not None
     from dataclasses import replace
 
-    from pallas_debug.profile.stats import stats_of as summarised
+    from pallas_debug.profile.stats import Profile
 
     texts = stored.profile.texts
     assert texts.bundles is not None
     assert texts.utilization is not None
     cut = replace(texts, bundles=texts.bundles[: len(texts.bundles) // 2])
-    stats = summarised(cut, stored.profile.kernel, stored.profile.compilation)
+    stats = replace(stored.profile, texts=cut).stats
     assert 0 < stats.bundles.value < raw.bundles.value
     assert stats.problems[0].startswith("the listing of bundles is cut off after bundle 0x")
     assert "rows for" in stats.problems[1]
-    nothing = summarised(replace(texts, bundles=None), stored.profile.kernel)
+    nothing = Profile(texts=replace(texts, bundles=None), kernel=stored.profile.kernel).stats
     assert (nothing.bundles.value, nothing.cycles.total.value) == (None, None)
     assert nothing.bundles.note == "there is no listing of bundles"
 

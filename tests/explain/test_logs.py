@@ -15,10 +15,6 @@ from pallas_debug.model import Explanation
 
 STORE = "ValueError: Cannot store scalars to VMEM"
 GATHER = "NotImplementedError: Only take_along_axis-like gathers supported"
-CUMSUM = (
-    "NotImplementedError: Unimplemented primitive in Pallas TPU lowering for tc: cumsum. Please "
-    "file an issue at https://github.com/jax-ml/jax/issues/new/choose."
-)
 LIMIT = """\
 jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom:
 Ran out of memory in memory space vmem while allocating on stack for %softmax.1 = f32[1024,4096]

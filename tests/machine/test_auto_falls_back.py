@@ -143,7 +143,7 @@ def test_verify_finds_faults_there() -> None:
     assert str(finding.kind) == "NanProduced"
     assert finding.source is not None
     assert str(finding.source.text).endswith("# of -1")
-    assert not any("InterpretError" in note for o in verdict.outcomes for note in o.notes)
+    assert not any("InterpretError" in gap.reason for o in verdict.outcomes for gap in o.gaps)
 
 
 def test_what_nothing_runs_is_refused_with_both_reasons() -> None:

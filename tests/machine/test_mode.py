@@ -497,7 +497,7 @@ def test_verify_asks_tpu_interpret_mode_for_what_the_machine_refuses(
     (finding,) = verdict.findings
     assert (str(finding.kind), finding.engines) == ("OutOfBoundsRead", ("tpu interpret",))
     first, second = (o for o in verdict.outcomes if o.engine == "machine")
-    assert (first.kernel, first.status, first.notes) == ("body", "ok", ())
+    assert (first.kernel, first.status, first.gaps) == ("body", "ok", ())
     assert (second.kernel, second.status) == ("other", "found")
     assert verdict.notes == (
         "kernel `other` was judged in TPU interpret mode instead of on the kernel machine: the "

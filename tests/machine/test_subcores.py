@@ -278,4 +278,4 @@ def test_the_sanitizer_refuses_a_sparse_core_by_name() -> None:
         np.testing.assert_array_equal(jax.jit(call)(X), X)
     (skip,) = session.skips
     assert session.launched == {kernel.digest for kernel in session.kernels}
-    assert "`copy` runs on a SparseCore, which the sanitizer does not judge" in skip.sentence
+    assert "`copy` runs on a SparseCore, which the sanitizer does not judge" in skip.reason

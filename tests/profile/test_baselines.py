@@ -16,7 +16,7 @@ from pallas_debug.profile.changes.baselines import (
     sentence,
 )
 from pallas_debug.profile.figures import Figure, missing
-from pallas_debug.profile.stats import Stats, stats_of
+from pallas_debug.profile.stats import Profile, Stats
 
 
 def stats(cycles: int | None, *, kernel: str = "rows", bundles: int = 90, spills: int = 0) -> Stats:
@@ -38,7 +38,7 @@ def stats(cycles: int | None, *, kernel: str = "rows", bundles: int = 90, spills
 def stats_of_nothing() -> Stats:
     from pallas_debug.profile.stats import ScheduleTexts
 
-    return stats_of(ScheduleTexts())
+    return Profile(texts=ScheduleTexts()).stats
 
 
 def of(cycles: int, version: str = "0.0.50", **cost: int) -> Baseline:

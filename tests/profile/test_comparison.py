@@ -8,12 +8,12 @@ from pallas_debug.model import SourceLine
 from pallas_debug.profile.changes.comparison import compare_stats
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.lines import LineCost
-from pallas_debug.profile.stats import ScheduleTexts, Stats, stats_of
+from pallas_debug.profile.stats import Profile, ScheduleTexts, Stats
 
 
 def stats(cycles: int | None, spills: int | None = 0, **lines: float) -> Stats:
     """With the share of each line, named `a7` for the text `a` at line 7."""
-    empty = stats_of(ScheduleTexts())
+    empty = Profile(texts=ScheduleTexts()).stats
     return replace(
         empty,
         kernel="k",

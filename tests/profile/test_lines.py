@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pallas_debug.ir.operations import Module
-from pallas_debug.profile.lines import bundles_of, line_costs, lines_of, of_file
+from pallas_debug.profile.lines import bundles_of, line_costs, of_file
 from pallas_debug.profile.schedule import schedule_of
 from pallas_debug.profile.tracing import trace
 
@@ -104,5 +104,3 @@ def test_costs_are_weighted_by_executions(schedule) -> None:
 def test_the_map_back(schedule) -> None:
     tracing = trace(schedule.listing, Module.of(MOSAIC, "mlir"))
     assert bundles_of(tracing, "k.py", 30) == (0, 1, 5)
-    assert [[s.line for s in chain] for chain in lines_of(tracing, 1)] == [[30, 10]]
-    assert lines_of(tracing, 99) == ()

@@ -55,7 +55,7 @@ def test_delay_slots_of_a_known_chip() -> None:
 def test_units_as_the_compiler_states_them() -> None:
     table = units.read_utilization(UTILIZATION)
     assert table is not None
-    assert table.capacity_of("MXU") == 4
+    assert table.capacity[table.names.index("MXU")] == 4
     assert table.column("NEW") == (0, 0, 0, 2, 0, 0, 0, 0, 0, 0)
     shares = units.shares(table)
     assert shares["VLOAD"] == 2 / 30

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pallas_debug.errors import DumpFormatError
+from pallas_debug.findings import explain
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import (
     Compilation,
@@ -18,6 +19,7 @@ from pallas_debug.model import (
     Explanation,
     Failure,
     Finding,
+    Gap,
     Kernel,
     Memory,
     Operand,
@@ -429,7 +431,7 @@ def test_findings_of_schema_1_are_read() -> None:
     document = {"tool": "pallas-debug", "kind": "run", "schema": 1, "run": "r", "name": "t"}
     document["findings"] = [V1_FINDING, {"kind": "DataRace", "kernel": "k", "message": ""}]
     run = schema.decode(json.dumps(document).encode(), RunRecord, PATH)
-    assert run.findings == (
+    as_written = (
         Finding(
             kind=Fault.DEADLOCK,
             kernel="k",
@@ -448,7 +450,24 @@ def test_findings_of_schema_1_are_read() -> None:
         ),
         Finding(kind=Fault.DATA_RACE, kernel="k", message=""),
     )
+    assert run.findings == tuple(map(explain.explained, as_written))
     assert json.loads(schema.encode(run))["schema"] == 2
+
+
+def test_findings_of_schema_1_are_explained_as_they_are_read() -> None:
+    document = {"tool": "pallas-debug", "kind": "run", "schema": 1, "run": "r", "name": "t"}
+    document["findings"] = [{"kind": "Deadlock", "kernel": "k", "message": "m", "cause": "c"}]
+    (finding,) = schema.decode(json.dumps(document).encode(), RunRecord, PATH).findings
+    known = explain.of_finding(finding)
+    assert known is not None
+    assert known.advice is not None
+    assert (finding.cause, finding.advice) == ("c", known.advice)
+
+
+def test_the_gaps_of_a_run_are_kept() -> None:
+    gap = Gap(kernel="k", engine="v5e", reason="the disk is full")
+    run = RunRecord(run="r", name="t", gaps=(gap,))
+    assert schema.decode(schema.encode(run), RunRecord, PATH) == run
 
 
 @pytest.mark.parametrize(

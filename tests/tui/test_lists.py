@@ -413,7 +413,7 @@ async def test_findings_lead_to_the_line_of_the_source(golden: Golden) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot, app)
         await press(pilot, "G", "R")
-        assert "3 findings and prints of 1 tests and scripts" in said(app)
+        assert "3 findings, gaps and prints of 1 tests and scripts" in said(app)
         golden(app, "runs-80x24")
         await press(pilot, *"reaches")
         assert said(app).strip().startswith("1/3")
@@ -443,7 +443,7 @@ async def test_without_runs_it_says_what_makes_some(tmp_path: Path) -> None:
     async with app.run_test(size=(160, 24)) as pilot:
         await until(pilot, lambda: app.kernels.runs.whole)
         await press(pilot, "R", "enter", "down")
-        assert "0 findings and prints of 0 tests" in said(app)
+        assert "0 findings, gaps and prints of 0 tests" in said(app)
         assert "--pallas-check to get some" in said(app)
         await press(pilot, "escape")
         assert not isinstance(app.screen, ResultScreen)

@@ -13,7 +13,7 @@ import pytest
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.ir.text import open_regular
-from pallas_debug.model import Failure, Finding, PrintRecord, RunRecord, SourceLine, Witness
+from pallas_debug.model import Failure, Finding, Gap, PrintRecord, RunRecord, SourceLine, Witness
 from pallas_debug.store import Store
 from pallas_debug.tui.model import browser as browser_module
 from pallas_debug.tui.model import search as everywhere
@@ -408,6 +408,19 @@ def test_a_kernel_of_a_run_is_looked_for_among_those_it_used(tmp_path: Path) -> 
     assert not runs.stale()
     store.put_run(RunRecord(run="s", name="d"))
     assert runs.stale()
+
+
+def test_a_gap_is_listed_and_is_no_finding(tmp_path: Path) -> None:
+    (tmp_path / "k-00000001").mkdir()
+    gap = Gap(kernel="k", engine="checks", reason="it runs\nover a mesh", is_limit=True)
+    record = RunRecord(run="r", name="a", kernels=("k-00000001",), gaps=(gap,))
+    Store(tmp_path).put_run(record)
+    runs = Runs(Browser(tmp_path))
+    runs.read(never)
+    (listed,) = runs.results
+    assert (listed.kind, listed.entry) == ("gap", Entry(0, "k-00000001"))
+    assert listed.text == "not judged by checks: it runs over a mesh"
+    assert (runs.count, runs.flags) == (1, {})
 
 
 def test_of_many_prints_the_first_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

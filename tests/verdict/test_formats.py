@@ -48,7 +48,7 @@ def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verdict:
             Outcome(
                 kernel="columns", engine="compile", target="v6e", status="skipped", reason="no v6e"
             ),
-            Outcome(kernel="rows", engine="static", status="ok", notes=("values of n",)),
+            Outcome(kernel="rows", engine="static", status="ok").without("values of n"),
             Outcome(kernel="rows", engine="compile", target="v5e", status="found"),
             Outcome(kernel="rows", engine="compile", target="v6e", status="ok"),
             Outcome(kernel="rows", engine="checks", status="unsupported", reason="no PRNG"),

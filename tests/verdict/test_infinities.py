@@ -1,4 +1,4 @@
-"""An overflow and the NaN that comes of it are one fault, whichever engines saw which of them."""
+"""An overflow and the NaN that it causes are one fault, whichever engines saw which of them."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ def judged(function: Callable[..., Any], *args: Any) -> Verdict:
     return verify(function, *args, targets="v5e", engines="static")
 
 
-def notes(verdict: Verdict) -> tuple[str, ...]:
-    return tuple(note for outcome in verdict.outcomes for note in outcome.notes)
+def not_judged(verdict: Verdict) -> tuple[str, ...]:
+    return tuple(gap.reason for outcome in verdict.outcomes for gap in outcome.gaps)
 
 
 def only(verdict: Verdict) -> Finding:
@@ -46,13 +46,13 @@ def test_a_table_that_points_past_the_array() -> None:
     assert finding.source is not None
     assert finding.source.line == PAGES.line
     assert "gives block 9 along dimension 0 of float32[4, 8, 128], which has 4" in finding.message
-    assert notes(verdict) == ()
+    assert not_judged(verdict) == ()
 
 
 def test_a_table_without_values_is_not_judged() -> None:
     verdict = judged(gather, UNKNOWN, POOL)
     assert verdict.ok
-    assert notes(verdict) == NOT_JUDGED
+    assert not_judged(verdict) == NOT_JUDGED
 
 
 def made_up(table: Any, pool: Any) -> Any:
@@ -136,7 +136,7 @@ def test_what_they_do_not_decide_on_every_chip_is_not(
 ) -> None:
     verdict = judged(function, *args)
     assert verdict.ok, str(verdict)
-    assert set(notes(verdict)) >= set(NOT_JUDGED)
+    assert set(not_judged(verdict)) >= set(NOT_JUDGED)
 
 
 def test_what_python_gives_back_is_not_asked_for() -> None:
@@ -150,7 +150,7 @@ def test_each_call_is_judged_with_its_own_table() -> None:
     assert finding.grid_point == (2,)
     verdict = judged(lambda t, u, p: (gather(t, p), gather(u, p)), TABLE, UNKNOWN, POOL)
     assert only(verdict).grid_point == (2,)
-    assert notes(verdict) == NOT_JUDGED
+    assert not_judged(verdict) == NOT_JUDGED
 
 
 def test_of_many_calls_some_are_looked_at_and_the_rest_is_said() -> None:
@@ -159,7 +159,7 @@ def test_of_many_calls_some_are_looked_at_and_the_rest_is_said() -> None:
 
     verdict = judged(many, POOL)
     assert verdict.ok
-    assert notes(verdict) == (
+    assert not_judged(verdict) == (
         "2 of 10 calls, each with scalar prefetch of its own: the first 8 are looked at",
     )
 
@@ -179,7 +179,7 @@ def test_a_fault_of_ours_is_said_and_costs_no_more_than_the_tables(
     monkeypatch.setattr(prefetch, "tables", fails)
     verdict = judged(gather, TABLE, POOL)
     assert verdict.ok
-    assert notes(verdict) == NOT_JUDGED
+    assert not_judged(verdict) == NOT_JUDGED
     assert verdict.notes == (
         "the scalar prefetch of the kernels could not be computed from the arguments "
         "(RuntimeError: out of luck); what depends on it is left to the engines that run them",

@@ -29,7 +29,11 @@ def has_no_room(x: jax.Array, rows: int = 1024) -> jax.Array:
 
 
 def cells(verdict: Verdict) -> dict[str, tuple[str, str | None, tuple[str, ...]]]:
-    return {o.column: (o.status, o.reason, o.notes) for o in verdict.outcomes if o.kernel}
+    return {
+        o.column: (o.status, o.reason, tuple(gap.reason for gap in o.gaps))
+        for o in verdict.outcomes
+        if o.kernel
+    }
 
 
 @pytest.fixture

@@ -174,11 +174,15 @@ def test_kernels_of_one_name_have_rows_of_their_own() -> None:
         assert text.endswith("in 2 kernels")
 
 
-def test_of_two_answers_the_worse_counts_with_the_notes_of_both() -> None:
-    answers = [cell("ok", notes=("a",), seconds=1.0), cell("found", notes=("b",), seconds=2.0)]
+def test_of_two_answers_the_worse_counts_with_the_gaps_of_both() -> None:
+    answers = [
+        dataclasses.replace(cell("ok").without("a"), seconds=1.0),
+        dataclasses.replace(cell("found").without("b"), seconds=2.0),
+    ]
     for order in (answers, answers[::-1]):
         (one,) = table.fill(asked(engines=("static",)), order)
-        assert (one.status, set(one.notes), one.seconds) == ("found", {"a", "b"}, 3.0)
+        assert (one.status, one.seconds) == ("found", 3.0)
+        assert {gap.reason for gap in one.gaps} == {"a", "b"}
 
 
 def test_an_answer_that_was_not_asked_for_is_kept() -> None:

@@ -222,7 +222,7 @@ def test_an_output_that_serves_as_scratch_is_no_race() -> None:
     verdict = verify(call, X, targets="v5e", engines="static,races")
     assert verdict.findings == ()
     (static,) = (o for o in verdict.outcomes if o.engine == "static" and o.kernel)
-    assert static.notes == (
+    assert tuple(gap.reason for gap in static.gaps) == (
         "what tmp_ref holds at the end: each parallel step uses it as scratch, and the last one to "
         "run leaves its values",
     )

@@ -31,7 +31,7 @@ class JaxEngine(StrEnum):
 
 
 class Reaction(StrEnum):
-    """How an engine reacts to a kernel."""
+    """Reaction of an engine to a kernel."""
 
     PASSES = "passes"
     """No message; values, if any, equal those of the reference."""
@@ -130,7 +130,7 @@ class Expectations:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFinding:
-    """What the kernel machine must report of a broken kernel, at the faulty line.
+    """Finding that the kernel machine must report of a broken kernel, at the faulty line.
 
     Attributes:
       operand: name of the operand, semaphore or value.

@@ -41,7 +41,7 @@ MAX_DEVICES = 32
 
 
 class KernelHost(Protocol):
-    """What runs kernels: the kernel machine, which is in a room above this one.
+    """Host of kernels: the kernel machine, which is in a room above this one.
 
     Attributes:
       patience: seconds that a device waits for the others of its mesh.

@@ -103,7 +103,7 @@ class WatchedPoints:
         return self._count(self.boxes)
 
     def _count(self, boxes: Sequence[tuple[range, ...]]) -> int:
-        """Count by the first axis: positions on it that the same boxes hold count alike."""
+        """Count by the first axis: positions on it that the same boxes hold have the same count."""
         if not boxes:
             return 0
         if not boxes[0]:

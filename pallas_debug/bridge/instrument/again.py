@@ -215,7 +215,7 @@ def filling(uninitialized_value: Callable[..., Any]) -> Callable[..., Any]:
 
 
 MAX_ROUNDING = 2
-"""Maximum difference of integers that may come of floats rounded otherwise."""
+"""Maximum difference of integers that different rounding of floats may cause."""
 
 
 def _differs(first: np.ndarray, second: np.ndarray) -> Any:

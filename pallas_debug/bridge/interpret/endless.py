@@ -235,7 +235,7 @@ def _closed_as(value: Any, jaxpr: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class _Dependency:
-    """What the condition of a loop depends on, in this iteration or a later one.
+    """Values that the condition of a loop depends on, in this iteration or a later one.
 
     Attributes:
       carried: indices of carried values.

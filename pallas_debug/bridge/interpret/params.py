@@ -70,7 +70,7 @@ _BOOLS = {
 
 @dataclass(frozen=True)
 class Mode:
-    """How kernels are run, with the requested parameters.
+    """Mode in which kernels run, with the requested parameters.
 
     Attributes:
       kind: `hlo`, `tpu` or `gpu` for one of jax's interpreters; `auto` for HLO interpret mode, with

@@ -22,6 +22,7 @@ from jax._src.pallas.mosaic.interpret import utils
 from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Point, Range, Touch
 from pallas_debug.errors import KernelFault
+from pallas_debug.findings import stops as stopped
 from pallas_debug.findings.collector import Collector
 from pallas_debug.model import Finding, SourceLine
 from pallas_debug.render import finding_text
@@ -89,7 +90,7 @@ def stop(finding: Finding) -> KernelFault:
     global stops
     stops += 1
     tell(finding)
-    return KernelFault(finding_text(finding), finding)
+    return stopped.stop(finding, finding_text(finding))
 
 
 @dataclass(eq=False)

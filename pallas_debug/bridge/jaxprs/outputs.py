@@ -1,4 +1,4 @@
-"""What becomes of the outputs of kernels in a program: backward dataflow, nothing runs.
+"""Uses of the outputs of kernels in a program: backward dataflow, nothing runs.
 
 Conservative: where the flow is not known in detail, all that is computed from a value counts.
 """

@@ -1,4 +1,4 @@
-"""What a jaxpr's text leaves out, although it tells one kernel from another."""
+"""Parts of a jaxpr that its text leaves out, although they distinguish kernels."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def is_of_user(error: BaseException) -> bool:
 
 
 def _assertion(error: AssertionError) -> str:
-    """What failed, for an assertion without a message."""
+    """Text of an assertion without a message."""
     frames = list(traceback.walk_tb(error.__traceback__))
     if not frames or is_of_user(error):
         return ""

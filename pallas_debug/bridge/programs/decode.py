@@ -25,7 +25,7 @@ from pallas_debug.model import SourceLine
 Rule = Callable[["Decoder", Any, list[Any], ir.StepSite], None]
 
 RULES: dict[Any, Rule] = {}
-"""How equations that are not plain are decoded; the modules of this room add theirs."""
+"""Decoders of equations that are not plain; the modules of this room add theirs."""
 
 
 def rule(*primitives: Any) -> Callable[[Rule], Rule]:

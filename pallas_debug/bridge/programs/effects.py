@@ -118,7 +118,7 @@ def _fold_in(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -
 
 
 def _inlined(decoder: Decoder, function: Any, eqn: Any, inputs: list[Any]) -> list[Any]:
-    """What the key's implementation does, as Mosaic does it."""
+    """The key's implementation, as in Mosaic."""
     assert is_tpu_key(eqn.invars[0].aval)
     avals = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in eqn.invars]
     closed = jax.make_jaxpr(lambda *args: function(*args, **eqn.params))(*avals)

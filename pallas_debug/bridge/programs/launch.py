@@ -27,7 +27,7 @@ Kind = Literal["prefetch", "input", "output", "scratch"]
 
 @dataclass(frozen=True, kw_only=True)
 class OperandBlock:
-    """How an operand is cut into blocks.
+    """Division of an operand into blocks.
 
     Attributes:
       sizes: of a block in each dimension of the array.

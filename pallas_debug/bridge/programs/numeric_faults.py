@@ -1,7 +1,7 @@
 """The first equation of a unit whose arithmetic goes wrong, with its facts.
 
 `explain` evaluates the equations one by one on concrete values and computes exact results beside
-them. An element that goes wrong is a fault only if something comes of it: the rest of the unit is
+them. A wrong element is a fault only if something depends on it: the rest of the unit is
 evaluated again with another value in its place, and if no output differs, it was masked.
 """
 
@@ -64,11 +64,11 @@ class NumericFault:
 
 @dataclass(frozen=True, kw_only=True)
 class _Candidate:
-    """Elements of a result that are wrong, whether or not anything comes of them.
+    """Elements of a result that are wrong, whether or not anything depends on them.
 
     Attributes:
       exact: exact results, if there are any.
-      instead: what the elements are replaced with to see whether something comes of them.
+      instead: what the elements are replaced with to see whether anything depends on them.
     """
 
     trouble: Trouble
@@ -148,7 +148,7 @@ class _Concrete:
         return None
 
     def _origin(self, cast: _Candidate, found: Sequence[_Candidate]) -> NumericFault | None:
-        """Where the NaN or infinity arose that is cast to an integer, if in this unit."""
+        """Origin of a NaN or infinity that is cast to an integer, if in this unit."""
         if cast.trouble != "narrowing" or not exact.holds_bad(cast.inputs[0]):
             return None
         for candidate in found:
@@ -230,7 +230,7 @@ class _Concrete:
                 if i == candidate.equation:
                     replaced = replaced & ~wrong
                 elif candidate.trouble == "infinity" and any(map(exact.holds_infinity, inputs)):
-                    continue  # a NaN that comes of the infinity
+                    continue  # a NaN caused by the infinity
                 made = [np.where(replaced, other.instead, made[0])]
             return made
 

@@ -16,7 +16,7 @@ from pallas_debug.model import SourceLine
 
 Dtype = np.dtype[Any]
 Space = Literal["hbm", "vmem", "smem", "semaphore", "acc", "shared"]
-"""Where a buffer is.
+"""Memory that holds a buffer.
 
 "acc" is the accumulators of a matrix unit, which are zero at first; "shared" is what the subcores
 of a SparseCore have in common.

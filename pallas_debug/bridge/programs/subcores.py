@@ -174,7 +174,7 @@ _SCANS: dict[Any, tuple[Any, Callable[[Any], Any]]] = {
     sc_primitives.masked_cummax_p: (np.maximum, lambda dtype: _limits(dtype)[0]),
     sc_primitives.masked_cummin_p: (np.minimum, lambda dtype: _limits(dtype)[1]),
 }
-"""Of each scan, the operation and its neutral element."""
+"""Operation of each scan, and its neutral element."""
 
 
 def _limits(dtype: Any) -> tuple[Any, Any]:

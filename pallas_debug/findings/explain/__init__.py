@@ -40,7 +40,7 @@ WHAT_TO_ATTACH = (
     "the kernel's folder of a dump (`pallas-debug dump SCRIPT.py`): its source, jaxpr and passes",
     "whether both interpret modes give the same",
 )
-"""What to include in a report of an error that no entry recognises."""
+"""Content of a report of an error that no entry recognises."""
 
 UNKNOWN_ADVICE = "the catalogue has no such error; to report it, attach " + "; ".join(
     WHAT_TO_ATTACH

@@ -76,7 +76,7 @@ def uninitialized_read(
 
 
 def _written_elsewhere(writes: Sequence[Reset], reader: Point | None) -> str:
-    """Where a buffer is written, if not before a read."""
+    """Places where a buffer is written, if not before a read."""
     reaching = [write for write in writes if write.reaches]
     if not reaching:
         parts = " and ".join(f"{write.index} in line {write.line}" for write in writes)

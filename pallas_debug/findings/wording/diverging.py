@@ -12,8 +12,8 @@ from pallas_debug.model import SourceLine
 Point = tuple[int, ...]
 
 DivergenceKind = Literal["values", "stores", "places", "blocks", "operands"]
-"""What differs: a stored value, whether there is a store, where it stores to, the block that an
-operand has at a grid point, or an operand before the kernel runs."""
+"""Kind of a difference: a stored value, whether there is a store, where it stores to, the block
+that an operand has at a grid point, or an operand before the kernel runs."""
 
 
 @dataclass(frozen=True, kw_only=True)

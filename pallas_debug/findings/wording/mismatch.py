@@ -350,7 +350,7 @@ def _rounding(found: RoundingError) -> tuple[str, str]:
     return (
         f"rounding is enough to explain it: the largest error is {units} of rounding of "
         f"{found.dtype} (a unit is {found.unit} of the largest element, {found.size}), and up to "
-        f"{found.most} may come of rounding alone",
+        f"{found.most} may be due to rounding alone",
         f"pass the rtol and atol that {found.dtype} can keep, or compute in a more precise dtype",
     )
 

@@ -19,7 +19,7 @@ RelationKind = Literal[
     "rotated",
     "transposed",
 ]
-"""How the values relate to the expected ones; `Relation` has the numbers."""
+"""Relation of the values to the expected ones; `Relation` has the numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class DifferingRegion:
 
 @dataclass(frozen=True, kw_only=True)
 class Relation:
-    """How differing elements relate to what is expected there.
+    """Relation of differing elements to what is expected there.
 
     Attributes:
       share: share of the differing elements for which it is true.

@@ -15,7 +15,7 @@ Point = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """What one line adds to a semaphore, or takes from it.
+    """Amount that one line adds to a semaphore, or takes from it.
 
     Attributes:
       amount: sum over all times it ran; bytes for copies.
@@ -36,7 +36,7 @@ class Tally:
 
 @dataclass(frozen=True, kw_only=True)
 class Stuck:
-    """Another thread that waits in vain: for `needed` of a semaphore that is `count`."""
+    """Another thread that waits forever: for `needed` of a semaphore that is `count`."""
 
     semaphore: str
     count: int

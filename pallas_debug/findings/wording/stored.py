@@ -64,7 +64,7 @@ class Contributions:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreHistory:
-    """How an element came about.
+    """Writes that made an element.
 
     Attributes:
       output: name of the operand.
@@ -145,7 +145,7 @@ def _others(count: int) -> str:
 
 
 def contributions(source: Contributions) -> str:
-    """Who wrote a buffer: `acc_ref: set at line 12 by (0, 0); updated at line 19 by …`."""
+    """Writers of a buffer: `acc_ref: set at line 12 by (0, 0); updated at line 19 by …`."""
     said = []
     for i, write in enumerate(source.writes):
         verb = "updated" if write.updates else "copied" if write.is_copy else "set"
@@ -215,7 +215,7 @@ def left_over(found: StoreHistory) -> tuple[str, str] | None:
     return (
         f"{source.buffer} holds what {where(old.line)} {verb} at grid point {old.last}, for "
         f"another block of {found.output}, beside what {where(new.line)} brings at {new.last}; if "
-        "the value is to come of the latter alone, the rest is stale",
+        "the value should depend on the latter alone; the rest is stale",
         f"mask what this block did not bring to {source.buffer}, or clear it first",
     )
 

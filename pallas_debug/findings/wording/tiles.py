@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """How an operand's array is divided: the block shape, and the array's dtype and shape."""
+    """Division of an operand's array: the block shape, and the array's dtype and shape."""
 
     operand: str
     shape: tuple[int | None, ...]

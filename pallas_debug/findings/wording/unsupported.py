@@ -20,8 +20,8 @@ def float_index(seen: Sighting, *, dtype: str) -> Finding:
         Fault.INVALID_OPERATION,
         Wording(
             f"{seen.witness.operand or 'a ref'} is indexed by a {dtype}",
-            "the index came of a division with /, or of a float operand: interpret mode cuts it "
-            "off, and the compiler refuses it or dies of it",
+            "the index is the result of a division with /, or of a float operand: interpret mode "
+            "cuts it off, and the compiler refuses it or dies of it",
             "divide with //, or cast the index with .astype(jnp.int32)",
         ),
     )
@@ -69,7 +69,7 @@ def unsupported_check(seen: Sighting) -> Finding:
     return seen.found(
         Fault.UNSUPPORTED_CHECK,
         Wording(
-            "checkify.check stands in the kernel, and jax has no way to run it there",
+            "checkify.check is called in the kernel, and jax has no way to run it there",
             "no jax from 0.10.1 on functionalizes checks in a kernel",
             "use pl.debug_check, which pallas-debug's checks evaluate",
         ),
@@ -316,6 +316,6 @@ def failed(
 
 
 _ASKS = re.compile(r"\b(?:TPUs?|device_kind|default_backend|platform)\b", re.IGNORECASE)
-"""In a line, or its message, that may depend on the device."""
+"""Phrases of a line, or its message, that may depend on the device."""
 
 _STAGES = {"lowering": Fault.LOWERING_ERROR, "crash": Fault.COMPILER_ABORT}

@@ -227,7 +227,7 @@ def lost_write(
     element: WrittenElement,
     is_revisit: bool = False,
 ) -> Finding:
-    """What one visit of an output block wrote, and another visit replaced without using it.
+    """A write of one visit of an output block, which another visit replaced without using it.
 
     Args:
       seen: with the store that replaces it as `source` and the lost one as `other`; for a revisit

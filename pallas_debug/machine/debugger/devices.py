@@ -22,7 +22,7 @@ def next_step(thread: Thread) -> ir.MachineStep | None:
 
 
 def statuses(driver: Driver, scope: NameScope) -> Sequence[DeviceStatus]:
-    """Where each device is."""
+    """Position of each device."""
     machine = driver.machine
     return [_status(driver, scope, _thread_of(driver, d.number)) for d in machine.devices]
 

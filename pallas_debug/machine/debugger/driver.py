@@ -49,7 +49,7 @@ class MemoryWrite:
 
 
 class StepEvents(MachineObserver):
-    """What the last step did, and which buffers have changed since a snapshot."""
+    """Effect of the last step, and the buffers that have changed since a snapshot."""
 
     def __init__(self) -> None:
         self.writes: list[MemoryWrite] = []
@@ -105,7 +105,7 @@ class StepEvents(MachineObserver):
         for counter in (copy.received, copy.sent):
             if counter is not None:
                 counts = counter.buffer.content.copy()
-                counts[counter.entry] += copy.amount(counter)  # it is told before it is performed
+                counts[counter.entry] += copy.amount(counter)  # reported before it is performed
                 self._counted(counter.buffer, counts)
 
     def signals(

@@ -356,7 +356,7 @@ class LiveRun:
 
 
 class _Events:
-    """What is searched for in a replay."""
+    """Target of a search in a replay."""
 
     def begin(self) -> None:
         """A replay begins."""

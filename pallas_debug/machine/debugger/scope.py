@@ -123,7 +123,7 @@ class NameScope:
         return self._axis(thread.point, axis)
 
     def _axis(self, numbers: tuple[int, ...], axis: int) -> Any:
-        """Of the axes that the kernel counts: without those that `vmap` added."""
+        """Axes that the kernel counts: without those that `vmap` added."""
         own = self.driver.machine.launch.axes
         return np.asarray(numbers[own[axis]]) if 0 <= axis < len(own) and numbers else None
 

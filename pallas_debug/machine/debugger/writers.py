@@ -1,4 +1,4 @@
-"""Who wrote an element: found by replay, from the last write back through copies to the first."""
+"""Writers of an element, found by replay, from the last write back through copies to the first."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _holds(entry: Any, n: int) -> bool:
 def written_by(
     run: LiveRun, buffer: MemoryBuffer, element: Element, name: str
 ) -> Iterator[ElementWriter]:
-    """What wrote an element of a buffer last, then what wrote what was copied there.
+    """Last writer of an element of a buffer, then the writers of what was copied there.
 
     The run ends at the last of these writes: the caller goes back.
     """
@@ -108,7 +108,7 @@ def written_by(
 
 
 def _source(write: MemoryWrite, element: Element) -> tuple[MemoryBuffer, Element] | None:
-    """Where the element that was copied came from."""
+    """Source of the element that was copied."""
     if write.copy is not None:
         return _of_copy(write.copy, element)
     window = write.window

@@ -1,4 +1,4 @@
-"""What the sanitizer judges: an observer for each area."""
+"""Areas that the sanitizer judges: an observer for each."""
 
 from __future__ import annotations
 

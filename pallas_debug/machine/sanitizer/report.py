@@ -23,7 +23,7 @@ from pallas_debug.model import Finding, Witness
 def sighting(
     launch: Launch, thread: Thread | None, step: ir.MachineStep | None = None, **facts: Any
 ) -> Sighting:
-    """Where a thread is: the line of a step, grid point, iterations, device and core.
+    """Position of a thread: the line of a step, grid point, iterations, device and core.
 
     Args:
       facts: of the witness, such as `operand`, `index` and `shape`; they replace these.

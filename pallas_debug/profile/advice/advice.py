@@ -31,7 +31,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What makes a kernel slow, where, how that is known, and what to change.
+    """Advice: what makes a kernel slow, where, how that is known, and what to change.
 
     Attributes:
       kind: name of its `AdviceKind`.

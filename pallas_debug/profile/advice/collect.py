@@ -1,4 +1,4 @@
-"""From a profile to what the rules of advice read."""
+"""Subject of the rules of advice, made from a profile."""
 
 from __future__ import annotations
 

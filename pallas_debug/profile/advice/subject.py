@@ -1,4 +1,4 @@
-"""What the rules read: a kernel's schedule, program and derived numbers, by Python line."""
+"""Subject of the rules: a kernel's schedule, program and derived numbers, by Python line."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class BaselineError(DumpFormatError):
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineCost:
-    """What a kernel cost when its baseline was recorded."""
+    """Costs of a kernel when its baseline was recorded."""
 
     cycles: int
     bundles: int | None = None
@@ -184,7 +184,7 @@ def _cost(stats: Stats) -> BaselineCost | None:
 
 
 def sentence(row: BaselineRow, file: str) -> str:
-    """Return what came of a comparison, and what to do about it."""
+    """Return the outcome of a comparison, and what to do about it."""
     what = f"{row.kernel} on {row.target}, libtpu {row.libtpu}"
     now = shown(row.cost.cycles) if row.cost else "-"
     if row.status == "unknown":

@@ -57,7 +57,7 @@ class DecodedJump:
 
 
 Decoded = DecodedScalar | DecodedCopy | DecodedWait | DecodedMove | DecodedJump
-"""What the walk evaluates of a bundle."""
+"""Parts of a bundle that the walk evaluates."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,6 @@ Address = tuple[str, int]
 Scalar = int | Address | None
 
 _ALLOCATION = re.compile(r"\[#(?P<name>\w+)(?: \+ \$(?P<offset>0x[0-9a-f]{1,8}))?\]")
-_SMEM = re.compile(r"\[smem:(?P<base>\[#\w+\]|%[\w$.-]+|\[#\w+)?(?P<rest>[^\]]*)\]")
 _OFFSET = re.compile(r"\+ (?:\$(?P<hex>0x[0-9a-f]{1,8})|(?P<value>%[\w$.-]+)|(?P<number>\d{1,9}))")
 _MASK = (1 << 32) - 1
 

@@ -27,7 +27,7 @@ from pallas_debug.profile.core.scalars import Address, DecodedScalar, Scalar
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 
 Unknown = Literal["enter", "zero"]
-"""What is assumed of a value that is known only at run time. `enter`: a region that depends on it
+"""Assumption about a value that is known only at run time. `enter`: a region that depends on it
 is entered. `zero`: it is zero, as libtpu assumes in its own estimate."""
 
 BUDGET = 250_000

@@ -1,4 +1,4 @@
-"""Which operand each copy in a schedule moves, and where XLA placed the operands of the call."""
+"""Operand that each copy in a schedule moves, and where XLA placed the operands of the call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_TRACED = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class CopyOrigin:
-    """What a copy moves.
+    """Operand that a copy moves.
 
     Attributes:
       operand: number among the operands with blocks; None if it could not be found.
@@ -49,7 +49,7 @@ def placements(schedule: Schedule, kernel: Kernel | None) -> dict[int, str]:
 
 
 def copy_origins(schedule: Schedule, kernel: Kernel | None) -> dict[int, CopyOrigin]:
-    """What the copies of a schedule move, by the index of their bundle."""
+    """Operands that the copies of a schedule move, by the index of their bundle."""
     first = _first_block(kernel)
     sources = _call_operands(schedule)
     defined: dict[str, Instruction] = {}

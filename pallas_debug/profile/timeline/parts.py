@@ -1,4 +1,4 @@
-"""What a timeline consists of: steps, waits and copies, in cycles from its beginning."""
+"""Parts of a timeline: steps, waits and copies, in cycles from its beginning."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class PipelineOperand:
 
 @dataclass(kw_only=True)
 class PipelineRun:
-    """What a core and its copies do over some steps, in cycles.
+    """Activity of a core and its copies over some steps, in cycles.
 
     Attributes:
       end: when the last write-back is complete, or the last step ends.

@@ -13,7 +13,7 @@ _FETCH = "hbm_to_vmem"
 
 @dataclass(frozen=True, kw_only=True)
 class CopyRates:
-    """What converts cycles to time, and bytes to cycles.
+    """Rates that convert cycles to time, and bytes to cycles.
 
     Attributes:
       clock: cycles per second.

@@ -173,7 +173,7 @@ def step_cycles(profile: Profile, steps: int) -> Figure:
 
 
 def core_bounds(profile: Profile, grid: tuple[int, ...]) -> tuple[int, ...]:
-    """What one core runs of a grid, as the compiler divided it."""
+    """Part of a grid that one core runs, as the compiler divided it."""
     match = _BOUNDS.search(profile.texts.bundles or "")
     if match is None:
         return grid

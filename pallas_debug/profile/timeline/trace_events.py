@@ -30,7 +30,7 @@ def trace_json(timeline: Timeline) -> str:
 
 
 def metadata(timeline: Timeline) -> dict[str, Any]:
-    """What the whole trace is about: strings, as the viewers show them."""
+    """Facts about the whole trace: strings, as the viewers show them."""
     found = {
         "kernel": timeline.kernel,
         "target": timeline.target,
@@ -83,7 +83,7 @@ def trace_events(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _order(event: dict[str, Any]) -> tuple[float, bool, float]:
-    """By time; arrows after the slices they belong to, and empty slices before longer ones."""
+    """Order by time; arrows after the slices they belong to, empty slices before longer ones."""
     return event["ts"], event["ph"] != "X", event.get("dur", 0.0)
 
 

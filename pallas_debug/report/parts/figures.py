@@ -29,7 +29,7 @@ _ORIGINS = {
 
 
 def figure(value: Figure) -> Markup:
-    """A figure with its unit; what it rests on is its title, and said in a word beside it."""
+    """A figure with its unit; its basis is the tooltip, and named beside it."""
     shown = _with_unit(value) if value.is_known else value.formula or words.MISSING
     about = value.note if not value.is_known else _ORIGINS[value.origin]
     title = f"{about}: {value.note}" if value.is_known and value.note else about
@@ -235,7 +235,7 @@ def _line(cost: LineCost, link: Link, texts: Sequence[str]) -> list[Child]:
 
 
 def notes(stats: Stats, problems: Sequence[str] = ()) -> Markup:
-    """What could not be read, and what was assumed."""
+    """Problems met in reading the figures, and assumptions behind them."""
     rows = [tag("li", mark("warn", text)) for text in (*problems, *stats.problems)]
     rows += [tag("li", f"assumed: {text}") for text in stats.cycles.assumptions[:20]]
     more = len(stats.cycles.assumptions) - 20

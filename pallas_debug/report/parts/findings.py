@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pallas_debug.findings.faults import Severity
-from pallas_debug.model import Finding, PrintRecord, SourceLine
+from pallas_debug.model import Finding, Gap, PrintRecord, SourceLine
 from pallas_debug.report.markup import Markup, tag
 from pallas_debug.report.parts.common import Mark, facts, mark, place, quoted
 
@@ -21,7 +21,7 @@ def nowhere(_: SourceLine) -> None:
 
 
 def severity(finding: Finding) -> Mark:
-    """How a finding is marked: as wrong, or as a weakness."""
+    """Mark of a finding: an error, or a weakness."""
     return "warn" if finding.kind.severity >= Severity.MINOR or not finding.counts else "bad"
 
 
@@ -75,6 +75,17 @@ def finding_list(findings: Sequence[Finding], link: Link = nowhere, *, level: in
     more = len(ordered) - len(cards)
     rest = tag("p", f"{more:,} more findings are not shown here.", class_="pd-more")
     return tag("div", cards, rest if more else None, class_="pd-cards") if cards else Markup()
+
+
+def gap_list(gaps: Sequence[Gap]) -> Markup:
+    """Judgements that runs were asked for and did not make, or made only in part."""
+    if not gaps:
+        return Markup()
+    rows = [tag("li", tag("b", gap.engine), f": {gap.reason}") for gap in gaps[:MAX_SHOWN]]
+    more = len(gaps) - len(rows)
+    if more:
+        rows.append(tag("li", f"{more:,} more", class_="pd-more"))
+    return tag("ul", rows)
 
 
 def print_list(prints: Sequence[PrintRecord], link: Link = nowhere) -> Markup:

@@ -11,7 +11,7 @@ from pallas_debug.report.parts.common import facts, table
 
 
 def subtitle(kernel: Kernel) -> Markup:
-    """Where it is defined, and its grid."""
+    """Line where it is defined, and its grid."""
     parts: list[Child] = []
     if kernel.source is not None:
         parts.append(
@@ -75,7 +75,7 @@ def _block(operand: Operand) -> Child:
 
 
 def kernel_facts(kernel: Kernel) -> Markup:
-    """What jax knows of the kernel."""
+    """Facts that jax knows about the kernel."""
     cost = kernel.cost_estimate
     estimate = (
         f"{cost.flops:,} operations, {cost.transcendentals:,} transcendentals, "

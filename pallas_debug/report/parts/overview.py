@@ -53,7 +53,7 @@ def tiles(contents: Contents, *, linked: bool = False) -> Markup:
 
 @dataclass(frozen=True, kw_only=True)
 class OverviewFigures:
-    """What the table says of a schedule."""
+    """Cell of the table about a schedule."""
 
     bundles: Figure
     cycles: Figure

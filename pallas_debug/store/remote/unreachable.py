@@ -71,7 +71,7 @@ _BAD_CREDENTIALS = (
     "Access Key Id you provided does not exist", "Invalid Credentials", "token has expired",
 )  # fmt: skip
 _AWAY = ("Connect", "Timeout", "Disconnected", "EndpointConnection", "gaierror", "SSLError")
-"""In names of exceptions, where the server did not answer."""
+"""Parts of names of exceptions that mean that the server did not answer."""
 
 
 def _sentence(verb: str, path: ObjectPath, error: Exception, seconds: float) -> str:

@@ -1,1 +1,1 @@
-"""What the keys do to the workspace: `action_…` methods of mixins, a file per kind."""
+"""Actions of the keys on the workspace: `action_…` methods of mixins, a file per kind."""

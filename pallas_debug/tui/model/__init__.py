@@ -1,4 +1,4 @@
-"""What a dump directory holds, as rows and texts for the panes. Imports no Textual.
+"""Model of a dump directory: rows and texts for the panes. Imports no Textual.
 
 `browser` reads kernels, passes and texts; `kernels`, `runs`, `search` and `watch` turn them into
 lists for one pane each; `state` is what one session remembers for the next.

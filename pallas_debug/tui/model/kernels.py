@@ -25,7 +25,7 @@ _STATUSES: dict[str, Status] = {OK: "ok", FAILED: "failed", UNKNOWN: "unread"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelRow:
-    """What the list shows of a kernel.
+    """Row of a kernel in the list.
 
     Attributes:
       targets: each with its mark.

@@ -1,4 +1,4 @@
-"""Findings and prints of runs, as a list that leads to kernels and lines."""
+"""Findings, gaps and prints of runs, as a list that leads to kernels and lines."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from pallas_debug.model import Finding, PrintRecord, RunRecord, SourceLine
+from pallas_debug.model import Finding, Gap, PrintRecord, RunRecord, SourceLine
 from pallas_debug.store.layout import RUNS, clean
 from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui.model import Throttle
 from pallas_debug.tui.model.browser import Browser, Entry, kernel_name
 
+Result = Finding | Gap | PrintRecord
+
 MAX_LISTED = 10_000
-"""Maximum number of findings and prints that are listed; all are counted."""
+"""Maximum number of findings, gaps and prints that are listed; all are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEvent:
-    """A finding or a print of a run.
+    """A finding, a gap or a print of a run.
 
     Attributes:
       entry: the kernel, if the directory has it.
@@ -29,7 +31,7 @@ class RunEvent:
       other: the second location of a finding that has two.
     """
 
-    kind: Literal["finding", "print"]
+    kind: Literal["finding", "gap", "print"]
     run: str
     test: str
     kernel: str
@@ -52,11 +54,11 @@ class RunEvent:
 
 
 class Runs:
-    """Findings and prints that tests and scripts recorded in the directories of a browser.
+    """Findings, gaps and prints that tests and scripts recorded in the directories of a browser.
 
     Attributes:
-      results: the first `MAX_LISTED`; within a run, findings come first.
-      count: number of findings and prints.
+      results: the first `MAX_LISTED`; within a run, findings come first, then gaps.
+      count: number of findings, gaps and prints.
       records: number of tests and scripts.
       tests: for each kernel's folder, the tests and scripts that used it.
       flags: for each kernel's folder, the number of findings.
@@ -106,7 +108,7 @@ class Runs:
         self.records += 1
         for folder in record.kernels:
             self.tests.setdefault(folder, set()).add(record.name)
-        results: list[Finding | PrintRecord] = [*record.findings, *record.prints]
+        results: list[Result] = [*record.findings, *record.gaps, *record.prints]
         for found in results:
             entry = self._entry(dump, record, found.kernel)
             if isinstance(found, Finding) and entry is not None:
@@ -133,7 +135,18 @@ class Runs:
         return [r for r in self.results if all(word in r.searched for word in words)]
 
 
-def _result(record: RunRecord, found: Finding | PrintRecord, entry: Entry | None) -> RunEvent:
+def _result(record: RunRecord, found: Result, entry: Entry | None) -> RunEvent:
+    if isinstance(found, Gap):
+        return RunEvent(
+            kind="gap",
+            run=record.run,
+            test=record.name,
+            kernel=found.kernel,
+            entry=entry,
+            source=None,
+            place="",
+            text=f"not judged by {found.engine}: {found.reason}".replace("\n", " "),
+        )
     is_finding = isinstance(found, Finding)
     place = str(found.grid_point) if found.grid_point else ""
     if found.loop:

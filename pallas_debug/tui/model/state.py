@@ -1,4 +1,4 @@
-"""Where to open: at what the user asked for, else where the last session in these directories was.
+"""Place to open: what the user asked for, else where the last session in these directories was.
 
 One small file, in the platform's directory for state, serves all dump directories. It is replaced
 as a whole; one that cannot be read is ignored.
@@ -33,7 +33,7 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Spot:
-    """Where a session ended.
+    """Place at which a session ended.
 
     Attributes:
       roots: the directories, absolute, in the order in which they were named.

@@ -1,6 +1,6 @@
 """Directories that are being written: which kernels and passes are new.
 
-Modification times tell whether a directory has to be listed again. Of the kernels, only the
+Modification times show whether a directory has to be listed again. Of the kernels, only the
 displayed one is checked. Object stores are not watched.
 """
 
@@ -25,7 +25,7 @@ MAX_FOLDERS = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DumpChange:
-    """What changed in the directories.
+    """Changes in the directories.
 
     Attributes:
       entries: the new list of kernels; None if it may not have changed.

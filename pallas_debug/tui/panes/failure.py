@@ -58,7 +58,7 @@ class FailureReport:
 
 
 class FailurePane(LineView):
-    """Where and why a kernel failed; at most a third of the height, or one line when folded."""
+    """Place and reason of a failure; at most a third of the height, or one line when folded."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"failure--head", "failure--place", "failure--help"}
     DEFAULT_CSS = """

@@ -1,4 +1,4 @@
-"""Modal lists that lead to a place: hits of a search, findings and prints of runs."""
+"""Modal lists that lead to a place: hits of a search, findings, gaps and prints of runs."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class RunsScreen(ResultScreen):
     """
 
     def __init__(self, runs: Runs, *, opened: Callable[[RunEvent], None]) -> None:
-        super().__init__("findings and prints", hint="filter: test, kernel, line or words")
+        super().__init__("findings, gaps and prints", hint="filter: test, kernel, line or words")
         self._runs = runs
         self._opened = opened
         self._text = ""
@@ -255,7 +255,7 @@ class RunsScreen(ResultScreen):
         state = "" if runs.whole else ", reading"
         hint = "; run pytest with --pallas-interpret or --pallas-check to get some"
         hint = hint if runs.whole and not runs.count else ""
-        of = f"findings and prints of {runs.records:,} tests and scripts"
+        of = f"findings, gaps and prints of {runs.records:,} tests and scripts"
         self.show_summary(f"{shown}{runs.count:,} {of}{first}{state}{hint}")
 
     def draw(self, line: int, width: int) -> Cells:

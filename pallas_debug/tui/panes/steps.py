@@ -50,7 +50,7 @@ Stamp = tuple[Path, int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationChange:
-    """How a pass changed the number of operations.
+    """Change of the number of operations by a pass.
 
     Attributes:
       operations: number of operations after the pass.
@@ -152,7 +152,7 @@ class StepPane(ListPane):
         self.all_steps: list[KernelStep] = []
         self.steps: list[KernelStep] = []
         self.changes: dict[str, OperationChange] = {}
-        """By label, as far as they are known."""
+        """Changes by label, as far as they are known."""
         self._wanted = ""
         self._timer: Timer | None = None
         self._counts: OrderedDict[Stamp, Counter[str]] = OrderedDict()

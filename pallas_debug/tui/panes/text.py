@@ -92,7 +92,7 @@ class TextPane(FindView):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.notice = ""
-        """What happened to the file while it was shown."""
+        """Changes of the file while it was shown."""
         self.module = Module([])
         """The parsed text; without lines as long as it is not parsed."""
         self._kind = self.module.kind
@@ -104,7 +104,7 @@ class TextPane(FindView):
         self._ends: tuple[int, ...] = ()
         self._wanted: int | None = None
         self.beside: Mapping[int, str] = {}
-        """What is shown at the end of lines, by line from 0."""
+        """Remarks at the end of lines, by line from 0."""
 
     def on_mount(self) -> None:
         self.set_interval(WATCH_EVERY, self.look)
@@ -140,7 +140,7 @@ class TextPane(FindView):
 
     @property
     def state(self) -> str:
-        """What is in progress or unavailable, in a few words."""
+        """Short text about what is in progress or unavailable."""
         source = self.source
         parts = []
         if source.indexed < source.size:

@@ -1,4 +1,4 @@
-"""What lies below the text: the history of an operation through the passes, and the source."""
+"""Pane below the text: the history of an operation through the passes, and the source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FATES: dict[PassFate, str] = {
 """Labels: an operation is `new` if nothing in the pass before became it."""
 
 _BACKWARDS: dict[Fate, PassFate] = {"split": "merged", "merged": "split", "gone": "new"}
-"""What a pass did, for a fate found by following the passes backwards."""
+"""Action of a pass, for a fate found by following the passes backwards."""
 
 _MAX_TEXT = 1000
 

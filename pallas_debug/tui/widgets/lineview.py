@@ -471,7 +471,7 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
 
 
 class _Frame:
-    """What all lines of one screen share. Textual recomputes much of it each time it is asked."""
+    """State shared by all lines of one screen, much of which Textual would recompute."""
 
     def __init__(self, view: LineView) -> None:
         self._view = view

@@ -81,7 +81,7 @@ def test_broken_kernel_and_its_twin(kernel: BrokenKernel, judged: Judged) -> Non
     assert judged(kernel.repaired, *kernel.make_args()) == []
 
 
-# NaNs that come of nothing
+# NaNs without a cause
 
 
 def call(body: Callable[..., None], *args: Any, scratch: Any = (), **options: Any) -> Any:

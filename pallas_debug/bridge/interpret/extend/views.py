@@ -122,7 +122,7 @@ def open_mesh(index: Sequence[Any], position: int) -> tuple[Any, ...]:
 
 
 class RefView:
-    """What a chain of transforms selects from a buffer.
+    """Part of a buffer that a chain of transforms selects.
 
     Elements are split into atoms, whose width is that of the narrowest dtype in the chain. The last
     `_num_axes` axes of `_atoms` hold the atoms of one element, the lowest bits first; a bitcast to
@@ -178,7 +178,7 @@ class RefView:
         return (*self.shape, math.prod(self._atoms.shape[len(self.shape) :]))
 
     def is_missing(self) -> np.ndarray[Any, Any] | None:
-        """Which elements are out of bounds; None if none is."""
+        """Elements that are out of bounds; None if none is."""
         if not (self._is_padded and self._has_positions):
             return None
         missing = np.asarray((self._atoms < 0).reshape(self._by_element).any(axis=-1))

@@ -1,4 +1,4 @@
-"""Which arguments of a function decide what in its kernels: forward dataflow, nothing runs.
+"""Arguments of a function that decide what its kernels do: forward dataflow, nothing runs.
 
 Each value has the set of arguments that it was computed from, refs included. Conservative: where
 the flow is not known in detail, an output depends on all inputs. A kernel's grid points are walked
@@ -93,7 +93,7 @@ def dependences(
     named: Mapping[int, str],
     target: Target,
 ) -> dict[str, Dependence]:
-    """What depends on these arguments, for each kernel, by its digest.
+    """Parts of each kernel that depend on these arguments, by its digest.
 
     Args:
       named: names of arguments, by their number among the leaves of `(args, kwargs)`.

@@ -1,4 +1,4 @@
-"""Which outputs of a function's kernels nothing uses: backward dataflow, nothing runs."""
+"""Unused outputs of a function's kernels: backward dataflow, nothing runs."""
 
 from __future__ import annotations
 

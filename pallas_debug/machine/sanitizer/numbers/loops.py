@@ -40,7 +40,7 @@ _KNOWN = (
 
 @dataclass(frozen=True)
 class _Condition:
-    """What the condition of a loop depends on.
+    """Values that the condition of a loop depends on.
 
     Attributes:
       carried: positions in the carry.
@@ -144,7 +144,7 @@ def _condition_of(step: ir.WhileLoop, *, is_alone: bool) -> _Condition:
 def _dependencies(
     program: ir.KernelProgram, outputs: Sequence[ir.Reg]
 ) -> tuple[set[int], bool, bool]:
-    """What some outputs of a program depend on.
+    """Dependencies of some outputs of a program.
 
     Returns positions of the inputs, whether nothing else decides them, and whether memory does.
     """

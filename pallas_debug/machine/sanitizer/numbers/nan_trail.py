@@ -1,4 +1,4 @@
-"""Where NaNs and infinities go: from the operation that made one to the kernel's results.
+"""Trail of NaNs and infinities: from the operation that made one to the kernel's results.
 
 A NaN that a kernel masks is no fault. So what is known of one is held until a result contains it.
 Only what `follow` was given is followed, through values that hold a NaN or plus infinity: minus
@@ -27,7 +27,7 @@ MAX_FACTS = 8
 """Operations that are kept for a value: the earliest, which the others may follow from."""
 
 Facts = frozenset[Any]
-"""What is known of the operations that made a value's NaNs, ordered by time."""
+"""Operations that made a value's NaNs, ordered by time."""
 
 _NONE: Facts = frozenset()
 
@@ -59,7 +59,7 @@ class _Values:
 
 @dataclass(eq=False)
 class NanTrail:
-    """What is held, and where it has come.
+    """Values that are held, and where they went.
 
     Attributes:
       is_active: whether anything is held.
@@ -79,7 +79,7 @@ class NanTrail:
                 self._of(thread).add(value, facts)
 
     def of(self, thread: Thread, registers: Sequence[ir.Reg], values: Sequence[Any]) -> Facts:
-        """What is known of values."""
+        """Facts about values."""
         if not self.is_active or thread.number not in self._values:
             return _NONE
         known, frame = self._of(thread), thread.frames[-1]
@@ -136,7 +136,7 @@ class NanTrail:
         self._buffers.pop(buffer.number, None)
 
     def results(self) -> Iterator[Facts]:
-        """What is known of the NaNs in the kernel's results so far."""
+        """Facts about the NaNs in the kernel's results so far."""
         for entries in self._buffers.values():
             for buffer, index, facts in entries:
                 content = buffer.content if index is None else buffer.content[index]

@@ -169,7 +169,7 @@ def _worded(seen: Sighting, fault: NumericFault) -> Finding:
 
 @dataclass(eq=False)
 class _UnitRecord:
-    """What is known of a unit: how often it was suspected, and its faults, by equation."""
+    """Facts about a unit: how often it was suspected, and its faults, by equation."""
 
     suspicions: int = 0
     reports: dict[int, ArithmeticReport] = field(default_factory=dict)

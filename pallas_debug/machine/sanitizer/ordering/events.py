@@ -263,7 +263,7 @@ class OrderTracker(MachineObserver):
 
     @property
     def undecided(self) -> list[UndecidedOrder]:
-        """What depends on the order of events that nothing orders, and is no race."""
+        """Results that depend on the order of events that nothing orders, and are no race."""
         return [*self.reads.values(), *self.detector.undecided.values()]
 
     def blocks(self, thread: Thread, blocked: Blocked) -> None:

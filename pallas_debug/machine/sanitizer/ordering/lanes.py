@@ -21,7 +21,7 @@ from pallas_debug.machine.threads import Thread
 from pallas_debug.model import SourceLine
 
 MAX_WAITS = 64
-"""Waits of a thread that are remembered, to tell what was waited for instead."""
+"""Maximum waits kept per thread, to name what was waited for instead."""
 
 Lane = tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""What raised each semaphore and what lowered it: DMAs, signals and waits."""
+"""Changes of each semaphore: DMAs, signals and waits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StartedCopy:
 
 @dataclass(slots=True)
 class LineSum:
-    """What one line adds to a semaphore, or takes from it."""
+    """Amount that one line adds to a semaphore, or takes from it."""
 
     first: EventPlace
     amount: int = 0

@@ -145,7 +145,7 @@ class RaceDetector:
     def _waited(
         self, other: MemoryAccess, access: MemoryAccess
     ) -> tuple[tuple[str, ...] | None, int]:
-        """What a core waited for since a DMA, and how many DMAs the wait may have been for.
+        """Waits of a core since a DMA, and how many DMAs the wait may have been for.
 
         A DMA of another device may be seen late. Then the core's own DMA by the same line counts.
         """
@@ -164,7 +164,7 @@ class RaceDetector:
 
 
 def _key(other: MemoryAccess, access: MemoryAccess) -> Any:
-    """What races have in common of which the first is reported: the DMA, or both lines."""
+    """Identity of races, of which the first is reported: the DMA, or both lines."""
     copies = [side for side in (other, access) if side.copy is not None]
     sides = copies if len(copies) == 1 else [other, access]
     return access.buffer.name, frozenset(side.step and side.step.site.line for side in sides)

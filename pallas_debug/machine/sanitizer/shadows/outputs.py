@@ -43,7 +43,7 @@ class BlockReturn:
 
 @dataclass(eq=False, slots=True)
 class ReplacedWrite:
-    """What one write left in an output, and another one replaced by other values.
+    """Values that one write left in an output, and another one replaced by others.
 
     Attributes:
       operand: name of the output, or of the array that it shares.
@@ -125,7 +125,7 @@ class _SharedArray:
 
 
 class ArrayLedger:
-    """What happens to whole arrays.
+    """Events of whole arrays.
 
     Attributes:
       returns: output blocks that came back, the first of each output.
@@ -408,7 +408,7 @@ class ArrayLedger:
 
 
 def differing(a: Any, b: Any) -> Mask:
-    """Which elements of two arrays of one dtype and shape differ in any bit."""
+    """Mask of elements of two arrays of one dtype and shape that differ in any bit."""
     bits = f"u{a.dtype.itemsize}" if a.dtype.itemsize <= 8 else None
     if bits is None:
         return np.asarray(a != b)

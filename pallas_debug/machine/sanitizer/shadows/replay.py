@@ -59,7 +59,7 @@ class KernelCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadEffect:
-    """What other values in some reads change.
+    """Effect of other values in some reads.
 
     Attributes:
       on_results: results differ.
@@ -104,7 +104,7 @@ class AlteredRun(MemoryTracker):
 
 
 def _other(kind: ReadKind, values: Array) -> Array:
-    """What a read may see as well."""
+    """Values that a read may see as well."""
     if kind == "parallel":
         return unwritten(values.shape, values.dtype, "nan")
     if kind != "stale":
@@ -160,7 +160,7 @@ class ElementEvent:
 
 @dataclass(eq=False, slots=True)
 class StoredPart:
-    """What a store writes at grid points.
+    """Regions that a store writes at grid points.
 
     Attributes:
       regions: distinct ones.
@@ -187,7 +187,7 @@ def buffer_key(buffer: MemoryBuffer) -> BufferKey:
 
 @dataclass(eq=False)
 class BufferHistory:
-    """What happened to some elements of a buffer.
+    """History of some elements of a buffer.
 
     Attributes:
       events: of each element, in the order of the run.

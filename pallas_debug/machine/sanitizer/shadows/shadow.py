@@ -39,7 +39,7 @@ _NEWEST = np.iinfo(np.int32).max
 
 @dataclass(eq=False, slots=True, frozen=True)
 class WriteRecord:
-    """Who wrote: a store or a DMA.
+    """Writer of an element: a store or a DMA.
 
     Attributes:
       step: the store, or the start of the DMA.
@@ -136,7 +136,7 @@ class BufferShadow:
             numbers[region.index] = np.where(np.broadcast_to(mask, before.shape), number, before)
 
     def where(self, region: MemoryRegion, test: Callable[[Numbers], Mask] | None = None) -> Mask:
-        """Which elements of the buffer a region selects, of those whose numbers pass a test."""
+        """Elements of the buffer that a region selects, of those whose numbers pass a test."""
         selected = np.zeros(self.buffer.content.shape, bool)
         for index in region.ranges():
             if test is None:

@@ -75,7 +75,7 @@ class SuspectRead:
 
 @dataclass(eq=False, slots=True)
 class TrackedThread:
-    """Where a thread is, in numbers of writes.
+    """Position of a thread, in numbers of writes.
 
     Attributes:
       blocks: of each output window at each grid point so far.

@@ -143,7 +143,7 @@ class MemoryWording:
     # Arrays
 
     def arrays(self, conflicts: Sequence[ReplacedWrite]) -> list[Ordered]:
-        """What happened to whole arrays."""
+        """Findings about whole arrays."""
         ledger = self._run.arrays
         found: list[Ordered] = []
         for read in ledger.overwritten.values():
@@ -187,7 +187,7 @@ class MemoryWording:
         return (0 if record is None else record.number + 1), finding
 
     def _original(self, read: OverwrittenRead) -> Any:
-        """What the call passed in, where it has been overwritten since."""
+        """Values that the call passed in, where they have been overwritten since."""
         window = read.block.window
         launch = self._run.launch
         given = [o.name for o in launch.operands if o.kind in ("prefetch", "input")]
@@ -443,7 +443,7 @@ def _condition(around: Sequence[ir.Branch]) -> str | None:
 
 
 def _index(name: str, stored: StoredPart | None, shape: Sequence[int]) -> str | None:
-    """What a store writes; None for the whole buffer, or if that changes."""
+    """Region that a store writes; None for the whole buffer, or if that changes."""
     if stored is None or len(stored.regions) != 1:
         return None
     (region,) = stored.regions.values()

@@ -150,7 +150,7 @@ def _independent_stores(
 def _sums(
     program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
 ) -> list[ProgramOperation]:
-    """What combines the numbers of a loop that only reduces, such as to their sum."""
+    """Operation that combines the numbers of a loop that only reduces, such as a sum."""
     if any(o.name in (*_OTHERS, *STORES, "scf.for", "scf.if") for o in body):
         return []
     found = []

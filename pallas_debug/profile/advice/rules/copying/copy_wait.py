@@ -104,7 +104,7 @@ def _is_waited_for(program: MosaicProgram, start: ProgramOperation) -> bool:
 
 
 def _place(program: MosaicProgram, value: str, line: int) -> Place | None:
-    """Where a semaphore is; None if that is not known."""
+    """Place of a semaphore; None if unknown."""
     indices: list[int | str] = []
     operation = program.producer(value, line)
     while operation is not None:

@@ -152,7 +152,7 @@ def _is_allowed(blocks: BlockMap, axis: int, factor: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Latency:
-    """What a step loses because it is too short.
+    """Cycles that a step loses because it is too short.
 
     Attributes:
       cycles: of a step in which vector work waits for earlier vector work.
@@ -217,7 +217,7 @@ def _idle(subject: AdviceSubject) -> float:
 
 
 def _fetches(operand: OperandBlocks, blocks: BlockMap) -> int:
-    """How many times the whole of an operand is copied."""
+    """Number of times that the whole of an operand is copied."""
     total, count = operand.total, copies(operand, blocks.grid)
     return round(count / total) if total and count else 1
 

@@ -1,0 +1,52 @@
+"""Programs that were stopped at a finding, and the exceptions that this caused.
+
+jax's runtime turns an exception of a host callback into one of its own, of which only the text is
+left. A reference in that text identifies the finding; nothing is recognised by its wording.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections import OrderedDict
+
+from pallas_debug.errors import KernelFault
+from pallas_debug.model import Finding
+
+MAX_STOPS = 1_000
+"""Maximum findings kept: exceptions of earlier ones are no longer recognised."""
+
+_REFERENCE = re.compile(r"\[finding ([0-9a-f]{12})\]")
+
+_lock = threading.Lock()
+_found: OrderedDict[str, Finding] = OrderedDict()
+
+
+def stop(finding: Finding, text: str) -> KernelFault:
+    """Return the exception with which a host callback stops its program at a finding.
+
+    Args:
+      text: that of the finding. A line with a reference follows it in the exception.
+    """
+    reference = uuid.uuid4().hex[:12]
+    with _lock:
+        _found[reference] = finding
+        while len(_found) > MAX_STOPS:
+            _found.popitem(last=False)
+    return KernelFault(f"{text}\n  [finding {reference}]", finding)
+
+
+def finding_of(error: BaseException | None) -> Finding | None:
+    """Return the finding for which a program was stopped, given the exception that its caller got.
+
+    None for any other exception, such as one that the user's code raised while handling it.
+    """
+    if isinstance(error, KernelFault):
+        return error.finding
+    if error is None:
+        return None
+    references = _REFERENCE.findall(str(error))
+    with _lock:
+        known = (_found.get(reference) for reference in references)
+        return next((finding for finding in known if finding is not None), None)
