@@ -157,8 +157,6 @@ def test_a_truncated_schedule_is_reported(command: Any, dumps: Path, tmp_path: P
     assert stored is not None
     from dataclasses import replace
 
-    from pallas_debug.profile.stats import Profile
-
     texts = stored.profile.texts
     assert texts.bundles is not None
     assert texts.utilization is not None
@@ -167,7 +165,8 @@ def test_a_truncated_schedule_is_reported(command: Any, dumps: Path, tmp_path: P
     assert 0 < stats.bundles.value < raw.bundles.value
     assert stats.problems[0].startswith("the listing of bundles is cut off after bundle 0x")
     assert "rows for" in stats.problems[1]
-    nothing = Profile(texts=replace(texts, bundles=None), kernel=stored.profile.kernel).stats
+    none = replace(texts, bundles=None)
+    nothing = replace(stored.profile, texts=none, compilation=None).stats
     assert (nothing.bundles.value, nothing.cycles.total.value) == (None, None)
     assert nothing.bundles.note == "there is no listing of bundles"
 

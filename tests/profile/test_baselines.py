@@ -38,7 +38,7 @@ def stats(cycles: int | None, *, kernel: str = "rows", bundles: int = 90, spills
 def stats_of_nothing() -> Stats:
     from pallas_debug.profile.stats import ScheduleTexts
 
-    return Profile(texts=ScheduleTexts()).stats
+    return Profile(texts=ScheduleTexts(), kernel=None, compilation=None).stats
 
 
 def of(cycles: int, version: str = "0.0.50", **cost: int) -> Baseline:

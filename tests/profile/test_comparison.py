@@ -13,7 +13,7 @@ from pallas_debug.profile.stats import Profile, ScheduleTexts, Stats
 
 def stats(cycles: int | None, spills: int | None = 0, **lines: float) -> Stats:
     """With the share of each line, named `a7` for the text `a` at line 7."""
-    empty = Profile(texts=ScheduleTexts()).stats
+    empty = Profile(texts=ScheduleTexts(), kernel=None, compilation=None).stats
     return replace(
         empty,
         kernel="k",
