@@ -31,8 +31,8 @@ GIVEN = 1
 that a grid point wrote which is not watched."""
 
 ReadKind = Literal["unwritten", "padding", "stale", "parallel"]
-"""What a read sees: memory that was never written, elements of a block outside of its array, what
-another output block left, or what a grid point left that may have run on another core."""
+"""Memory that a read sees: never written, elements of a block outside of its array, what another
+output block left, or what a grid point left that may have run on another core."""
 
 _NEWEST = np.iinfo(np.int32).max
 
@@ -204,7 +204,7 @@ def index_key(region: MemoryRegion) -> int:
 
 
 def chosen(kind: ReadKind, numbers: Numbers, below: int) -> Mask:
-    """Which elements a read of some kind should not see."""
+    """Elements that a read of some kind should not see."""
     if kind == "padding":
         return np.asarray(numbers == PADDING)
     if kind == "unwritten":
