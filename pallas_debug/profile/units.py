@@ -33,6 +33,9 @@ MEANINGS = {
 BUSY = (MXU, XLU, EUP)
 """Columns that count busy units rather than issue slots."""
 
+SUBSETS = {FILL: LOAD, SPILL: STORE}
+"""Columns that are part of another one."""
+
 VECTOR = (MXU, XLU, VALU, VPOP, EUP, LOAD, STORE)
 """Units of vector and matrix work."""
 

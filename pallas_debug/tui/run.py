@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 
 from textual.binding import Binding
@@ -174,6 +173,8 @@ def _report_text(error: BaseException, size: tuple[int, int]) -> str:
 
 
 def _version(name: str) -> str:
+    from importlib import metadata  # takes 20 ms, and only crash reports need it
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
