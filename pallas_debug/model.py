@@ -226,11 +226,6 @@ class Failure:
         return killed or self.stage == "setup"
 
     @property
-    def says_what_to_do(self) -> bool:
-        """Whether the message is our own and contains the advice."""
-        return self.stage in ("timeout", "setup")
-
-    @property
     def headline(self) -> str:
         """First non-empty line of the message, else the type."""
         lines = (line.strip() for line in self.message.splitlines())
@@ -423,8 +418,7 @@ class Gap:
       engine: what should have judged it: a target, `checks`, `static`.
       reason: why not; of a judgement made in part, what was left out and why.
       is_limit: whether the engine does not support such kernels, as opposed to having failed.
-      is_partial: whether the engine judged the rest of the kernel.
-      is_chosen: whether the user chose what to leave out, by the grid points to watch.
+      is_partial, is_chosen: whether the engine judged the rest, and whether the user chose it.
     """
 
     kernel: str
@@ -452,12 +446,11 @@ class PrintRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Kernels, prints, findings and gaps of one test or script: written to `runs/<run id>/`.
+    """Kernels, prints, findings, gaps of one test or script, written to `runs/<run id>/`.
 
     Attributes:
       name: the test's node id or the command.
       kernels: folder names of the kernels that it lowered or ran.
-      gaps: judgements that were requested and not made; empty in records of older versions.
     """
 
     run: str

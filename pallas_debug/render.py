@@ -18,6 +18,9 @@ from pallas_debug.model import (
     SourceLine,
 )
 
+_OWN_ADVICE = ("timeout", "setup")
+"""Stages of failures whose message is our own and contains the advice."""
+
 REAL_INPUTS = (
     "--arg lengths=@lengths.npy, --arg 'i32[2]=[512,100]', --inputs package.module:function, or "
     "arrays in Python"
@@ -179,7 +182,7 @@ def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
 
 def explanation(failure: Failure | None) -> list[str]:
     """Brief explanation of a failure, indented; empty if its message says what to do."""
-    if failure is None or failure.explanation is None or failure.says_what_to_do:
+    if failure is None or failure.explanation is None or failure.stage in _OWN_ADVICE:
         return []
     return [f"  {line}" for line in failure.explanation.brief()]
 

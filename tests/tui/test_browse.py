@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import inspect
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from pilot import drive, press
 from textual import events
 from textual.app import App
 from textual.pilot import Pilot
@@ -22,23 +19,6 @@ from pallas_debug.tui.widgets.cells import plain, spans, visible
 
 Golden = Callable[[App[None], str], None]
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
-
-
-def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test: there is no plugin for that among the project's requirements."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
-    return run
-
-
-async def press(pilot: Pilot[None], *keys: str) -> None:
-    for key in keys:
-        await pilot.press(key)
-        await pilot.pause()
 
 
 async def settled(app: BrowseApp, pilot: Pilot[None]) -> None:

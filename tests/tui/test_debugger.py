@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import jax
 import pytest
 from pallas_debug_kernels import flash_attention
 from pallas_debug_kernels.ops.flash_attention import kernel
+from pilot import drive
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
@@ -27,17 +24,6 @@ STORE = next(
 """A line of the kernel."""
 
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
-
-
-def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test: there is no plugin for that among the project's requirements."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
-    return run
 
 
 def screen_text(app: DebuggerApp) -> str:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import inspect
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from pilot import drive, press, until
 from textual import events
 from textual.app import App
-from textual.pilot import Pilot
 from textual.widgets import Static
 
 from pallas_debug.errors import DumpDirectoryError
@@ -27,31 +22,6 @@ from pallas_debug.tui.model.browser import Against, Browser
 from pallas_debug.tui.panes import results  # noqa: F401 - not to be imported without permission
 
 LISTED = Path(__file__).parent / "data" / "dumps"
-SECONDS = 20.0
-
-
-def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
-    return run
-
-
-async def press(pilot: Pilot[None], *keys: str) -> None:
-    for key in keys:
-        await pilot.press(key)
-        await pilot.pause()
-
-
-async def until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
-    end = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < end, "it never was so"
-        await pilot.pause(0.02)
 
 
 def status(app: BrowseApp) -> str:

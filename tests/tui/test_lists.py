@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import inspect
 import itertools
 import os
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pilot import drive, press, until
 from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
@@ -33,32 +31,6 @@ Golden = Callable[[App[None], str], None]
 LISTED = Path(__file__).parent / "data" / "dumps"
 SECONDS = 20.0
 MANY = 10_000
-
-
-def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
-    return run
-
-
-async def press(pilot: Pilot[None], *keys: str) -> None:
-    for key in keys:
-        await pilot.press(key)
-        await pilot.pause()
-
-
-async def until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
-    """Wait for what workers do."""
-    end = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < end, "it never was so"
-        await pilot.pause(0.02)
-    await pilot.pause()
 
 
 async def settled(pilot: Pilot[None], app: BrowseApp) -> None:

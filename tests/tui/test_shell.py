@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import dataclasses
-import functools
-import inspect
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
+from pilot import drive, press, until
 from textual.widgets import Input, Static
 
 from pallas_debug.tui import _textual
@@ -28,34 +25,6 @@ from pallas_debug.tui.model.browser import Browser, SingleFile
 from pallas_debug.tui.model.state import Spot
 from pallas_debug.tui.panes.dialogs import ChoiceList, Chooser, HelpLines
 from pallas_debug.tui.widgets.cells import plain
-
-SECONDS = 30.0
-
-
-def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
-    return run
-
-
-async def press(pilot: Pilot[None], *keys: str) -> None:
-    for key in keys:
-        await pilot.press(key)
-        await pilot.pause()
-
-
-async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
-    """Wait for something that comes by itself."""
-    for _ in range(int(SECONDS / 0.05)):
-        if holds():
-            return
-        await pilot.pause(0.05)
-    raise AssertionError("it never came")
 
 
 def status(app: BrowseApp) -> str:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import inspect
 import os
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pilot import drive, until
 from textual.app import App, ComposeResult
-from textual.pilot import Pilot
 
 from pallas_debug.ir.text import Document
 from pallas_debug.tui.panes.text import TextPane
@@ -48,26 +44,6 @@ class Alone(App[None]):
         """The screen, without the bar in its last column."""
         strips = self.screen._compositor.render_strips()
         return ["".join(s.text for s in strip)[:-1] for strip in strips]
-
-
-def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
-    return run
-
-
-async def until(pilot: Pilot[None], known: Callable[[], object]) -> None:
-    for _ in range(2000):
-        if known():
-            await pilot.pause()
-            return
-        await pilot.pause(0.005)
-    raise AssertionError("it never came to be")
 
 
 def lines_of(path: Path) -> list[str]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import inspect
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
+from pilot import drive
 from textual.app import App, ComposeResult
 
 from pallas_debug.ir.operations import Module
@@ -42,17 +38,6 @@ class Alone(App[None]):
     def rows(self) -> list[str]:
         """The screen."""
         return ["".join(s.text for s in strip) for strip in self.screen._compositor.render_strips()]
-
-
-def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
-    return run
 
 
 def modules() -> list[Module]:

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from pilot import drive, press
 
 from pallas_debug.stepping import recording
 from pallas_debug.stepping.computed import ComputedValues
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser, SingleFile
 from pallas_debug.tui.widgets.cells import plain
-from tests.tui.test_browse import drive, press, settled, status
+from tests.tui.test_browse import settled, status
 
 SUMS = """
 import jax

@@ -1,0 +1,46 @@
+"""Helpers of the terminal UI's tests: async tests, keys, and waiting for workers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from textual.pilot import Pilot
+
+SECONDS = 30.0
+"""Maximum seconds of waiting, for machines that are busy."""
+
+
+def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test: no plugin for that is among the project's requirements."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    return run
+
+
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    """Press keys, each after the effects of the one before."""
+    for key in keys:
+        await pilot.press(key)
+        await pilot.pause()
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
+    """Wait for the result of a worker.
+
+    Raises:
+      AssertionError: it did not come.
+    """
+    end = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < end, "what the test waits for did not happen"
+        await pilot.pause(0.01)
+    await pilot.pause()
