@@ -18,7 +18,7 @@ from pallas_debug.model import (
     SourceLine,
 )
 
-_OWN_ADVICE = ("timeout", "setup")
+OWN_ADVICE = ("timeout", "setup")
 """Stages of failures whose message is our own and contains the advice."""
 
 REAL_INPUTS = (
@@ -182,7 +182,7 @@ def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
 
 def explanation(failure: Failure | None) -> list[str]:
     """Brief explanation of a failure, indented; empty if its message says what to do."""
-    if failure is None or failure.explanation is None or failure.stage in _OWN_ADVICE:
+    if failure is None or failure.explanation is None or failure.stage in OWN_ADVICE:
         return []
     return [f"  {line}" for line in failure.explanation.brief()]
 

@@ -14,7 +14,7 @@ from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.model import Compilation, Kernel, Operand
-from pallas_debug.render import one_line
+from pallas_debug.render import OWN_ADVICE, one_line
 from pallas_debug.store.texts import find_text
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:
     if failure.last_pass:
         lines.append(f"  last pass: {failure.last_pass}")
     lines += ["", failure.message, ""]
-    if failure.explanation is not None and not failure.says_what_to_do:
+    if failure.explanation is not None and failure.stage not in OWN_ADVICE:
         lines += [failure.explanation.text(), ""]
     return "\n".join(lines)
 
