@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pallas_debug.bridge.jaxprs import arrays
+from pallas_debug.bridge.lowering import trace
+from pallas_debug.compiler.targets import resolve_all
 
 
 def test_only_what_is_abstract_is_made_up() -> None:
@@ -46,3 +50,12 @@ def test_rounding_is_no_difference_and_nan_is_nan() -> None:
     assert found.index == (2,)
     integers = jnp.array([100, 1])
     assert arrays.first_difference(integers, integers.at[0].set(101)) is not None
+
+
+def test_arrays_that_jax_narrows_are_traced_without_a_warning() -> None:
+    """jax 0.12 warns of int64 in a `ShapeDtypeStruct`, which the caller did not write."""
+    (target,) = resolve_all("v5e")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = trace.result_shapes(lambda x: x * 2, (np.ones((3,), np.int64),), {}, target)
+    assert found == [("", "int32", (3,))]

@@ -137,8 +137,8 @@ class Again:
         return made.layout, self._load(functools.partial(made.bind, self._primitive), args)
 
     def _load(self, function: Callable[..., list[Any]], args: Sequence[np.ndarray]) -> Any:
-        avals = [jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for x in args]
         with jax.enable_x64(self._x64), interpret.suspended(), self._ours():
+            avals = [jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for x in args]
             traced = jax.jit(lambda *xs: function(xs), keep_unused=True).trace(*avals)
             module = traced.lower(lowering_platforms=("cpu",)).compiler_ir()
         options = compiler.get_compile_options(

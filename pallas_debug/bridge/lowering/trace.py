@@ -98,7 +98,7 @@ def block_until_ready(result: _R) -> _R:
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(
         leaf.shape,
-        leaf.dtype,
+        arrays.canonical(leaf.dtype),
         sharding=getattr(leaf, "sharding", None) if _is_sharded(leaf) else None,
     )
 
