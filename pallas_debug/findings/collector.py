@@ -94,6 +94,8 @@ def _is_same(a: Finding, b: Finding) -> bool:
     engines = (*a.engines[:1], *b.engines[:1])
     if set(engines) == {"static", "compile"}:
         return True  # the compiler stops at the first, and often names the line of the call
+    if a.kind is Fault.DEADLOCK and len({*engines, "static"}) == 3:
+        return True  # a run ends at its first one; engines differ in which of the waits they name
     if a.kind is Fault.PADDING_READ and set(engines) == {"static", "checks"}:
         return a.grid_point == b.grid_point  # a check names the first one read, masked or not
     if a.kind is Fault.DATA_RACE and len(set(engines)) == 2 and _sides(a) == _sides(b):

@@ -45,13 +45,13 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "block_past_the_array": (
         "the index map of next_ref gives block 2 along dimension 0 of float32[16, 128], which "
         "has 2; it is outside at 1 of 2 grid points",
-        "the grid is larger than the array has blocks, or the index map is wrong",
+        "the index map goes past the last block",
         "return a value between 0 and 1",
     ),
     "block_before_the_array": (
         "the index map of previous_ref gives block -1 along dimension 0 of float32[16, 128], "
         "which has 2; it is outside at 1 of 2 grid points",
-        "the grid is larger than the array has blocks, or the index map is wrong",
+        "an index below zero does not count from the end, as it would in NumPy",
         "return a value between 0 and 1",
     ),
     "page_past_the_pool": (
@@ -106,13 +106,13 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "padding_in_a_sum": (
         "`reduce_sum` goes over dimension 0 of x_ref, whose last block holds 4 of 8: what lies "
         "behind is undefined",
-        "the last block reaches past the array's end, and nothing masks it",
+        "the last block reaches past the array's end, and no jnp.where replaces what lies there",
         "mask what lies past the end with jnp.where, or pad the array to whole blocks",
     ),
     "padding_masked_on_one_side": (
         "`dot_general` goes over dimension 0 of y_ref, whose last block holds 72 of 128: what "
         "lies behind is undefined",
-        "the last block reaches past the array's end, and nothing masks it",
+        "the last block reaches past the array's end, and no jnp.where replaces what lies there",
         "mask what lies past the end with jnp.where, or pad the array to whole blocks",
     ),
     "output_revisited": (

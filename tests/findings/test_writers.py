@@ -236,8 +236,9 @@ def test_a_write_is_lost_to_the_next_step() -> None:
     assert words(by_table) == (
         "what grid point (1,) wrote to out_ref is replaced at grid point (2,), which used nothing "
         "of it",
-        "block (0, 0) of out_ref stays the same, and this line replaces it at each step",
-        "add to what is there instead, and store zeros at the first visit of a block",
+        "the index map of out_ref gives (0, 0) at both grid points",
+        "give each grid point a block of its own, or add to what is there instead, and store zeros "
+        "at the first visit of a block",
     )
 
 

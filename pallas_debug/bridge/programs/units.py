@@ -100,7 +100,20 @@ def bound(eqn: Any, values: Any) -> Sequence[Any]:
         return [EVALUATED[eqn.primitive](*values, **eqn.params)]
     with eqn.ctx.manager:
         results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+    if _is_numeric_mask(eqn):
+        # XLA turns `x * mask.astype(float)` into a selection, which discards a NaN that a chip's
+        # multiplication by zero keeps.
+        results = jax.lax.optimization_barrier(results)
     return results if eqn.primitive.multiple_results else [results]
+
+
+def _is_numeric_mask(eqn: Any) -> bool:
+    """Whether an equation casts a mask to a float."""
+    return bool(
+        eqn.primitive.name == "convert_element_type"
+        and eqn.invars[0].aval.dtype == bool
+        and jax.dtypes.issubdtype(eqn.outvars[0].aval.dtype, np.inexact)
+    )
 
 
 def compute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault
@@ -47,12 +48,15 @@ def out_of_bounds(
     elif follows == "grid":
         cause = "the index follows the grid point further than the operand goes"
     larger = f"make {at.operand} larger" if is_scratch else "pad the array"
+    keep = f"keep the index between 0 and {largest}"
+    if last < 0:
+        keep = f"take at most {bound} elements"
     return seen.found(
         Fault.OUT_OF_BOUNDS_WRITE if writes else Fault.OUT_OF_BOUNDS_READ,
         Wording(
             f"{at.index} {how} of dimension {dim} of {at.shape}{of_copy}",
             cause,
-            f"keep the index between 0 and {largest}, or {larger}",
+            f"{keep}, or {larger}",
         ),
     )
 
@@ -112,6 +116,19 @@ def block_out_of_bounds(
         cause = "the index map takes the block from a scalar prefetch operand, unchecked"
         advice = "check the table before the call, or clamp the index in the index map"
     else:
-        cause = "the grid is larger than the array has blocks, or the index map is wrong"
+        cause = _beyond(seen.witness.grid_point or (), value, unit)
         advice = f"return a value between {first} and {last}"
     return seen.found(Fault.BLOCK_OUT_OF_BOUNDS, Wording(message, cause, advice))
+
+
+def _beyond(point: Sequence[int], value: int, unit: str) -> str:
+    """Why an index map may leave its array, as far as one index and its grid point show."""
+    if value < 0:
+        return _NEGATIVE
+    axes = [axis for axis, at in enumerate(point) if at == value]
+    if len(axes) == 1 and unit == "block":
+        return (
+            f"the index is that of the grid point along grid dimension {axes[0]}, which has more "
+            "steps than the array has blocks there"
+        )
+    return f"the index map goes past the last {unit}"

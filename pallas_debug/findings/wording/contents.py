@@ -164,7 +164,7 @@ def padding_read(
             f"`{operation}` goes over dimension {dim} of {name}, whose last block holds {valid} of "
             f"{size}: what lies behind is undefined"
         )
-        masked = ", and nothing masks it"
+        masked = ", and no jnp.where replaces what lies there"
     return seen.found(
         Fault.PADDING_READ,
         Wording(

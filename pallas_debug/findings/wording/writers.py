@@ -257,12 +257,16 @@ def lost_write(
     advice = f"add to what is there instead, and store zeros first: {block.begins}"
     if block.begins is None:
         advice = "add to what is there instead, and store zeros at the first visit of a block"
+    cause = f"{block} stays the same{steps}, and this line replaces it at each step"
+    if block.steps is None and lost.grid_point != replaced_by.grid_point:
+        cause = f"the index map of {block.output} gives {block.index} at both grid points"
+        advice = f"give each grid point a block of its own, or {advice}"
     return _other(seen, lost, element.facts(name)).found(
         Fault.LOST_WRITE,
         Wording(
             f"what {_at(lost)} wrote to {what} is replaced at {_at(replaced_by)}, which used "
             f"nothing of it{values}",
-            f"{block} stays the same{steps}, and this line replaces it at each step",
+            cause,
             advice,
         ),
     )
