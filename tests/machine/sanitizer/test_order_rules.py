@@ -226,6 +226,28 @@ def test_a_wait_for_too_much_leads_to_a_deadlock() -> None:
     assert findings[0].witness.values["awaited bytes"] == "16384"
 
 
+def test_a_wait_for_several_copies_may_name_more_rows_than_there_are() -> None:
+    def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        rows = pl.program_id(0) * 4 + 4  # of four copies; not a constant, as in a ragged batch
+        for i in range(4):
+            piece = pl.ds(i * 8, 8)
+            pltpu.make_async_copy(x_ref.at[piece], o_ref.at[piece], sem).start()
+        together = x_ref.at[pl.ds(0, rows * 8), pl.ds(0, 128)]
+        pltpu.make_async_copy(together, o_ref.at[pl.ds(0, rows * 8)], sem).wait()
+
+    def in_turn(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
+        for i in range(4):
+            pltpu.make_async_copy(x_ref.at[i], tile_ref.at[i % 2, i // 2], sem).start()
+        several = tile_ref.at[0, pl.ds(0, pl.program_id(0) + 4)]  # of two
+        pltpu.make_async_copy(several, several, sem).wait()
+        o_ref[...] = tile_ref[...].reshape(o_ref.shape)
+
+    assert judge(kernel, X, grid=(1,), in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA]) == ()
+    tiles = [pltpu.VMEM((2, 2, 8, 128), F32), DMA]
+    rows = X.reshape(4, 8, 128)
+    assert judge(in_turn, rows, grid=(1,), in_specs=[HBM], scratch_shapes=tiles) == ()
+
+
 def test_a_race_comes_before_the_deadlock_after_it() -> None:
     def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any, never: Any) -> None:
         copy = pltpu.make_async_copy(x_ref, tile_ref, sem)

@@ -9,7 +9,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, LaunchOperand
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.grid import Window
-from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, Ref, resolve
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, Ref, resolve
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.ordering.facts import (
     BlockVisit,
@@ -286,12 +286,18 @@ class OrderTracker(MachineObserver):
     # Names
 
     def descriptor(self, thread: Thread, step: ir.MachineStep) -> str | None:
-        """The slice from which a wait has its size."""
+        """The slice from which a wait has its size; None if it leaves its reference.
+
+        Such a slice stands for several copies together: a wait accesses nothing of it.
+        """
         if not isinstance(step, ir.CopyWait):
             return None
         registers = thread.frames[-1].registers
         place = step.destination
-        region = resolve(registers[place.ref.number], place.view, registers)
+        try:
+            region = resolve(registers[place.ref.number], place.view, registers)
+        except OutOfBounds:
+            return None
         name = self._name(thread, place, region.buffer)
         return boxes_text(name, boxes(region), region.buffer.content.shape)
 
