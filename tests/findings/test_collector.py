@@ -154,6 +154,13 @@ def test_the_worst_comes_first() -> None:
     ]
 
 
+def test_a_run_has_one_deadlock_whichever_wait_an_engine_names() -> None:
+    interpreted = finding("Deadlock", "tpu interpret", 9, operand="ready")
+    machine = finding("Deadlock", "machine", 7, operand="recv")
+    (found,) = merged([interpreted, machine])
+    assert (found.operand, found.engines) == ("recv", ("machine", "tpu interpret"))
+
+
 def test_padding_is_said_by_what_it_gets_into_and_not_by_the_first_read_of_any() -> None:
     static = finding("PaddingRead", "static", 9, operand="y_ref", grid_point=(1,))
     check = finding("PaddingRead", "checks", 7, operand="x_ref", grid_point=(1,))

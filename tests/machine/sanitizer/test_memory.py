@@ -333,6 +333,21 @@ def test_healthy_idiom(function: Callable[[jax.Array], jax.Array]) -> None:
 # Who wrote an element
 
 
+@pytest.mark.parametrize("dtype", [F32, jnp.bfloat16])
+def test_a_product_with_a_mask_keeps_what_padding_holds(dtype: Any) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        is_inside = lax.broadcasted_iota(I32, (8, 256), 1) < 200
+        out_ref[...] = x_ref[...] * is_inside.astype(dtype)
+
+    def masked(x: jax.Array) -> jax.Array:
+        block = pl.BlockSpec((8, 256), lambda i: (0, 0))
+        out = jax.ShapeDtypeStruct((8, 256), dtype)
+        return pl.pallas_call(kernel, out, grid=(1,), in_specs=[block], out_specs=block)(x)
+
+    (finding,) = found(masked, jnp.ones((8, 200), dtype))
+    assert (finding.kind, finding.operand) == ("PaddingRead", "x_ref")
+
+
 def test_who_wrote_an_element_of_an_output() -> None:
     op = operation("matmul")
     (spec,) = (spec for spec in op.tagged("small") if spec.name == "f32")
