@@ -202,8 +202,10 @@ def deadlock(
         cause = f"{act} in {_short(line)} on device {by}, which waits for something else before"
         advice = "send what the other side waits for before waiting for it: on one side at least"
     elif elsewhere is not None:
-        cause = f"on device {elsewhere[0]} it is {elsewhere[1]}: the signals went there"
-        advice = "pass the device that waits as device_id of the signal"
+        what = "copy" if of_copy else "signal"
+        others_went = "copies" if of_copy else "signals"
+        cause = f"on device {elsewhere[0]} it is {elsewhere[1]}{unit}: the {others_went} went there"
+        advice = f"pass the device that waits as device_id of the {what}"
     elif on_core is not None:
         cause = f"on core {on_core[0]} it is {on_core[1]}: the signals went there"
         advice = f"pass the core that waits to the signal: core_index={core}"

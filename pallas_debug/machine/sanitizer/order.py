@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.sighting import Sighting
@@ -29,7 +31,7 @@ from pallas_debug.machine.sanitizer.ordering.ledger import (
 )
 from pallas_debug.machine.sanitizer.ordering.regions import box_text, whole
 from pallas_debug.machine.sanitizer.report import shape_text
-from pallas_debug.machine.threads import Thread
+from pallas_debug.machine.threads import ProgramFrame, Thread
 from pallas_debug.model import Finding, SourceLine, Witness
 
 
@@ -467,6 +469,28 @@ def _sender(
                 if place is None or line is None or getattr(step, "device", None) is None:
                     continue
                 ref = frame.registers[place.ref.number]
-                if isinstance(ref, Ref) and ref.buffer.name == ledger.buffer.name:
+                if not isinstance(ref, Ref) or ref.buffer.name != ledger.buffer.name:
+                    continue
+                if _target(run, thread, frame, step) in (None, ledger.buffer.device):
                     return thread.device, line
     return None
+
+
+def _target(
+    run: OrderTracker, thread: Thread, frame: ProgramFrame, step: ir.MachineStep
+) -> int | None:
+    """Device that a step is about to signal or copy to; None if that is not known yet."""
+    device = getattr(step, "device", None)
+    if not isinstance(device, ir.DeviceId):
+        return None
+    given = device.coordinates
+    mesh = run.launch.mesh
+    registers = frame.registers
+    if device.number is not None:
+        number = registers[device.number.number]
+        return None if number is None else int(number)
+    if len(mesh) != 1 or given is None or len(given) != 1:
+        return None
+    (only,) = given.values() if isinstance(given, Mapping) else given
+    value = registers[only.number]
+    return None if value is None or np.size(value) != 1 else int(np.ravel(value)[0])

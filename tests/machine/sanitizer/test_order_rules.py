@@ -379,3 +379,31 @@ def test_a_device_reads_a_semaphore_until_another_device_signals(backwards: bool
     np.testing.assert_array_equal(np.concatenate([out for (out,) in results]), X * 2)
     assert not sanitizer.findings()
     assert not sanitizer.compared(halves, results)
+
+
+def test_a_copy_to_the_wrong_device_is_not_taken_for_one_that_is_still_to_come() -> None:
+    def kernel(x_ref: Any, o_ref: Any, send: Any, recv: Any, ready: Any) -> None:
+        other = 1 - jax.lax.axis_index("x")
+        for _ in range(2):
+            copy = pltpu.make_async_remote_copy(x_ref, o_ref, send, recv, {"x": jnp.int32(1)})
+            copy.start()
+            copy.wait()
+            pl.semaphore_signal(ready, 1, device_id={"x": other})
+            pl.semaphore_wait(ready, 1)
+
+    def on_each(x: jax.Array) -> jax.Array:
+        scratch = [DMA, DMA, pltpu.SemaphoreType.REGULAR]
+        return pl.pallas_call(kernel, out_shape=x, scratch_shapes=scratch)(x)
+
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    spec = PartitionSpec("x")
+    session = Session(Options(chip="v5e", interpret="off"))
+    with session, session.collecting() as captures, hook.stubbed():
+        function = jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        jax.jit(function).lower(X)
+    decoded = launch(captures[0])
+    sanitizer = OrderSanitizer(decoded)
+    ran = machine_run.run(decoded, [[X[:16]], [X[16:]]], observers=[sanitizer])
+    (finding,) = [f for f in ran.findings if f.kind == "Deadlock"]
+    assert finding.operand == "recv"
+    assert finding.cause == "on device 1 it is 8192 bytes: the copies went there"
