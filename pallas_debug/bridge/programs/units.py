@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax._src import core as jax_core
 from jax._src.pallas.mosaic import primitives as mosaic_primitives
@@ -112,7 +113,7 @@ def _is_numeric_mask(eqn: Any) -> bool:
     return bool(
         eqn.primitive.name == "convert_element_type"
         and eqn.invars[0].aval.dtype == bool
-        and jax.dtypes.issubdtype(eqn.outvars[0].aval.dtype, np.inexact)
+        and jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
     )
 
 
