@@ -17,6 +17,11 @@ from pallas_debug.bridge.instrument import checkify_rule
 ROWS = [patch for patch in patches.TABLE if patch.is_needed]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compile_quickly() -> None:
+    """Leave jax's settings as they are, since a patch changes the one on optimisation."""
+
+
 @pytest.mark.parametrize("patch", ROWS, ids=str)
 def test_a_row_fits_the_installed_jax(patch: patches.Patch) -> None:
     assert patch.problem() is None
