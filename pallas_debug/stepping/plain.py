@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import TextIO
 
+from pallas_debug.render import visible
 from pallas_debug.stepping.prompt import CommandPrompt
 from pallas_debug.stepping.session import StepSession
 
@@ -46,7 +47,7 @@ def interact(session: StepSession, given: TextIO | None = None, out: TextIO | No
 def _say(out: TextIO, lines: list[str]) -> None:
     encoding = getattr(out, "encoding", None) or "utf-8"
     for line in lines:
-        out.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+        out.write(visible(line).encode(encoding, "replace").decode(encoding) + "\n")
     out.flush()
 
 

@@ -182,6 +182,8 @@ def read(folder: Path) -> RecordedRun:
         folder = folder.parent
     file = folder / FILE
     try:
+        if file.exists() and not file.is_file():  # a FIFO would be waited for without end
+            raise RecordingError(f"{file} is no regular file")
         if file.stat().st_size > MAX_DOCUMENT:
             raise RecordingError(f"{file} is larger than {MAX_DOCUMENT >> 20:,} MiB")
         document: Any = msgspec.json.decode(file.read_bytes())
@@ -356,6 +358,8 @@ class RecordedRun:
         if not _DIGEST.fullmatch(digest):
             raise RecordingError(f"{self.folder / FILE} names an array {digest!r}")
         file = self.folder / ARRAYS / f"{digest}.npy"
+        if file.exists() and not file.is_file():
+            raise RecordingError(f"{file} is no regular file")
         try:
             array: Array = np.load(file, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ from pallas_debug.errors import UsageError
 from pallas_debug.machine.debugger.live import LiveRun
 from pallas_debug.stepping import recording
 from pallas_debug.stepping.conditions import ConditionFailed
+from pallas_debug.stepping.plain import interact
 from pallas_debug.stepping.prompt import CommandPrompt
 from pallas_debug.stepping.session import StepSession
 
@@ -173,8 +175,26 @@ def test_damage_and_other_versions_are_reported(folder: Path, tmp_path: Path) ->
         (tmp_path / recording.ARRAYS / file.name).write_bytes(file.read_bytes()[:100])
     with pytest.raises(recording.RecordingError, match="is missing or truncated"):
         session.evaluate("buffer")
+    for file in (tmp_path / recording.ARRAYS).iterdir():
+        file.unlink()
+        os.mkfifo(file)
+    with pytest.raises(recording.RecordingError, match="is no regular file"):
+        session.evaluate("buffer")
+    for file in (tmp_path / recording.ARRAYS).iterdir():
+        file.unlink()
+        file.touch()
     objects = np.array([{}], object)
     for file in (tmp_path / recording.ARRAYS).iterdir():
         np.save(file, objects, allow_pickle=True)
     with pytest.raises(recording.RecordingError, match="pickle"):
         session.evaluate("buffer")
+
+
+def test_a_recording_does_not_control_the_terminal(folder: Path, tmp_path: Path) -> None:
+    document = json.loads((folder / recording.FILE).read_text())
+    document["stops"][0]["place"]["kernel"] = "evil\x1b]0;title\x07\u202e"
+    (tmp_path / recording.FILE).write_text(json.dumps(document))
+    out = io.StringIO()
+    interact(StepSession(recording.read(tmp_path)), io.StringIO("quit\n"), out)
+    assert r"evil\x1b]0;title\x07\u202e" in out.getvalue()
+    assert out.getvalue().replace("\n", "").isprintable()
