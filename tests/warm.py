@@ -1,6 +1,6 @@
 """Bytecode of the modules that the project and its tests import, written by importing them.
 
-pip would compile each of the environment's 9,000 modules, which takes a minute of CPU; a quarter of
+pip would compile each of the 9,000 modules of the environment, for half a minute of CPU; a third of
 them is ever imported. They are compiled here and not with their first use, since a process keeps
 nothing that it compiles where PYTHONDONTWRITEBYTECODE is set, as it is in many containers.
 """
