@@ -467,3 +467,25 @@ def test_an_output_that_declares_visits_in_any_order_is_read_back() -> None:
         assert [finding.kind for finding in ran.findings] == kinds
         if not kinds:
             np.testing.assert_array_equal(ran.results[0][0], x[:16] + x[16:])
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_unwritten_rows_of_a_reshaped_reference_count_where_they_are_used(masks: bool) -> None:
+    """The written rows that the same load reads keep their values in the run that decides."""
+
+    def kernel(x_ref, out_ref, tile_ref):
+        tile_ref[0] = x_ref[...]
+        rows = tile_ref.reshape(16, 128)[...]
+        inside = lax.broadcasted_iota(jnp.int32, rows.shape, 0) < (8 if masks else 9)
+        out_ref[...] = jnp.where(inside, rows, 0.0)
+
+    def function(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel,
+            out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+            scratch_shapes=[pltpu.VMEM((2, 8, 128), F32)],
+        )(x)
+
+    x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
+    findings, _ = sanitized(decoded(function, [x]), [[x]])
+    assert [finding.kind for finding in findings] == ([] if masks else ["UninitializedRead"])

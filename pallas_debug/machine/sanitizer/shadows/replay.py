@@ -96,11 +96,18 @@ class AlteredRun(MemoryTracker):
             content[mask] = _other(suspect.kind, content[mask])
             return
         part = found.of(region)
-        if part is None or part.shape != value.shape:
-            value[...] = _other(suspect.kind, value)
-        else:
+        if part is not None and part.shape == value.shape:
             mask = shadow.chosen(suspect.kind, part, below)
             value[mask] = _other(suspect.kind, value[mask])
+            return
+        # Of a reshaped or bitcast reference: read the buffer again with its other values, as
+        # elements that were written keep theirs.
+        mask = found.where(region, lambda numbers: shadow.chosen(suspect.kind, numbers, below))
+        content = region.buffer.content
+        kept = content[mask]
+        content[mask] = _other(suspect.kind, kept)
+        value[...] = region.read()
+        content[mask] = kept
 
 
 def _other(kind: ReadKind, values: Array) -> Array:
