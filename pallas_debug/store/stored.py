@@ -5,7 +5,7 @@ Only `files.py` opens files.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -54,8 +54,11 @@ class StoredCompilation:
         """
         return self._read().passes
 
-    def find_pass(self, wanted: str) -> Pass:
+    def find_pass(self, wanted: str, *, others: Iterable[str] = ()) -> Pass:
         """Return the pass by its number (`13`), its name or a unique part of it.
+
+        Args:
+          others: names that the message may suggest as well, such as those of stages.
 
         Raises:
           UsageError: none matches, or several do; the message lists them.
@@ -67,7 +70,7 @@ class StoredCompilation:
         found = exact or [p for p in passes if wanted in p.name]
         if len(found) == 1:
             return found[0]
-        hint = "" if found else meant(wanted, [p.name for p in passes])
+        hint = "" if found else meant(wanted, [*others, *(p.name for p in passes)])
         several = "; several match" if found else ""
         listed = ", ".join(f"{p.number:02d} {one_line(p.name)}" for p in found or passes) or "none"
         raise UsageError(f"no pass {wanted!r}{hint} for {self.target}{several}: {listed}")

@@ -113,9 +113,8 @@ def find_text(kernel: StoredKernel, target: str | None, wanted: str) -> StoredTe
     if stage == layout.LLO:
         return _text_of_llo(kernel, stored, name if colon else "")
     number, dash, _ = wanted.partition("-")
-    return text_of_pass(
-        kernel, stored, stored.find_pass(number if dash and number.isdecimal() else wanted)
-    )
+    name = number if dash and number.isdecimal() else wanted
+    return text_of_pass(kernel, stored, stored.find_pass(name, others=[*_OF_KERNEL, *_OF_TARGET]))
 
 
 def text_of_pass(kernel: StoredKernel, stored: StoredCompilation, wanted: Pass) -> StoredText:

@@ -139,6 +139,7 @@ def test_the_summary_says_what_the_kernel_is(command: Any, dumped: tuple[Path, D
         (["ls", "{root}/{name}/kernel.json"], 2, "is a file, or lies below one; name the directory that holds the dumps."),
         (["show", "{root}", "wat", "-t", "v5e"], 2, "no pass 'wat' for v5e: 00 deserialization, 01"),
         (["show", "{root}", "canon", "-t", "v5e"], 2, "no pass 'canon' for v5e; several match: "),
+        (["show", "{root}", "mosaci", "-t", "v5e"], 2, "no pass 'mosaci' (did you mean 'mosaic'?) for v5e: 00"),
         (["show", "{root}", "mosaic"], 2, "say which target; there are: v5e, v6e"),
         (["show", "{root}", "mosaic", "-t", "v4"], 2, "has no target 'v4'; there are: v5e, v6e"),
         (["show", "{root}", "-k", "flash"], 2, "no kernel 'flash' in"),
