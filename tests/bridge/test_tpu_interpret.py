@@ -564,7 +564,7 @@ def test_a_dynamic_grid_and_operands_without_names() -> None:
     assert (seen.only.kind, seen.only.operand) == ("BlockOutOfBounds", "refs[0]")
     assert seen.only.grid_point == (2,)
     assert seen.only.cause == (
-        "the index is that of the grid point along grid dimension 0, which has more steps than the "
+        "the index equals the grid point along grid dimension 0, which has more steps than the "
         "array has blocks there"
     )
     assert Seen(lambda: jax.jit(call)(2)).findings == []

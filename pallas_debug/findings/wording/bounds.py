@@ -128,7 +128,7 @@ def _beyond(point: Sequence[int], value: int, unit: str) -> str:
     axes = [axis for axis, at in enumerate(point) if at == value]
     if len(axes) == 1 and unit == "block":
         return (
-            f"the index is that of the grid point along grid dimension {axes[0]}, which has more "
+            f"the index equals the grid point along grid dimension {axes[0]}, which has more "
             "steps than the array has blocks there"
         )
     return f"the index map goes past the last {unit}"
