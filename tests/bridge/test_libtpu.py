@@ -41,6 +41,11 @@ print(json.dumps([options.hex() for options in both]))
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compile_quickly() -> None:
+    """Leave jax's settings as they are: they are among the options that are compared."""
+
+
 def ours(device_ids: list[int], overrides: Mapping[str, str]) -> bytes:
     serialized: bytes = libtpu.compile_options(device_ids, overrides).SerializeAsString()
     return serialized

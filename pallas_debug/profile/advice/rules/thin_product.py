@@ -22,6 +22,9 @@ MIN_SHARE = 0.15
 MIN_LOADS = 2
 """Minimum number of instructions that load the matrix, for each that multiplies by it."""
 
+MAX_ROWS = 32
+"""Maximum rows of a product: with more, loading the matrix is hidden by other work as a rule."""
+
 _MULTIPLIES = ("vmatmul",)
 _LOADS_MATRIX = ("vmatpush",)
 _UNTRANSPOSED = re.compile(r"dot_dimension_numbers<\[1\], \[[01]\], \[0\], \[[01]\], ")
@@ -39,7 +42,7 @@ def advise_thin_product(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         loop, trips = loops[0], loops[0].trips
         shapes = _shapes(operation)
-        if shapes is None or not _can_be_one(program, operation, loop):
+        if shapes is None or shapes[0][0] > MAX_ROWS or not _can_be_one(program, operation, loop):
             continue
         if program.is_conditional(operation.line):
             continue  # iterations that skip the product would make it
