@@ -23,7 +23,7 @@ MIN_LOADS = 2
 """Minimum number of instructions that load the matrix, for each that multiplies by it."""
 
 MAX_ROWS = 32
-"""Maximum rows of a product: with more, loading the matrix is hidden by other work as a rule."""
+"""Maximum rows of a product that counts as thin. A gain was compiled for 8 rows; none was for 64."""
 
 _MULTIPLIES = ("vmatmul",)
 _LOADS_MATRIX = ("vmatpush",)
