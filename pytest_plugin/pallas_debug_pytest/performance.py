@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,8 +33,11 @@ FOLDER = "baselines"
 ROWS = pytest.StashKey[list[BaselineRow]]()
 """Rows of the run's summary."""
 
-RECORDED = pytest.StashKey[dict[tuple[Path, str, str, str], tuple[BaselineCost, str]]]()
-"""Costs that this process has recorded, by file, kernel, target and version, and by which test."""
+Key = tuple[str, str, str]
+"""Kernel, target and version of libtpu."""
+
+RECORDED = pytest.StashKey[dict[Path, dict[Key, "Recording"]]]()
+"""What this process has recorded in each file; under xdist, all workers share a file for it."""
 
 Compile = Callable[..., tuple[Dump, ...]]
 
@@ -45,6 +49,21 @@ class ProfiledCall:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """A cost that this run has recorded as a baseline, and the test that did."""
+
+    kernel: str
+    target: str
+    libtpu: str
+    cost: BaselineCost
+    test: str
+
+    @property
+    def key(self) -> Key:
+        return self.kernel, self.target, self.libtpu
 
 
 class Performance:
@@ -62,6 +81,7 @@ class Performance:
         self._calls: list[ProfiledCall] = []
         self._stats: dict[tuple[str, str], Stats] = {}
         """Costs by the kernel's digest and the target: a kernel counts once."""
+        self._recorded: dict[tuple[Path, Key], BaselineCost] = {}
 
     def stats(
         self,
@@ -116,7 +136,7 @@ class Performance:
             with _locked(file):
                 known = _read(file)
                 rows = baselines.recorded(baselines.compare(chosen, known, allowed))
-                self._refuse_other_costs(file, rows)
+                self._record(file, rows)
                 new = known.with_costs(rows)
                 if new != known:
                     _write(file, new)
@@ -128,32 +148,70 @@ class Performance:
         if wrong:
             pytest.fail("\n".join(wrong), pytrace=False)
 
-    def _refuse_other_costs(self, file: Path, rows: Sequence[BaselineRow]) -> None:
-        """Fail if another test of this run recorded other costs for the same kernel.
+    def _record(self, file: Path, rows: Sequence[BaselineRow]) -> None:
+        """Note what is recorded; fail if this run has recorded other costs under the same key.
 
         The second recording would overwrite the first one, and one of the tests would fail from
         then on.
         """
         __tracebackhide__ = True
-        stash = self._request.config.stash
-        recorded = stash.setdefault(RECORDED, {})
         test = self._request.node.nodeid
+        known = self._known(file)
+        new = dict(known)
         for row in rows:
             if row.cost is None:
                 continue
-            key = file, row.kernel, row.target, row.libtpu
-            cost, first = recorded.setdefault(key, (row.cost, test))
-            if first == test:
-                recorded[key] = row.cost, test
-            elif cost != row.cost:
+            made = Recording(
+                kernel=row.kernel, target=row.target, libtpu=row.libtpu, cost=row.cost, test=test
+            )
+            first = known.get(made.key, made)
+            before = self._recorded.get((file, made.key))
+            if first.test != test:
+                before = first.cost
+            if before is not None and before != row.cost:
                 name = _relative(file, self._request.config.rootpath)
+                again = test if first.test != test else "a later assertion of this test"
                 pytest.fail(
-                    f"{row.kernel} on {row.target}: {first} has recorded {cost.cycles:,} cycles in "
-                    f"{name}, and this test would overwrite them with {row.cost.cycles:,}. Give "
-                    "each test, shape and setting a baseline of its own, such as "
-                    f'"{file.stem}-2".',
+                    f"{row.kernel} on {row.target}: {first.test} has recorded "
+                    f"{_cost(before, row.cost)} in {name}, and {again} would overwrite that with "
+                    f"{_cost(row.cost, before)}. Give each test, shape and setting a baseline of "
+                    f'its own, such as "{file.stem}-2".',
                     pytrace=False,
                 )
+            self._recorded[file, made.key] = row.cost
+            if first.test == test:
+                new[made.key] = made
+        if new != known:
+            self._note(file, new)
+
+    def _known(self, file: Path) -> dict[Key, Recording]:
+        """Return what this run has recorded in a file, in any worker."""
+        ledger = self._ledger(file)
+        if ledger is None:
+            return self._request.config.stash.setdefault(RECORDED, {}).get(file, {})
+        try:
+            found = msgspec.json.decode(ledger.read_bytes(), type=list[Recording])
+        except FileNotFoundError:
+            return {}
+        return {recording.key: recording for recording in found}
+
+    def _note(self, file: Path, recordings: dict[Key, Recording]) -> None:
+        ledger = self._ledger(file)
+        if ledger is None:
+            self._request.config.stash[RECORDED][file] = recordings
+        else:
+            partial = ledger.with_suffix(f".{os.getpid()}")
+            partial.write_bytes(msgspec.json.encode(list(recordings.values())))
+            partial.replace(ledger)
+
+    def _ledger(self, file: Path) -> Path | None:
+        """File that the workers of xdist share, in pytest's temporary directory; None without."""
+        worker = getattr(self._request.config, "workerinput", None)
+        if worker is None:
+            return None
+        folder: Path = self._request.getfixturevalue("tmp_path_factory").getbasetemp().parent
+        digest = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
+        return folder / f"baseline-{worker.get('testrunuid', '')}-{digest}.json"
 
     def _chosen(self, stats: Sequence[Stats]) -> Sequence[Stats]:
         if not stats:
@@ -206,6 +264,17 @@ def _spills(stats: Stats) -> str:
     where = "; ".join(f"{line.spills:,} at {line.source}" for line in found[:3])
     total = f"{stats.spills.value:,} spills and {stats.fills} fills"
     return f"{total}, most of them: {where}" if where else total
+
+
+def _cost(cost: BaselineCost, other: BaselineCost) -> str:
+    """Say what sets a cost apart from another one: `1,000 cycles`."""
+    parts = [("cycles", cost.cycles, other.cycles)]
+    parts += [(n, getattr(cost, n), getattr(other, n)) for n in ("bundles", "spills")]
+    differing = [(name, value) for name, value, of_other in parts if value != of_other]
+    return " and ".join(
+        f"{name} that are unknown" if value is None else f"{value:,} {name}"
+        for name, value in differing
+    )
 
 
 def _relative(file: Path, root: Path) -> str:

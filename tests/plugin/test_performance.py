@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from pallas_debug_pytest.performance import Performance
 
+from pallas_debug.profile.changes import baselines
 from pallas_debug.profile.changes.baselines import BaselineCost, BaselineRow
 
 Child = Callable[..., pytest.RunResult]
@@ -151,29 +153,82 @@ def test_baselines_are_recorded_and_compared_with(
     assert "own.json is truncated, or no JSON" in damaged.stdout.str()
 
 
-def test_two_tests_do_not_overwrite_each_other() -> None:
-    """As two shapes of one kernel would that are given the same baseline."""
-    config = SimpleNamespace(stash=pytest.Stash(), rootpath=Path("/home"))
+class Workers:
+    """Tests that record baselines, each in the process of a worker of xdist, or all in one."""
 
-    def record(test: str, cycles: int) -> None:
-        request = SimpleNamespace(config=config, node=SimpleNamespace(nodeid=test))
-        row = BaselineRow(
-            kernel="log",
-            target="v5e",
-            libtpu="0.0.42.1",
-            status="recorded",
-            cost=BaselineCost(cycles=cycles),
-            margin=0.05,
+    def __init__(self, folder: Path, count: int, run: str = "pytest-0") -> None:
+        self._folder = folder
+        self._temporary = folder / run
+        self._temporary.mkdir()
+        self._configs = [SimpleNamespace(stash=pytest.Stash(), rootpath=folder)]
+        if count > 1:
+            workers = [{"testrunuid": "one"}] * count
+            self._configs = [
+                SimpleNamespace(stash=pytest.Stash(), rootpath=folder, workerinput=worker)
+                for worker in workers
+            ]
+        self._turns = itertools.cycle(range(len(self._configs)))
+
+    def performance(self, test: str) -> Performance:
+        worker = next(self._turns)
+        factory = SimpleNamespace(getbasetemp=lambda: self._temporary / f"gw{worker}")
+        request = SimpleNamespace(
+            config=self._configs[worker],
+            node=SimpleNamespace(nodeid=test),
+            path=self._folder / "test_a.py",
+            getfixturevalue={"tmp_path_factory": factory}.__getitem__,
         )
-        performance = Performance(request, compile=tuple, update=True)
-        performance._refuse_other_costs(Path("/home/baselines/log.json"), [row])
+        return Performance(request, compile=tuple, update=True)
+
+    def record(self, test: str, cycles: int, performance: Performance | None = None) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(baselines, "compare", lambda *_: [row(cycles)])
+            (performance or self.performance(test)).assert_cycles_within("log", "5%", [None])
+
+
+def row(cycles: int) -> BaselineRow:
+    return BaselineRow(
+        kernel="log",
+        target="v5e",
+        libtpu="0.0.42.1",
+        status="missing",
+        cost=BaselineCost(cycles=cycles, bundles=9),
+        margin=0.05,
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_two_tests_do_not_overwrite_each_other(workers: int, tmp_path: Path) -> None:
+    """As two shapes of one kernel would that are given the same baseline."""
+    run = Workers(tmp_path, workers)
+    record = run.record
 
     record("test_a.py::test_small", 1000)
     record("test_a.py::test_small_again", 1000)
     record("test_a.py::test_small", 1001)  # run again: its own
     with pytest.raises(pytest.fail.Exception) as failed:
         record("test_a.py::test_large", 4000)
-    said = str(failed.value)
-    assert "test_a.py::test_small has recorded 1,001 cycles in baselines/log.json" in said
-    assert "overwrite them with 4,000. Give each test, shape and setting a baseline" in said
-    assert '"log-2"' in said
+    assert str(failed.value) == (
+        "log on v5e: test_a.py::test_small has recorded 1,001 cycles in baselines/log.json, and "
+        "test_a.py::test_large would overwrite that with 4,000 cycles. Give each test, shape and "
+        'setting a baseline of its own, such as "log-2".'
+    )
+    kept = json.loads((tmp_path / "baselines" / "log.json").read_text())
+    assert kept["kernels"]["log"]["v5e"]["0.0.42.1"]["cycles"] == 1001
+    assert [file.name for file in (tmp_path / "baselines").iterdir()] == ["log.json"]
+
+
+def test_a_test_does_not_overwrite_what_it_recorded_itself(tmp_path: Path) -> None:
+    run = Workers(tmp_path, 1)
+    performance = run.performance("test_a.py::test_both")
+    run.record("", 1000, performance)
+    with pytest.raises(pytest.fail.Exception) as failed:
+        run.record("", 4000, performance)
+    assert "and a later assertion of this test would overwrite that with" in str(failed.value)
+
+
+def test_a_later_run_of_workers_records_other_costs(tmp_path: Path) -> None:
+    for number, cycles in (1, 1000), (2, 4000):
+        Workers(tmp_path, 2, f"pytest-{number}").record(f"test_a.py::test_{number}", cycles)
+        kept = json.loads((tmp_path / "baselines" / "log.json").read_text())
+        assert kept["kernels"]["log"]["v5e"]["0.0.42.1"]["cycles"] == cycles
