@@ -53,6 +53,9 @@ def run(options: ReportOptions) -> int:
     reader = open_dumps(directory)
     wanted = options.kernel or prefix
     kernels = reader.kernels() if wanted is None else [reader.find(wanted)]
+    kernels = list(where.without_strangers(kernels, directory))
+    if not kernels and not any(record.findings for record in reader.iter_runs()):
+        raise UsageError(where.no_kernels(options.directory))
     where.check_targets(options.targets, kernels)
     title = options.title or f"{directory.resolve().name} · pallas-debug"
     try:

@@ -97,7 +97,7 @@ def only(kernels: Sequence[StoredKernel], where: Path) -> StoredKernel:
       UsageError: there is none, or several.
     """
     found = [k for k in kernels if k.kernel is not None or k.compilations]
-    kernels = found or ([] if _dumps_below(where) else kernels)
+    kernels = found or without_strangers(kernels, where)
     if len(kernels) == 1:
         return kernels[0]
     if not kernels:
@@ -107,6 +107,12 @@ def only(kernels: Sequence[StoredKernel], where: Path) -> StoredKernel:
     raise UsageError(
         f"say which kernel of {one_line(where)} with --kernel; there are: {listed}{more}"
     )
+
+
+def without_strangers(kernels: Sequence[StoredKernel], where: Path) -> Sequence[StoredKernel]:
+    """Return the kernels of a directory; none if it only has dump directories in it."""
+    is_any = any(k.kernel is not None or k.compilations for k in kernels)
+    return kernels if is_any or not _dumps_below(where) else ()
 
 
 def no_kernels(where: Path) -> str:

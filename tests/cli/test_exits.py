@@ -147,7 +147,9 @@ LINES: dict[str, list[list[str]]] = {
             [name, where]
             for name in ("show", "diff", "source", "reproduce")
             for where in ("empty", "two")
-        )
+        ),
+        ["report", "empty"],
+        ["report", "."],
     ],
     "part of a dump is damaged or cannot be read": [
         *([name, "damaged"] for name in ("ls", "show", "diff", "source", "explain", "reproduce"))
