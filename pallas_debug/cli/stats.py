@@ -198,9 +198,13 @@ def _part(part: CodeCost) -> str:
 
 def _memory(stats: Stats) -> Iterator[str]:
     memory = stats.memory
-    yield f"memory           VMEM {marked(memory.vmem)} of {marked(memory.capacity)} bytes, " + (
-        f"SMEM {marked(memory.smem)}"
+    yield (
+        f"memory           VMEM {marked(memory.vmem)} of the {marked(memory.limit)} bytes that "
+        + (f"it may use, SMEM {marked(memory.smem)}")
     )
+    if memory.is_limit_raisable:
+        most = marked(memory.capacity)
+        yield f"                 vmem_limit_bytes can raise that limit to {most} bytes"
     for use in memory.uses:
         buffers = f" in {use.buffers} buffers" if use.buffers and use.buffers > 1 else ""
         yield f"  {one_line(use.name):14.40} {marked(use.size):>14} bytes of {use.space}{buffers}"

@@ -24,26 +24,26 @@ BUILTIN: tuple[Target, ...] = (
         name="v5e",
         topology="v5e:2x2",
         device_kind="TPU v5 lite",
-        summary="128 MiB of VMEM, 16 MiB of it scoped by default",
+        summary="128 MiB of VMEM, 16 MiB for a kernel by default",
     ),
     Target(
         name="v5p",
         topology="v5p:2x2x1",
         device_kind="TPU v5",
         num_cores=2,
-        summary="64 MiB of VMEM, 16 MiB of it scoped by default; two cores to a device",
+        summary="64 MiB of VMEM, 16 MiB for a kernel by default; two cores to a device",
     ),
     Target(
         name="v6e",
         topology="v6e:2x2",
         device_kind="TPU v6 lite",
-        summary="128 MiB of VMEM, 32 MiB of it scoped by default",
+        summary="128 MiB of VMEM, 32 MiB for a kernel by default",
     ),
     Target(
         name="tpu7x",
         topology="tpu7x:2x2x1",
         device_kind="TPU7x",
-        summary="64 MiB of VMEM, 32 MiB of it scoped by default",
+        summary="64 MiB of VMEM, 32 MiB for a kernel by default",
     ),
 )
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pallas_debug.model import Kernel, Operand, OperandKind
+from pallas_debug.model import Compilation, Kernel, Operand, OperandKind
+from pallas_debug.profile.chips import CHIPS
 from pallas_debug.profile.figures import Figure, missing
 
 _DATA = re.compile(r"const\s+DATA\s*=\s*")
@@ -22,6 +23,8 @@ _WINDOW = re.compile(
 )
 _LEVELS = re.compile(r"\b(?P<levels>\d{1,4}) buffering levels?\b")
 _BITS = re.compile(r"(?:[a-z]+?)(?P<bits>\d+)")
+_LIMIT_FLAG = re.compile(r"--xla_tpu_scoped_vmem_limit_kib=(?P<kib>\d{1,12})")
+_BYTES = re.compile(r"[1-9]\d{0,14}")
 
 _SMEM_TILE = 4
 """Bytes of an element in SMEM; smaller types are padded to it."""
@@ -57,13 +60,21 @@ class MemoryMap:
 
     Attributes:
       vmem, smem: totals.
-      capacity: VMEM of the core, as the compiler states it.
+      limit: VMEM that the kernel may use: what it asks for, else the default of the chip.
+      capacity: VMEM of the core, as the compiler states it: the highest limit to ask for.
     """
 
     uses: tuple[AllocatedMemory, ...]
     vmem: Figure
     smem: Figure
+    limit: Figure
     capacity: Figure
+
+    @property
+    def is_limit_raisable(self) -> bool:
+        """Whether the core has more VMEM than the kernel may use."""
+        limit, capacity = self.limit.value, self.capacity.value
+        return limit is not None and capacity is not None and limit < capacity
 
     def of_operand(self, name: str) -> AllocatedMemory | None:
         """AllocatedMemory of an operand; None if it has none of its own."""
@@ -71,8 +82,11 @@ class MemoryMap:
         return next(named, None)
 
 
-def memory_map(vmem: str | None, kernel: Kernel | None = None) -> MemoryMap:
+def memory_map(
+    vmem: str | None, kernel: Kernel | None = None, compilation: Compilation | None = None
+) -> MemoryMap:
     """Read the text of `vmem.html`, and name its parts after the kernel's operands."""
+    limit = vmem_limit(kernel, compilation)
     data = _data(vmem) if vmem else None
     in_smem = tuple(_in_smem(kernel)) if kernel is not None else ()
     smem = _total(in_smem) if kernel is not None else missing("the kernel is unknown", unit="bytes")
@@ -82,6 +96,7 @@ def memory_map(vmem: str | None, kernel: Kernel | None = None) -> MemoryMap:
             uses=in_smem,
             vmem=missing(reason, unit="bytes"),
             smem=smem,
+            limit=limit,
             capacity=missing(reason, unit="bytes"),
         )
     rows, total, capacity = data
@@ -89,7 +104,33 @@ def memory_map(vmem: str | None, kernel: Kernel | None = None) -> MemoryMap:
         uses=(*_in_vmem(rows, kernel), *in_smem),
         vmem=_stated(total, "VMEM that the compiler allocated to the kernel"),
         smem=smem,
+        limit=limit,
         capacity=_stated(capacity, "VMEM of the core"),
+    )
+
+
+def vmem_limit(kernel: Kernel | None, compilation: Compilation | None) -> Figure:
+    """VMEM that a kernel may use: what it, or the compiler's flags, ask for, else the default."""
+    chip = CHIPS.get((compilation.device_kind if compilation else None) or "")
+    asked = kernel.compiler_params.get("vmem_limit_bytes", "") if kernel is not None else ""
+    if _BYTES.fullmatch(asked):
+        value, note = int(asked), "vmem_limit_bytes of the kernel"
+        return Figure(value=min(value, chip.capacity) if chip else value, unit="bytes", note=note)
+    flags = [
+        found
+        for f in (compilation.flags if compilation else ())
+        if (found := _LIMIT_FLAG.fullmatch(f))
+    ]
+    if flags:
+        value, note = int(flags[-1]["kib"]) * 1024, "xla_tpu_scoped_vmem_limit_kib"
+        return Figure(value=min(value, chip.capacity) if chip else value, unit="bytes", note=note)
+    if chip is None:
+        return missing("the default limit of this chip is not known", unit="bytes")
+    return Figure(
+        value=chip.limit,
+        origin="assumed",
+        unit="bytes",
+        note="the default of this chip; vmem_limit_bytes sets another one",
     )
 
 

@@ -186,7 +186,7 @@ class Profile:
 
     @cached_property
     def memory(self) -> MemoryMap:
-        return memory_map(self.texts.vmem, self.kernel)
+        return memory_map(self.texts.vmem, self.kernel, self.compilation)
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:

@@ -105,6 +105,8 @@ def test_the_command(command: Any, dumps: Path) -> None:
         r"  grid steps +16 d",
         r"  MXU +4 +[\d.]+ % d +[\d.]+ % d  matrix units that are busy",
         r"  loop 0x[0-9a-f]+ +[\d,]+ +[\d,]+ d +[\d.]+ % d +\d+ +\d+",
+        r"memory +VMEM [\d,]+ c of the 16,777,216 a bytes that it may use, SMEM 0 d",
+        r" +vmem_limit_bytes can raise that limit to 134,217,728 c bytes",
         r"  q_ref +32,768 c bytes of vmem in 2 buffers",
         r"  kernel.py:\d+ \w+",
     ):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from pallas_debug.model import Kernel, Operand
+from pallas_debug.model import Compilation, Kernel, Operand
 from pallas_debug.profile.memory import memory_map
 
 
@@ -72,6 +73,30 @@ def test_operands_spills_and_the_rest() -> None:
     scratch = found.of_operand("acc")
     assert scratch is not None
     assert scratch.padding == 12
+
+
+@pytest.mark.parametrize(
+    "params, flags, kind, expected",
+    [
+        ({}, (), "TPU v5 lite", (16 << 20, "assumed")),
+        ({}, (), "TPU v6 lite", (32 << 20, "assumed")),
+        ({}, (), "TPU of another kind", (None, "derived")),
+        ({"vmem_limit_bytes": "8388608"}, (), "TPU v5 lite", (8 << 20, "derived")),
+        ({"vmem_limit_bytes": "None"}, (), "TPU v5 lite", (16 << 20, "assumed")),
+        ({"vmem_limit_bytes": str(1 << 30)}, (), "TPU v5 lite", (128 << 20, "derived")),
+        ({}, ("--xla_tpu_scoped_vmem_limit_kib=65536",), "TPU v5 lite", (64 << 20, "derived")),
+    ],
+)
+def test_the_limit_is_what_is_asked_for_or_the_default_of_the_chip(
+    params: dict[str, str], flags: tuple[str, ...], kind: str, expected: tuple[int | None, str]
+) -> None:
+    compilation = Compilation(
+        kernel="k", target="v5e", status="ok", key="0", device_kind=kind, flags=flags
+    )
+    found = memory_map(page(), replace(KERNEL, compiler_params=params), compilation)
+    assert (found.limit.value, found.limit.origin) == expected
+    has_more = expected[0] is not None and expected[0] < 1 << 27
+    assert found.is_limit_raisable == has_more
 
 
 @pytest.mark.parametrize(

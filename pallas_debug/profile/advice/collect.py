@@ -6,16 +6,11 @@ from typing import TYPE_CHECKING
 
 from pallas_debug.ir.operations import Module
 from pallas_debug.profile.advice.subject import AdviceSubject, StepCost
-from pallas_debug.profile.chips import CHIPS
 from pallas_debug.profile.core.copies import copy_model
 from pallas_debug.profile.timeline.origins import placements
 
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile
-
-
-_DIGITS = 16
-"""Digits of a number of bytes that is not plausible."""
 
 
 def subject_of(profile: Profile) -> AdviceSubject | None:
@@ -24,7 +19,7 @@ def subject_of(profile: Profile) -> AdviceSubject | None:
         return None
     relayouts = profile.texts.relayouts
     model, _ = copy_model(profile.schedule.chip)
-    vmem = profile.memory.vmem.value
+    vmem, limit = profile.memory.vmem.value, profile.memory.limit.value
     return AdviceSubject(
         kernel=profile.kernel,
         schedule=profile.schedule,
@@ -39,7 +34,7 @@ def subject_of(profile: Profile) -> AdviceSubject | None:
         bytes_per_cycle=model.bandwidth[model.default],
         latency=model.latency[model.default],
         vmem=int(vmem) if vmem is not None else None,
-        vmem_limit=_vmem_limit(profile),
+        vmem_limit=int(limit) if limit is not None else None,
     )
 
 
@@ -62,13 +57,3 @@ def _step(profile: Profile) -> StepCost | None:
     if compute is None or copies is None:
         return None
     return StepCost(compute=float(compute), copies=float(copies))
-
-
-def _vmem_limit(profile: Profile) -> int | None:
-    """VMEM that the kernel may use: what it asks for, else the default of the chip."""
-    asked = profile.kernel.compiler_params.get("vmem_limit_bytes") if profile.kernel else None
-    if asked is not None and asked.isdecimal() and len(asked) < _DIGITS:
-        return int(asked)
-    kind = profile.compilation.device_kind if profile.compilation else None
-    chip = CHIPS.get(kind or "")
-    return chip.limit if chip is not None else None

@@ -55,7 +55,7 @@ def tiles(stats: Stats) -> Markup:
         ("cycles", figure(replace(cycles.total, unit="")), _beside(cycles)),
         ("bundles", figure(stats.bundles), _and(stats.empty_bundles, "empty")),
         ("spills", figure(stats.spills), _and(stats.fills, "fills")),
-        ("VMEM", figure(memory.vmem), _and(memory.capacity, "in the core")),
+        ("VMEM", figure(memory.vmem), _may_use(memory.limit)),
         ("code", figure(stats.code_size), ""),
         ("grid steps", figure(cycles.steps), _unknown(cycles.steps)),
     ]
@@ -89,6 +89,10 @@ def _beside(cycles: CycleEstimate) -> str:
 def _unknown(value: Figure) -> str:
     """What a formula depends on."""
     return value.note if value.formula else ""
+
+
+def _may_use(limit: Figure) -> str:
+    return f"of {words.size(int(limit.value))} that it may use" if limit.value else ""
 
 
 def _and(value: Figure, what: str) -> str:

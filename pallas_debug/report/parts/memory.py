@@ -14,10 +14,12 @@ def memory_part(memory: MemoryMap) -> Markup:
     """A bar of the whole, and a row for each allocation."""
     if not memory.uses:
         return Markup()
-    capacity = memory.capacity.value
+    limit = memory.limit.value
     used = memory.vmem.value
-    of = f" of the core’s {words.size(int(capacity))}" if capacity else ""
-    caption = f"{words.size(None if used is None else int(used))} of VMEM{of}, by operand"
+    of = f", of {words.size(int(limit))} that the kernel may use" if limit else ""
+    if memory.is_limit_raisable:
+        of += f" (vmem_limit_bytes can raise that to {words.size(int(memory.capacity.value or 0))})"
+    caption = f"{words.size(None if used is None else int(used))} of VMEM{of}; by operand"
     total = sum(float(use.size.value or 0) for use in memory.uses if use.space == "vmem")
     return tag(
         "div",

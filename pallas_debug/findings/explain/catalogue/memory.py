@@ -12,8 +12,8 @@ ENTRIES = (
         name="CompileTimeScopedVmemOom",
         title="the kernel needs more VMEM than one kernel is given",
         cause="the blocks of all operands, twice each where they are pipelined, with scratch and "
-        "what the compiler spills, are larger than the scoped VMEM limit: by default 16 MiB on "
-        "v5e and v5p, 32 MiB on v6e and tpu7x",
+        "what the compiler spills, are larger than the VMEM that one kernel may use: by default "
+        "16 MiB on v5e and v5p, 32 MiB on v6e and tpu7x",
         advice="make the blocks smaller; or raise the limit with "
         "pltpu.CompilerParams(vmem_limit_bytes=…) where the chip has more VMEM; or pass "
         "pipeline_mode=pl.Buffered(1) for blocks that rarely change",

@@ -25,7 +25,9 @@ def advise_single_buffer(subject: AdviceSubject) -> tuple[Advice, ...]:
         larger = subject.vmem + operand.block_bytes
         if subject.vmem_limit is not None and larger > subject.vmem_limit:
             continue
-        limit = f" of {size_text(subject.vmem_limit)}" if subject.vmem_limit is not None else ""
+        limit = ""
+        if subject.vmem_limit is not None:
+            limit = f", of the {size_text(subject.vmem_limit)} that it may use"
         found.append(
             Advice(
                 kind=KIND.name,
@@ -39,7 +41,7 @@ def advise_single_buffer(subject: AdviceSubject) -> tuple[Advice, ...]:
                 ),
                 remedy=(
                     f"leave out pipeline_mode=pl.Buffered(1) of {operand.name}: with two buffers "
-                    f"the kernel uses {size_text(larger)}{limit} of VMEM"
+                    f"the kernel uses {size_text(larger)} of VMEM{limit}"
                 ),
                 evidence=(
                     derived(f"buffers of {operand.name}", operand.buffers),

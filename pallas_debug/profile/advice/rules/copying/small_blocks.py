@@ -101,7 +101,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
             remedy=(
                 f"use larger blocks, such as {_proposal(blocks, chosen)}: {chosen.steps:,} steps "
                 f"that move {size_text(chosen.moved)}, in {size_text(chosen.vmem)} of "
-                f"{size_text(limit)} of VMEM"
+                f"the {size_text(limit)} of VMEM that the kernel may use"
             ),
             evidence=(
                 derived("bytes moved", now.moved, unit="bytes"),

@@ -34,7 +34,8 @@ def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
             moved = count * operand.block_bytes
             fits = (
                 f"let a block span what one pass covers, such as {block}: "
-                f"{size_text(size)} of {size_text(limit)} of VMEM with both buffers"
+                f"{size_text(size)} with both buffers, of the {size_text(limit)} of VMEM that "
+                "the kernel may use"
                 if size <= ROOM * limit
                 else "compute what the first pass finds together with the second one's result"
             )
