@@ -288,9 +288,16 @@ def _entry_of(buffer: KernelRef, entry: int) -> str:
 # Copies in flight
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class _Copy:
+    """A copy under way.
+
+    Attributes:
+      left: bytes that no wait has taken yet.
+    """
+
     event: Event
+    left: int
     point: tuple[int, ...]
     semaphore: tuple[int, int]
     target: tuple[int, tuple[tuple[int, int], ...]] | None
@@ -324,24 +331,23 @@ def _step(
     subject: Subject, event: Event, point: tuple[int, ...], copies: list[_Copy],
     fetched: list[tuple[int, tuple[tuple[int, int], ...]]],
 ) -> Finding | None:  # fmt: skip
+    if event.what in ("dma_start", "dma_wait"):
+        amount = at(event.amount, point) if event.amount is not None else 0
     if event.what == "dma_start":
-        copies.append(
-            _Copy(
-                event=event,
-                point=point,
-                semaphore=_key(event, point),
-                target=_region(event.view, point),
-                source=_region(event.other, point),
-            )
+        copy = _Copy(
+            event=event,
+            left=amount,
+            point=point,
+            semaphore=_key(event, point),
+            target=_region(event.view, point),
+            source=_region(event.other, point),
         )
+        copies += [copy] if amount else []
         return None
     if event.what == "dma_wait":
-        key = _key(event, point)
-        done = next((copy for copy in copies if copy.semaphore == key), None)
-        if done is not None:
-            copies.remove(done)
-            if done.target is not None:
-                fetched.append(done.target)
+        done = _await(copies, _key(event, point), amount)
+        copies[:] = [copy for copy in copies if copy not in done]
+        fetched += [copy.target for copy in done if copy.target is not None]
         return None
     if event.what not in ("read", "write"):
         return None
@@ -355,6 +361,23 @@ def _step(
     if event.what == "read":
         fetched[:] = [other for other in fetched if not _overlap(region, other)]
     return None
+
+
+def _await(copies: list[_Copy], semaphore: tuple[int, int], amount: int) -> list[_Copy]:
+    """Take a wait's bytes from the copies on its semaphore, oldest first; return those done.
+
+    One wait may be for many copies, such as the rows of a gather.
+    """
+    done = []
+    for copy in copies:
+        if copy.semaphore != semaphore or amount <= 0:
+            continue
+        taken = min(amount, copy.left)
+        amount -= taken
+        copy.left -= taken
+        if not copy.left:
+            done.append(copy)
+    return done
 
 
 def _race(

@@ -85,8 +85,8 @@ def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
     finding = one(fails, X, engines="static")
     assert finding.message == "AssertionError: run this elsewhere"
     assert finding.advice == (
-        "fix this line: it raises the exception itself, and jax has no part in it; if it is because "
-        "there is no TPU here, pass --pretend"
+        "pass what this line demands, or fix its condition: it raises the exception itself, and jax "
+        "has no part in it; if it is because there is no TPU here, pass --pretend"
     )
 
 

@@ -295,8 +295,11 @@ def failed(
         kind = Fault.TRACE_ERROR
         advice = "fix what the message names: jax refused the call as it traced it"
         if of_user:
-            advice = "fix this line: it raises the exception itself, and jax has no part in it"
-            text = failure.source.text if failure.source is not None else None
+            text = failure.source.text if failure.source is not None else ""
+            advice = "fix this line"
+            if text.lstrip().startswith(("assert", "raise")):
+                advice = "pass what this line demands, or fix its condition"
+            advice += ": it raises the exception itself, and jax has no part in it"
             if _ASKS.search(f"{failure.headline} {text}"):
                 advice += "; if it is because there is no TPU here, pass --pretend"
     else:
