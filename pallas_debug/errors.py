@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pallas_debug.model import Finding, SourceLine
+    from pallas_debug.model import Finding, Gap, SourceLine
 
 
 def meant(name: str, known: Iterable[str]) -> str:
@@ -46,6 +46,18 @@ class PatternError(UsageError):
     def __init__(self, text: str, reason: str) -> None:
         self.reason = reason
         super().__init__(f"{text!r} is not a valid regular expression: {reason}")
+
+
+class KernelNotJudged(PallasDebugError):
+    """A kernel that was not judged as requested, or only in part.
+
+    Attributes:
+      gap: the same, as data.
+    """
+
+    def __init__(self, text: str, gap: Gap) -> None:
+        super().__init__(text)
+        self.gap = gap
 
 
 class CannotRunError(PallasDebugError):

@@ -13,10 +13,14 @@ from pallas_debug.model import (
     Dump,
     Failure,
     Finding,
+    Gap,
     MissingFile,
     PrintRecord,
     SourceLine,
 )
+
+JUDGED = {"capture": "captured", "checks": "checked", "machine": "judged by the sanitizer"}
+"""By engine, what was not done to a kernel."""
 
 OWN_ADVICE = ("timeout", "setup")
 """Stages of failures whose message is our own and contains the advice."""
@@ -235,6 +239,25 @@ def titled(finding: Finding) -> str:
     """A finding's class, and its kernel if it belongs to one."""
     kind = str(finding.kind)
     return kind if finding.kernel == NO_KERNEL else f"{kind} in kernel `{finding.kernel}`"
+
+
+def gap_title(gap: Gap) -> str:
+    """`kernel `rows` was not checked`, or was `checked only in part`."""
+    if not gap.engine:  # whatever failed, it is not known which judgement that affects
+        return gap.reason.partition(": ")[0]
+    kernel = f"kernel `{gap.kernel}` was" if gap.kernel else "kernels were"
+    done = JUDGED.get(gap.engine, f"judged ({gap.engine})")
+    return f"{kernel} {done} only in part" if gap.is_partial else f"{kernel} not {done}"
+
+
+def gap_text(gap: Gap) -> str:
+    """A gap as text: the kernel, the reason, and what it means that nothing is found there."""
+    if not gap.engine:
+        return gap.reason
+    end = "" if gap.reason.endswith(("?", ".")) else "."
+    where = "in the rest" if gap.is_partial else "in it" if gap.kernel else "in them"
+    said = f"{gap_title(gap)}: {gap.reason}{end}"
+    return f"{said} The absence of findings {where} proves nothing."
 
 
 def quoted(source: SourceLine) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # most folders of tests need no jax
     from broken_kernels import BrokenKernel, JaxEngine
 
     from pallas_debug.analysis import Analysis
-    from pallas_debug.model import Failure, Finding
+    from pallas_debug.model import Failure, Finding, Gap
 
 T = TypeVar("T")
 
@@ -39,14 +39,14 @@ class Ran:
     Attributes:
       error: message of what was raised.
       printed: what was written to standard output.
-      not_checked: parts of the kernel that the checks could not judge.
+      gaps: parts of the kernel that the checks could not judge.
     """
 
     value: np.ndarray | None = None
     error: str | None = None
     printed: str = ""
     findings: tuple[Finding, ...] = ()
-    not_checked: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,7 @@ def check(kernel: BrokenKernel, repaired: bool, mode: str, errors: str) -> Ran:
         return Ran(
             value=np.asarray(value),
             findings=tuple(report.findings),
-            not_checked=tuple(map(str, report.not_checked)),
+            gaps=report.gaps,
         )
 
 

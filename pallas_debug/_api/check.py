@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -12,11 +12,12 @@ from pallas_debug import defaults
 from pallas_debug import render as text
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.checks import names
-from pallas_debug.errors import ChecksFailed, KernelFault, UsageError
+from pallas_debug.errors import ChecksFailed, KernelFault, KernelNotJudged, UsageError
 from pallas_debug.findings import stops
 from pallas_debug.guards import check_function
-from pallas_debug.model import Finding, PrintRecord
+from pallas_debug.model import Finding, Gap, PrintRecord
 from pallas_debug.session import Interpret, Options, Session, judging
+from pallas_debug.session.records import gaps_of
 from pallas_debug.tracebacks import WithoutOurFrames
 from pallas_debug.verdict import unused
 
@@ -34,18 +35,23 @@ class Report:
       findings: every check that failed, each line once, in order of first failure. One with a
         condition (`only_if`) that could not be determined is no failure.
       prints: output of the kernels' prints.
-      not_checked: sentences about kernels that could not be checked, or only in part: the absence
-        of findings in these means nothing.
+      gaps: kernels that could not be checked, or only in part: the absence of findings in these
+        proves nothing.
     """
 
     findings: tuple[Finding, ...] = ()
     prints: tuple[PrintRecord, ...] = ()
-    not_checked: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether everything was checked and nothing failed."""
-        return not any(f.counts for f in self.findings) and not self.not_checked
+        return not any(f.counts for f in self.findings) and not self.gaps
+
+    @property
+    def not_checked(self) -> tuple[str, ...]:
+        """The gaps as sentences."""
+        return tuple(map(text.gap_text, self.gaps))
 
     def throw(self) -> None:
         """Raise an exception unless everything was checked and nothing failed.
@@ -72,8 +78,8 @@ class Report:
         parts = [text.plural(counted, "finding")] if counted else []
         if rested:
             parts.append(f"{text.plural(rested, 'finding')} on a condition, not counted")
-        if self.not_checked:
-            parts.append(f"not everything was checked ({self.not_checked[0].partition(': ')[0]})")
+        if self.gaps:
+            parts.append(f"not everything was checked ({text.gap_title(self.gaps[0])})")
         return "; ".join(parts) or "no check failed"
 
     def _repr_html_(self) -> str:
@@ -136,7 +142,7 @@ def check(
         epoch=f"check {next(_epochs)}",
     )
 
-    earlier: dict[str, tuple[str, ...]] = {}
+    earlier: dict[str, tuple[str, list[Gap]]] = {}
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> tuple[Report, R]:
@@ -166,7 +172,7 @@ def check(
                     session.observer.findings, function, args, kwargs, session
                 ),
                 prints=session.observer.records,
-                not_checked=tuple(_not_checked(session, earlier)),
+                gaps=tuple(dict.fromkeys(_gaps(session, earlier))),
             ),
             out,
         )
@@ -174,23 +180,25 @@ def check(
     return checked
 
 
-def _not_checked(session: Session, earlier: dict[str, tuple[str, ...]]) -> list[str]:
-    """Sentences about kernels of a call that were not checked, or only in part.
+def _gaps(session: Session, earlier: dict[str, tuple[str, list[Gap]]]) -> Iterator[Gap]:
+    """Yield what was not checked in a call, or only in part.
 
     Args:
-      earlier: by digest, the sentences about a kernel that an earlier call lowered: jax keeps its
+      earlier: by digest, name and gaps of a kernel that an earlier call lowered: jax keeps its
         program, and a later call does not lower it again.
     """
-    names = {kernel.digest: kernel.name for kernel in session.kernels}
-    for digest, name in names.items():
-        earlier[digest] = (name, *(gap.reason for gap in session.skips if gap.kernel == name))
-    found = [str(problem) for problem in session.problems]
+    for kernel in session.kernels:
+        gaps = [gap for gap in session.unchecked if gap.kernel == kernel.name]
+        earlier[kernel.digest] = (kernel.name, gaps)
+    yield from gaps_of(session)
+    known = [missed.problem for missed in session.uncaptured]
+    for problem in session.problems:
+        if not isinstance(problem, KernelNotJudged) and problem not in known:
+            yield Gap(kernel="", engine="", reason=str(problem))
     for digest in session.used:
-        name, *sentences = earlier.get(digest, ("?",))
-        if digest not in session.launched and not sentences:
-            sentences = [
-                f"kernel `{name}` was not checked: it did not run to its end. "
-                "Is it in a branch that was not taken?"
-            ]
-        found += sentences
-    return list(dict.fromkeys(found))
+        name, gaps = earlier.get(digest, ("?", []))
+        if gaps or digest in session.launched:
+            yield from gaps
+        else:
+            reason = "it did not run to its end. Is it in a branch that was not taken?"
+            yield Gap(kernel=name, engine="checks", reason=reason)

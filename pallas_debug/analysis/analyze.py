@@ -73,8 +73,7 @@ def analyze(
         tables = _tables(captured, prefetch)
         kernel = subject.read(captured, tables, deadline)
     except NotReadable as error:
-        reason = f"kernel `{captured.kernel.name}`: {error}"
-        return Analysis(gaps=_gaps(captured, [reason], is_partial=False), is_judged=False)
+        return Analysis(gaps=_gaps(captured, [str(error)], is_partial=False), is_judged=False)
     visited = visits.look(kernel)
     revisited = frozenset(finding.operand or "" for finding in visited.findings)
     used, uses = memory.look(kernel, targets)

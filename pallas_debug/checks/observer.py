@@ -31,8 +31,7 @@ class RunObserver:
       prints: whether to collect prints.
       found: called with each finding when it is first seen.
       printed: called with each print that is kept.
-      skipped: called once for each kernel that is not checked, or only in part; the reason is a
-        message to the user.
+      skipped: called once for each kernel that is not checked, or only in part, and each reason.
       report: called with exceptions raised by `found`, `printed` or `skipped`, which go no further.
     """
 
@@ -57,7 +56,7 @@ class RunObserver:
         self._dropped: set[Dropped] = set()
         self._printed: list[PrintRecord] = []
         self._cut = 0
-        self._skipped: set[str] = set()
+        self._gaps: set[Gap] = set()
         self.refusals: dict[str, str] = {}
 
     @property
@@ -133,23 +132,16 @@ class RunObserver:
         self.refusals.setdefault(kernel, reason)
         if not runs:
             return
-        sentence = (
-            f"kernel `{kernel}` is not judged by the sanitizer, and runs in HLO interpret mode: "
-            f"{reason}. That nothing is found in it means nothing."
-        )
-        self._skip(Gap(kernel=kernel, engine="machine", reason=sentence, is_limit=True))
+        reason = f"it runs in HLO interpret mode instead, since {reason}"
+        self._skip(Gap(kernel=kernel, engine="machine", reason=reason, is_limit=True))
 
     def judged_in_part(self, kernel: str, reason: str) -> None:
         """Record a kernel of which the sanitizer did not judge all grid points, as asked."""
-        sentence = (
-            f"kernel `{kernel}` is judged by the sanitizer in part: {reason}. That nothing is "
-            "found at the others means nothing."
-        )
         self._skip(
             Gap(
                 kernel=kernel,
                 engine="machine",
-                reason=sentence,
+                reason=reason,
                 is_limit=True,
                 is_partial=True,
                 is_chosen=True,
@@ -164,15 +156,11 @@ class RunObserver:
             if is_fault:
                 self._report(InternalError(f"{reason}.", boundary="hook"))
             return
-        sentence = (
-            f"kernel `{kernel}` is not checked as asked for: {reason}. "
-            "That nothing is found in it means nothing."
-        )
         self._skip(
             Gap(
                 kernel=kernel,
                 engine="checks",
-                reason=sentence,
+                reason=reason,
                 is_limit=not is_fault,
                 is_partial=partly,
             )
@@ -180,8 +168,8 @@ class RunObserver:
 
     def _skip(self, gap: Gap) -> None:
         with self._lock:
-            if gap.reason in self._skipped:
+            if gap in self._gaps:
                 return
-            self._skipped.add(gap.reason)
+            self._gaps.add(gap)
         with guarded("report", f"noting that kernel `{gap.kernel}` is not checked", self._report):
             self._tell_skipped(gap)

@@ -63,7 +63,7 @@ class VerifyOptions(shared.ProgramOptions):
     "--atol",
     type=float,
     metavar="NUMBER",
-    help="Error that any element may have, besides; by default rtol times the largest element.",
+    help="Error that any element may have in addition; by default rtol times the largest element.",
 )
 @click.option(
     "--watch",
@@ -99,8 +99,8 @@ def run(options: VerifyOptions) -> int:
     pallas-debug verify SCRIPT.py [ARGS]…
     pallas-debug verify -m package.module [ARGS]…
 
-    Runs the static analysis, jax's lowering and libtpu for each target, the checks and the race
-    detector, and reports each fault once, however many of them found it. A function is traced and
+    Runs the static analysis, jax's lowering and libtpu for each target, the checks and the
+    sanitizer, and reports each fault once, however many of them found it. A function is traced and
     run, with random values where `--arg` gives shapes; `--reference` names one that returns the
     right results. A script or module is run once, and the calls that it makes of its kernels are
     judged again with their arrays, for races too.
@@ -150,7 +150,7 @@ def _print(verdict: Verdict, options: VerifyOptions) -> None:
 
 
 def _for_agents(verdict: Verdict) -> str:
-    """Return the verdict as records: itself, each finding, what was not judged."""
+    """Return the verdict as records: itself, each finding, each gap."""
     from pallas_debug.cli import agents
 
     first = {
@@ -163,7 +163,11 @@ def _for_agents(verdict: Verdict) -> str:
         "note": list(verdict.notes),
     }
     gaps = [
-        {"unjudged": gap.kernel or verdict.name, "engine": gap.engine, "reason": gap.reason}
+        {
+            "in part" if gap.is_partial else "unjudged": gap.kernel or verdict.name,
+            "engine": gap.engine,
+            "reason": gap.reason,
+        }
         for gap in verdict.gaps
     ]
     return agents.render("verify", [first, *map(agents.of_finding, verdict.findings), *gaps])

@@ -31,7 +31,7 @@ def gaps_of(
     names = {kernel.name for kernel in used}
     for missed in session.uncaptured[since:]:
         yield Gap(kernel=missed.name, engine="capture", reason=str(missed.problem))
-    yield from (gap for gap in session.skips if kernels is None or gap.kernel in names)
+    yield from (gap for gap in session.unchecked if kernels is None or gap.kernel in names)
     yield from session.queue.uncompiled(used, has_ended=has_ended)
 
 

@@ -25,12 +25,13 @@ from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.checks.observer import RunObserver
 from pallas_debug.compiler import job
-from pallas_debug.errors import KernelFault, PallasDebugError
+from pallas_debug.errors import KernelFault, KernelNotJudged, PallasDebugError
 from pallas_debug.findings import stops
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import notify, plugin_manager
 from pallas_debug.machine.host import MachineHost
 from pallas_debug.model import Dump, Finding, Gap, Kernel, PrintRecord, Target
+from pallas_debug.render import gap_text
 from pallas_debug.session import records
 from pallas_debug.session.callers import KernelCallers
 from pallas_debug.session.mapping import map_blocks
@@ -48,10 +49,10 @@ class Session:
 
     Leaving waits for the compilations; leaving by ctrl+c, or ctrl+c while waiting, stops them.
     `kernels`, `dumps` and `problems` hold the results, during and after; `uncaptured` the kernels
-    that could not be captured, `skips` those that were not checked, `used` the digests of those in
-    programs that were lowered or run, and `launched` of those that ran to completion in an
-    interpreter or with checks. `queue` compiles them, `callers` knows who calls them, and `chip` is
-    the one that code sees while it is traced, if any.
+    that could not be captured, `unchecked` the gaps of the checks and the sanitizer, `used` the
+    digests of those in programs that were lowered or run, and `launched` of those that ran to
+    completion in an interpreter or with checks. `queue` compiles them, `callers` knows who calls
+    them, and `chip` is the one that code sees while it is traced, if any.
 
     Args:
       options: what to do.
@@ -85,7 +86,7 @@ class Session:
         self.chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
         self.uncaptured: list[Uncaptured] = []
-        self.skips: list[Gap] = []
+        self.unchecked: list[Gap] = []
         self.launched: set[str] = set()
         self.used: set[str] = set()
         self.raised: list[Finding] = []
@@ -207,11 +208,6 @@ class Session:
         """The `dumps` that are completely in the dump directory, with their compilations there; all
         `dumps` if nothing is dumped."""
         return self.dumps if self.store is None else self.store.kept(self.dumps)
-
-    @property
-    def unchecked(self) -> list[str]:
-        """Sentences on kernels that were not checked, or not completely."""
-        return [gap.reason for gap in self.skips]
 
     @property
     def lost(self) -> Mapping[tuple[str, str], PallasDebugError]:
@@ -495,5 +491,5 @@ class Session:
     def _skipped(self, gap: Gap) -> None:
         """Record a kernel that is not checked as requested."""
         with self._lock:
-            self.skips.append(gap)
-        self.report(PallasDebugError(gap.reason))
+            self.unchecked.append(gap)
+        self.report(KernelNotJudged(gap_text(gap), gap))

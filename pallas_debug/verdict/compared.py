@@ -126,13 +126,13 @@ def judged(
 
 
 def _outcome(kernel: Kernel, kernels: Sequence[Kernel], results: Results, ran: Seen) -> Outcome:
-    reasons = [gap.reason for gap in results.gaps]
     if results.findings and (kernel.digest in results.kernels or len(kernels) == 1):
-        return outcome_of(kernel, "values", "found").without(*reasons)
+        return outcome_of(kernel, "values", "found").without(*results.gaps)
     if results.findings:
         return outcome_of(kernel, "values", "unsupported", NOT_KNOWN_WHOSE)
-    if reasons:
-        return outcome_of(kernel, "values", "unjudged", "; ".join(reasons))
+    if results.gaps:
+        reasons = "; ".join(gap.reason for gap in results.gaps)
+        return outcome_of(kernel, "values", "unjudged", reasons)
     known = [o for o in ran.outcomes if o.digest == kernel.digest]
     if kernel.digest not in ran.launched and any(o.status == "unjudged" for o in known):
         return outcome_of(kernel, "values", "unjudged", known[0].reason)

@@ -19,14 +19,14 @@ from pallas_debug.analysis import analyze, memory, names
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
-from pallas_debug.errors import PallasDebugError, PluginError
+from pallas_debug.errors import KernelNotJudged, PallasDebugError, PluginError
 from pallas_debug.findings import explain, outputs
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.faults import NO_KERNEL, Fault
 from pallas_debug.findings.outputs import Dropped, OutputUses
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
-from pallas_debug.model import Compilation, Finding, Kernel, Target
+from pallas_debug.model import Compilation, Finding, Gap, Kernel, Target
 from pallas_debug.session import Session
 from pallas_debug.verdict.result import Engine, Outcome, Status
 
@@ -250,7 +250,7 @@ def static(
     start = time.perf_counter()
     calls: Sequence[prefetch.Tables | None] = given or [None]
     analyses = [analyze(captured, targets, prefetch=tables) for tables in calls[:MOST_CALLS]]
-    left_out = [gap.reason for one in analyses for gap in one.gaps]
+    left_out: list[Gap | str] = [gap for one in analyses for gap in one.gaps]
     if len(calls) > MOST_CALLS:
         left_out.append(
             f"{len(calls) - MOST_CALLS} of {len(calls)} calls, each with scalar prefetch of its "
@@ -260,7 +260,8 @@ def static(
     outcome = outcome_of(captured.kernel, "static", "found" if findings else "ok")
     outcome = replace(outcome.without(*left_out), seconds=time.perf_counter() - start)
     if not findings and not any(one.is_judged for one in analyses):
-        outcome = replace(outcome, status="unsupported", reason="; ".join(left_out), gaps=())
+        reason = "; ".join(gap.reason for gap in outcome.gaps)
+        outcome = replace(outcome, status="unsupported", reason=reason, gaps=())
     scratch = {(captured.kernel.name, name) for one in analyses for name in one.scratch}
     return Seen(outcomes=(outcome,), findings=findings, scratch=frozenset(scratch))
 
@@ -383,14 +384,13 @@ def traced_for(session: Session, kernel: Kernel, targets: Iterable[Target]) -> l
 
 def own_problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     """Our own bugs and machine errors that are not the reason of any outcome."""
-    known = {gap.reason for gap in session.skips}
-    known |= {str(problem) for problem in session.lost.values()}
+    known = {str(problem) for problem in session.lost.values()}
     known |= {str(missed.problem) for missed in session.uncaptured}
     reasons = "\n".join(outcome.reason or "" for outcome in outcomes)
     return tuple(
         str(problem)
         for problem in session.problems
-        if not isinstance(problem, PluginError)
+        if not isinstance(problem, PluginError | KernelNotJudged)
         and str(problem) not in known
         and str(problem) not in reasons
     )

@@ -18,7 +18,8 @@ def lines(verdict: Verdict) -> list[str]:
     """
     found = [_annotation(finding) for finding in verdict.findings]
     for gap in verdict.gaps:
-        title = f"not judged: {gap.kernel} {gap.engine}"
+        how = "judged in part" if gap.is_partial else "not judged"
+        title = f"{how}: {gap.kernel} {gap.engine}"
         found.append(_command("notice" if gap.is_limit else "error", {"title": title}, gap.reason))
     found += [_command("error", {"title": "not done"}, problem) for problem in verdict.problems]
     return found

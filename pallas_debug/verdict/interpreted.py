@@ -19,7 +19,7 @@ from pallas_debug.findings.collector import caused
 from pallas_debug.findings.faults import NO_KERNEL, Fault, Judge
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents
-from pallas_debug.model import Finding, Kernel, Witness
+from pallas_debug.model import Finding, Gap, Kernel, Witness
 from pallas_debug.session import Options, Session, sanitizing
 from pallas_debug.verdict.engines import (
     Call,
@@ -162,7 +162,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
         launched=frozenset(session.launched),
         dropped=session.observer.dropped,
         refused=dict(session.observer.refusals),
-        watched={gap.kernel: gap.reason for gap in session.skips if gap.is_chosen},
+        watched={gap.kernel: gap.reason for gap in session.unchecked if gap.is_chosen},
         problems=own_problems(session, outcomes),
     )
 
@@ -191,17 +191,16 @@ def as_it_ran(
       stopped: what ended the program, if it did not return.
       is_explained: whether a finding explains this; if not, any kernel may be at fault.
     """
+    gaps = [gap for gap in session.unchecked if gap.kernel == kernel.name]
     if any(finding.kernel == kernel.name for finding in session.observer.findings):
-        chosen = (g.reason for g in session.skips if g.is_chosen and g.kernel == kernel.name)
-        return outcome_of(kernel, engine, "found").without(*chosen)
-    gaps = [gap for gap in session.skips if gap.kernel == kernel.name]
+        return outcome_of(kernel, engine, "found").without(*gaps)
     for gap in gaps:
         if not gap.is_partial or gap.is_chosen:
             status: Status = "unsupported" if gap.is_limit else "unjudged"
             return outcome_of(kernel, engine, status, gap.reason)
     if kernel.digest not in session.launched:
         return outcome_of(kernel, engine, "unjudged", _why_not_run(kernel, session, stopped))
-    left_out = [gap.reason for gap in gaps]
+    left_out: list[Gap | str] = [*gaps]
     if stopped is not None and not is_explained:
         return outcome_of(kernel, engine, "unjudged", f"the program stopped: {stopped}")
     if stopped is not None:

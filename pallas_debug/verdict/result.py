@@ -62,19 +62,23 @@ class Outcome:
             is_limit=self.status == "unsupported",
         )
 
-    def without(self, *reasons: str) -> Outcome:
-        """Add gaps: what was left out of the judgement, and why."""
-        left_out = (
-            Gap(
-                kernel=self.kernel,
-                engine=self.column,
-                reason=reason,
-                is_limit=True,
-                is_partial=True,
+    @property
+    def all_gaps(self) -> tuple[Gap, ...]:
+        """The missing judgement, if it was not made, and what was left out of it."""
+        is_missing = self.status in ("unjudged", "unsupported")
+        return (self.gap, *self.gaps) if is_missing else self.gaps
+
+    def without(self, *left_out: Gap | str) -> Outcome:
+        """Add what was left out of the judgement: gaps, or reasons of partial ones."""
+        gaps = [
+            replace(one, kernel=self.kernel, engine=self.column)
+            if isinstance(one, Gap)
+            else Gap(
+                kernel=self.kernel, engine=self.column, reason=one, is_limit=True, is_partial=True
             )
-            for reason in reasons
-        )
-        return replace(self, gaps=tuple(dict.fromkeys((*self.gaps, *left_out))))
+            for one in left_out
+        ]
+        return replace(self, gaps=tuple(dict.fromkeys((*self.gaps, *gaps))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +139,8 @@ class Verdict:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Judgements that were not made, including those beyond an engine's limits.
+        """Judgements that were not made or made only in part, including those beyond an engine's
+        limits.
 
         Kernels are labelled as in the table: by name, plus digest digits if several share the name.
         """
@@ -143,9 +148,9 @@ class Verdict:
 
         names = labels((o.kernel, o.digest) for o in self.outcomes if o.kernel)
         return tuple(
-            replace(o.gap, kernel=names.get((o.kernel, o.digest), o.kernel))
+            replace(gap, kernel=names.get((o.kernel, o.digest), o.kernel))
             for o in self.outcomes
-            if o.status in ("unjudged", "unsupported")
+            for gap in o.all_gaps
         )
 
     def throw(self) -> None:

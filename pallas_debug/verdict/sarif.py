@@ -60,6 +60,8 @@ def _notification(level: str, text: str) -> dict[str, Any]:
 
 def _gap(gap: Gap) -> dict[str, Any]:
     level, status = ("note", "unsupported") if gap.is_limit else ("error", "unjudged")
+    if gap.is_partial:
+        status = "judged in part"
     return _notification(level, f"{gap.kernel}, {gap.engine}: {status}: {gap.reason}")
 
 

@@ -191,9 +191,13 @@ class Listener:
                 lines += part()
         red: list[str] = []
         with guarded("summary", "writing what was not judged", self.add_problem):
-            unchecked = self._all("unchecked")
-            red += [f"NOT CHECKED: {sentence}" for sentence in unchecked]
-            red += [unjudged.line(one) for one in self._unjudged() if one.reason not in unchecked]
+            unchecked = dict.fromkeys(
+                Gap(**gap) for output in self._received for gap in output["unchecked"]
+            )
+            red += [f"NOT CHECKED: {text.gap_text(gap)}" for gap in unchecked]
+            known = {(gap.kernel, gap.reason) for gap in unchecked}
+            rest = [gap for gap in self._unjudged() if (gap.kernel, gap.reason) not in known]
+            red += map(unjudged.line, rest)
         problems = dict.fromkeys([*self._all("problems"), *self.problems])
         lines = [*(f"problem: {problem}" for problem in problems), *lines]
         if not lines and not red:

@@ -20,7 +20,7 @@ import pytest
 
 from pallas_debug import defaults, tracebacks
 from pallas_debug import render as text
-from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.errors import KernelNotJudged, PallasDebugError, UsageError
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
 from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
@@ -49,7 +49,7 @@ class Watcher:
         self.running: Running | None = None
         self.notices: list[str] = []
         self.problems: list[str] = []
-        self.unchecked: list[str] = []
+        self.unchecked: list[Gap] = []
         self.unjudged: list[Gap] = []
         self._found: dict[str, list[str]] = {}
         self._checked: dict[str, bool] = {}
@@ -110,10 +110,8 @@ class Watcher:
         if session.interpret_mode.kind != "off":
             return
         if not has_accelerator():
-            self.unchecked.append(
-                "kernels that the code does not interpret itself: --pallas-interpret=off leaves "
-                "them to an accelerator, and there is none"
-            )
+            reason = "there is no accelerator for those that --pallas-interpret=off leaves to one"
+            self.unchecked.append(Gap(kernel="", engine="checks", reason=reason, is_partial=True))
         elif "uninitialized" in self.settings.checks:
             self.notices.append("`uninitialized` is checked in interpret modes only")
 
@@ -450,7 +448,7 @@ class Watcher:
         return {
             "problems": self.problems,
             "notices": self.notices,
-            "unchecked": self.unchecked,
+            "unchecked": [asdict(gap) for gap in self.unchecked],
             "unjudged": [asdict(missing) for missing in self.unjudged],
             "found": self._found,
             "outcomes": outcomes,
@@ -469,14 +467,18 @@ class Watcher:
         if not stop:
             self.unjudged += self._missing(session)
         if session.options.checks:
-            skipped = {skip.kernel for skip in session.skips}
+            skipped = {gap.kernel for gap in session.unchecked}
             self._checked |= {
                 f"{kernel.digest} {kernel.name}": kernel.digest in session.launched
                 for kernel in session.kernels
                 if kernel.name not in skipped
             }
-        reported = {*session.unchecked, *(missing.reason for missing in self.unjudged)}
-        self.problems += [str(p) for p in session.problems if str(p) not in reported]
+        reported = {missing.reason for missing in self.unjudged}
+        self.problems += [
+            str(problem)
+            for problem in session.problems
+            if not isinstance(problem, KernelNotJudged) and str(problem) not in reported
+        ]
 
     def _missing(self, session: Session) -> Iterator[Gap]:
         """Return judgements that the run, or a test, requested of this session and did not get."""

@@ -187,8 +187,8 @@ def test_a_second_run_that_sees_nothing_is_no_clean_bill(monkeypatch: pytest.Mon
     monkeypatch.setattr(again.Again, "run", lambda *_: nothing)
     report = checked(over_blocks(checks_the_first), X)
     assert report.not_checked == (
-        "kernel `checks_the_first` is not checked as asked for: a check failed in it, and not "
-        "again in the second run that says which one. That nothing is found in it means nothing.",
+        "kernel `checks_the_first` was not checked: a check failed in it, and not again in the "
+        "second run that says which one. The absence of findings in it proves nothing.",
     )
     assert not report.ok
 
@@ -200,8 +200,8 @@ def test_nor_is_one_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(again.Again, "run", refuse)
     report = checked(over_blocks(checks_the_first), X)
     assert report.not_checked == (
-        "kernel `checks_the_first` is not checked as asked for: a check failed in it, with "
+        "kernel `checks_the_first` was not checked: a check failed in it, with "
         "MemoryError in the second run that says which one: too large. "
-        "That nothing is found in it means nothing.",
+        "The absence of findings in it proves nothing.",
     )
     np.testing.assert_array_equal(report.findings, ())

@@ -76,7 +76,7 @@ def cases(modes: tuple[str, ...] = ("hlo", "tpu"), *, seen: bool) -> list[Any]:
 @pytest.mark.parametrize("kernel, mode", cases(seen=True))
 def test_found_at_its_line(evidence: Evidence, kernel: BrokenKernel, mode: str) -> None:
     checked = evidence.checked(kernel, mode)
-    assert not checked.not_checked
+    assert not checked.gaps
     (finding,) = checked.findings
     assert Fault(finding.kind) is expected(kernel, mode)
     assert finding.source is not None
@@ -93,7 +93,7 @@ def test_no_finding_where_no_check_sees_the_fault(
     evidence: Evidence, kernel: BrokenKernel, mode: str
 ) -> None:
     checked = evidence.checked(kernel, mode)
-    assert (checked.findings, checked.not_checked) == ((), ())
+    assert (checked.findings, checked.gaps) == ((), ())
 
 
 def by_topic(kernels: Iterable[BrokenKernel]) -> list[Any]:
@@ -109,7 +109,7 @@ def test_the_twin_is_fully_checked_and_sound(evidence: Evidence, kernel: BrokenK
     unchecked = evidence.native(kernel, JaxEngine.HLO, repaired=True)
     checked = evidence.checked(kernel, "hlo", repaired=True)
     assert checked.error is None
-    assert (checked.findings, checked.not_checked) == ((), ())
+    assert (checked.findings, checked.gaps) == ((), ())
     assert unchecked.value is not None
     np.testing.assert_array_equal(checked.value, unchecked.value)
 
@@ -122,7 +122,7 @@ SEEN_TOPICS = ("bounds", "initialization", "hints", "numerics")
 )
 def test_the_twin_is_sound_in_tpu_interpret_mode(evidence: Evidence, kernel: BrokenKernel) -> None:
     checked = evidence.checked(kernel, "tpu", repaired=True)
-    assert (checked.error, checked.findings, checked.not_checked) == (None, (), ())
+    assert (checked.error, checked.findings, checked.gaps) == (None, (), ())
 
 
 def test_the_overflow_itself_is_found_by_inf(evidence: Evidence) -> None:

@@ -17,7 +17,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
 from pallas_debug.errors import ChecksFailed, UsageError
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, Gap
 
 F32 = jnp.float32
 X = jnp.arange(16 * 128, dtype=F32).reshape(16, 128)
@@ -131,7 +131,7 @@ def test_in_a_scan_and_a_cond_of_the_program() -> None:
     assert report.findings == ()
     assert report.not_checked == (
         "kernel `logs` was not checked: it did not run to its end. "
-        "Is it in a branch that was not taken?",
+        "Is it in a branch that was not taken? The absence of findings in it proves nothing.",
     )
     assert one(jax.jit(branching), X, jnp.bool_(True)).count == 2
 
@@ -561,7 +561,7 @@ def test_a_kernel_that_did_not_run_is_not_checked(mode: str) -> None:
         report, _ = check(X)
         assert report.not_checked == (
             "kernel `copies` was not checked: it did not run to its end. Is it in a branch that was "
-            "not taken?",
+            "not taken? The absence of findings in it proves nothing.",
         )
     report, _ = check(X + 6)
     assert report.ok
@@ -656,14 +656,15 @@ def test_what_cannot_be_checked_is_said_once(
     report, _ = check(X)
     again, _ = check(X)  # jax keeps the program
     assert again == report
-    (sentence,) = report.not_checked
+    (gap,), (sentence,) = report.gaps, report.not_checked
+    assert gap == Gap(kernel=kernel, engine="checks", reason=reason, is_limit=True)
     assert sentence == (
-        f"kernel `{kernel}` is not checked as asked for: {reason}. "
-        "That nothing is found in it means nothing."
+        f"kernel `{kernel}` was not checked: {reason}. "
+        "The absence of findings in it proves nothing."
     )
     assert report.findings == ()
     assert not report.ok
     assert sentence in str(report)
-    with pytest.raises(ChecksFailed, match="is not checked as asked for"):
+    with pytest.raises(ChecksFailed, match="was not checked"):
         report.throw()
     assert capfd.readouterr().err.count(sentence) <= 1

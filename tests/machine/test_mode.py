@@ -457,8 +457,9 @@ def test_a_kernel_that_cannot_be_judged_runs_and_is_named(monkeypatch: pytest.Mo
     report, out = pallas_debug.check(lambda x: affine(x) + 7, sanitize=True)(jnp.ones((40, 128)))
     np.testing.assert_array_equal(out, jnp.full((40, 128), 10))
     assert report.not_checked == (
-        "kernel `body` is not judged by the sanitizer, and runs in HLO interpret mode: the kernel "
-        "machine has no rule for `magic`. That nothing is found in it means nothing.",
+        "kernel `body` was not judged by the sanitizer: it runs in HLO interpret mode instead, "
+        "since the kernel machine has no rule for `magic`. The absence of findings in it proves "
+        "nothing.",
     )
 
 

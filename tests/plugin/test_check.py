@@ -189,14 +189,14 @@ def test_a_kernel_that_is_not_checked_is_said_once(child: Child, workers: list[s
     result = child(UNCHECKED, "--pallas-check", "--pallas-interpret=tpu", *workers)
     said = [line for line in result.stdout.lines if line.startswith("NOT CHECKED: ")]
     assert len(said) == 1, result.stdout.str()
-    assert said[0].startswith("NOT CHECKED: kernel `over_a_mesh` is not checked as asked for: ")
-    assert said[0].endswith("That nothing is found in it means nothing.")
+    assert said[0].startswith("NOT CHECKED: kernel `over_a_mesh` was not checked: ")
+    assert said[0].endswith("The absence of findings in it proves nothing.")
 
 
 def test_kernels_without_an_interpreter_are_not_checked(child: Child) -> None:
     result = child("def test_nothing(): pass", "--pallas-check=nan", "--pallas-interpret=off")
     result.stdout.fnmatch_lines(
-        ["NOT CHECKED: kernels that the code does not interpret itself: --pallas-interpret=off *"]
+        ["NOT CHECKED: kernels were checked only in part: there is no accelerator for those that *"]
     )
 
 

@@ -10,7 +10,7 @@ from pages import DOUBLE, DUMPS, Elements
 
 from pallas_debug._api.check import Report
 from pallas_debug.findings.faults import Fault
-from pallas_debug.model import Dump, Finding, PrintRecord, SourceLine, Witness
+from pallas_debug.model import Dump, Finding, Gap, PrintRecord, SourceLine, Witness
 from pallas_debug.store import open_dumps
 from pallas_debug.verdict.result import Outcome, Verdict
 
@@ -76,9 +76,12 @@ def test_a_report_of_checks() -> None:
     report = Report(
         findings=(FINDING,),
         prints=(PrintRecord(kernel="double", text=f"row {EVIL}", grid_point=(1,)),),
-        not_checked=("kernel `b`: it has no jaxpr",),
+        gaps=(Gap(kernel="b", engine="checks", reason="it has no jaxpr"),),
     )
-    assert repr(report) == "<Report 1 finding; not everything was checked (kernel `b`)>"
+    assert (
+        repr(report)
+        == "<Report 1 finding; not everything was checked (kernel `b` was not checked)>"
+    )
     html = report._repr_html_()
     check_is_static(html)
     for expected in (

@@ -48,7 +48,7 @@ def test_a_kernel_that_the_checks_do_not_support(tmp_path: Path) -> None:
     (gap,) = whole.gaps
     assert (gap.kernel, gap.engine) == ("over_a_mesh", "checks")
     assert (gap.is_limit, gap.is_partial) == (True, False)
-    assert gap.reason.startswith("kernel `over_a_mesh` is not checked as asked for: ")
+    assert gap.reason.startswith("it is a kernel over a mesh")
     assert alone.gaps == ()
 
 

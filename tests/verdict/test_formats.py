@@ -124,10 +124,14 @@ def test_annotations(verdict: Verdict) -> None:
         "x_ref[12:20] reaches 4, 100%25%0Acause: no bound%0Atry: bound it"
     )
     assert gaps[0] == "::notice title=not judged%3A rows races::too many points"
+    assert "::notice title=judged in part%3A rows static::values of n" in gaps
     assert len(gaps) == len(verdict.gaps)
-    assert verdict.gaps[0] == Gap(
-        kernel="rows", engine="races", reason="too many points", is_limit=True
+    whole = Gap(kernel="rows", engine="races", reason="too many points", is_limit=True)
+    partial = Gap(
+        kernel="rows", engine="static", reason="values of n", is_limit=True, is_partial=True
     )
+    assert verdict.gaps[0] == whole
+    assert partial in verdict.gaps
     nowhere = Finding(kind=Fault.DEADLOCK, kernel="k:1,2", message="m")
     assert github.lines(Verdict(name="f", findings=(nowhere,))) == [
         "::error title=Deadlock in k%3A1%2C2::m"
@@ -199,6 +203,7 @@ def test_sarif(verdict: Verdict) -> None:
     (invocation,) = run["invocations"]
     said = {n["message"]["text"]: n["level"] for n in invocation["toolExecutionNotifications"]}
     assert said["rows, checks: unsupported: no PRNG"] == "note"
+    assert said["rows, static: judged in part: values of n"] == "note"
     assert invocation["executionSuccessful"]
 
 

@@ -81,7 +81,10 @@ def gap_list(gaps: Sequence[Gap]) -> Markup:
     """Judgements that runs were asked for and did not make, or made only in part."""
     if not gaps:
         return Markup()
-    rows = [tag("li", tag("b", gap.engine), f": {gap.reason}") for gap in gaps[:MAX_SHOWN]]
+    rows = [
+        tag("li", tag("b", gap.engine), " in part" if gap.is_partial else None, f": {gap.reason}")
+        for gap in gaps[:MAX_SHOWN]
+    ]
     more = len(gaps) - len(rows)
     if more:
         rows.append(tag("li", f"{more:,} more", class_="pd-more"))

@@ -137,6 +137,7 @@ class Runs:
 
 def _result(record: RunRecord, found: Result, entry: Entry | None) -> RunEvent:
     if isinstance(found, Gap):
+        how = "judged in part" if found.is_partial else "not judged"
         return RunEvent(
             kind="gap",
             run=record.run,
@@ -145,7 +146,7 @@ def _result(record: RunRecord, found: Result, entry: Entry | None) -> RunEvent:
             entry=entry,
             source=None,
             place="",
-            text=f"not judged by {found.engine}: {found.reason}".replace("\n", " "),
+            text=f"{how} by {found.engine}: {found.reason}".replace("\n", " "),
         )
     is_finding = isinstance(found, Finding)
     place = str(found.grid_point) if found.grid_point else ""

@@ -169,8 +169,8 @@ def test_only_watched_grid_points_are_judged() -> None:
     found, left_out = watched("totals_kernel=3,*")
     assert found == []
     assert left_out == (
-        "kernel `totals_kernel` is judged by the sanitizer in part: memory and arithmetic are "
-        "judged at 3 of 24 grid points (3,*). That nothing is found at the others means nothing."
+        "kernel `totals_kernel` was judged by the sanitizer only in part: memory and arithmetic are "
+        "judged at 3 of 24 grid points (3,*). The absence of findings in the rest proves nothing."
     )
     found, left_out = watched("0:2,-1;9,*")
     assert found == []
@@ -187,7 +187,7 @@ def test_a_grid_of_other_axes_than_named() -> None:
     found, left_out = watched("totals_kernel=1")
     assert found == []
     assert (
-        "runs in HLO interpret mode: the grid points to watch in kernel `totals_kernel`, '1', have "
+        "runs in HLO interpret mode instead, since the grid points to watch in kernel `totals_kernel`, '1', have "
         "1 axis, and its grid (8, 3) has 2." in left_out
     )
 
@@ -199,11 +199,11 @@ def test_a_refusal_offers_grid_points_that_fit(monkeypatch: pytest.MonkeyPatch) 
     assert "kernel `totals_kernel` has 135,168 elements (`x_ref`: int32[256, 384])" in said
     assert said.endswith(
         "Sanitize it on smaller arrays with the same blocks, or watch some of its grid points "
-        "only, such as 0,* (`watch='0,*'`, `--watch '0,*'`, `--pallas-watch='0,*'`). That nothing "
-        "is found in it means nothing."
+        "only, such as 0,* (`watch='0,*'`, `--watch '0,*'`, `--pallas-watch='0,*'`). The absence "
+        "of findings in it proves nothing."
     )
     (points,) = re.findall(r"watch='([^']*)'`, `--watch", said)
-    assert "judged at 3 of 24 grid points (0,*). That" in watched(points)[1]
+    assert "judged at 3 of 24 grid points (0,*). The abs" in watched(points)[1]
     assert watched("0:2,*")[0] == ["StaleRead (1, 0)"]
     assert (
         "The watched grid points '0,*,*' are not for this kernel, whose grid has 2 axes"
@@ -217,7 +217,7 @@ def test_a_refusal_offers_grid_points_that_fit(monkeypatch: pytest.MonkeyPatch) 
         "the watched ones took more than 0.0 GiB of shadow memory: watch fewer." in left_out
     )
     monkeypatch.setattr("pallas_debug.defaults.MAX_SHADOW_BYTES", 10_000)
-    assert "Sanitize it on smaller arrays with the same blocks. That" in watched("0:7,*")[1]
+    assert "Sanitize it on smaller arrays with the same blocks. The abs" in watched("0:7,*")[1]
 
 
 def added_kernel(x_ref: Any, out_ref: Any) -> None:
@@ -236,8 +236,8 @@ def test_arithmetic_and_grids_that_the_call_gives() -> None:
     call = jax.jit(lambda x: added(x, jnp.int32(x[0, 0] + 4)))
     assert watched("0:3", call, x) == (
         [],
-        "kernel `added_kernel` is judged by the sanitizer in part: memory and arithmetic are "
-        "judged at 3 of 4 grid points (0:3). That nothing is found at the others means nothing.",
+        "kernel `added_kernel` was judged by the sanitizer only in part: memory and arithmetic are "
+        "judged at 3 of 4 grid points (0:3). The absence of findings in the rest proves nothing.",
     )
     assert watched("3", call, x)[0] == ["IntegerOverflow (3,)"]
     assert (
