@@ -41,7 +41,11 @@ class BrowseOptions:
     help="Show recorded values beside the lines; `step WHAT --record RECORDING` records them.",
 )
 @click.option("--theme", help="Colour theme; the palette lists them.")
-@click.option("--no-resume", is_flag=True, help="Neither open where you left off, nor remember it.")
+@click.option(
+    "--no-resume",
+    is_flag=True,
+    help="Do not open where you left off, and do not remember the place.",
+)
 def run(options: BrowseOptions) -> int:
     """Browse the kernels of WHERE (default: `dumps`) in the terminal.
 

@@ -83,8 +83,8 @@ def run(options: DiffOptions) -> int:
     A STAGE is one that `show` takes. WHERE is a kernel's folder, or a dump directory (ours or raw),
     followed by the start of a kernel's name if it contains several.
 
-    With `--ignore ssa` renumbered values are not a change, but another operand is. The exit code
-    does not depend on whether there are differences.
+    With `--ignore ssa`, renumbered values do not count as changes, but other operands do. The exit
+    code does not depend on whether there are differences.
     """
     stages = options.stages
     if options.stats:

@@ -23,7 +23,7 @@ COMMANDS: dict[str, str] = {
     "timeline": "Show when a kernel computes, copies and waits; write a trace for Perfetto.",
     "stats": "Show what a kernel costs: bundles, cycles, units, spills, memory and traffic.",
     "explain": "Explain errors from a message, a log, a dump or a code.",
-    "reproduce": "Write one script that shows a dumped kernel's failure again.",
+    "reproduce": "Write a script that reproduces a dumped kernel's failure.",
     "targets": "List the chips that kernels can be compiled for.",
     "kernels": "List the bundled kernels and their specs.",
     "doctor": "Report what works on this machine, and a remedy for what does not.",

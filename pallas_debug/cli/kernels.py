@@ -25,8 +25,8 @@ class KernelsOptions:
 def run(options: KernelsOptions) -> int:
     """List the bundled kernels and their specs, which are named sets of arguments.
 
-    Any of them is an example for `pallas-debug dump pallas_debug_kernels:NAME --spec SPEC`. Those
-    with a fault are listed last, as `pallas_debug_kernels.broken` has them.
+    Any of them is an example for `pallas-debug dump pallas_debug_kernels:NAME --spec SPEC`. The
+    broken ones, from `pallas_debug_kernels.broken`, are listed last.
     """
     from pallas_debug_kernels import operations
     from pallas_debug_kernels.broken import BROKEN

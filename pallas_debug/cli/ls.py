@@ -43,8 +43,8 @@ class LsOptions:
 def run(options: LsOptions) -> int:
     """List the kernels of DIRECTORY (`dumps` by default), or the passes of one.
 
-    DIRECTORY is one of ours, a kernel's folder in one (dumps/rmsnorm is enough of its name), or a
-    plain directory of raw dumps as libtpu writes them with --xla_mosaic_dump_to.
+    DIRECTORY is a dump directory, a kernel's folder in one (the start of its name suffices, as in
+    dumps/rmsnorm), or a directory of raw dumps, as libtpu writes them with --xla_mosaic_dump_to.
 
     The exit code is 3 if something in it cannot be read.
     """

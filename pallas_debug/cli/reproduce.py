@@ -61,16 +61,16 @@ class ReproduceOptions:
     help="Seconds for --run, and for --shrink.",
 )
 def run(options: ReproduceOptions) -> int:
-    """Write one script that shows a dumped kernel's failure again, or that it compiles.
+    """Write a script that reproduces a dumped kernel's failure, or shows that it compiles.
 
     \b
     pallas-debug reproduce dumps/flash_attention-1c9f3a2b -o reproduce.py
     pallas-debug reproduce dumps -k cumsum_rows --run
     pallas-debug reproduce dumps -k cumsum_rows --shrink -o small.py
 
-    WHERE is a dump directory, or a kernel's or a target's folder in one; a copy will do. The script
-    needs only jax, and libtpu to compile: neither pallas-debug nor the program that the kernel came
-    from. --run and --shrink ask first if you did not make the dump on this machine.
+    WHERE is a dump directory, a kernel's or a target's folder in one, or a copy of these. The
+    script needs only jax, and libtpu to compile: neither pallas-debug nor the program that the
+    kernel came from. --run and --shrink ask first if you did not make the dump on this machine.
     """
     from pallas_debug.reproduce import recorded, script
 

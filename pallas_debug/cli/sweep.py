@@ -110,8 +110,8 @@ def run(options: SweepOptions) -> int:
     The table is sorted by the estimate of cycles, best first; settings that do not compile come
     last, with the reason. Nothing is run, unless --check verifies the winner.
 
-    Results are kept in the dump directory: the same sweep again continues where it was stopped, and
-    compiles only what has changed. The directory may be on an object store.
+    Results are kept in the dump directory: the same sweep, run again, continues where it stopped
+    and compiles only what has changed. The directory may be on an object store.
 
     The exit code is 1 if no setting compiled for a target or --check found something, and 3 if a
     setting has no result because of the machine.

@@ -55,13 +55,13 @@ class TimelineOptions:
     "--clock",
     metavar="MHZ",
     type=click.FloatRange(min=0, min_open=True),
-    help="Clock of the core, in place of the published one.",
+    help="Clock of the core, instead of the published one.",
 )
 @click.option(
     "--bandwidth",
     metavar="GB/S",
     type=click.FloatRange(min=0, min_open=True),
-    help="Bandwidth of HBM, in place of that in libtpu's own estimates.",
+    help="Bandwidth of HBM, instead of that in libtpu's own estimates.",
 )
 @click.option("--ascii", "plain", is_flag=True, help="Draw with ASCII characters only.")
 @shared.as_json

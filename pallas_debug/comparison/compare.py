@@ -73,7 +73,7 @@ def leaves(result: Any, whose: str) -> list[Leaf]:
       whose: function that returned it.
 
     Raises:
-      UsageError: it returned something that is no array, or no arrays at all.
+      UsageError: it returned something that is not an array, or no arrays at all.
     """
     found = []
     for path, dtype, array in arrays.host_leaves(result):
@@ -142,7 +142,7 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
     """Compare the results of a function and its reference for the same arguments.
 
     Raises:
-      UsageError: a result has something that is no array.
+      UsageError: a result has something that is not an array.
       InvalidReference: they differ in structure, shapes or dtypes.
     """
     ours, theirs = leaves(result, judged.name), leaves(expected, judged.reference)

@@ -157,7 +157,7 @@ def _failure(
                 f"the last pass it wrote is {last or 'none'}. Its last words: {words or 'none'}"
             )
             if outcome.ended == "SIGKILL":  # we send it only for a timeout
-                message += "\nMost likely the system stopped it as memory ran out: try --jobs 1."
+                message += "\nMost likely the system killed it as memory ran out: try --jobs 1."
         return Failure(
             stage=stage,
             type=outcome.ended or "unknown",

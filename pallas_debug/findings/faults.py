@@ -191,7 +191,7 @@ class Fault(StrEnum):
     )
     BLOCK_RANK = (
         *("BlockRank", Severity.REFUSED, _TRACE),
-        "a block has another rank than its array",
+        "a block and its array differ in rank",
     )
     TRACE_ERROR = (
         *("TraceError", Severity.REFUSED, _TRACE),
@@ -245,7 +245,7 @@ class Fault(StrEnum):
     )
     WAIT_SIZE_MISMATCH = (
         *("WaitSizeMismatch", Severity.ORDER, _MACHINE),
-        "a copy is waited for with another number of bytes than it copies",
+        "a wait expects another number of bytes than its copy transfers",
     )
     SEMAPHORE_LEFT_OVER = (
         *("SemaphoreLeftOver", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
@@ -253,7 +253,7 @@ class Fault(StrEnum):
     )
     NONDETERMINISTIC_RESULT = (
         *("NondeterministicResult", Severity.ORDER, _MACHINE),
-        "two orders of events that are both possible give different results",
+        "two possible orders of events give different results",
     )
     OUTPUT_REVISITED = (
         *("OutputRevisited", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
@@ -262,7 +262,7 @@ class Fault(StrEnum):
     # What the kernel machine knows of who wrote each element
     STALE_READ = (
         *("StaleRead", Severity.UNDEFINED, _MACHINE),
-        "scratch is read that another output block left there",
+        "scratch is read that still holds data of another output block",
     )
     OVERWRITTEN_READ = (
         *("OverwrittenRead", Severity.ORDER, _MACHINE),
@@ -270,7 +270,7 @@ class Fault(StrEnum):
     )
     LOST_WRITE = (
         *("LostWrite", Severity.VALUES, _MACHINE),
-        "what a visit of an output block wrote is replaced by another one that used nothing of it",
+        "what a visit of an output block wrote is replaced by another one that did not use it",
     )
     CONFLICTING_WRITES = (
         *("ConflictingWrites", Severity.VALUES, _MACHINE),
@@ -290,11 +290,11 @@ class Fault(StrEnum):
     )
     NAN_PRODUCED = (
         *("NanProduced", Severity.VALUES, _MACHINE | _CHECKED),
-        "an operation makes a NaN of operands that held none",
+        "an operation produces a NaN from operands that held none",
     )
     INFINITY_PRODUCED = (
         *("InfinityProduced", Severity.VALUES, _MACHINE | _CHECKED),
-        "an operation makes an infinity of finite operands",
+        "an operation produces an infinity from finite operands",
     )
     DIVISION_BY_ZERO = (
         *("DivisionByZero", Severity.VALUES, _MACHINE | _CHECKED),
@@ -306,7 +306,7 @@ class Fault(StrEnum):
     )
     NARROWING_LOSS = (
         *("NarrowingLoss", Severity.VALUES, _MACHINE),
-        "a cast to a dtype that does not hold the value",
+        "a cast to a dtype that cannot hold the value",
     )
     CHECK_FAILED = (
         *("CheckFailed", Severity.VALUES, _CHECKED | _PROVED),
@@ -314,7 +314,7 @@ class Fault(StrEnum):
     )
     FALSE_HINT = (
         *("FalseHint", Severity.VALUES, _CHECKED | _PROVED),
-        "`pl.multiple_of` claims what is not true",
+        "`pl.multiple_of` makes a false claim",
     )
     ENGINES_DISAGREE = (
         *("EnginesDisagree", Severity.VALUES, _MACHINE | _CHECKED | _INTERPRETED),
@@ -322,11 +322,11 @@ class Fault(StrEnum):
     )
     PRECISION_LOSS = (
         *("PrecisionLoss", Severity.MINOR, _MACHINE),
-        "a sum in a float of few bits is further from the float32 sum than is allowed",
+        "a sum in a narrow float is further from the float32 sum than is allowed",
     )
     LOW_PRECISION_ACCUMULATOR = (
         *("LowPrecisionAccumulator", Severity.MINOR, _PROVED),
-        "a long sum in a float of few bits",
+        "a long sum in a narrow float",
     )
     INTERPRET_ERROR = (
         *("InterpretError", Severity.MINOR, _INTERPRETED),

@@ -41,7 +41,7 @@ def read(path: str) -> np.ndarray[Any, Any]:
     except OSError as error:
         raise UsageError(f"@{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"@{path} is no array of numbers: {error}") from error
+        raise UsageError(f"@{path} is not an array of numbers: {error}") from error
 
 
 def _key(path: str, key: str | None, known: list[str]) -> str:

@@ -36,7 +36,7 @@ ROWS = pytest.StashKey[list[BaselineRow]]()
 Key = tuple[str, str, str]
 """Kernel, target and version of libtpu."""
 
-RECORDED = pytest.StashKey[dict[Path, dict[Key, "Recording"]]]()
+RECORDED = pytest.StashKey[dict[Path, dict[Key, "BaselineEntry"]]]()
 """What this process has recorded in each file; under xdist, all workers share a file for it."""
 
 Compile = Callable[..., tuple[Dump, ...]]
@@ -52,7 +52,7 @@ class ProfiledCall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording:
+class BaselineEntry:
     """A cost that this run has recorded as a baseline, and the test that did."""
 
     kernel: str
@@ -161,7 +161,7 @@ class Performance:
         for row in rows:
             if row.cost is None:
                 continue
-            made = Recording(
+            made = BaselineEntry(
                 kernel=row.kernel, target=row.target, libtpu=row.libtpu, cost=row.cost, test=test
             )
             first = known.get(made.key, made)
@@ -184,18 +184,18 @@ class Performance:
         if new != known:
             self._note(file, new)
 
-    def _known(self, file: Path) -> dict[Key, Recording]:
+    def _known(self, file: Path) -> dict[Key, BaselineEntry]:
         """Return what this run has recorded in a file, in any worker."""
         ledger = self._ledger(file)
         if ledger is None:
             return self._request.config.stash.setdefault(RECORDED, {}).get(file, {})
         try:
-            found = msgspec.json.decode(ledger.read_bytes(), type=list[Recording])
+            found = msgspec.json.decode(ledger.read_bytes(), type=list[BaselineEntry])
         except FileNotFoundError:
             return {}
         return {recording.key: recording for recording in found}
 
-    def _note(self, file: Path, recordings: dict[Key, Recording]) -> None:
+    def _note(self, file: Path, recordings: dict[Key, BaselineEntry]) -> None:
         ledger = self._ledger(file)
         if ledger is None:
             self._request.config.stash[RECORDED][file] = recordings

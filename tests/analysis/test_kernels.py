@@ -310,7 +310,7 @@ def test_a_hint_that_holds_for_all_loop_iterations_and_one_that_does_not(
         lax.fori_loop(0, 3, step, None)
 
     (finding,) = [f for f in look(captures, kernel).findings if f.kind == "FalseHint"]
-    assert finding.message == "4 is not a multiple of 8, as is claimed"
+    assert finding.message == "4 is not a multiple of 8, although pl.multiple_of claims so"
     assert finding.loop == (0, 1)
 
 
@@ -364,9 +364,11 @@ def test_what_stays_in_hbm_is_not_cut_into_blocks(captures: Captures) -> None:
     (finding,) = analyze(captured).findings
     assert finding.message == "x_ref comes in blocks of (8, 128) of float32[32, 128] in ANY"
     assert finding.cause == (
-        "what stays in HBM is not cut into blocks: the kernel gets it as a whole"
+        "an operand that stays in HBM is not cut into blocks: the kernel gets all of it"
     )
-    assert finding.advice == "leave out block shape and index map, and copy the parts by DMA"
+    assert (
+        finding.advice == "leave out the block shape and the index map, and copy the parts by DMA"
+    )
 
 
 # Lines.

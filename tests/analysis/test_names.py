@@ -40,7 +40,7 @@ def test_a_name_that_is_called_otherwise_today(source: Path) -> None:
     assert finding.message == (
         "module 'jax.experimental.pallas.tpu' has no attribute 'TPUCompilerParams'"
     )
-    assert finding.cause == "it was renamed, moved or removed, or came later than this jax"
+    assert finding.cause == "it was renamed, moved or removed, or is newer than this jax"
     assert finding.advice == "write pltpu.CompilerParams"
 
 

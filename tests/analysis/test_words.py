@@ -19,27 +19,27 @@ from pallas_debug.findings.faults import Fault, Severity
 WORDS: dict[str, tuple[str, str, str]] = {
     "read_past_the_end": (
         "x_ref[12:20, 0:128] reaches 4 past the end of dimension 0 of float32[16, 128] in VMEM",
-        "the index follows the grid point further than the operand goes",
+        "the index follows the grid point past the end of the operand",
         "keep the index between 0 and 16 - 8, or pad the array",
     ),
     "read_before_the_start": (
         "x_ref[-1:0, 0:128] begins 1 before the start of dimension 0 of float32[16, 128] in VMEM",
-        "an index below zero does not count from the end, as it would in NumPy",
+        "a negative index does not count from the end, unlike in NumPy",
         "keep the index between 0 and 15, or pad the array",
     ),
     "loop_one_row_too_far": (
         "x_ref[16:17, 0:128] reaches 1 past the end of dimension 0 of float32[16, 128] in VMEM",
-        "the index follows a loop that goes further than the operand",
+        "the index follows a loop that runs past the end of the operand",
         "keep the index between 0 and 15, or pad the array",
     ),
     "scalar_read_past_the_end": (
         "lengths_ref[2] reaches 1 past the end of dimension 0 of int32[2] in SMEM",
-        "the index follows the grid point further than the operand goes",
+        "the index follows the grid point past the end of the operand",
         "keep the index between 0 and 1, or pad the array",
     ),
     "write_past_the_end": (
         "out_ref[12:20, 0:128] reaches 4 past the end of dimension 0 of float32[16, 128] in VMEM",
-        "the index follows the grid point further than the operand goes",
+        "the index follows the grid point past the end of the operand",
         "keep the index between 0 and 16 - 8, or pad the array",
     ),
     "block_past_the_array": (
@@ -51,19 +51,19 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "block_before_the_array": (
         "the index map of previous_ref gives block -1 along dimension 0 of float32[16, 128], "
         "which has 2; it is outside at 1 of 2 grid points",
-        "an index below zero does not count from the end, as it would in NumPy",
+        "a negative index does not count from the end, unlike in NumPy",
         "return a value between 0 and 1",
     ),
     "page_past_the_pool": (
         "the index map of page_ref gives block 9 along dimension 0 of float32[4, 8, 128], "
         "which has 4; it is outside at 1 of 3 grid points",
-        "the index map takes the block from a scalar prefetch operand, unchecked",
+        "the index map takes the block from a scalar prefetch operand without checking it",
         "check the table before the call, or clamp the index in the index map",
     ),
     "element_offset_as_block_index": (
         "the index map of x_ref gives block 8 along dimension 0 of float32[32, 128], which "
         "has 4; it is outside at 3 of 4 grid points",
-        "an index map gives block numbers, and this looks like an element offset: 8 is 1 x 8",
+        "an index map returns block indices, and this looks like an element offset: 8 is 1 x 8",
         "return a value between 0 and 3: `i` rather than `i * 8`",
     ),
     "accumulator_never_zeroed": (
@@ -104,27 +104,27 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "use pl.cdiv(size, block) steps; the last block may reach past the end",
     ),
     "padding_in_a_sum": (
-        "`reduce_sum` goes over dimension 0 of x_ref, whose last block holds 4 of 8: what lies "
-        "behind is undefined",
+        "`reduce_sum` goes over dimension 0 of x_ref, whose last block holds 4 of 8: the rest is "
+        "undefined",
         "the last block reaches past the array's end, and no jnp.where replaces what lies there",
         "mask what lies past the end with jnp.where, or pad the array to whole blocks",
     ),
     "padding_masked_on_one_side": (
-        "`dot_general` goes over dimension 0 of y_ref, whose last block holds 72 of 128: what "
-        "lies behind is undefined",
+        "`dot_general` goes over dimension 0 of y_ref, whose last block holds 72 of 128: the rest "
+        "is undefined",
         "the last block reaches past the array's end, and no jnp.where replaces what lies there",
         "mask what lies past the end with jnp.where, or pad the array to whole blocks",
     ),
     "output_revisited": (
         "block (0, 0) of out_ref is the output block again at grid point (2,), as it was at "
         "grid point (0,), with another block in between: what it held has left VMEM",
-        "an output block is written back when another one comes, and is never read back",
+        "an output block is written back when the next one begins, and is never read back",
         "make the grid axes over which the block stays the same the last ones",
     ),
     "contraction_outermost": (
         "block (0, 0) of out_ref is the output block again at grid point (1, 0), as it was "
         "at grid point (0, 0), with another block in between: what it held has left VMEM",
-        "an output block is written back when another one comes, and is never read back",
+        "an output block is written back when the next one begins, and is never read back",
         "make the grid axes over which the block stays the same the last ones",
     ),
     "parallel_sum": (
@@ -153,13 +153,13 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "read_before_wait": (
         "tile_ref, float32[8, 128] in VMEM, is read here, and written by the copy of x_ref "
         "to tile_ref (semaphore sem) on the other side; nothing orders the two",
-        "what a copy brings is there only after its wait",
+        "copied data is there only after the wait",
         "wait for the copy before this line",
     ),
     "waits_for_the_other_copy": (
         "y_tile, float32[8, 128] in VMEM, is read here, and written by the copy of y_ref to "
         "y_tile (semaphore sems[1]) on the other side; nothing orders the two",
-        "what a copy brings is there only after its wait",
+        "copied data is there only after the wait",
         "wait for the copy before this line",
     ),
     "single_buffer_prefetch": (
@@ -171,19 +171,19 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "source_overwritten": (
         "tile_ref, float32[8, 128] in VMEM, is written here, and read by the copy of "
         "tile_ref to out_ref (semaphore sem) on the other side; nothing orders the two",
-        "the copy is still under way when its buffer is written",
+        "the copy is still in flight when its buffer is written",
         "wait for the copy before this line, or write to another buffer",
     ),
     "copy_never_awaited": (
         "the copy of x_ref to out_ref is never waited for on sem: 4,096 bytes are left on it "
         "at the end",
-        "the kernel may be over before the copy is, and the next kernel finds the semaphore raised",
+        "the kernel may end before the copy does, and the next kernel finds the semaphore raised",
         "wait once for each start; where the last step has nothing to fetch, do not start",
     ),
     "prefetch_never_awaited": (
         "the copy of x_ref to tile_ref is never waited for on sems[0]: 4,096 bytes are left "
         "on it at the end",
-        "the kernel may be over before the copy is, and the next kernel finds the semaphore raised",
+        "the kernel may end before the copy does, and the next kernel finds the semaphore raised",
         "wait once for each start; where the last step has nothing to fetch, do not start",
     ),
     "waited_twice": (
@@ -193,7 +193,7 @@ WORDS: dict[str, tuple[str, str, str]] = {
     ),
     "copy_past_the_end": (
         "x_ref[16:24, 0:128] reaches 8 past the end of dimension 0 of float32[16, 128] in ANY",
-        "the index follows the grid point further than the operand goes",
+        "the index follows the grid point past the end of the operand",
         "keep the index between 0 and 16 - 8, or pad the array",
     ),
     "signal_left_over": (
@@ -217,23 +217,24 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "signal it once for every wait, on the device and core that waits",
     ),
     "false_lane_multiple": (
-        "64 is not a multiple of 128, as is claimed",
-        "the compiler believes pl.multiple_of and reads or writes at another place",
+        "64 is not a multiple of 128, although pl.multiple_of claims so",
+        "the compiler trusts pl.multiple_of, and reads or writes in another place",
         "make the value a multiple of 128, or claim 64",
     ),
     "false_row_multiple": (
-        "12 is not a multiple of 8, as is claimed",
-        "the compiler believes pl.multiple_of and reads or writes at another place",
+        "12 is not a multiple of 8, although pl.multiple_of claims so",
+        "the compiler trusts pl.multiple_of, and reads or writes in another place",
         "make the value a multiple of 8, or claim 4",
     ),
     "failing_debug_check": (
         "the condition of this check is false at 1 of 2 grid points",
-        "compiled for a TPU a debug_check is left out unless jax_pallas_enable_debug_checks is set",
-        "make it true: it was given values that it does not allow",
+        "when compiled for a TPU, debug_check is left out unless jax_pallas_enable_debug_checks "
+        "is set",
+        "find out where the values that it does not allow come from",
     ),
     "check_without_debug": (
         "checkify.check is called in the kernel, and jax has no way to run it there",
-        "no jax from 0.10.1 on functionalizes checks in a kernel",
+        "since 0.10.1, jax does not functionalize checks in kernels",
         "use pl.debug_check, which pallas-debug's checks evaluate",
     ),
     "bfloat16_accumulator": (
@@ -242,23 +243,23 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "accumulate in a float32 scratch buffer, and cast at the last step",
     ),
     "unproven_lane_offset": (
-        "128 columns of x_ref are accessed from an offset that must be a multiple of 128: of "
-        "it nothing is known",
+        "128 columns of x_ref are accessed from an offset that must be a multiple of 128: nothing "
+        "is known about it",
         "a vector begins at a whole tile of 128 lanes, and the compiler must be able to prove that",
-        "where it is true, say so: pl.multiple_of(start, 128); else load whole tiles and use "
+        "if it is one, say so: pl.multiple_of(start, 128); otherwise load whole tiles and use "
         "pltpu.roll",
     ),
     "unproven_lane_store": (
         "128 columns of out_ref are accessed from an offset that must be a multiple of 128: "
         "only 64 is known to divide it",
         "a vector begins at a whole tile of 128 lanes, and the compiler must be able to prove that",
-        "where it is true, say so: pl.multiple_of(start, 128); else load whole tiles and use "
+        "if it is one, say so: pl.multiple_of(start, 128); otherwise load whole tiles and use "
         "pltpu.roll",
     ),
     "unaligned_dma": (
         "a copy takes 64 of 128 columns of x_ref, float32[8, 128] in ANY: it moves whole rows "
         "of 128 lanes",
-        "an array lies in memory in tiles of 128 lanes",
+        "arrays are laid out in tiles of 128 lanes",
         "copy whole tiles into a larger buffer, and take the part from there",
     ),
     "block_of_four_rows": (
@@ -287,14 +288,14 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "blocks_over_the_limit": (
         "the kernel takes 32 MiB of VMEM at least, and may take 16 MiB on v4, v5e, v5p: x_ref 2 x "
         "float32[512, 4096] (16 MiB), out_ref 2 x float32[512, 4096] (16 MiB)",
-        "each block lies in VMEM as often as it is buffered, and scratch beside them",
+        "VMEM holds each block once per buffer, and the scratch besides",
         "take blocks of x_ref (256, 4096), out_ref (256, 4096), which would fit; or set "
         "vmem_limit_bytes, of at most 64 MiB",
     ),
     "whole_arrays": (
         "the kernel takes 24 MiB of VMEM at least, and may take 16 MiB on v4, v5e, v5p: x_ref "
         "float32[3072, 1024] (12 MiB), out_ref float32[3072, 1024] (12 MiB)",
-        "each block lies in VMEM as often as it is buffered, and scratch beside them",
+        "VMEM holds each block once per buffer, and the scratch besides",
         "take a grid with blocks of x_ref (768, 1024), out_ref (768, 1024), which would fit; "
         "or set vmem_limit_bytes, of at most 64 MiB",
     ),
@@ -309,38 +310,38 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "page_table_too_large": (
         "the kernel takes 2 MiB of SMEM at least, and has 1 MiB on v4, v5e, v5p, v6e, tpu7x: "
         "page_table_ref int32[524288] (2 MiB)",
-        "scalar prefetch lies in SMEM as a whole while the kernel runs",
-        "leave the table in HBM and copy the part at hand by DMA, or call the kernel for a "
-        "part of it at a time",
+        "all of the scalar prefetch is in SMEM while the kernel runs",
+        "leave the table in HBM and copy the part at hand by DMA, or call the kernel for one part "
+        "of it at a time",
     ),
     "cumulative_sum": (
         "`cumsum` has no lowering for the TPU's core",
-        "interpret mode knows every operation of jax, the TPU's lowering does not",
-        "multiply by a triangular matrix of ones, or compute it outside of the kernel",
+        "interpret mode supports every operation of jax, and the lowering for TPUs does not",
+        "multiply by a triangular matrix of ones, or compute it outside the kernel",
     ),
     "sort_rows": (
         "`sort` has no lowering for the TPU's core",
-        "interpret mode knows every operation of jax, the TPU's lowering does not",
-        "sort outside of the kernel; of a row's maximum or minimum, take max or min",
+        "interpret mode supports every operation of jax, and the lowering for TPUs does not",
+        "sort outside the kernel; for the largest or smallest of a row, use max or min",
     ),
     "scan_with_outputs": (
         "a lax.scan stacks 1 output, an entry for each iteration",
-        "a loop on the core has a carry, and no stacked outputs",
+        "a loop on the core has a carry, but no stacked outputs",
         "use lax.fori_loop, and store to a ref at each iteration",
     ),
     "gather_rows": (
-        "float32[16, 128] is gathered from by indices int32[8, 1]",
-        "the core gathers along one axis alone, as jnp.take_along_axis does",
+        "float32[16, 128] is gathered by indices int32[8, 1]",
+        "the core gathers along only one axis, as jnp.take_along_axis does",
         "multiply by a one-hot matrix, use jnp.take_along_axis, or index the ref by scalars",
     ),
     "float16_block": (
-        "x_ref is float16[16, 128], and the TPU loads no float16",
-        "the TPU has bfloat16, and no float16",
+        "x_ref is float16[16, 128], and a TPU cannot load float16",
+        "TPUs have bfloat16, but no float16",
         "cast to bfloat16 or float32 before the call",
     ),
     "int8_matmul": (
         "matrices of int8 are multiplied, which v4 cannot",
-        "its matrix unit multiplies bfloat16 and float32 alone",
+        "its matrix unit multiplies only bfloat16 and float32",
         "cast to bfloat16, in which products of 8-bit integers are exact",
     ),
     "uint8_matmul": (
@@ -350,25 +351,25 @@ WORDS: dict[str, tuple[str, str, str]] = {
     ),
     "bfloat16_to_float16": (
         "bfloat16 is cast to float16",
-        "the TPU casts neither of the two to the other",
-        "stay with bfloat16, or cast through float32 outside of the kernel",
+        "TPUs have no cast between the two",
+        "stay with bfloat16, or cast through float32 outside the kernel",
     ),
     "float_iota": (
-        "an iota of float32[8, 128] is asked for, and the core counts in integers",
-        "`tpu.iota` is one of integers",
-        "take lax.broadcasted_iota(jnp.int32, ...), and cast it with astype",
+        "an iota of float32[8, 128] is created, and the core has only integer ones",
+        "`tpu.iota` takes only integers",
+        "use lax.broadcasted_iota(jnp.int32, ...), and cast it with astype",
     ),
     "float_offset": (
         "x_ref is indexed by a float32",
-        "the index is the result of a division with /, or of a float operand: interpret mode cuts it off, "
-        "and the compiler refuses it or dies of it",
+        "the index is the result of a division with /, or of a float operand: interpret mode "
+        "truncates it, and the compiler rejects it or crashes",
         "divide with //, or cast the index with .astype(jnp.int32)",
     ),
     "mask_as_column": (
         "bool[32], which lies along the lanes, becomes bool[32, 1]",
-        "the compiler moves no bools from lanes to sublanes: libtpu 0.0.42 refuses it, and 0.0.50 "
-        "dies of it",
-        "turn the numbers into a column, and compare them then; or pass them as a column",
+        "the compiler cannot move bools from lanes to sublanes: libtpu 0.0.42 rejects it, and "
+        "0.0.50 crashes",
+        "turn the numbers into a column before comparing them, or pass them as a column",
     ),
     "x64_index_map": (
         "the index map of x_ref returns an int64 for dimension 1; the TPU's index maps return "
@@ -383,7 +384,7 @@ WORDS: dict[str, tuple[str, str, str]] = {
     ),
     "direct_hbm_access": (
         "x_ref, float32[8, 128] in ANY, is loaded or stored without a copy",
-        "the core loads from and stores to VMEM and SMEM alone",
+        "the core loads from and stores to only VMEM and SMEM",
         "copy it with pltpu.sync_copy into a VMEM scratch buffer, or give it a BlockSpec",
     ),
 }

@@ -66,7 +66,7 @@ def test_a_loop_in_which_nothing_changes(mode: str) -> None:
     assert finding.source.file == __file__
     assert finding.source.line == line_of(waits_for_itself)
     assert finding.engines == ("checks" if mode == "hlo" else "tpu interpret",)
-    assert finding.message.startswith("the loop has no end: in iteration ")
+    assert finding.message.startswith("the loop never ends: in iteration ")
     assert finding.message.endswith(
         " its condition sees what it saw in iteration 64, with s[0] = 0"
     )

@@ -63,7 +63,7 @@ REFUSED: dict[str, tuple[Print, Words]] = {
     "a spec": (lambda i, x: P("v {:.2f}", x[0, 0]), (
         "the format string 'v {:.2f}' has the format spec `:.2f`",
         f"{RECORDER}, and it knows `{{}}` alone",
-        "leave the placeholders out, and print the values behind the text, as float32"
+        "leave the placeholders out, and print the values after the text, as float32"
         if OLD_JAX else "write `{}`; to print less of a number, round it in the kernel",
     )),
     "a conversion": (lambda i, x: P("v {!r}", i), (
@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[Print, Words]] = {
     "bfloat16": (lambda i, x: P("v {}", x[0, 0].astype(jnp.bfloat16)), (
         "a scalar of type bfloat16 is printed with a `{}`",
         f"{RECORDER}: in this jax `{{}}` takes {INTEGERS}",
-        "leave the `{}` out, and print `x.astype(jnp.float32)` behind the text"
+        "leave the `{}` out, and print `x.astype(jnp.float32)` after the text"
         if OLD_JAX else "print `x.astype(jnp.float32)`",
     )),
     "int16": (lambda i, x: P("v {}", i.astype(jnp.int16)), (
@@ -108,13 +108,13 @@ REFUSED: dict[str, tuple[Print, Words]] = {
         "print `x.astype(jnp.int32)`",
     )),
     "a ref": (lambda i, x: P("v {}", x), (
-        "a ref is printed, and not what it holds",
-        f"{RECORDER}, and it takes values alone",
+        "a ref is printed, rather than what it holds",
+        f"{RECORDER}, and it takes only values",
         "read it first, as in `x_ref[...]`, or one element of it",
     )),
     "a string": (lambda i, x: P("v {}", "text"), (
-        "'text' is no array",
-        f"{RECORDER}, and it takes numbers alone",
+        "'text' is not an array",
+        f"{RECORDER}, and it takes only numbers",
         "put it into the format string, where it is known while the kernel is traced",
     )),
     "an array and a scalar": (lambda i, x: P("{} {}", i, x[...]), (
@@ -144,15 +144,15 @@ REFUSED: dict[str, tuple[Print, Words]] = {
     )),
     "ordered": (lambda i, x: jax.debug.print("v {}", i, ordered=True), (
         "it is ordered",
-        "a kernel's prints come in the order of its grid, and know no other",
+        "a kernel prints in the order of its grid points, and in no other",
         "leave `ordered=True` out",
     )),
 }  # fmt: skip
 
 BRACES: Words = (
     "the format string '{} of {{ {}' has a `{{` or `}}` before a `{}`",
-    "jax counts the brace as a placeholder, and the values behind it get the wrong one",
-    "put braces behind the last `{}`, or write parentheses",
+    "jax counts the brace as a placeholder, and the values after it get the wrong one",
+    "put braces after the last `{}`, or use parentheses",
 )
 
 BOOLEANS: Words = (
@@ -241,7 +241,7 @@ def test_a_float_with_a_placeholder(pool: Pool) -> None:
     assert words(finding) == (
         "a scalar of type float32 is printed with a `{}`",
         f"{RECORDER}: in this jax `{{}}` takes int32 or uint32",
-        "leave the `{}` out, and print `x.astype(jnp.float32)` behind the text",
+        "leave the `{}` out, and print `x.astype(jnp.float32)` after the text",
     )
     with pytest.raises(TypeError, match="must be 32-bit integers"):
         lower(printing)
@@ -312,7 +312,7 @@ def test_a_scalar_without_a_placeholder(
         rf"a scalar of type {dtype} is printed without a `{{}}` for it, behind '.*'",
         finding.message,
     )
-    assert finding.cause == ("libtpu 0.0.42 aborts at that: without a `{}` it takes float32 alone")
+    assert finding.cause == ("libtpu 0.0.42 aborts at that: without a `{}` it takes only float32")
     assert finding.advice == advice
 
 
@@ -350,8 +350,8 @@ def test_a_format_string_that_is_none() -> None:
     (finding,) = findings(printing)
     assert words(finding) == (
         "the format string '{} {' is none: Single '{' encountered in format string",
-        "while a kernel is traced, jax looks at the first field alone",
-        "leave the brace out, or write it twice behind the last `{}`",
+        "while it traces a kernel, jax looks only at the first field",
+        "leave the brace out, or write it twice after the last `{}`",
     )
     with pytest.raises(ValueError, match=r"Single '\{'"):
         lower(printing)

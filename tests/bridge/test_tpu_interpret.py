@@ -166,7 +166,7 @@ def test_a_block_from_a_table() -> None:
         "BlockOutOfBounds in kernel `pages`, grid point (1,)",
         "  test_tpu_interpret.py   page = pl.BlockSpec((8, 128), lambda i, table: (table[i], 0))",
         "  the index map of page_ref gives block 9 along dimension 0 of float32[16, 128], which has 2",
-        "  cause: the index map takes the block from a scalar prefetch operand, unchecked",
+        "  cause: the index map takes the block from a scalar prefetch operand without checking it",
         "  try: check the table before the call, or clamp the index in the index map",
     ]
     assert seen.only.values["block"] == "(9, 0)"
@@ -203,7 +203,7 @@ def test_a_race_of_a_copy() -> None:
             "written by the copy of x_ref to tile_ref (semaphore sem) at grid point (0,) on the "
             "other side; nothing orders the two",
             "  other side: test_tpu_interpret.py   copy.start()",
-            "  cause: what a copy brings is there only after its wait",
+            "  cause: copied data is there only after the wait",
             "  try: wait for the copy before this line",
         ]
         facts = seen.only.values
@@ -252,7 +252,7 @@ def test_a_copy_and_a_semaphore_left_over(capfd: pytest.CaptureFixture[str]) -> 
             [
                 "  the copy of x_ref to tile_ref is never waited for on sem: 4,096 bytes are "
                 "left on it at the end",
-                "  cause: the kernel may be over before the copy is, and the next kernel finds the "
+                "  cause: the kernel may end before the copy does, and the next kernel finds the "
                 "semaphore raised",
                 "  try: wait once for each start; where the last step has nothing to fetch, do not "
                 "start",
@@ -294,7 +294,7 @@ def test_direct_access_to_hbm() -> None:
     assert seen.error.finding == seen.only
     assert seen.text[2:] == [
         "  x_ref, float32[16, 128] in HBM, is loaded or stored without a copy",
-        "  cause: the core loads from and stores to VMEM and SMEM alone",
+        "  cause: the core loads from and stores to only VMEM and SMEM",
         "  try: copy it with pltpu.sync_copy into a VMEM scratch buffer, or give it a BlockSpec",
     ]
 

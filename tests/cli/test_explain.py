@@ -37,7 +37,7 @@ def test_a_code_or_an_id(real_command: Any, name: str) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == (
-        "scoped-vmem-overflow (E1001): the kernel needs more VMEM than one kernel is given"
+        "scoped-vmem-overflow (E1001): the kernel needs more VMEM than one kernel may use"
     )
     assert lines[1].startswith("  cause: the blocks of all operands")
     assert lines[2].startswith("  try: make the blocks smaller")

@@ -247,8 +247,8 @@ def test_a_result_that_is_computed_from_a_kernels_has_no_grid_point() -> None:
         None,
     )
     assert (
-        "; which grid point wrote it is not known: it is computed by `reduce_sum` from what kernel "
-        "`copy_twice` returns"
+        "; the grid point that wrote it is not known: it is computed by `reduce_sum` from what "
+        "kernel `copy_twice` returns"
     ) in finding.message
     assert finding.values["pattern"] == "all elements; each is 2 times what is expected"
 
@@ -380,8 +380,8 @@ def test_empty_arrays_and_scalars() -> None:
     finding = one(lambda x: (x.sum(), 3), lambda x: (jnp.float32(7.5), 3), jnp.ones(2))
     assert finding.message.splitlines()[:2] == [
         "output [0], float32[]: its only element differs from those of `<lambda>`",
-        "first: the scalar is 2 where 7.5 is expected; which grid point wrote it is not known: it "
-        "does not come straight from a kernel",
+        "first: the scalar is 2 where 7.5 is expected; the grid point that wrote it is not known: "
+        "it does not come straight from a kernel",
     ]
 
 

@@ -48,11 +48,11 @@ def test_an_attention_and_its_repaired_version() -> None:
     )
     assert finding.other is not None
     assert finding.other.line == there
-    assert line.startswith("the kernels diverge first at grid point (0, 1): acc_ref[0, 0] is -0.46")
+    assert line.startswith("the kernels first diverge at grid point (0, 1): acc_ref[0, 0] is -0.46")
     assert f" at line {fault}, and -0.0008" in line
     repaired = f"line {there} of `rescaled_by_the_wrong_maximum_repaired`"
     assert line.endswith(f" at {repaired}")
-    assert finding.cause == f"line {fault} computes something else than {repaired}"
+    assert finding.cause == f"line {fault} does not compute the same as {repaired}"
     assert finding.advice == "compare these lines, and what they load"
 
 
@@ -76,9 +76,8 @@ def test_two_versions_of_a_matmul() -> None:
     finding, line = compared(wrong, right, x, y)
     reset = line_of(matmul, "acc_ref[...] = jnp.zeros_like")
     assert line == (
-        f"the kernels diverge first at grid point (0, 1, 0): line {reset} of "
-        "`<lambda>` stores to acc_ref, and this one does "
-        "not: they store to it 1 and 2 times at this grid point"
+        f"the kernels first diverge at grid point (0, 1, 0): line {reset} of `<lambda>` stores to "
+        "acc_ref, and this one does not: they store to it 1 and 2 times at this grid point"
     )
     assert finding.cause is not None
     assert finding.cause.startswith("acc_ref is not reset where this block begins")
@@ -117,11 +116,11 @@ def test_two_precisions() -> None:
     finding, line = compared(lambda x: sums(x, BF16, 5), lambda x: sums(x, F32), X, **options)
     store = line_of(sums, "sum_ref[pl.ds(0, 1)] = ")
     assert line == (
-        "the kernels diverge first at grid point (1,), iteration 5: line "
-        f"{store} stores 83 to sum_ref[0, 0], and 69 in `<lambda>`"
+        f"the kernels first diverge at grid point (1,), iteration 5: line {store} stores 83 to "
+        "sum_ref[0, 0], and 69 in `<lambda>`"
     )
     assert (at(finding), finding.loop, finding.operand) == ((store, (1,)), (5,), "sum_ref")
-    assert finding.cause == f"line {store} computes something else than in `<lambda>`"
+    assert finding.cause == f"line {store} does not compute the same as in `<lambda>`"
     assert finding.advice is not None
     assert finding.advice.startswith("compare what the line loads in both kernels")
     strict, line = compared(
@@ -152,7 +151,7 @@ def test_copies_places_and_numbers_of_stores() -> None:
         return scaled(x)
 
     start, store = line_of(scaled, "copy.start()"), line_of(scaled, "o_ref[...] = ")
-    first = "the kernels diverge first at grid point (0,): "
+    first = "the kernels first diverge at grid point (0,): "
     _, line = compared(lambda x: scaled(x, row=8), other, X)
     assert line == f"{first}line {start} stores 9 to tile_ref[0, 0, 0], and 1 in `other`"
     finding, line = compared(lambda x: scaled(x, by=3.0, slot=1), other, X)
@@ -176,7 +175,7 @@ def test_copies_places_and_numbers_of_stores() -> None:
         "and 2 times at this grid point"
     )
     assert at(finding) == (store, (0,))
-    assert finding.cause == "a condition or a number of iterations is not the same in both kernels"
+    assert finding.cause == "a condition or the number of iterations differs between the kernels"
     assert finding.advice == "compare the pl.when and the loops around that line in both kernels"
 
 
@@ -202,7 +201,7 @@ def test_blocks_names_grids_and_calls() -> None:
 
     finding, line = compared(lambda x: rows(x, lambda i: (1 - i, 0)), other, X)
     blocks = "x_ref has block (1, 0), and block (0, 0) in that of `other`"
-    assert line == f"the kernels diverge first at grid point (0,): {blocks}"
+    assert line == f"the kernels first diverge at grid point (0,): {blocks}"
     assert finding.operand == "x_ref"
     assert (finding.cause, finding.advice) == (
         "the index maps differ",
@@ -211,16 +210,16 @@ def test_blocks_names_grids_and_calls() -> None:
     _, line = compared(lambda x: rows(x, lambda i: (1 - i, 0), name="refs"), other, X)
     assert line.endswith(blocks.replace("x_ref", "refs[0]"))
     _, line = compared(lambda x: rows(x, lambda i: (0, 0), size=4), other, X)
-    assert line == "where the kernels diverge first is not known: their grids are (4,) and (2,)"
+    assert line == "it is not known where the kernels first diverge: their grids are (4,) and (2,)"
 
     def twice(x: jax.Array) -> Any:
         return other(other(x))
 
     _, line = compared(lambda x: other(rows(x, lambda i: (0, 0))), twice, X)
-    assert line.startswith("the kernels diverge first in call 1 at grid point (")
+    assert line.startswith("the kernels first diverge in call 1 at grid point (")
     finding, line = compared(lambda x: other(other(x) + 1), twice, X)
     assert (finding.cause, finding.advice) == (
-        "what is computed before the kernel differs",
+        "the computation before the kernel differs",
         "compare the operands of this call in both functions",
     )
     assert (
@@ -235,8 +234,8 @@ def test_blocks_names_grids_and_calls() -> None:
     assert line == diverging.AGREE
     _, line = compared(twice, other, X)
     assert line == (
-        "where the kernels diverge first is not known: they agree as far as they do the same, and "
-        "`twice` goes on to call another kernel"
+        "it is not known where the kernels first diverge: they agree as far as they do the same, "
+        "and `twice` goes on to call another kernel"
     )
 
 

@@ -239,7 +239,7 @@ def test_an_output_that_is_copied_by_dma() -> None:
         f"copied at line {line} by grid point (1,), from tile_ref",
         f"tile_ref: set at line {line_of(copied, 'tile_ref[...] = ')} by (1,)",
     ]
-    assert "which grid point wrote it is not known" not in finding.message
+    assert "the grid point that wrote it is not known" not in finding.message
 
 
 def gathered(lengths: jax.Array, x: jax.Array) -> Any:
@@ -313,7 +313,7 @@ def test_a_run_that_cannot_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "SECONDS", -1.0)
     finding = found(lambda x: matmul(x, x.T @ x, is_right=False), lambda x: x @ (x.T @ x), X)
     assert middle(finding) == [
-        "which line stored it is not known: a run on the kernel machine takes more than -1 s"
+        "the line that stored it is not known: a run on the kernel machine takes more than -1 s"
     ]
     assert finding.grid_point == (0, 1, 1)
     assert finding.source is not None

@@ -100,8 +100,8 @@ def test_killed_before_any_pass() -> None:
         stage="crash",
         type="SIGKILL",
         message="the compiler's process died of SIGKILL while it compiled add; the last pass it "
-        "wrote is none. Its last words: two\n"
-        "Most likely the system stopped it as memory ran out: try --jobs 1.",
+        "wrote is none. Its last words: two\nMost likely the system killed it as memory "
+        "ran out: try --jobs 1.",
     )
     assert compilation.device_kind == "TPU v5 lite"
     assert (compilation.passes, files) == ((), {"compiler.log": b"one\n\n two \n\n"})

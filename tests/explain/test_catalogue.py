@@ -306,7 +306,7 @@ def test_an_entry_in_words() -> None:
     assert lines[0].startswith("unproven-alignment (E2003): a load or store starts at an index")
     assert lines[1].startswith("  cause: the start along a tiled dimension is computed")
     assert lines[2] == "  here: dimension 1, pl.multiple_of(start, 128)"
-    assert lines[3].startswith("  try: where it is aligned, say so with pl.multiple_of")
+    assert lines[3].startswith("  try: if it is aligned, say so with pl.multiple_of")
     assert "  see: https://openxla.org/xla/errors/error_2003" in lines
     brief = found.brief()
     assert len(brief) == 3
@@ -326,7 +326,7 @@ def test_versions_and_targets_stand_below() -> None:
     text = explain.entry("sublane-gather").text()
     assert "\n  targets: v4" in text
     text = explain.entry("E2002").text()
-    assert "\n  versions: libtpu 0.0.42 says so of int8 and float8 blocks" in text
+    assert "\n  versions: libtpu 0.0.42 rejects int8 and float8 blocks" in text
 
 
 UNKNOWN = (

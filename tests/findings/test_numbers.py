@@ -34,7 +34,7 @@ def test_overflow_of_int32_names_operands_and_results() -> None:
         "2,147,483,740, and it gives -2,147,483,556"
     )
     assert found.cause == (
-        "int32 holds -2,147,483,648 to 2,147,483,647, and what lies beyond wraps around"
+        "int32 holds -2,147,483,648 to 2,147,483,647, and values beyond that wrap around"
     )
     assert found.advice == (
         "keep the numbers small: index by row and column rather than by their product; if it is "
@@ -96,14 +96,14 @@ CASTS = [
     (
         ("float32", "int32", 3e9, 2**31 - 1),
         "the cast from float32 to int32 changes 3e+09 at [0, 1] to 2,147,483,647",
-        "int32 holds -2,147,483,648 to 2,147,483,647; what a cast makes of a float beyond differs "
-        "between chips",
+        "int32 holds -2,147,483,648 to 2,147,483,647; what a cast makes of a float beyond that "
+        "differs between chips",
         "clip before the cast, or stay in float32",
     ),
     (
         ("float32", "int8", float("nan"), 0),
         "the cast from float32 to int8 changes nan at [0, 1] to 0",
-        "an integer has no NaN",
+        "integers have no NaN",
         "find where the NaN is made, or replace it",
     ),
     (

@@ -55,7 +55,7 @@ def test_a_load_while_a_copy_is_under_way() -> None:
 
 
 NO_WAIT = "there is no wait between the start of the copy and this access; the copy signals sems[1]"
-EARLY = "what a copy brings is there only after its wait"
+EARLY = "copied data is there only after the wait"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ EARLY = "what a copy brings is there only after its wait"
             LOAD,
             {"waited": ("sems[1]",), "alike": 2},
             "2 copies are under way on sems[1], and the wait before this access does not take the "
-            "bytes of all of them: any of them may be the one that is over",
+            "bytes of all of them: any of them may be the one that has ended",
             "wait for all of them first, or give each copy a semaphore of its own",
         ),
         (
@@ -87,7 +87,7 @@ EARLY = "what a copy brings is there only after its wait"
         (
             STORE,
             {},
-            "the copy is still under way when its buffer is written",
+            "the copy is still in flight when its buffer is written",
             "wait for the copy before this line, or write to another buffer",
         ),
     ],
@@ -110,8 +110,8 @@ def test_a_slot_that_the_neighbour_still_uses() -> None:
         f"{BOTH}"
     )
     assert found.cause == (
-        "device 0 sends while the data before is still in use on device 1, and nothing tells it "
-        "when that is over"
+        "device 0 sends while the previous data is still in use on device 1, and nothing tells it "
+        "when that use ends"
     )
     assert found.advice == (
         "after the last access let device 1 signal device 0, which waits for that signal before it "
@@ -122,7 +122,7 @@ def test_a_slot_that_the_neighbour_still_uses() -> None:
 
 def test_two_copies_two_cores_two_devices_and_parallel_grid_points() -> None:
     found = race(FETCH, FETCH)
-    assert found.cause == "two copies are under way at once"
+    assert found.cause == "two copies are in flight at once"
     assert found.advice == "wait for one before the other starts"
     assert found.witness.values["semaphore"] == "sems[1]"
     found = race(STORE, Access(writes=False, grid_point=(1,), core=1))
@@ -184,7 +184,7 @@ def test_a_remote_copy_before_any_handshake(facts: dict[str, Any], cause: str, a
     [
         (True, None, "wait for one before the other starts, or give each a buffer of its own"),
         (False, None, "let one side signal a semaphore that the other waits for"),
-        (False, "sem", "wait for sem where its value matters, rather than read it"),
+        (False, "sem", "wait for sem where its value matters, instead of reading it"),
     ],
 )
 def test_a_result_that_depends_on_the_order(
@@ -205,7 +205,7 @@ def test_a_result_that_depends_on_the_order(
     assert found.witness.values == {"device": "0", "one order": "1.5", "other order": "2.5"}
 
 
-OVER = "the kernel may be over before the copy is, and the next kernel finds the semaphore raised"
+OVER = "the kernel may end before the copy does, and the next kernel finds the semaphore raised"
 ONCE = "wait once for each start; where the last step has nothing to fetch, do not start"
 
 

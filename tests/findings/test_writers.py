@@ -149,7 +149,7 @@ def test_the_cause_of_a_stale_read_follows_from_its_resets(
         ),
         (
             None,
-            "reset it before this line at each grid point that is not to see what others left",
+            "reset it before this line at each grid point that must not see what others left",
         ),
     ],
     ids=["two-axes", "by-table", "no-block"],
@@ -224,7 +224,7 @@ def test_a_write_is_lost_to_the_next_step() -> None:
     )  # fmt: skip
     assert words(finding) == (
         "what grid point (0, 0) wrote to out_ref[0:8, 0:128] is replaced at grid point (0, 1), "
-        "which used nothing of it: out_ref[0, 0] was 1, and is 2.5",
+        "which did not use it: out_ref[0, 0] was 1, and is 2.5",
         "block (0, 0) of out_ref stays the same along grid dimension 1, and this line replaces it "
         "at each step",
         "add to what is there instead, and store zeros first: @pl.when(pl.program_id(1) == 0)",
@@ -234,8 +234,8 @@ def test_a_write_is_lost_to_the_next_step() -> None:
         element=WrittenElement(index=(0, 0)),
     )  # fmt: skip
     assert words(by_table) == (
-        "what grid point (1,) wrote to out_ref is replaced at grid point (2,), which used nothing "
-        "of it",
+        "what grid point (1,) wrote to out_ref is replaced at grid point (2,), which did not use "
+        "it",
         "the index map of out_ref gives (0, 0) at both grid points",
         "give each grid point a block of its own, or add to what is there instead, and store zeros "
         "at the first visit of a block",

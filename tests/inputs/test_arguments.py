@@ -132,8 +132,8 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "them. For others, pass --inputs package.module:function, which returns the arguments",
         "@two.npz": "@two.npz: name one of its arrays, as in @two.npz:x; there are x, y",
         "@two.npz:z": "@two.npz:z: there is no array 'z', as in @two.npz:x; there are x, y",
-        "@objects.npy": "@objects.npy is no array of numbers: Object arrays cannot be loaded",
-        "@cut.npy": "@cut.npy is no array of numbers: ",
+        "@objects.npy": "@objects.npy is not an array of numbers: Object arrays cannot be loaded",
+        "@cut.npy": "@cut.npy is not an array of numbers: ",
         "@texts.npy": "--arg '@texts.npy' holds <U1, and no numbers",
         "@big.npy": "the value 5000000000 at [1] does not fit int32",
         "@a b,c.npy": "holds values of 2 bytes without a dtype, as numpy writes bfloat16 and the "

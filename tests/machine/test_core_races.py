@@ -70,7 +70,7 @@ def test_cores_in_order(order: str) -> None:
     "order, reader, known",
     [
         ("none", 0, "it has waited for no signal"),
-        ("to itself", 0, "it has waited for a signal of its own alone"),
+        ("to itself", 0, "it has waited only for a signal of its own"),
         ("too early", 1, "the signal of core 0 that it has waited for does not follow this write"),
     ],
 )

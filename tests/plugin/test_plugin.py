@@ -134,7 +134,7 @@ def test_a_kernel_that_fails_to_compile_is_in_the_summary_and_fails_no_test(
         [
             "broken_kernel-* v5e: failed (lowering): *test_kernels.py:4: Unimplemented primitive*",
             "  unimplemented-primitive: both interpret modes run any jax operation; *",
-            "  try: write it with others: a cumulative sum as a product with a triangular *",
+            "  try: express it with others: a cumulative sum as a product with a triangular *",
             "1 kernel for v5e in dumps (1 failed), used by 1 test",
             "next: pallas-debug show dumps/broken_kernel-* error -t v5e",
         ]

@@ -237,8 +237,8 @@ def test_a_print_that_a_tpu_cannot_do_is_why_the_dump_failed(tmp_path: Path) -> 
     assert failure.source.text == 'pl.debug_print("row {:03d}", pl.program_id(0))'
     assert failure.explanation is not None
     assert failure.explanation.brief() == [
-        "print-arguments: on a TPU the log recorder formats what is printed, and it knows `{}` "
-        "alone",
+        "print-arguments: on a TPU the log recorder formats what is printed, and it knows only "
+        "`{}`",
         "try: write `{}`; to print less of a number, round it in the kernel",
     ]
     assert failure.message.splitlines() == [
@@ -263,7 +263,7 @@ def test_a_print_that_kills_the_compiler_is_why(tmp_path: Path) -> None:
     assert failure.source.text == 'pl.debug_print("row", pl.program_id(0))'
     assert failure.explanation is not None
     assert failure.explanation.brief() == [
-        "print-arguments: libtpu 0.0.42 aborts at that: without a `{}` it takes float32 alone",
+        "print-arguments: libtpu 0.0.42 aborts at that: without a `{}` it takes only float32",
         "try: write 'row {}'",
     ]
     lines = failure.message.splitlines()
@@ -318,7 +318,7 @@ def test_plugins_are_told_of_a_print_that_a_target_cannot_do(
             f"  {render.relative(Path(__file__))}:{line_of('row {:03d}')}   "
             'pl.debug_print("row {:03d}", pl.program_id(0))',
             "  the format string 'row {:03d}' has the format spec `:03d`",
-            "  cause: on a TPU the log recorder formats what is printed, and it knows `{}` alone",
+            "  cause: on a TPU the log recorder formats what is printed, and it knows only `{}`",
             "  try: write `{}`; to print less of a number, round it in the kernel",
         ]
 

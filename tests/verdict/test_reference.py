@@ -153,7 +153,7 @@ def test_two_versions_of_a_kernel_are_compared_step_by_step() -> None:
     verdict = judged(lambda x: scale(x, 3.0, "wrong"), lambda x: scale(x, 2.0, "right"))
     (finding,) = verdict.counted
     assert (
-        "the kernels diverge first at grid point (0,): line 23 stores 3 to o_ref[0, 0], and 2 in "
+        "the kernels first diverge at grid point (0,): line 23 stores 3 to o_ref[0, 0], and 2 in "
         "`<lambda>`"
     ) in finding.message
     assert (finding.index, finding.operand) == ("o_ref[0, 0]", "o_ref")

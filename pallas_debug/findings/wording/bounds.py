@@ -9,7 +9,7 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
 from pallas_debug.model import Finding
 
-_NEGATIVE = "an index below zero does not count from the end, as it would in NumPy"
+_NEGATIVE = "a negative index does not count from the end, unlike in NumPy"
 
 
 def out_of_bounds(
@@ -42,11 +42,11 @@ def out_of_bounds(
     elif start < 0:
         cause = _NEGATIVE
     elif follows == "loop":
-        cause = "the index follows a loop that goes further than the operand"
+        cause = "the index follows a loop that runs past the end of the operand"
     elif is_block:
         cause += ", which is that of one block"
     elif follows == "grid":
-        cause = "the index follows the grid point further than the operand goes"
+        cause = "the index follows the grid point past the end of the operand"
     larger = f"make {at.operand} larger" if is_scratch else "pad the array"
     keep = f"keep the index between 0 and {largest}"
     if last < 0:
@@ -108,12 +108,12 @@ def block_out_of_bounds(
         advice = "check the table before the call, or clamp the index in the index map"
     elif is_offset:
         cause = (
-            "an index map gives block numbers, and this looks like an element offset: "
-            f"{value} is {value // block_size} x {block_size}"
+            f"an index map returns block indices, and this looks like an element offset: {value} "
+            f"is {value // block_size} x {block_size}"
         )
         advice = f"return a value between {first} and {last}: `i` rather than `i * {block_size}`"
     elif from_table:
-        cause = "the index map takes the block from a scalar prefetch operand, unchecked"
+        cause = "the index map takes the block from a scalar prefetch operand without checking it"
         advice = "check the table before the call, or clamp the index in the index map"
     else:
         cause = _beyond(seen.witness.grid_point or (), value, unit)

@@ -161,8 +161,8 @@ def padding_read(
         masked = ""
     else:
         message = (
-            f"`{operation}` goes over dimension {dim} of {name}, whose last block holds {valid} of "
-            f"{size}: what lies behind is undefined"
+            f"`{operation}` goes over dimension {dim} of {name}, whose last block holds {valid} "
+            f"of {size}: the rest is undefined"
         )
         masked = ", and no jnp.where replaces what lies there"
     return seen.found(
@@ -177,7 +177,7 @@ def padding_read(
 
 _NAN_CAUSES = {
     "sub": (
-        "infinity minus infinity: often the maximum of a row that is masked with -inf throughout",
+        "infinity minus infinity: often the maximum of a row that is masked entirely with -inf",
         "mask with a large finite number, or replace the maximum where it is -inf",
     ),
     "add": (
@@ -352,9 +352,9 @@ def debug_check_false(seen: Sighting, *, points: int) -> Finding:
         Fault.CHECK_FAILED,
         Wording(
             f"the condition of this check is false at {seen.count} of {points} grid points",
-            "compiled for a TPU a debug_check is left out unless jax_pallas_enable_debug_checks is "
-            "set",
-            "make it true: it was given values that it does not allow",
+            "when compiled for a TPU, debug_check is left out unless "
+            "jax_pallas_enable_debug_checks is set",
+            "find out where the values that it does not allow come from",
         ),
     )
 
@@ -375,8 +375,8 @@ def false_hint(seen: Sighting, *, value: int, divisor: int, of_pipeline: bool = 
         )
     else:
         wording = Wording(
-            f"{value} is not a multiple of {divisor}, as is claimed",
-            "the compiler believes pl.multiple_of and reads or writes at another place",
+            f"{value} is not a multiple of {divisor}, although pl.multiple_of claims so",
+            "the compiler trusts pl.multiple_of, and reads or writes in another place",
             f"make the value a multiple of {divisor}, or claim {math.gcd(value, divisor)}",
         )
     return seen.found(Fault.FALSE_HINT, wording)
@@ -414,9 +414,8 @@ def engines_disagree(
         Wording(
             f"the interpreted runs {one} and {other} give different results: {where} is {first} "
             f"and {second}",
-            "the kernel depends on what no engine promises: the order of its grid points, what a "
-            "buffer holds before it is written, or when a copy arrives",
-            "look for outputs that are read or left and come back to, and copies that are not "
-            "waited for",
+            "the kernel depends on something that no engine guarantees: the order of its grid "
+            "points, what a buffer holds before it is written, or when a copy arrives",
+            "look for outputs that are read, or left and revisited, and for copies without a wait",
         ),
     )

@@ -69,7 +69,7 @@ def sentence(found: Divergence) -> str:
             f"the operands of {call} differ before it runs: {found.element} is {ours.what}, and "
             f"{theirs.what} for {by}"
         )
-    said = f"the kernels diverge first{_at(found)}: "
+    said = f"the kernels first diverge{_at(found)}: "
     if found.kind == "blocks":
         return (
             f"{said}{found.operand} has block {ours.what}, and block {theirs.what} in that of {by}"
@@ -106,7 +106,7 @@ def cause(found: Divergence) -> tuple[str, str]:
     here, by = stored.where(found.ours.line), f"`{found.reference}`"
     if found.kind == "operands":
         return (
-            "what is computed before the kernel differs",
+            "the computation before the kernel differs",
             "compare the operands of this call in both functions",
         )
     if found.kind == "blocks":
@@ -115,24 +115,26 @@ def cause(found: Divergence) -> tuple[str, str]:
         return "an index differs", "compare both indices, and what they are computed from"
     if found.kind == "stores":
         return (
-            "a condition or a number of iterations is not the same in both kernels",
+            "a condition or the number of iterations differs between the kernels",
             "compare the pl.when and the loops around that line in both kernels",
         )
     there = stored.where(found.theirs.line, found.ours.line)
     if found.ours.line == found.theirs.line:
         return (
-            f"{here} computes something else than in {by}",
+            f"{here} does not compute the same as in {by}",
             "compare what the line loads in both kernels, and their parameters and dtypes",
         )
     return (
-        f"{here} computes something else than {there} of {by}",
+        f"{here} does not compute the same as {there} of {by}",
         "compare these lines, and what they load",
     )
 
 
-AGREE = "no store of the kernels differs by more than is allowed: look at what is around them"
+AGREE = (
+    "no store in either kernel differs by more than is allowed: look at the code around the kernels"
+)
 
-AGREE_AS_FAR = "no store of the kernels that was compared differs by more than is allowed"
+AGREE_AS_FAR = "no store that was compared differs by more than is allowed"
 
 
 def not_compared(clauses: Sequence[str]) -> str:
@@ -142,4 +144,4 @@ def not_compared(clauses: Sequence[str]) -> str:
 
 def not_known(reason: str) -> str:
     """A line of a message: the runs could not be compared."""
-    return f"where the kernels diverge first is not known: {reason}"
+    return f"it is not known where the kernels first diverge: {reason}"

@@ -146,7 +146,7 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
         f"pattern: {facts['pattern']}",
     ]
     if found.unwatched:
-        lines.append(f"which line stored it is not known: {found.unwatched}")
+        lines.append(f"the line that stored it is not known: {found.unwatched}")
     if found.unjudged:
         lines.append(f"not judged: {found.unjudged:,} at which the reference is NaN")
     cause, advice = _cause(found)
@@ -192,7 +192,7 @@ def _first(found: Mismatch) -> str:
     differs = f"{place(found.element)} is {found.value} where {found.expected} is expected"
     if found.written is None:
         is_known = not found.unknown or (found.history is not None and found.history.writes)
-        why = "" if is_known else f"; which grid point wrote it is not known: {found.unknown}"
+        why = "" if is_known else f"; the grid point that wrote it is not known: {found.unknown}"
         return f"first: {differs}{why}"
     written = found.written
     return f"first in block [{written.block}]{_visited(written)}: {differs}"
@@ -254,8 +254,8 @@ def _blocks(written: Written) -> str:
 
 _NEVER = (
     "nothing wrote them, or what was written was zero",
-    "look at whether every block is visited and stored at its last step: is a store under a "
-    "pl.when that is false?",
+    "check that every block is visited and stored at its last step: is a store under a pl.when "
+    "that is false?",
 )
 _STORED_ZERO = (
     "what was stored there was zero",
@@ -264,11 +264,11 @@ _STORED_ZERO = (
 )
 _CAUSES: dict[RelationKind, tuple[str, str]] = {
     "nan": (
-        "the kernel produces NaN, or leaves memory that holds it, where the reference does not",
+        "the kernel produces a NaN, or leaves memory that holds one, where the reference does not",
         "run `pallas-debug verify` or pallas_debug.check: they name the line that produced it",
     ),
     "infinite": (
-        "an overflow or a division by zero, or a mask that is never taken away",
+        "an overflow or a division by zero, or a mask that is never removed",
         'run pallas_debug.check with "inf,float_div": it names the line',
     ),
     "zero": _NEVER,
@@ -284,12 +284,12 @@ _CAUSES: dict[RelationKind, tuple[str, str]] = {
         "look at the initial value of the accumulator, and at what is added to all elements",
     ),
     "wrapped": (
-        "an integer of few bits overflowed",
+        "a narrow integer overflowed",
         "accumulate in int32 and convert the result",
     ),
     "factor per slice": (
         "these share a factor that is wrong, such as a normalisation or a rescaling",
-        "look at what is divided by or multiplied with along this dimension",
+        "look at the divisions and multiplications along this dimension",
     ),
     "shifted": (
         "an index map or a slice is off by this distance",
@@ -348,9 +348,9 @@ def _rounding(found: RoundingError) -> tuple[str, str]:
     if 1 <= found.units < 1.5:
         units = "1 unit"
     return (
-        f"rounding is enough to explain it: the largest error is {units} of rounding of "
+        f"rounding alone can explain it: the largest error is {units} of rounding of "
         f"{found.dtype} (a unit is {found.unit} of the largest element, {found.size}), and up to "
-        f"{found.most} may be due to rounding alone",
+        f"{found.most} may be due to rounding",
         f"pass the rtol and atol that {found.dtype} can keep, or compute in a more precise dtype",
     )
 

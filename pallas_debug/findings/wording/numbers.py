@@ -49,7 +49,7 @@ def integer_overflow(
     of = f" of {_listed(values)}" if values else ""
     count = f" over {terms:,} terms" if terms is not None else ""
     at = _at(element)
-    cause = f"{dtype} holds {low:,} to {high:,}, and what lies beyond wraps around"
+    cause = f"{dtype} holds {low:,} to {high:,}, and values beyond that wrap around"
     if operation in _SUMS and high < 2**31 - 1:
         cause = f"the sum is accumulated in {dtype}, which holds {low:,} to {high:,}"
         advice = _WIDER[operation]
@@ -100,9 +100,9 @@ def narrowing_loss(
         if high >= 2**31 - 1:
             clip = f"clip before the cast, or stay in {source}"
         if isinstance(value, float) and math.isnan(value):
-            cause, advice = "an integer has no NaN", "find where the NaN is made, or replace it"
+            cause, advice = "integers have no NaN", "find where the NaN is made, or replace it"
         elif is_float:
-            cause = f"{held}; what a cast makes of a float beyond differs between chips"
+            cause = f"{held}; what a cast makes of a float beyond that differs between chips"
             advice = clip
         else:
             cause = f"{held}, and the cast drops the upper bits"

@@ -84,9 +84,9 @@ _RACES = {
         "two cores touch the same memory, and no semaphore orders them",
         "let one signal a semaphore that the other waits for",
     ),
-    "copies": ("two copies are under way at once", "wait for one before the other starts"),
+    "copies": ("two copies are in flight at once", "wait for one before the other starts"),
     "written": (
-        "the copy is still under way when its buffer is written",
+        "the copy is still in flight when its buffer is written",
         "wait for the copy before this line, or write to another buffer",
     ),
     "unread": (
@@ -94,7 +94,7 @@ _RACES = {
         "start the copy after the read, or give it a second buffer",
     ),
     "early": (
-        "what a copy brings is there only after its wait",
+        "copied data is there only after the wait",
         "wait for the copy before this line",
     ),
 }
@@ -162,7 +162,7 @@ def _between_cores(here: Access, there: Access, heard: frozenset[int]) -> tuple[
     if there.core in heard:
         known = f"the signal of core {there.core} that it has waited for does not follow this write"
     elif heard == {here.core}:
-        known = "it has waited for a signal of its own alone"
+        known = "it has waited only for a signal of its own"
     elif heard:
         cores = " and ".join(map(str, sorted(heard - {here.core})))
         known = f"it has waited for signals of core {cores}"
@@ -183,7 +183,7 @@ def _wrong_wait(
     if alike > 1:
         return (
             f"{alike} copies are under way on {copy.semaphore}, and the wait before this access "
-            "does not take the bytes of all of them: any of them may be the one that is over",
+            "does not take the bytes of all of them: any of them may be the one that has ended",
             "wait for all of them first, or give each copy a semaphore of its own",
         )
     if waited is None or copy.semaphore is None:
@@ -192,8 +192,8 @@ def _wrong_wait(
         if copy.from_device is None:
             return None
         return (
-            f"device {copy.from_device} sends while the data before is still in use on device "
-            f"{copy.device}, and nothing tells it when that is over",
+            f"device {copy.from_device} sends while the previous data is still in use on device "
+            f"{copy.device}, and nothing tells it when that use ends",
             f"after the last access let device {copy.device} signal device {copy.from_device}, "
             "which waits for that signal before it starts the copy",
         )
@@ -285,7 +285,7 @@ def nondeterministic_result(
     if of_copies:
         advice = "wait for one before the other starts, or give each a buffer of its own"
     elif reads is not None:
-        advice = f"wait for {reads} where its value matters, rather than read it"
+        advice = f"wait for {reads} where its value matters, instead of reading it"
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.NONDETERMINISTIC_RESULT,
         Wording(
@@ -308,7 +308,7 @@ def output_revisited(
         Wording(
             f"{what} is the output block again at grid point {again}, as it was {visits}, with "
             "another block in between: what it held has left VMEM",
-            "an output block is written back when another one comes, and is never read back",
+            "an output block is written back when the next one begins, and is never read back",
             "make the grid axes over which the block stays the same the last ones",
         ),
     )
@@ -344,7 +344,7 @@ def endless_loop(
         return seen.found(
             Fault.ENDLESS_LOOP,
             Wording(
-                f"the loop has no end: in iteration {count} its condition sees what it saw in "
+                f"the loop never ends: in iteration {count} its condition sees what it saw in "
                 f"iteration {since}{state}",
                 cause,
                 f"change {names} in the body, so that the condition becomes false",
@@ -356,7 +356,7 @@ def endless_loop(
             Fault.ENDLESS_LOOP,
             Wording(
                 f"the loop has not ended after {count:,} iterations{state}",
-                "the kernel machine runs no more iterations of a loop than these",
+                "the kernel machine runs no loop for longer than that",
                 f"{closer}; a loop that is meant to be this long needs smaller arguments here",
             ),
         )

@@ -12,7 +12,7 @@ _RECORDER = "on a TPU the log recorder formats what is printed"
 def ordered() -> Wording:
     return Wording(
         "it is ordered",
-        "a kernel's prints come in the order of its grid, and know no other",
+        "a kernel prints in the order of its grid points, and in no other",
         "leave `ordered=True` out",
     )
 
@@ -35,16 +35,16 @@ def keyword(name: str) -> Wording:
 
 def no_array(argument: object) -> Wording:
     return Wording(
-        f"{argument!r} is no array",
-        f"{_RECORDER}, and it takes numbers alone",
+        f"{argument!r} is not an array",
+        f"{_RECORDER}, and it takes only numbers",
         "put it into the format string, where it is known while the kernel is traced",
     )
 
 
 def ref() -> Wording:
     return Wording(
-        "a ref is printed, and not what it holds",
-        f"{_RECORDER}, and it takes values alone",
+        "a ref is printed, rather than what it holds",
+        f"{_RECORDER}, and it takes only values",
         "read it first, as in `x_ref[...]`, or one element of it",
     )
 
@@ -76,8 +76,8 @@ def bools(shape: Sequence[int]) -> Wording:
 def malformed(fmt: str, error: object) -> Wording:
     return Wording(
         f"the format string {fmt!r} is none: {error}",
-        "while a kernel is traced, jax looks at the first field alone",
-        "leave the brace out, or write it twice behind the last `{}`",
+        "while it traces a kernel, jax looks only at the first field",
+        "leave the brace out, or write it twice after the last `{}`",
     )
 
 
@@ -87,7 +87,7 @@ def format_spec(fmt: str, spec: str, *, takes_placeholders: bool) -> Wording:
         f"{_RECORDER}, and it knows `{{}}` alone",
         "write `{}`; to print less of a number, round it in the kernel"
         if takes_placeholders
-        else "leave the placeholders out, and print the values behind the text, as float32",
+        else "leave the placeholders out, and print the values after the text, as float32",
     )
 
 
@@ -112,8 +112,8 @@ def wrong_number(fmt: str, wanted: int, given: int) -> Wording:
 def brace_first(fmt: str) -> Wording:
     return Wording(
         f"the format string {fmt!r} has a `{{{{` or `}}}}` before a `{{}}`",
-        "jax counts the brace as a placeholder, and the values behind it get the wrong one",
-        "put braces behind the last `{}`, or write parentheses",
+        "jax counts the brace as a placeholder, and the values after it get the wrong one",
+        "put braces after the last `{}`, or use parentheses",
     )
 
 
@@ -124,7 +124,7 @@ def scalar_dtype(dtype: str, allowed: Sequence[str]) -> Wording:
     elif "float32" in allowed:
         advice = "print `x.astype(jnp.float32)`"
     else:
-        advice = "leave the `{}` out, and print `x.astype(jnp.float32)` behind the text"
+        advice = "leave the `{}` out, and print `x.astype(jnp.float32)` after the text"
     either = " or ".join([", ".join(allowed[:-1]), allowed[-1]])
     return Wording(
         f"a scalar of type {dtype} is printed with a `{{}}`",

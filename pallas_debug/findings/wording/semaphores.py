@@ -68,7 +68,7 @@ def copy_not_awaited(
     """
     rest = "" if left is None else f": {left:,} bytes are left on it at the end"
     cause = (
-        "the kernel may be over before the copy is, and the next kernel finds the semaphore raised"
+        "the kernel may end before the copy does, and the next kernel finds the semaphore raised"
     )
     advice = "wait once for each start; where the last step has nothing to fetch, do not start"
     facts = {}

@@ -215,7 +215,7 @@ def left_over(found: StoreHistory) -> tuple[str, str] | None:
     return (
         f"{source.buffer} holds what {where(old.line)} {verb} at grid point {old.last}, for "
         f"another block of {found.output}, beside what {where(new.line)} brings at {new.last}; if "
-        "the value should depend on the latter alone; the rest is stale",
+        "the value should depend only on the latter, the rest is stale",
         f"mask what this block did not bring to {source.buffer}, or clear it first",
     )
 

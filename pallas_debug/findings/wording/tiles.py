@@ -28,7 +28,7 @@ class Blocks:
 
 def no_dimension(seen: Sighting, blocks: Blocks) -> Finding:
     return blocks.refused(
-        seen, ", which has no dimension", "a block has one at least", "reshape it to (1, 1)"
+        seen, ", which has no dimension", "a block has at least one", "reshape it to (1, 1)"
     )
 
 
@@ -36,8 +36,8 @@ def in_hbm(seen: Sighting, blocks: Blocks, *, space: str) -> Finding:
     return blocks.refused(
         seen,
         f" in {space.upper()}",
-        "what stays in HBM is not cut into blocks: the kernel gets it as a whole",
-        "leave out block shape and index map, and copy the parts by DMA",
+        "an operand that stays in HBM is not cut into blocks: the kernel gets all of it",
+        "leave out the block shape and the index map, and copy the parts by DMA",
     )
 
 
@@ -122,7 +122,7 @@ def vmem_overflow(
         advice = f"take {what} of {fitting}, which would fit"
     if room is not None:
         advice += f"; or set vmem_limit_bytes, of at most {mib(room)}"
-    cause = "each block lies in VMEM as often as it is buffered, and scratch beside them"
+    cause = "VMEM holds each block once per buffer, and the scratch besides"
     if capacities:
         cause = (
             f"the whole VMEM of a chip is {_by_size(capacities)}: no vmem_limit_bytes makes it "
@@ -140,8 +140,8 @@ def smem_overflow(
         Fault.SMEM_OVERFLOW,
         Wording(
             _message("SMEM", used, limits, parts),
-            "scalar prefetch lies in SMEM as a whole while the kernel runs",
-            "leave the table in HBM and copy the part at hand by DMA, or call the kernel for a "
+            "all of the scalar prefetch is in SMEM while the kernel runs",
+            "leave the table in HBM and copy the part at hand by DMA, or call the kernel for one "
             "part of it at a time",
         ),
     )

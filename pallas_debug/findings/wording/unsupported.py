@@ -21,7 +21,7 @@ def float_index(seen: Sighting, *, dtype: str) -> Finding:
         Wording(
             f"{seen.witness.operand or 'a ref'} is indexed by a {dtype}",
             "the index is the result of a division with /, or of a float operand: interpret mode "
-            "cuts it off, and the compiler refuses it or dies of it",
+            "truncates it, and the compiler rejects it or crashes",
             "divide with //, or cast the index with .astype(jnp.int32)",
         ),
     )
@@ -31,9 +31,9 @@ def float_iota(seen: Sighting, *, result: str) -> Finding:
     return seen.found(
         Fault.INVALID_OPERATION,
         Wording(
-            f"an iota of {result} is asked for, and the core counts in integers",
-            "`tpu.iota` is one of integers",
-            "take lax.broadcasted_iota(jnp.int32, ...), and cast it with astype",
+            f"an iota of {result} is created, and the core has only integer ones",
+            "`tpu.iota` takes only integers",
+            "use lax.broadcasted_iota(jnp.int32, ...), and cast it with astype",
         ),
     )
 
@@ -46,7 +46,7 @@ def direct_hbm_access(seen: Sighting) -> Finding:
         Fault.DIRECT_HBM_ACCESS,
         Wording(
             f"{what}, is loaded or stored without a copy",
-            "the core loads from and stores to VMEM and SMEM alone",
+            "the core loads from and stores to only VMEM and SMEM",
             "copy it with pltpu.sync_copy into a VMEM scratch buffer, or give it a BlockSpec",
         ),
     )
@@ -70,15 +70,15 @@ def unsupported_check(seen: Sighting) -> Finding:
         Fault.UNSUPPORTED_CHECK,
         Wording(
             "checkify.check is called in the kernel, and jax has no way to run it there",
-            "no jax from 0.10.1 on functionalizes checks in a kernel",
+            "since 0.10.1, jax does not functionalize checks in kernels",
             "use pl.debug_check, which pallas-debug's checks evaluate",
         ),
     )
 
 
 _INSTEAD = {
-    "cumsum": "multiply by a triangular matrix of ones, or compute it outside of the kernel",
-    "sort": "sort outside of the kernel; of a row's maximum or minimum, take max or min",
+    "cumsum": "multiply by a triangular matrix of ones, or compute it outside the kernel",
+    "sort": "sort outside the kernel; for the largest or smallest of a row, use max or min",
     "dynamic_slice": "slice the ref: ref[pl.ds(start, size)]",
     "dynamic_update_slice": "store to a slice of the ref: ref[pl.ds(start, size)] = value",
     "scatter": "multiply by a one-hot matrix, or store to slices of a ref",
@@ -91,8 +91,8 @@ def unsupported_primitive(seen: Sighting, *, name: str) -> Finding:
         Fault.UNSUPPORTED_PRIMITIVE,
         Wording(
             f"`{name}` has no lowering for the TPU's core",
-            "interpret mode knows every operation of jax, the TPU's lowering does not",
-            _INSTEAD.get(name, "compute it outside of the kernel, or of other operations"),
+            "interpret mode supports every operation of jax, and the lowering for TPUs does not",
+            _INSTEAD.get(name, "compute it outside the kernel, or from other operations"),
         ),
     )
 
@@ -103,7 +103,7 @@ def stacked_scan(seen: Sighting, *, outputs: int) -> Finding:
         Fault.UNSUPPORTED_PRIMITIVE,
         Wording(
             f"a lax.scan stacks {outputs} {plural}, an entry for each iteration",
-            "a loop on the core has a carry, and no stacked outputs",
+            "a loop on the core has a carry, but no stacked outputs",
             "use lax.fori_loop, and store to a ref at each iteration",
         ),
     )
@@ -113,8 +113,8 @@ def unsupported_gather(seen: Sighting, *, values: str, indices: str) -> Finding:
     return seen.found(
         Fault.UNSUPPORTED_GATHER,
         Wording(
-            f"{values} is gathered from by indices {indices}",
-            "the core gathers along one axis alone, as jnp.take_along_axis does",
+            f"{values} is gathered by indices {indices}",
+            "the core gathers along only one axis, as jnp.take_along_axis does",
             "multiply by a one-hot matrix, use jnp.take_along_axis, or index the ref by scalars",
         ),
     )
@@ -125,8 +125,8 @@ def float16_load(seen: Sighting) -> Finding:
     return seen.found(
         Fault.UNSUPPORTED_DTYPE,
         Wording(
-            f"{at.operand or 'a ref'} is {at.shape}, and the TPU loads no float16",
-            "the TPU has bfloat16, and no float16",
+            f"{at.operand or 'a ref'} is {at.shape}, and a TPU cannot load float16",
+            "TPUs have bfloat16, but no float16",
             "cast to bfloat16 or float32 before the call",
         ),
     )
@@ -150,7 +150,7 @@ def narrow_matmul(seen: Sighting, *, dtypes: Sequence[str]) -> Finding:
         Wording(
             f"matrices of {' and '.join(dict.fromkeys(dtypes))} are multiplied, which "
             f"{', '.join(seen.targets)} cannot",
-            "its matrix unit multiplies bfloat16 and float32 alone",
+            "its matrix unit multiplies only bfloat16 and float32",
             "cast to bfloat16, in which products of 8-bit integers are exact",
         ),
     )
@@ -161,8 +161,8 @@ def unsupported_cast(seen: Sighting, *, old: str, new: str) -> Finding:
         Fault.UNSUPPORTED_CAST,
         Wording(
             f"{old} is cast to {new}",
-            "the TPU casts neither of the two to the other",
-            "stay with bfloat16, or cast through float32 outside of the kernel",
+            "TPUs have no cast between the two",
+            "stay with bfloat16, or cast through float32 outside the kernel",
         ),
     )
 
@@ -173,16 +173,18 @@ def bool_column(seen: Sighting, *, old: str, new: str) -> Finding:
         Fault.UNSUPPORTED_SHAPE_CAST,
         Wording(
             f"{old}, which lies along the lanes, becomes {new}",
-            "the compiler moves no bools from lanes to sublanes: libtpu 0.0.42 refuses it, and "
-            "0.0.50 dies of it",
-            "turn the numbers into a column, and compare them then; or pass them as a column",
+            "the compiler cannot move bools from lanes to sublanes: libtpu 0.0.42 rejects it, and "
+            "0.0.50 crashes",
+            "turn the numbers into a column before comparing them, or pass them as a column",
         ),
     )
 
 
 def unproven_alignment(seen: Sighting, *, columns: int | None, multiple: int) -> Finding:
     """Lanes at an offset that is only known to be a multiple of `multiple`."""
-    known = "of it nothing is known" if multiple == 1 else f"only {multiple} is known to divide it"
+    known = (
+        "nothing is known about it" if multiple == 1 else f"only {multiple} is known to divide it"
+    )
     return seen.found(
         Fault.UNPROVEN_ALIGNMENT,
         Wording(
@@ -190,8 +192,8 @@ def unproven_alignment(seen: Sighting, *, columns: int | None, multiple: int) ->
             f"that must be a multiple of {LANES}: {known}",
             f"a vector begins at a whole tile of {LANES} lanes, and the compiler must be able to "
             "prove that",
-            f"where it is true, say so: pl.multiple_of(start, {LANES}); else load whole tiles and "
-            "use pltpu.roll",
+            f"if it is one, say so: pl.multiple_of(start, {LANES}); otherwise load whole tiles "
+            "and use pltpu.roll",
         ),
     )
 
@@ -203,7 +205,7 @@ def unaligned_dma(seen: Sighting, *, columns: int | None, of: int) -> Finding:
         Wording(
             f"a copy takes {columns} of {of} columns of {at.operand}, {at.shape}: it moves whole "
             f"rows of {LANES} lanes",
-            f"an array lies in memory in tiles of {LANES} lanes",
+            f"arrays are laid out in tiles of {LANES} lanes",
             "copy whole tiles into a larger buffer, and take the part from there",
         ),
     )
@@ -245,7 +247,7 @@ def zero_size_operand(seen: Sighting) -> Finding:
     return seen.found(
         Fault.ZERO_SIZE_OPERAND,
         Wording(
-            f"{seen.witness.operand} is {seen.witness.shape}, which holds nothing",
+            f"{seen.witness.operand} is {seen.witness.shape}, which is empty",
             "the compiler has no layout for an operand without elements",
             "return early in the caller where a size is 0, and call the kernel only otherwise",
         ),
@@ -271,7 +273,7 @@ def removed_names(seen: Sighting, *, said: Sequence[str], instead: Sequence[str 
         Fault.REMOVED_NAME,
         Wording(
             "\n".join(said),
-            "it was renamed, moved or removed, or came later than this jax",
+            "it was renamed, moved or removed, or is newer than this jax",
             "; ".join(dict.fromkeys(advice)),
         ),
     )
@@ -299,7 +301,7 @@ def failed(
             advice = "fix this line"
             if text.lstrip().startswith(("assert", "raise")):
                 advice = "pass what this line demands, or fix its condition"
-            advice += ": it raises the exception itself, and jax has no part in it"
+            advice += ": it raises the exception itself, and jax is not involved"
             if _ASKS.search(f"{failure.headline} {text}"):
                 advice += "; if it is because there is no TPU here, pass --pretend"
     else:

@@ -112,7 +112,7 @@ def _not_reset(
     verb = "reset" if accumulates else "written"
     again = "reset it" if accumulates else f"write all of {name}"
     if block is None:
-        where = f"{again} before this line at each grid point that is not to see what others left"
+        where = f"{again} before this line at each grid point that must not see what others left"
     elif block.begins is None:
         where = f"{again} before this line whenever another block of {block.output} begins"
     else:
@@ -264,8 +264,8 @@ def lost_write(
     return _other(seen, lost, element.facts(name)).found(
         Fault.LOST_WRITE,
         Wording(
-            f"what {_at(lost)} wrote to {what} is replaced at {_at(replaced_by)}, which used "
-            f"nothing of it{values}",
+            f"what {_at(lost)} wrote to {what} is replaced at {_at(replaced_by)}, which did not "
+            f"use it{values}",
             cause,
             advice,
         ),

@@ -294,7 +294,7 @@ def test_a_loop_that_changes_is_stopped_at_the_limit(
     (finding,) = judged(lambda x: call(counts, x), np.zeros((8, 128), "int32"))
     assert (finding.kind, finding.loop) == ("EndlessLoop", (1000,))
     assert finding.message == "the loop has not ended after 1,000 iterations, with n = 2000"
-    assert finding.cause == "the kernel machine runs no more iterations of a loop than these"
+    assert finding.cause == "the kernel machine runs no loop for longer than that"
     assert finding.advice is not None
     assert finding.advice.endswith("this long needs smaller arguments here")
 

@@ -10,7 +10,7 @@ ENTRIES = (
         "Non-debug checks are not supported by the Mosaic backend",
         "Cannot abstractly evaluate a checkify.check which was not functionalized",
         title="checkify.check in a kernel",
-        cause="since jax 0.10.1 checkify does not look into kernels, and reports no error of them",
+        cause="since jax 0.10.1, checkify ignores kernels and reports none of their errors",
         advice="write pl.debug_check, and call through pallas_debug.check or "
         "pallas_debug.checkify, which see it",
         versions="jax 0.10.1 and later",
@@ -27,7 +27,7 @@ ENTRIES = (
         "Only positional arguments are supported by debug_print on Pallas",
         title="a print that a TPU cannot do",
         cause="on a TPU the log recorder formats what is printed: scalars with {}, or one array "
-        "behind a text that ends in {}",
+        "after a text that ends in {}",
         advice="print each array in a pl.debug_print of its own; leave ordered and keywords out; "
         "under pallas_debug.interpret any print works",
         versions="floats with {} since jax 0.12",
@@ -56,7 +56,7 @@ ENTRIES = (
         "run_scoped_p with collective axes is not supported",
         "Non-decrementing wait is not supported",
         title="TPU interpret mode cannot run this",
-        cause="the interpreter does not model it; that says nothing about a TPU",
+        cause="the interpreter does not model it; this says nothing about a TPU",
         advice="run this kernel in HLO interpret mode or on a TPU, and the rest of it here",
         kinds=("InterpretError",),
     ),

@@ -8,11 +8,11 @@ ENTRIES = (
     entry(
         "mask-to-column",
         "layout.h:…Check failed: rem == 0",
-        title="the compiler crashes on a row of booleans that becomes a column",
+        title="the compiler crashes when a row of booleans becomes a column",
         cause="m[:, None] or a reshape of a one-dimensional mask: libtpu 0.0.42 refuses it with "
         "`unsupported shape cast`, 0.0.50 aborts",
         advice="build the mask in two dimensions with jax.lax.broadcasted_iota, or turn int32 or "
-        "float32 into a column and compare then",
+        "float32 values into a column before comparing them",
         versions="libtpu 0.0.50",
         kinds=("CompilerAbort",),
         links=(JAX + "37370",),
@@ -21,7 +21,7 @@ ENTRIES = (
         "dump-report-abort",
         "jellyfish/tool_data/vmem_report_header.tmpl",
         title="libtpu aborts after it has written its dumps",
-        cause="it looks for a template of a report that is not in the wheel; the bundles are there",
+        cause="it looks for a report template that is not in the wheel; the bundles are complete",
         advice="read the dumps that were written, or use a newer libtpu",
         versions="around libtpu 0.0.40, on a TPU host, with --xla_jf_dump_to; without a TPU "
         "0.0.40 and 0.0.42 write them and go on",
@@ -29,7 +29,7 @@ ENTRIES = (
     entry(
         "profile-abort",
         "Static LLO profiling of … failed:",
-        title="libtpu aborts as it estimates the cycles of a kernel",
+        title="libtpu aborts while estimating the cycles of a kernel",
         cause="--xla_jf_dump_static_llo_profile_to has no cost for an instruction of this kernel",
         advice="leave that flag out: the kernel itself compiles",
         versions="libtpu 0.0.42 and 0.0.50",
@@ -44,7 +44,7 @@ ENTRIES = (
         title="the compiler crashed on a bad memory access or instruction",
         cause="a bug in libtpu, triggered by a kernel that it should have refused: for instance a "
         "float as an index, or an empty operand in SMEM",
-        advice="look at the operations of the line last named; make the kernel smaller until it "
+        advice="look at the operations of the last line named; shrink the kernel until it "
         "compiles; then report it",
         ambiguous=True,
         general=True,
@@ -56,26 +56,26 @@ ENTRIES = (
         kind="CompilerAbort",
         title="a check inside the compiler failed and ended its process",
         cause="a bug in libtpu: it should have compiled or refused the kernel",
-        advice="the last pass that left a dump shows how far it got; make the kernel smaller until "
-        "it compiles; then report it. A dead process may hold the TPU: end it",
+        advice="the last pass that was dumped shows how far it got; shrink the kernel until it "
+        "compiles; then report it. A process that hangs may hold the TPU: kill it",
         links=(JAX + "39366",),
         ambiguous=True,
         general=True,
     ),
     entry(
         "compiler-killed",
-        "the system stopped it as memory ran out",
+        "the system killed it as memory ran out",
         kind="CompilerAbort",
-        title="the system stopped the compiler, mostly because memory ran out",
+        title="the system killed the compiler, usually because memory ran out",
         cause="a process that has compiled a kernel holds 400 MB, large kernels more",
         advice="compile with fewer processes: --jobs 1",
     ),
     entry(
         "compiler-timeout",
         "and was stopped; the last pass it wrote is",
-        title="the compiler took longer than it was given",
+        title="the compiler took longer than the time limit",
         cause="an unrolled loop or a very large block makes a program of many instructions",
-        advice="give it longer with --timeout; or use a lax.fori_loop instead of a Python loop, "
+        advice="allow more time with --timeout; or use a lax.fori_loop instead of a Python loop, "
         "and smaller blocks",
     ),
 )

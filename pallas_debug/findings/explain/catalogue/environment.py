@@ -9,7 +9,7 @@ ENTRIES = (
         "unknown-chip",
         "Unsupported TPU device kind",
         title="the code asks which TPU it runs on, and there is none",
-        cause="pltpu.get_tpu_info(), blocks of vectors, integer // and stores of scalars ask for "
+        cause="pltpu.get_tpu_info(), blocks of vectors, integer // and stores of scalars query "
         "the chip while a kernel is lowered",
         advice="lower it with `pallas-debug dump`, which answers for the target; or within "
         "jax.sharding.use_abstract_mesh with an AbstractDevice",
@@ -34,8 +34,8 @@ ENTRIES = (
         "Failed to parse using StableHLO",
         "Mismatched PJRT plugin PJRT API version",
         title="libtpu cannot read what jax wrote",
-        cause="one is newer than the other by more than they allow for: the program, the kernel or "
-        "its parameters are in a form that it does not know",
+        cause="one of the two is too new for the other: the program, the kernel or its parameters "
+        "are in a form that the older one does not know",
         advice="install the two together: pip install 'jax[tpu]'",
         ambiguous=True,
     ),
@@ -74,7 +74,7 @@ ENTRIES = (
         "no-accelerator-type",
         "could not determine TPU accelerator type",
         "could not determine TPU worker hostnames",
-        title="libtpu asks for the TPU of this host, and there is none",
+        title="libtpu looks for the TPU of this host, and there is none",
         cause="it was loaded on a machine without a TPU; compiling works without one",
         advice="nothing, if you only compile; TPU_SKIP_MDS_QUERY=1 avoids the wait. "
         "On a TPU host set TPU_ACCELERATOR_TYPE",
@@ -94,8 +94,8 @@ ENTRIES = (
         "compile-option",
         "No such compile option",
         title="an option that can only be a flag of the process is passed to one compilation",
-        cause="the options of lowered.compile(…) are fewer than libtpu's flags: dumps are not "
-        "among them",
+        cause="lowered.compile(…) accepts fewer options than libtpu has flags: those for dumps "
+        "are not among them",
         advice="put it into LIBTPU_INIT_ARGS before the process starts; or use `pallas-debug dump`",
     ),
     entry(
@@ -105,7 +105,7 @@ ENTRIES = (
         "pl.dot was deprecated in JAX",
         kinds=("RemovedName",),
         title="a name of Pallas that this jax does not have",
-        cause="it was renamed, moved or removed, or came later than this jax",
+        cause="it was renamed, moved or removed, or is newer than this jax",
         advice="TPUCompilerParams is CompilerParams, TPUMemorySpace is MemorySpace; pl.load and "
         "pl.store are ref[…]; pltpu.repeat is jnp.repeat or jnp.tile; pl.dot is jnp.dot; "
         "semaphore_signal and semaphore_wait are in pl",

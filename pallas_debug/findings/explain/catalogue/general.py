@@ -30,7 +30,7 @@ ENTRIES = (
         "Pallas encountered an internal verification error",
         kind="InvalidOperation",
         title="jax wrote an operation that is not valid",
-        cause="the message asks for a bug report, but mostly a kernel has mixed up scalars and "
+        cause="the message asks for a bug report, but usually a kernel has mixed up scalars and "
         "vectors, dtypes or shapes; the operation it names is what the line was lowered to",
         advice="look at the types behind `but got`, and cast or reshape so that they fit",
         general=True,
@@ -39,7 +39,7 @@ ENTRIES = (
         "xla-status",
         *(f"{code}: {name}" for code, name in STATUSES),
         title="an XLA error without a code of its own",
-        cause="these codes say no more than the status: an argument, a resource, something inside",
+        cause="these codes only name the status: an argument, a resource, or something internal",
         advice="the text after the code says what it is",
         general=True,
     ),

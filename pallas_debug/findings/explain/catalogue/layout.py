@@ -11,8 +11,8 @@ ENTRIES = (
         "shape-cast",
         "unsupported shape cast",
         title="a reshape that moves elements across tiles",
-        cause="a reshape is free if it keeps whole tiles; this one splits or joins the "
-        "last two dimensions, or turns a vector into a column, and the compiler has no way to",
+        cause="a reshape is free if it keeps whole tiles; this one splits or joins the last two "
+        "dimensions, or turns a vector into a column, and the compiler cannot",
         advice="keep the last dimension, or split and join it in multiples of 128; keep dimensions "
         "of 1 (keepdims=True) instead of adding them later; build masks with "
         "jax.lax.broadcasted_iota in two dimensions",
@@ -25,10 +25,10 @@ ENTRIES = (
         "Unsupported layout change for",
         "Non-trivial layouts unsupported",
         kind="UnsupportedLayout",
-        title="a value is needed in a layout that it cannot be brought into",
-        cause="two operations want the same value laid out in registers in different ways, and the "
-        "compiler knows no moves from the one layout to the other; booleans, 8-bit integers and "
-        "one-dimensional values are the usual ones",
+        title="a value is needed in a layout that it cannot be converted to",
+        cause="two operations want the same value laid out in registers in different ways, and "
+        "the compiler cannot convert one layout into the other; booleans, 8-bit integers "
+        "and one-dimensional values are the usual cases",
         advice="compute masks in 32 bits (x.astype(jnp.int32) > 0), keep intermediate values "
         "two-dimensional, and broadcast before, not after, the comparison",
         links=(DETAILS, JAX + "36970", JAX + "22204", JAX + "24415"),
@@ -38,8 +38,8 @@ ENTRIES = (
         "Sublane gather not supported by this TPU generation",
         kind="UnsupportedLayout",
         title="v4 cannot move elements between the sublanes of a register in this way",
-        cause="a reduction over lanes, a broadcast or a transposition asks for moves between "
-        "sublanes that came with v5",
+        cause="a reduction over lanes, a broadcast or a transposition needs moves between "
+        "sublanes, which came with v5",
         advice="keep the reduced dimension (keepdims=True) so that the value stays a column",
         targets=("v4",),
     ),
@@ -48,11 +48,11 @@ ENTRIES = (
         "Invalid input layout",
         "Reshape should have supported layout before reaching the emitter",
         kind="UnsupportedLayout",
-        title="an operation does not take its operand in the layout that it has",
+        title="an operation does not support the layout of its operand",
         cause="the operation works on whole two-dimensional tiles, and one operand is "
         "one-dimensional, padded or replicated",
-        advice="give the operation operands of two or more dimensions whose last two are multiples "
-        "of 8 and 128; v[None, :] before it and [0] after it is often enough",
+        advice="give the operation operands of two or more dimensions whose last two are "
+        "multiples of 8 and 128; v[None, :] before it and [0] after it often suffices",
         links=(DETAILS, JAX + "34001", JAX + "22121"),
         ambiguous=True,
     ),
@@ -65,7 +65,7 @@ ENTRIES = (
         cause="older compilers transpose only whole 32-bit tiles",
         advice="pad both dimensions to 128, transpose as float32 or int32, or contract the other "
         "dimension in lax.dot_general instead of transposing",
-        versions="libtpu of 2023 to 2025: 0.0.11 says so of int8, 0.0.17 transposes it",
+        versions="libtpu of 2023 to 2025: 0.0.11 reports it for int8, 0.0.17 transposes it",
         links=(JAX + "18370", JAX + "29278"),
     ),
     entry(
@@ -73,7 +73,8 @@ ENTRIES = (
         "Invalid vector type for load",
         "Invalid vector type for store",
         title="a TPU cannot load or store vectors of this dtype",
-        cause="the dtype has no place in vector registers; mostly it is float16, which no TPU has",
+        cause="vector registers cannot hold the dtype; usually it is float16, which no TPU "
+        "supports",
         advice="use bfloat16 or float32; cast before the call, not in the kernel; or pass the bits "
         "as int16 (jax.lax.bitcast_convert_type)",
         kinds=("UnsupportedDtype",),
@@ -83,8 +84,8 @@ ENTRIES = (
         "Strided load with non 32-bit data",
         kind="UnsupportedDtype",
         title="a strided load of a narrow dtype",
-        cause="several narrow elements share a 32-bit word, and older compilers cannot take every "
-        "second row of them",
+        cause="several narrow elements share a 32-bit word, and older compilers cannot select "
+        "every second row of them",
         advice="load all rows and select, or keep the operand in 32 bits",
         versions="libtpu 0.0.42; 0.0.50 compiles it",
     ),
@@ -105,7 +106,7 @@ ENTRIES = (
         title="a single element or row is taken out of a vector of a narrow dtype",
         cause="elements of 16 and 8 bits share a 32-bit word with their neighbours",
         advice="cast to float32 or int32 before the element is taken",
-        versions="libtpu of 2024 and 2025: 0.0.17 still says so, 0.0.42 does not",
+        versions="libtpu of 2024 and 2025: 0.0.17 still reports it, 0.0.42 does not",
         links=(JAX + "29002", JAX + "22631"),
         ambiguous=True,
     ),

@@ -10,7 +10,7 @@ ENTRIES = (
         "exceeded scoped vmem limit by",
         code="E1001",
         name="CompileTimeScopedVmemOom",
-        title="the kernel needs more VMEM than one kernel is given",
+        title="the kernel needs more VMEM than one kernel may use",
         cause="the blocks of all operands, twice each where they are pipelined, with scratch and "
         "what the compiler spills, are larger than the VMEM that one kernel may use: by default "
         "16 MiB on v5e and v5p, 32 MiB on v6e and tpu7x",
@@ -37,7 +37,7 @@ ENTRIES = (
         "Allocation (size=…) would exceed memory (size=…space=smem",
         "Exceeded smem capacity by",
         title="scalar operands do not fit into SMEM",
-        cause="scalar prefetch operands and SMEM blocks live in SMEM as a whole, and that is 1 MiB",
+        cause="scalar prefetch operands and SMEM blocks are in SMEM as a whole, which has 1 MiB",
         advice="keep long tables in HBM and copy the part that a grid point needs; or prefetch "
         "fewer, smaller or narrower entries",
         kinds=("SmemOverflow",),
@@ -61,7 +61,7 @@ ENTRIES = (
         code="E0100",
         name="RuntimeBufferAllocationFailure",
         title="HBM has no room for an array while the program runs",
-        cause="the array is larger than what is free, or no free piece of HBM is long enough",
+        cause="the array is larger than the free memory, or no free piece of HBM is large enough",
         advice="drop references to arrays that are not needed, donate arguments, make the batch "
         "smaller; tpu_log_allocations_on_oom lists what is allocated",
     ),
@@ -80,9 +80,9 @@ ENTRIES = (
         "but got buffer with incompatible size",
         code="E0102",
         name="RuntimeProgramInputMismatch",
-        title="an argument has another size in memory than the program was compiled for",
-        cause="the program was compiled with other layouts: other XLA flags, another libtpu or "
-        "another topology than those of this run",
+        title="an argument has a different size in memory than the program was compiled for",
+        cause="the program was compiled for other layouts: with other XLA flags, another libtpu "
+        "or another topology than this run has",
         advice="compile on the topology, with the flags and the libtpu that run it; do not load an "
         "executable that another version wrote",
     ),
@@ -92,7 +92,7 @@ ENTRIES = (
         code="E1200",
         name="CompileTimeHostOffloadOutputLocationMismatch",
         title="an array in host memory is returned as if it were on the device",
-        cause="it was moved to the host and never back, and the output's memory kind is not host",
+        cause="it was moved to the host and not back, and the output's memory kind is not host",
         advice="set the output's sharding to a host memory kind, or move the array back with "
         "jax.device_put before it is returned. An array that is updated after it was moved (.at, "
         "dynamic_update_slice, a scan's outputs) stays on the host",
@@ -102,7 +102,7 @@ ENTRIES = (
         "current allocation offset upper bound (",
         code="E3000",
         name="CompileTimeSparseCoreAllocationFailure",
-        title="a SparseCore program needs more memory than there is",
+        title="a SparseCore program needs more memory than the core has",
         cause="scratch of a SparseCore kernel, or the limits of an embedding, are too large for "
         "the memory space that the message names. Older ones number it: 0 SMEM, 201 TileSpmem, 202 "
         "Spmem, 203 HBM. Of Spmem each of 16 subcores has a part, which its VMEM scratch is in",

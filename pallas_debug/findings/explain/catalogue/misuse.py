@@ -10,7 +10,7 @@ ENTRIES = (
         "The kernel function in the pallas_call … captures constants",
         "must not capture constants",
         title="a kernel or index map uses an array that is not among its operands",
-        cause="an array from outside, or one that jnp made of a literal, was closed over",
+        cause="the function closes over an array from outside, or one that jnp made from a literal",
         advice="pass the array as an operand (for index maps as scalar prefetch), or make it in "
         "the kernel with jnp.full or broadcasted_iota; use Python numbers for scalars",
         kinds=("CapturedConstant",),
@@ -40,7 +40,7 @@ ENTRIES = (
     entry(
         "array-assignment",
         "JAX arrays are immutable and do not support in-place item assignment",
-        title="a value is assigned to as if it were a reference",
+        title="an assignment treats a value as if it were a reference",
         cause="what a load returns, such as x_ref[...], is an array, and so is what a loop "
         "carries; only references can be stored to",
         advice="store to the reference itself, x_ref[index] = value; to keep a value between the "
@@ -52,7 +52,7 @@ ENTRIES = (
         "Invalid dtype for `swap`",
         "Invalid dtype for `addupdate`",
         title="a value of another dtype is stored",
-        cause="a store does not cast: products and means of bfloat16 are often float32",
+        cause="stores do not cast, and products and means of bfloat16 are often float32",
         advice="store value.astype(ref.dtype)",
         kinds=("StoreDtype",),
     ),
@@ -61,7 +61,7 @@ ENTRIES = (
         "Invalid shape for `swap`",
         "Invalid shape for `addupdate`",
         title="a value of another shape is stored",
-        cause="a store does not broadcast: a reduction drops the dimension that the block has",
+        cause="stores do not broadcast, and a reduction drops a dimension that the block has",
         advice="keep it with keepdims=True, or broadcast the value to ref.shape",
         kinds=("StoreShape",),
     ),
@@ -105,7 +105,7 @@ ENTRIES = (
         "must have the same number of dimensions as the array shape",
         title="a block has more or fewer dimensions than its array",
         cause="there is one entry in the block shape for every dimension, None for those that the "
-        "kernel shall not see",
+        "kernel should not see",
         advice="add None for each dimension of which a grid point takes one index",
         kinds=("BlockRank",),
         links=(PALLAS + "grid_blockspec.html",),
@@ -120,7 +120,7 @@ ENTRIES = (
     entry(
         "dimension-semantics-length",
         "Length of grid does not match length of dimension semantics",
-        title="dimension_semantics has another length than the grid",
+        title="dimension_semantics and the grid differ in length",
         cause="there is one word for every dimension of the grid",
         advice='give as many of "parallel" and "arbitrary" as the grid has dimensions',
     ),
@@ -137,8 +137,8 @@ ENTRIES = (
     entry(
         "program-id-under-grad",
         "grid_context is not None` in axis_frame, while jax differentiates the kernel",
-        title="a kernel with pl.program_id is differentiated",
-        cause="jax differentiates the kernel's body outside of its grid, where pl.program_id and "
+        title="jax differentiates a kernel that uses pl.program_id",
+        cause="jax differentiates the kernel's body outside its grid, where pl.program_id and "
         "pl.num_programs have no value",
         advice="wrap the call in jax.custom_vjp and write the backward kernel; or take the "
         "position from an operand instead of pl.program_id",
@@ -157,8 +157,8 @@ ENTRIES = (
         "pallas_call with a mesh does not support JVP",
         "Linearization failed to produce known values for all output primals",
         title="a kernel is differentiated",
-        cause="jax differentiates few kernels by itself: none with aliases or scalar prefetch, and "
-        "none in reverse; some raise a bare AssertionError",
+        cause="jax differentiates few kernels by itself: none with aliases or scalar prefetch, "
+        "and none in reverse mode; some raise an AssertionError without text",
         advice="wrap the call in jax.custom_vjp and write the backward kernel",
         links=(JAX + "37267", JAX + "22197"),
     ),
@@ -168,7 +168,7 @@ ENTRIES = (
         "pallas_call requires all mesh axes to be Manual",
         "Cannot use communication in pallas_call without shard_map",
         title="a kernel runs on several devices without shard_map",
-        cause="XLA shards what it understands, and it does not look into kernels",
+        cause="XLA shards only operations that it understands, and a kernel is opaque to it",
         advice="call it within jax.shard_map over all axes of the mesh, with the specs of its "
         "operands",
     ),

@@ -15,7 +15,7 @@ ENTRIES = (
         "Out-of-bounds masked swap of",
         "is (at least partially) out of bounds for",
         title="a load, store or copy goes past the ends of what it indexes",
-        cause="HLO interpret mode silently moves such a slice inside, a TPU reads or writes "
+        cause="HLO interpret mode silently moves such a slice inside; a TPU reads or writes "
         "whatever is there",
         advice="bound the start by the size less the length of the slice, or pad the array; an "
         "index below 0 does not count from the end",
@@ -26,8 +26,8 @@ ENTRIES = (
         "block-out-of-bounds",
         "Out-of-bounds block index",
         title="an index map names a block that the array does not have",
-        cause="an index map counts in blocks and not in elements; or it takes the block from a "
-        "table in scalar prefetch that holds something else",
+        cause="an index map counts blocks, not elements; or it takes the block from a scalar "
+        "prefetch table with wrong entries",
         advice="return the number of the block (divide by the block's size), clamp it, or check "
         "the table before the call",
         kinds=("BlockOutOfBounds",),
@@ -37,8 +37,8 @@ ENTRIES = (
         "output-revisited",
         "Revisited block",
         title="an output block is visited again after another one",
-        cause="an output block is written back when another one comes, and is not read back: what "
-        "was summed in it before is lost",
+        cause="an output block is written back when the next one begins, and is not read back: "
+        "what was summed in it before is lost",
         advice="put the grid axes over which the output block stays the same last",
         kinds=("OutputRevisited",),
         links=(PALLAS + "grid_blockspec.html", JAX + "30581"),
@@ -47,17 +47,17 @@ ENTRIES = (
         "data-race",
         "RACE DETECTED",
         title="two accesses of the same memory, at least one a write, that nothing orders",
-        cause="a copy is still under way while its buffer is read or written, or two cores write "
+        cause="a copy is still in flight while its buffer is read or written, or two cores write "
         "one block",
         advice="wait for the copy before the line on the other side; give parallel grid points "
         "blocks of their own",
-        versions="jax 0.10 prints it and goes on, jax 0.12 raises",
+        versions="jax 0.10 prints it and continues, jax 0.12 raises",
         kinds=("DataRace",),
     ),
     entry(
         "parallel-prefix",
         "Dimensions with parallel semantics must form a prefix of the grid",
-        title="a parallel axis follows one that is not",
+        title="a parallel axis follows one that is not parallel",
         cause="TPU interpret mode spreads only the leading axes over its cores",
         advice="put the parallel axes first, or run with one core",
     ),
@@ -68,21 +68,22 @@ ENTRIES = (
         title="a semaphore is not zero when the kernel ends",
         cause="a copy is never waited for, or a semaphore is signalled more often than waited for; "
         "the next kernel inherits the count, and a TPU halts",
-        advice="wait for every copy that is started, and as often as signalled",
+        advice="wait for every copy that is started, and once for every signal",
         kinds=("SemaphoreLeftOver", "DmaNotAwaited"),
         links=(HALT,),
     ),
     entry(
         "wait-size-mismatch",
-        title="a copy is waited for with another number of bytes than it copies",
-        cause="a wait takes the size of its own descriptor from the semaphore, whatever was copied",
+        title="a wait expects another number of bytes than its copy transfers",
+        cause="a wait takes the size of its own descriptor from the semaphore, whatever the copy "
+        "transferred",
         advice="wait with the descriptor that started the copy, or with one of the same slices and "
         "dtypes",
         kinds=("WaitSizeMismatch",),
     ),
     entry(
         "nondeterministic-result",
-        title="two orders of events that are both possible give different results",
+        title="two possible orders of events give different results",
         cause="copies, cores or devices write the same memory, and nothing orders them",
         advice="wait for one before the other starts, or give each a buffer of its own",
         kinds=("NondeterministicResult",),
@@ -91,7 +92,7 @@ ENTRIES = (
         "deadlock",
         title="a wait that never ends",
         cause="the semaphore is never signalled, or no copy is left to wait for",
-        advice="start a copy for every wait, signal as often as is waited for, on the device and "
+        advice="start a copy for every wait, and signal once for every wait, on the device and "
         "core that waits",
         kinds=("Deadlock",),
         links=(JAX + "27963",),
@@ -109,7 +110,7 @@ ENTRIES = (
     entry(
         "halt-out-of-bounds",
         "BoundsCheck … [deref of ",
-        title="the core halted as a kernel went out of bounds",
+        title="the core halted because a kernel went out of bounds",
         cause="a copy or access reached past its buffer; what follows `for` is the "
         "instruction, and `deref of` its operand",
         advice="run the kernel under TPU interpret mode, which names the line, or with "
@@ -135,7 +136,7 @@ ENTRIES = (
         "observed errors are: [POWER]",
         title="the chip, its network or its power failed",
         cause="nothing in the program",
-        advice="run it again; where it stays with one host, take that host out",
+        advice="run it again; if it is always the same host, take that host out",
         links=(HALT,),
     ),
     entry(
@@ -143,7 +144,7 @@ ENTRIES = (
         "observed errors are: [User]",
         "observed errors are: [USER]",
         title="the core halted at an instruction that the hardware does not allow",
-        cause="mostly a kernel with DMAs that go out of bounds, else a fault of the compiler",
+        cause="usually a kernel with DMAs that go out of bounds, otherwise a bug in the compiler",
         advice="run the kernel under TPU interpret mode first; then report it to XLA",
         links=(HALT,),
     ),
@@ -166,7 +167,8 @@ ENTRIES = (
         "masked-swap-assertion",
         "in swap_buffer_content",
         title="TPU interpret mode stopped at a store",
-        cause="in this jax a store past the ends of its buffer is an AssertionError without text",
+        cause="in this jax, a store past the ends of its buffer raises an AssertionError without "
+        "text",
         advice="run it under pallas_debug.interpret, which names the slice; bound its start",
         versions="jax 0.10",
     ),

@@ -39,7 +39,7 @@ ENTRIES = (
         "checks only for 8 rows",
         advice="give blocks of bfloat16 a multiple of 16 rows and blocks of int8 and float8 a "
         "multiple of 32, or take the dimension whole",
-        versions="libtpu 0.0.42 says so of int8 and float8 blocks of 8 rows, 0.0.50 compiles them",
+        versions="libtpu 0.0.42 rejects int8 and float8 blocks of 8 rows, 0.0.50 compiles them",
     ),
     entry(
         "unproven-alignment",
@@ -49,9 +49,9 @@ ENTRIES = (
         title="a load or store starts at an index that is not known to be aligned",
         cause="the start along a tiled dimension is computed at run time, and the compiler "
         "treats what it cannot prove as misaligned",
-        advice="where it is aligned, say so with pl.multiple_of(index, n); where it is not, load "
-        "the aligned tile and shift it with pltpu.roll. A false pl.multiple_of silently "
-        "reads the wrong tile: run it under pallas-debug's checks",
+        advice="if it is aligned, say so with pl.multiple_of(index, n); if not, load the aligned "
+        "tile and shift it with pltpu.roll. A false pl.multiple_of silently reads the "
+        "wrong tile: run it under pallas-debug's checks",
         kinds=("UnprovenAlignment",),
         links=(JAX + "36770",),
     ),
@@ -65,7 +65,7 @@ ENTRIES = (
         title="a copy takes a part of a tile",
         cause="a DMA moves whole tiles: along the last dimension 128 lanes, along the one before 8 "
         "rows (16 for 16 bits, 32 for 8)",
-        advice="copy the aligned slice around the one that is wanted and cut it in VMEM; or pad "
+        advice="copy the aligned slice around the one that you want and cut it in VMEM; or pad "
         "the array so that the slice is whole tiles",
         versions="reworded in libtpu 0.0.50",
         kinds=("UnalignedDma",),
@@ -79,7 +79,7 @@ ENTRIES = (
         cause="old compilers multiply only whole tiles",
         advice="contract over at least 128 elements, with a multiple of 8 rows (16 for bfloat16); "
         "pad with zeros",
-        versions="libtpu of 2023 and 2024: 0.0.2 says so, 0.0.6 pads",
+        versions="libtpu of 2023 and 2024: 0.0.2 reports it, 0.0.6 pads",
         links=(JAX + "18388", JAX + "24486"),
     ),
     entry(
@@ -105,7 +105,7 @@ ENTRIES = (
         "window-without-grid",
         "Non-trivial windowing is not supported for grid-free pallas_call",
         title="a kernel without a grid has a block",
-        cause="without a grid there is one step, in which every operand is there as a whole",
+        cause="without a grid there is one step, which sees every operand as a whole",
         advice="pass grid=(1,), or leave the block shape out",
     ),
     entry(
@@ -113,7 +113,7 @@ ENTRIES = (
         "Only single (1) and double (2) buffering are supported",
         "Lookahead is not supported for XLA pipeline emitter lowering",
         "Separate input/output buffer counts are only supported by emit_pipeline",
-        title="a deeper pipeline is asked for than there is around a kernel",
+        title="a deeper pipeline is requested than a kernel has",
         cause="the pipeline around a kernel has one or two buffers for a block, and fetches the "
         "block of the next grid point only",
         advice="use pl.Buffered(1) or leave pipeline_mode out; for deeper pipelines write "
@@ -132,9 +132,9 @@ ENTRIES = (
         "boundary-layout",
         "Failed to verify layout for Mosaic kernel operand",
         "XLA layout does not match MLIR layout",
-        title="XLA lays an operand out otherwise than the kernel expects",
-        cause="mostly an operand of size 0, today one in SMEM; or jax and libtpu that do not "
-        "belong together",
+        title="XLA lays out an operand differently from what the kernel expects",
+        cause="usually an operand of size 0, in recent versions one in SMEM; or jax and libtpu "
+        "that do not belong together",
         advice="do not pass empty arrays; install the libtpu that this jax pins "
         "(pip install 'jax[tpu]')",
     ),

@@ -21,9 +21,9 @@ ENTRIES = (
     ),
     entry(
         "stale-read",
-        title="scratch is read that another output block left there",
-        cause="scratch keeps its contents from one grid point to the next: without a reset where a "
-        "block begins, it begins with the sum or the maximum of the block before",
+        title="scratch is read that still holds data of another output block",
+        cause="scratch keeps its contents from one grid point to the next: without a reset where "
+        "a block begins, that block starts from the sum or the maximum of the previous one",
         advice="reset it at the first step of each block, not at the start of the grid: "
         "@pl.when(pl.program_id(axis) == 0), with the axis along which the block stays the same",
         kinds=("StaleRead",),
@@ -56,7 +56,7 @@ ENTRIES = (
     entry(
         "padding",
         title="the padding of a ragged last block gets into a result",
-        cause="where a block reaches past the array, what is beyond it is arbitrary, not zero",
+        cause="where a block reaches past the array, its contents are arbitrary, not zero",
         advice="select with jnp.where(broadcasted_iota < n, x, 0) before a sum or a product, on "
         "both sides of it",
         kinds=("PaddingRead",),
@@ -64,16 +64,16 @@ ENTRIES = (
     ),
     entry(
         "false-hint",
-        title="pl.multiple_of states a false multiple",
-        cause="the compiler believes the hint and reads the tile that it implies",
+        title="pl.multiple_of claims a false multiple",
+        cause="the compiler trusts the hint and reads the tile that it implies",
         advice="correct the number, or load the aligned tile and shift it with pltpu.roll",
         kinds=("FalseHint",),
     ),
     entry(
         "nan",
         title="an operation produces a NaN from operands without one",
-        cause="0/0, inf - inf, inf * 0, the logarithm of a negative number; in attention mostly a "
-        "row that is masked as a whole",
+        cause="0/0, inf - inf, inf * 0, the logarithm of a negative number; in attention, usually "
+        "a row that is masked entirely",
         advice="guard the divisor, subtract the maximum before exp, mask with a large finite "
         "number instead of -inf",
         kinds=("NanProduced",),
@@ -88,22 +88,22 @@ ENTRIES = (
     entry(
         "division-by-zero",
         title="integers are divided by zero",
-        cause="no engine raises: the result is -1 or arbitrary",
+        cause="nothing raises: the result is -1 or arbitrary",
         advice="divide by jnp.where(n == 0, 1, n), and select the result",
         kinds=("DivisionByZero",),
     ),
     entry(
         "integer-overflow",
         title="integer arithmetic wraps around",
-        cause="the exact result does not fit the dtype: no engine raises, and the result is "
-        "another number",
+        cause="the exact result does not fit the dtype: nothing raises, and the result is another "
+        "number",
         advice="accumulate in int32 with preferred_element_type=jnp.int32, widen before the "
         "arithmetic, or compute in uint32 where it is meant to wrap",
         kinds=("IntegerOverflow",),
     ),
     entry(
         "narrowing",
-        title="a cast changes a value that the new dtype does not hold",
+        title="a cast changes a value that the new dtype cannot hold",
         cause="an integer loses its upper bits; what a float out of range becomes differs between "
         "chips",
         advice="clip before the cast, or keep the wider dtype",
@@ -111,7 +111,7 @@ ENTRIES = (
     ),
     entry(
         "precision",
-        title="a sum in a float of few bits is off by more than is allowed",
+        title="a sum in a narrow float is off by more than is allowed",
         cause="bfloat16 keeps 8 bits of each sum: a small term is lost where the sum so far is "
         "large",
         advice="accumulate in a float32 scratch buffer, and cast at the last step",
@@ -128,11 +128,11 @@ ENTRIES = (
     entry(
         "engines-disagree",
         title="two engines give different results",
-        cause="the kernel depends on what none of them promises: the order of its grid points, "
-        "what a buffer holds before it is written, what scratch keeps along a parallel axis, when "
-        "a copy arrives",
-        advice="look for outputs that are left and come back to, for copies that are not waited "
-        "for, and for blocks that reach past their arrays",
+        cause="the kernel depends on something that none of them guarantees: the order of its "
+        "grid points, what a buffer holds before it is written, what scratch keeps along a "
+        "parallel axis, when a copy arrives",
+        advice="look for outputs that are left and revisited, for copies without a wait, and for "
+        "blocks that reach past their arrays",
         kinds=("EnginesDisagree",),
     ),
     entry(
