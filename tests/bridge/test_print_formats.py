@@ -62,13 +62,13 @@ Words = tuple[str, str, str]
 REFUSED: dict[str, tuple[Print, Words]] = {
     "a spec": (lambda i, x: P("v {:.2f}", x[0, 0]), (
         "the format string 'v {:.2f}' has the format spec `:.2f`",
-        f"{RECORDER}, and it knows `{{}}` alone",
+        f"{RECORDER}, and it knows only `{{}}`",
         "leave the placeholders out, and print the values after the text, as float32"
         if OLD_JAX else "write `{}`; to print less of a number, round it in the kernel",
     )),
     "a conversion": (lambda i, x: P("v {!r}", i), (
         "the format string 'v {!r}' has the format spec `!r`",
-        f"{RECORDER}, and it knows `{{}}` alone",
+        f"{RECORDER}, and it knows only `{{}}`",
         "write `{}`; to print less of a number, round it in the kernel",
     )),
     "a position": (lambda i, x: P("v {0}", i), (
@@ -309,7 +309,7 @@ def test_a_scalar_without_a_placeholder(
     assert "Signedness cannot be inferred" in (said or "")
     (finding,) = found
     assert re.fullmatch(
-        rf"a scalar of type {dtype} is printed without a `{{}}` for it, behind '.*'",
+        rf"a scalar of type {dtype} is printed without a `{{}}` for it, after '.*'",
         finding.message,
     )
     assert finding.cause == ("libtpu 0.0.42 aborts at that: without a `{}` it takes only float32")

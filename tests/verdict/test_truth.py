@@ -72,7 +72,9 @@ def test_an_exception_of_the_users_own_code_is_not_said_to_be_of_jax() -> None:
     assert finding.source is not None
     assert finding.source.text == "o_ref[...] = x_ref[...] * (1 / 0)"
     assert (finding.kind, finding.message) == ("TraceError", "ZeroDivisionError: division by zero")
-    assert finding.advice == ("fix this line: it raises the exception itself; jax is not involved")
+    assert finding.advice == (
+        "fix this line: it raises the exception itself, and jax is not involved"
+    )
 
 
 def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:

@@ -84,7 +84,7 @@ def malformed(fmt: str, error: object) -> Wording:
 def format_spec(fmt: str, spec: str, *, takes_placeholders: bool) -> Wording:
     return Wording(
         f"the format string {fmt!r} has the format spec `{spec}`",
-        f"{_RECORDER}, and it knows `{{}}` alone",
+        f"{_RECORDER}, and it knows only `{{}}`",
         "write `{}`; to print less of a number, round it in the kernel"
         if takes_placeholders
         else "leave the placeholders out, and print the values after the text, as float32",
@@ -142,7 +142,7 @@ def bare_scalar(fmt: str, dtype: str, libtpu: str) -> Wording:
     else:
         advice = "write a `{}` for it, and no brace"
     return Wording(
-        f"a scalar of type {dtype} is printed without a `{{}}` for it, behind {fmt!r}",
-        f"libtpu {libtpu} aborts at that: without a `{{}}` it takes float32 alone",
+        f"a scalar of type {dtype} is printed without a `{{}}` for it, after {fmt!r}",
+        f"libtpu {libtpu} aborts at that: without a `{{}}` it takes only float32",
         advice,
     )
