@@ -207,6 +207,26 @@ def test_what_copies_hide_is_told_but_not_advised(tmp_path: Path) -> None:
     assert printed[at + 1].startswith("  transpose at ")
 
 
+def few_features(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.tanh(jnp.dot(x_ref[...], w_ref[...]))
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((2048, 128), jnp.float32),
+        grid=(4,),
+        in_specs=[pl.BlockSpec((512, 8), lambda i: (i, 0)), pl.BlockSpec((8, 128))],
+        out_specs=pl.BlockSpec((512, 128), lambda i: (i, 0)),
+    )(x, w)
+
+
+def test_narrow_blocks_of_a_product_stay(tmp_path: Path) -> None:
+    args = tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in ((2048, 8), (8, 128)))
+    function = few_features
+    kernel = SlowKernel(advice="", summary="", function=function, remedied=function, args=args)
+    assert _compiled(tmp_path, kernel, False, "v5e").advice == ()
+
+
 def distances(x: jax.Array, w: jax.Array) -> jax.Array:
     def kernel(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
         for start in range(0, 128, 16):
@@ -241,7 +261,15 @@ def test_moves_of_a_line_in_several_loops_are_counted_in_one(tmp_path: Path) -> 
 )
 def test_the_twin_computes_the_same(kernel: SlowKernel) -> None:
     rng = np.random.default_rng(0)
-    args = [jnp.asarray(rng.standard_normal(a.shape), a.dtype) for a in kernel.args]
+    args = [
+        jnp.asarray(
+            rng.standard_normal(a.shape)
+            if jnp.issubdtype(a.dtype, jnp.floating)
+            else rng.integers(0, 1024, a.shape),
+            a.dtype,
+        )
+        for a in kernel.args
+    ]
     others = args if kernel.rearrange is None else kernel.rearrange(*args)
     with pltpu.force_tpu_interpret_mode(True):
         one, other = jax.jit(kernel.function)(*args), jax.jit(kernel.remedied)(*others)

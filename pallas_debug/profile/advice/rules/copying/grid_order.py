@@ -37,7 +37,7 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     if not 2 <= len(blocks.grid) <= MAX_AXES or len(blocks.pipelined) < len(blocks.operands):
         return ()
-    if subject.kernel.of_kind("scalar_prefetch") or not all(map(_is_affine, blocks.pipelined)):
+    if subject.kernel.of_kind("scalar_prefetch") or not all(map(is_affine, blocks.pipelined)):
         return ()
     fixed = _fixed(subject, blocks)
     now = enlarged(subject, blocks, {}, 0.0)
@@ -45,7 +45,7 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     costs: dict[Order, PipelineCost] = {}
     for order in itertools.permutations(range(len(blocks.grid))):
-        cost = enlarged(subject, _reordered(blocks, order), {}, 0.0)
+        cost = enlarged(subject, reordered(blocks, order), {}, 0.0)
         if cost is not None and _is_allowed(order, fixed):
             costs[order] = cost
     if not costs:
@@ -55,7 +55,7 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     moving = [o for o in blocks.pipelined if o.name not in subject.resident]
     worst = max(moving, key=lambda o: _again(o, blocks) * o.block_bytes)
-    count, after = copies(worst, blocks.grid), copies(*_of(worst.name, _reordered(blocks, best)))
+    count, after = copies(worst, blocks.grid), copies(*_of(worst.name, reordered(blocks, best)))
     grid = ", ".join(str(blocks.grid[axis]) for axis in best)
     return (
         Advice(
@@ -86,7 +86,7 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
     )
 
 
-def _is_affine(operand: OperandBlocks) -> bool:
+def is_affine(operand: OperandBlocks) -> bool:
     return operand.unknown is None and all(d.strides is not None for d in operand.dimensions)
 
 
@@ -116,7 +116,7 @@ def _is_allowed(order: Order, fixed: dict[int, frozenset[int]]) -> bool:
     return all(frozenset(order[order.index(axis) + 1 :]) == fixed[axis] for axis in fixed)
 
 
-def _reordered(blocks: BlockMap, order: Order) -> BlockMap:
+def reordered(blocks: BlockMap, order: Order) -> BlockMap:
     """The same blocks, with the axes of the grid in another order."""
     operands = tuple(
         replace(

@@ -1,0 +1,161 @@
+"""Advice: blocks of an input are so narrow that its registers are mostly empty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.program import LOADS, ProgramOperation
+from pallas_debug.profile.advice.rules.copying.pipelines import LANES
+from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.blocks import OperandBlocks
+
+SUBLANES = 8
+MAX_LANES = 32
+"""Maximum lanes of 128 that a narrow block fills."""
+
+MAX_SUBLANES = 2
+"""Maximum sublanes of 8 that a narrow block fills."""
+
+MIN_REGISTERS = 32
+"""Minimum registers that one narrow block takes."""
+
+MIN_SHARE = 0.5
+"""Minimum share of the registers of all inputs that one narrow block takes."""
+
+_TURNED = ("tpu.matmul", "vector.multi_reduction", "tpu.transpose", "vector.transpose")
+"""Operations for which the dimension that is narrow matters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fill:
+    """How a block fills vector registers.
+
+    Attributes:
+      registers: of one block.
+      full: registers that would hold as many elements.
+      lanes, sublanes: of a register that hold an element.
+    """
+
+    registers: int
+    full: int
+    lanes: int
+    sublanes: int
+
+    @property
+    def is_narrow(self) -> bool:
+        few = self.lanes <= MAX_LANES or self.sublanes <= MAX_SUBLANES
+        return few and self.registers >= MIN_REGISTERS and self.registers >= 4 * self.full
+
+
+def advise_narrow_block(subject: AdviceSubject) -> tuple[Advice, ...]:
+    blocks = subject.blocks
+    if blocks is None or subject.program is None:
+        return ()
+    inputs = [o for o in blocks.pipelined if o.kind == "input" and len(o.dimensions) >= 2]
+    filled = [(operand, _fill(operand)) for operand in inputs]
+    total = sum(fill.registers for _, fill in filled)
+    found = []
+    for operand, fill in filled:
+        if not fill.is_narrow or fill.registers < MIN_SHARE * total:
+            continue
+        if fill.lanes > MAX_LANES and subject.is_memory_bound:
+            continue  # rows of one element are copied without padding
+        loads = list(_loads(subject, operand))
+        source = _source(subject, loads)
+        if source is None or any(_is_turned(subject, load) for load in loads):
+            continue
+        at_line = selected(subject.at(source), lambda name: name.startswith("vld"))
+        found.append(_advice(operand, fill, source, len(at_line)))
+    return tuple(found)
+
+
+def _fill(operand: OperandBlocks) -> _Fill:
+    sizes = [d.size for d in operand.dimensions]
+    rows = SUBLANES * max(32 // operand.bits, 1)
+    columns, lanes = -(-sizes[-1] // LANES), min(sizes[-1], LANES)
+    outer = math.prod(sizes[:-2])
+    return _Fill(
+        registers=outer * -(-sizes[-2] // rows) * columns,
+        full=-(-math.prod(sizes) // (rows * LANES)),
+        lanes=lanes,
+        sublanes=min(sizes[-2], SUBLANES),
+    )
+
+
+def _loads(subject: AdviceSubject, operand: OperandBlocks) -> Iterator[ProgramOperation]:
+    """Operations that read an operand directly."""
+    assert subject.program is not None
+    for operation in subject.program.named(*LOADS):
+        read = subject.operand(operation.operands[0]) if operation.operands else None
+        if read is not None and read.name == operand.name:
+            yield operation
+
+
+def _is_turned(subject: AdviceSubject, load: ProgramOperation) -> bool:
+    assert subject.program is not None
+    return any(user.name in _TURNED for user, _ in subject.program.final_users(load))
+
+
+def _source(subject: AdviceSubject, loads: list[ProgramOperation]) -> SourceLine | None:
+    """The line with most instructions that load."""
+    assert subject.program is not None
+    counts: dict[SourceLine, int] = {}
+    for load in loads:
+        line = subject.program.source(load)
+        if line is not None:
+            counts[line] = len(selected(subject.at(line), lambda name: name.startswith("vld")))
+    best = max(counts, key=lambda line: counts[line], default=None)
+    return best if best is not None and counts[best] else None
+
+
+def _advice(operand: OperandBlocks, fill: _Fill, source: SourceLine, loads: int) -> Advice:
+    sizes = [d.size for d in operand.dimensions]
+    shape = f"({', '.join(map(str, sizes))})"
+    if fill.lanes <= MAX_LANES:
+        filled = f"{fill.lanes} of {LANES} lanes"
+        remedy = (
+            "let the last dimension of the array be a long one: transpose it outside of the "
+            f"kernel, for blocks such as ({', '.join(map(str, (*sizes[:-2], sizes[-1])))}, "
+            f"{max(sizes[-2], LANES)}), or reshape it, if no operation depends on its rows"
+        )
+    else:
+        filled = f"{fill.sublanes} of {SUBLANES} sublanes"
+        rows = max(math.prod(sizes[:-1]), SUBLANES)
+        remedy = (
+            f"let the dimension before the last one of the array be a long one: reshape it outside "
+            f"of the kernel, for blocks such as ({rows}, {sizes[-1]})"
+        )
+    return Advice(
+        kind=KIND.name,
+        operand=operand.name,
+        source=source,
+        message=(
+            f"a block of {shape} of {operand.name} fills {filled}: it takes {fill.registers:,} "
+            f"vector registers, where {fill.full:,} would hold it, and as many instructions for "
+            "each operation on it"
+        ),
+        remedy=remedy,
+        evidence=(
+            derived(f"registers that a block of {operand.name} takes", fill.registers),
+            derived("full registers that would hold it", fill.full),
+            counted("instructions of this line that load", loads),
+        ),
+    )
+
+
+KIND = AdviceKind(
+    name="narrow-block",
+    title="Blocks that fill few lanes or sublanes",
+    condition=(
+        f"The blocks of an input fill at most {MAX_LANES} of {LANES} lanes or {MAX_SUBLANES} of "
+        f"{SUBLANES} sublanes, and make at least half of the registers of all inputs; the kernel "
+        "neither multiplies them as a matrix nor reduces or transposes them."
+    ),
+    remedy="Transpose or reshape the array outside of the kernel, so that both of its last "
+    "dimensions are long.",
+    rule=advise_narrow_block,
+)

@@ -1,0 +1,95 @@
+"""Advice: the grid comes back to blocks of an output, so that they are written several times."""
+
+from __future__ import annotations
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
+from pallas_debug.profile.advice.rules.copying.grid_order import (
+    MAX_ERROR,
+    MIN_GAIN,
+    is_affine,
+    reordered,
+)
+from pallas_debug.profile.advice.rules.copying.pipelines import (
+    copies,
+    depends,
+    enlarged,
+    size_text,
+)
+from pallas_debug.profile.advice.rules.copying.two_passes import advise_two_passes
+from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+
+
+def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
+    blocks = subject.blocks
+    if blocks is None or len(blocks.grid) < 2 or subject.is_compute_bound or not subject.cycles:
+        return ()
+    if not all(map(is_affine, blocks.pipelined)):
+        return ()
+    outputs = [
+        o
+        for o in blocks.pipelined
+        if o.kind == "output" and o.name not in subject.resident and _again(o, blocks) > 0
+    ]
+    if not outputs or advise_two_passes(subject):
+        return ()
+    worst = max(outputs, key=lambda o: _again(o, blocks) * o.block_bytes)
+    unused = [axis for axis in range(len(blocks.grid)) if not depends(worst, axis)]
+    order = (*(axis for axis in range(len(blocks.grid)) if axis not in unused), *unused)
+    now = enlarged(subject, blocks, {}, 0.0)
+    after = enlarged(subject, reordered(blocks, order), {}, 0.0)
+    if now is None or after is None or abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
+        return ()
+    if after.cycles > (1 - MIN_GAIN) * now.cycles or after.moved >= now.moved:
+        return ()
+    count, total = copies(worst, blocks.grid) or 0, worst.total or 0
+    repeats = [axis for axis in unused if blocks.grid[axis] > 1]
+    axes = " and ".join(map(str, repeats))
+    grid = ", ".join(str(blocks.grid[axis]) for axis in order)
+    inner = "axis" if len(repeats) == 1 else "axes"
+    return (
+        Advice(
+            kind=KIND.name,
+            operand=worst.name,
+            source=subject.kernel.source,
+            message=(
+                f"the grid comes back to each block of {worst.name} for every index of its {inner} "
+                f"{axes}, which is not the innermost: {count:,} write-backs of "
+                f"{size_text(worst.block_bytes)}, though there are only {total:,} blocks"
+            ),
+            remedy=(
+                f"let the grid go over {inner} {axes} innermost, as ({grid}), so that a block is "
+                "complete when it is written; or, if only the last pass stores what counts, let "
+                "the index map stay at one block until then"
+            ),
+            evidence=(
+                derived(f"write-backs of {worst.name}", count),
+                derived(f"blocks of {worst.name}", total),
+                derived("bytes moved", now.moved, unit="bytes"),
+                derived("bytes moved in the other order", after.moved, unit="bytes"),
+                derived("estimated cycles", round(now.cycles), unit="cycles"),
+                derived("estimated cycles in the other order", round(after.cycles), unit="cycles"),
+            ),
+        ),
+    )
+
+
+def _again(operand: OperandBlocks, blocks: BlockMap) -> int:
+    """Write-backs of blocks that were written back before."""
+    count, total = copies(operand, blocks.grid), operand.total
+    return count - total if count is not None and total else 0
+
+
+KIND = AdviceKind(
+    name="rewritten-output",
+    title="Blocks of an output that are written back several times",
+    condition=(
+        "An axis of the grid on which the index map of an output does not depend has an axis "
+        "inside of it on which it does, and the order in which each block is finished at once "
+        f"saves at least {MIN_GAIN:.0%} of the estimated cycles of a kernel that is not bound by "
+        "computation."
+    ),
+    remedy="Make the axes innermost that an output does not depend on, or keep its index map at "
+    "one block until the last pass.",
+    rule=advise_rewritten_output,
+)

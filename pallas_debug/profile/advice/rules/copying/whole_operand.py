@@ -1,0 +1,110 @@
+"""Advice: an input is fetched again and again, though all of it would fit in VMEM."""
+
+from __future__ import annotations
+
+import math
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
+from pallas_debug.profile.advice.rules.copying.grid_order import (
+    MAX_ERROR,
+    advise_grid_order,
+    is_affine,
+)
+from pallas_debug.profile.advice.rules.copying.pipelines import copies, enlarged, size_text
+from pallas_debug.profile.advice.rules.copying.small_blocks import advise_small_blocks
+from pallas_debug.profile.advice.rules.copying.two_passes import advise_two_passes
+from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+
+MIN_GAIN = 0.25
+"""Minimum share of the estimated cycles that is saved."""
+
+ROOM = 0.9
+"""Share of the VMEM that the kernel may use which it then uses at most."""
+
+_LETTERS = "ijklmn"
+
+
+def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
+    blocks, limit, step = subject.blocks, subject.vmem_limit, subject.step
+    if blocks is None or limit is None or step is None or subject.vmem is None:
+        return ()
+    if subject.is_compute_bound or not subject.cycles or not subject.bytes_per_cycle:
+        return ()
+    now = enlarged(subject, blocks, {}, 0.0)
+    if now is None or abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
+        return ()
+    best: tuple[float, OperandBlocks, int, int] | None = None
+    for operand in blocks.pipelined:
+        size, again = _bytes(operand), _again(operand, blocks)
+        if operand.name in subject.resident or operand.kind != "input" or again <= 0:
+            continue
+        vmem = subject.vmem - operand.block_bytes * operand.buffers + size
+        if vmem > ROOM * limit or not is_affine(operand):
+            continue
+        moved = now.moved - (copies(operand, blocks.grid) or 0) * operand.block_bytes + size
+        # The first fetch of the whole overlaps with nothing.
+        running = max(step.compute * blocks.points, moved / subject.bytes_per_cycle)
+        cycles = running + size / subject.bytes_per_cycle + subject.latency
+        if cycles <= (1 - MIN_GAIN) * now.cycles and (best is None or cycles < best[0]):
+            best = cycles, operand, vmem, moved
+    if best is None or any(
+        rule(subject) for rule in (advise_small_blocks, advise_grid_order, advise_two_passes)
+    ):
+        return ()
+    cycles, operand, vmem, moved = best
+    count, total = copies(operand, blocks.grid) or 0, operand.total or 0
+    size = _bytes(operand)
+    indices = ", ".join(_LETTERS[: len(blocks.grid)]) if len(blocks.grid) <= 6 else "*_"
+    shape, zeros = ", ".join(map(str, operand.shape)), ", ".join("0" for _ in operand.shape)
+    return (
+        Advice(
+            kind=KIND.name,
+            operand=operand.name,
+            source=subject.kernel.source,
+            message=(
+                f"blocks of {operand.name} are fetched {count:,} times, though there are only "
+                f"{total:,}, and all of it has {size_text(size)}: {size_text(now.moved)} are moved "
+                "in all"
+            ),
+            remedy=(
+                f"fetch {operand.name} once, with pl.BlockSpec(({shape}), lambda {indices}: "
+                f"({zeros}), pipeline_mode=pl.Buffered(1)), and let the kernel read the part that "
+                f"it needs: {size_text(moved)} are moved, in {size_text(vmem)} of the "
+                f"{size_text(limit)} of VMEM that the kernel may use"
+            ),
+            evidence=(
+                derived(f"copies of {operand.name}", count),
+                derived(f"blocks of {operand.name}", total),
+                derived("bytes moved", now.moved, unit="bytes"),
+                derived("bytes moved with all of it in VMEM", moved, unit="bytes"),
+                derived("VMEM with all of it", vmem, unit="bytes"),
+                derived("estimated cycles", round(now.cycles), unit="cycles"),
+                derived("estimated cycles with all of it in VMEM", round(cycles), unit="cycles"),
+            ),
+        ),
+    )
+
+
+def _bytes(operand: OperandBlocks) -> int:
+    return math.prod(operand.shape) * operand.bits // 8
+
+
+def _again(operand: OperandBlocks, blocks: BlockMap) -> int:
+    """Fetches of blocks that were fetched before."""
+    count, total = copies(operand, blocks.grid), operand.total
+    return count - total if count is not None and total else 0
+
+
+KIND = AdviceKind(
+    name="whole-operand",
+    title="An input that is fetched again, and would fit in VMEM",
+    condition=(
+        "The grid comes back to blocks of an input, neither larger blocks nor another order of the "
+        f"grid is advised, and with all of it in VMEM, of which at most {ROOM:.0%} of what the "
+        f"kernel may use is then used, at least {MIN_GAIN:.0%} of the estimated cycles of a kernel "
+        "that is not bound by computation would be saved."
+    ),
+    remedy="Give the input one block, the whole array, in one buffer, and read parts of it.",
+    rule=advise_whole_operand,
+)

@@ -1,0 +1,220 @@
+"""Blocks that fill few lanes, are copied again, or are gathered from by a product."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from .slow import SlowKernel
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+
+
+def _activated(x: jax.Array, block: tuple[int, ...]) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]  # SLOW
+        out_ref[...] = x * jnp.tanh(x) * jax.nn.sigmoid(x) * jnp.exp(-x * x)
+
+    axis = next(n for n, size in enumerate(block) if size < x.shape[n])
+    spec = pl.BlockSpec(block, lambda i: tuple(i if n == axis else 0 for n in range(len(block))))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(x.shape[axis] // block[axis],),
+        in_specs=[spec],
+        out_specs=spec,
+    )(x)
+
+
+def narrow_lanes(x: jax.Array) -> jax.Array:
+    """The last dimension has 8 elements, so that registers use 8 of 128 lanes."""
+    return _activated(x, (1024, 8))
+
+
+def narrow_lanes_remedied(x: jax.Array) -> jax.Array:
+    return _activated(x, (8, 4096)).T
+
+
+def single_rows(x: jax.Array) -> jax.Array:
+    """The dimension before the last one has one element: registers use 1 of 8 sublanes."""
+    return _activated(x, (512, 1, 128))
+
+
+def single_rows_remedied(x: jax.Array) -> jax.Array:
+    return _activated(x, (512, 128)).reshape(-1, 1, 128)
+
+
+def _summed(x: jax.Array, is_batch_inner: bool) -> jax.Array:
+    batches, rows, width = x.shape
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref, sums: jax.Ref) -> None:
+        b, i = pl.program_id(0), pl.program_id(1)
+        part = pl.ds(pl.multiple_of(i * 512, 512), 512)
+
+        @pl.when(b == 0)
+        def _start() -> None:
+            sums[part, :] = jnp.zeros((512, width), F32)
+
+        sums[part, :] += x_ref[...]
+        out_ref[...] = sums[part, :]
+
+    def inner_kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += x_ref[...]
+
+    if is_batch_inner:
+        return pl.pallas_call(
+            inner_kernel,
+            out_shape=jax.ShapeDtypeStruct((rows, width), F32),
+            grid=(rows // 512, batches),
+            in_specs=[pl.BlockSpec((None, 512, width), lambda i, b: (b, i, 0))],
+            out_specs=pl.BlockSpec((512, width), lambda i, b: (i, 0)),
+        )(x)
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((rows, width), F32),
+        grid=(batches, rows // 512),
+        in_specs=[pl.BlockSpec((None, 512, width), lambda b, i: (b, i, 0))],
+        out_specs=pl.BlockSpec((512, width), lambda b, i: (i, 0)),
+        scratch_shapes=[pltpu.VMEM((rows, width), F32)],
+    )(x)
+
+
+def sums_written_again(x: jax.Array) -> jax.Array:
+    """Sums over the batch, the outer axis of the grid: each is written back 8 times."""
+    return _summed(x, is_batch_inner=False)
+
+
+def sums_written_again_remedied(x: jax.Array) -> jax.Array:
+    return _summed(x, is_batch_inner=True)
+
+
+def _best_match(x: jax.Array, codes: jax.Array, is_whole: bool) -> jax.Array:
+    def kernel(x_ref: jax.Ref, codes_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        part = pl.program_id(1)
+
+        @pl.when(part == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.full_like(out_ref, -jnp.inf)
+
+        block = codes_ref[part] if is_whole else codes_ref[...]
+        scores = jnp.dot(x_ref[...], block, preferred_element_type=F32)
+        out_ref[...] = jnp.maximum(out_ref[...], scores)
+
+    parts, depth, width = codes.shape
+    block = pl.BlockSpec((None, depth, width), lambda b, i: (i, 0, 0))
+    whole = pl.BlockSpec(codes.shape, lambda b, i: (0, 0, 0), pipeline_mode=pl.Buffered(1))
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((*x.shape[:2], width), F32),
+        grid=(x.shape[0], parts),
+        in_specs=[
+            pl.BlockSpec((None, *x.shape[1:]), lambda b, i: (b, 0, 0)),
+            whole if is_whole else block,
+        ],
+        out_specs=pl.BlockSpec((None, x.shape[1], width), lambda b, i: (b, 0, 0)),
+    )(x, codes)
+
+
+def codes_fetched_again(x: jax.Array, codes: jax.Array) -> jax.Array:
+    """All codes are fetched for every batch, though they fit in VMEM."""
+    return _best_match(x, codes, is_whole=False)
+
+
+def codes_fetched_again_remedied(x: jax.Array, codes: jax.Array) -> jax.Array:
+    return _best_match(x, codes, is_whole=True)
+
+
+TOKENS = 128
+"""Tokens of a block."""
+
+
+def gather_by_product(table: jax.Array, ids: jax.Array) -> jax.Array:
+    """Rows of a table are taken by a product with ones and zeros."""
+
+    def kernel(table_ref: jax.Ref, ids_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        rows = lax.broadcasted_iota(jnp.int32, (TOKENS, table_ref.shape[0]), 1)
+        ones = (rows == ids_ref[...]).astype(F32)
+        out_ref[...] = jnp.dot(ones, table_ref[...])  # SLOW
+
+    tokens = ids.shape[0]
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((tokens, table.shape[1]), F32),
+        grid=(tokens // TOKENS,),
+        in_specs=[
+            pl.BlockSpec(table.shape, lambda i: (0, 0)),
+            pl.BlockSpec((TOKENS, 1), lambda i: (i, 0)),
+        ],
+        out_specs=pl.BlockSpec((TOKENS, table.shape[1]), lambda i: (i, 0)),
+    )(table, ids)
+
+
+def gather_by_product_remedied(table: jax.Array, ids: jax.Array) -> jax.Array:
+    def kernel(ids_ref: jax.Ref, table_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        first = pl.program_id(0) * TOKENS
+        for n in range(TOKENS):
+            out_ref[n : n + 1, :] = table_ref[pl.ds(ids_ref[first + n], 1), :]
+
+    tokens = ids.shape[0]
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((tokens, table.shape[1]), F32),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(tokens // TOKENS,),
+            in_specs=[pl.BlockSpec(table.shape, lambda i, ids: (0, 0))],
+            out_specs=pl.BlockSpec((TOKENS, table.shape[1]), lambda i, ids: (i, 0)),
+        ),
+    )(ids.reshape(-1), table)
+
+
+KERNELS = (
+    SlowKernel(
+        advice="narrow-block",
+        summary="Blocks whose last dimension has 8 elements.",
+        function=narrow_lanes,
+        remedied=narrow_lanes_remedied,
+        rearrange=lambda x: (x.T,),
+        args=(jax.ShapeDtypeStruct((16384, 8), F32),),
+    ),
+    SlowKernel(
+        advice="narrow-block",
+        summary="Blocks whose dimension before the last one has 1 element.",
+        function=single_rows,
+        remedied=single_rows_remedied,
+        rearrange=lambda x: (x.reshape(-1, 128),),
+        args=(jax.ShapeDtypeStruct((4096, 1, 128), F32),),
+    ),
+    SlowKernel(
+        advice="rewritten-output",
+        summary="Blocks of the output that are written back in every pass.",
+        function=sums_written_again,
+        remedied=sums_written_again_remedied,
+        args=(jax.ShapeDtypeStruct((8, 4096, 256), F32),),
+    ),
+    SlowKernel(
+        advice="whole-operand",
+        summary="An operand that is fetched again for each batch, and fits in VMEM as a whole.",
+        function=codes_fetched_again,
+        remedied=codes_fetched_again_remedied,
+        args=(
+            jax.ShapeDtypeStruct((16, 64, 512), BF16),
+            jax.ShapeDtypeStruct((4, 512, 1024), BF16),
+        ),
+    ),
+    SlowKernel(
+        advice="one-hot-gather",
+        summary="A gather by a product with a one-hot matrix.",
+        function=gather_by_product,
+        remedied=gather_by_product_remedied,
+        args=(
+            jax.ShapeDtypeStruct((8192, 128), F32),
+            jax.ShapeDtypeStruct((1024, 1), jnp.int32),
+        ),
+    ),
+)
