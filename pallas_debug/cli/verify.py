@@ -11,6 +11,7 @@ import click
 
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
+from pallas_debug.cli.deadline import deadline
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, InvalidReference, PallasDebugError, UsageError
 from pallas_debug.guards import problem_of
@@ -31,6 +32,7 @@ class VerifyOptions(shared.ProgramOptions):
     rtol: float | None
     atol: float | None
     watch: str | None
+    stop_after: float | None
 
 
 @shared.targets("all")
@@ -80,6 +82,13 @@ class VerifyOptions(shared.ProgramOptions):
     "to", "Keep the compilations and findings in this directory, for `report` and `browse`."
 )
 @shared.timeout
+@click.option(
+    "--stop-after",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End the command after this time, and name the line where the program was; by default "
+    "only kernels that do not end are stopped.",
+)
 @shared.jobs
 @shared.as_json
 @shared.for_agents
@@ -108,19 +117,36 @@ def run(options: VerifyOptions) -> int:
     The exit code is 1 if something was found, 3 if nothing was found but not everything could be
     judged, and 0 only if everything was. Findings that rest on made-up values do not count.
     """
-    try:
-        with programs.pretending(options):
-            verdict = _verdict(options)
-    except PallasDebugError:
-        raise
-    except Exception as error:
-        raise problem_of(error, "engine", f"verifying {options.what}") from error
+    with deadline(options.stop_after, lambda where: _show(_stopped(options, where), options)):
+        try:
+            with programs.pretending(options):
+                verdict = _verdict(options)
+        except PallasDebugError:
+            raise
+        except Exception as error:
+            raise problem_of(error, "engine", f"verifying {options.what}") from error
+    return _show(verdict, options)
+
+
+def _show(verdict: Verdict, options: VerifyOptions) -> Exit:
     _print(verdict, options)
     if options.sarif is not None:
         from pallas_debug.verdict.sarif import sarif
 
         _write(options.sarif, output.json_text(sarif(verdict)))
     return exit_code(verdict)
+
+
+def _stopped(options: VerifyOptions, where: str) -> Verdict:
+    """Return the verdict on a program that was stopped: nothing was judged."""
+    from pallas_debug.verdict import Outcome, Verdict
+
+    reason = (
+        f"stopped after {options.stop_after:g} s (--stop-after), at {where}: the program does not "
+        "end there, or needs more time"
+    )
+    outcome = Outcome(kernel="", engine="trace", status="unjudged", reason=reason)
+    return Verdict(name=options.what, outcomes=(outcome,))
 
 
 command = shared.make("verify", VerifyOptions, run, needs_jax=True)

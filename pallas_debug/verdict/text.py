@@ -129,7 +129,7 @@ def last_word(verdict: Verdict) -> str:
         parts.append(f"{found} in {kernels}" + (f"; {uncounted}" if rested else ""))
     elif rested:
         parts += [uncounted, f"nothing else found in {kernels}"]
-    elif verdict.unjudged and len(verdict.unjudged) == len(asked):
+    elif verdict.unjudged and len(verdict.unjudged) >= len(asked):
         parts.append("nothing is known about its kernels")
     elif verdict.unjudged:
         parts.append("nothing found by the rest")
@@ -166,7 +166,10 @@ def missing(verdict: Verdict) -> str:
     first, columns = next(iter(reasons.items()))
     more = len(reasons) - 1
     others = f"; and {render.plural(more, 'other reason')}" if more else ""
-    asked = render.plural(len(judgements(verdict.outcomes)), "judgement")
+    count = len(judgements(verdict.outcomes))
+    if not count:
+        return f"nothing was judged ({', '.join(dict.fromkeys(columns))}: {_short(first)}{others})"
+    asked = render.plural(count, "judgement")
     return (
         f"{len(verdict.unjudged)} of {asked} not made "
         f"({', '.join(dict.fromkeys(columns))}: {_short(first)}{others})"

@@ -142,6 +142,8 @@ class Listener:
             output[OUTPUT] = self._together()
             return
         with guarded("summary", "counting what was not judged", self.lose):
+            if exitstatus == pytest.ExitCode.OK:
+                self.unjudged += unjudged.nothing_ran(self._checked())
             unjudged.fail(session, self._unjudged())
             return
         unjudged.fail(session, self.unjudged)
@@ -263,14 +265,20 @@ class Listener:
 
         return performance.summary(rows, self._config.rootpath)
 
-    def _not_run(self) -> list[str]:
-        """Kernels to be checked that ran to their end in no process."""
+    def _checked(self) -> dict[str, bool]:
+        """Return the kernels to be checked, and whether any process ran them to their end."""
         found: dict[str, bool] = {}
         for output in self._received:
             for kernel, ran in output["checked"].items():
                 found[kernel] = found.get(kernel, False) or ran
-        names = dict.fromkeys(k.partition(" ")[2] for k, ran in found.items() if not ran)
-        if not names or self._settings.verify:  # its table says so
+        return found
+
+    def _not_run(self) -> list[str]:
+        """Kernels to be checked that ran to their end in no process."""
+        checked = self._checked()
+        names = dict.fromkeys(k.partition(" ")[2] for k, ran in checked.items() if not ran)
+        # The table of a verdict says so, and that none of them ran is an error.
+        if not names or self._settings.verify or not any(checked.values()):
             return []
         shown = ", ".join(map(table.visible, list(names)[:MAX_SHOWN]))
         more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""

@@ -5,7 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,7 +23,29 @@ MAX_SHOWN = 3
 
 def line(gap: Gap) -> str:
     """Return the gap's line in the summary."""
-    return f"NOT JUDGED: {visible(gap.kernel)} {gap.engine}: {gap.reason}"
+    return f"NOT JUDGED: {_place(gap)}: {gap.reason}"
+
+
+def _place(gap: Gap) -> str:
+    return f"{visible(gap.kernel)} {gap.engine}".rstrip()
+
+
+def nothing_ran(checked: Mapping[str, bool]) -> list[Gap]:
+    """Return a gap if a run that was to judge kernels lowered some, and ran none to its end.
+
+    Args:
+      checked: kernels, by digest and name, and whether a test ran them to their end.
+    """
+    if not checked or any(checked.values()):
+        return []
+    names = list(dict.fromkeys(key.partition(" ")[2] for key in checked))
+    more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+    shown = ", ".join(map(visible, names[:MAX_SHOWN]))
+    reason = (
+        f"no test ran a kernel to its end ({shown}{more}): they were only lowered, or are in "
+        "branches that were not taken"
+    )
+    return [Gap(kernel="the whole run", engine="", reason=reason)]
 
 
 def elsewhere(gaps: Iterable[Gap]) -> list[str]:
@@ -54,7 +76,7 @@ class _Crash(NamedTuple):
 
 
 def text(missing: Sequence[Gap]) -> str:
-    places = list(dict.fromkeys(f"{visible(m.kernel)} {m.engine}" for m in missing))
+    places = list(dict.fromkeys(map(_place, missing)))
     more = len(places) - MAX_SHOWN
     shown = ", ".join(places[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
     was = "was" if len(missing) == 1 else "were"

@@ -53,6 +53,7 @@ class Watcher:
         self.unjudged: list[Gap] = []
         self._found: dict[str, list[str]] = {}
         self._checked: dict[str, bool] = {}
+        self._faulty: set[str] = set()
         self._verification: Verification | None = None
 
     def open(self) -> None:
@@ -230,6 +231,7 @@ class Watcher:
         except Exception as error:  # noqa: BLE001 - of a kernel; the test has been reported
             self.problems.append(f"a kernel failed after {running.nodeid}: {error}")
         with self._guarded("hook", f"ending to watch {running.nodeid}"):
+            self._faulty |= {finding.kernel for finding in running.findings}
             self.notices += running.uncounted()
             running.session.observer.clear()
         if running.own:
@@ -466,13 +468,13 @@ class Watcher:
         self.unchecked += session.unchecked
         if not stop:
             self.unjudged += self._missing(session)
-        if session.options.checks:
+        if session.options.checks or session.interpret_mode.judges:
             skipped = {gap.kernel for gap in session.unchecked}
-            self._checked |= {
-                f"{kernel.digest} {kernel.name}": kernel.digest in session.launched
-                for kernel in session.kernels
-                if kernel.name not in skipped
-            }
+            for kernel in session.kernels:
+                if kernel.name not in skipped:
+                    key = f"{kernel.digest} {kernel.name}"
+                    was = kernel.digest in session.launched or kernel.name in self._faulty
+                    self._checked[key] = was or self._checked.get(key, False)
         reported = {missing.reason for missing in self.unjudged}
         self.problems += [
             str(problem)

@@ -121,3 +121,38 @@ def test_what_did_not_run_was_not_checked(child: Child, workers: list[str]) -> N
     assert sorted(line.partition(": ")[2].split(", ")) == ["copies", "random"]
     result = child("def test_it(): pass", "--pallas-check", *workers)
     result.stdout.fnmatch_lines(["no test ran a Pallas kernel: nothing was checked"])
+
+
+LOWERED = """
+def test_lowered():
+    jax.jit(log).lower(GOOD)
+
+def test_not_taken():
+    jax.jit(lambda taken, x: jax.lax.cond(taken, log, jnp.negative, x))(False, GOOD)
+"""
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--pallas-check",
+        pytest.param("--pallas-sanitize", marks=pytest.mark.slow),
+        pytest.param("--pallas-races", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_that_runs_no_kernel_to_its_end_is_an_error(child: Child, option: str) -> None:
+    result = child(LOWERED, option)
+    result.assert_outcomes(passed=2, errors=1)
+    assert result.ret == 3
+    result.stdout.fnmatch_lines(
+        ["NOT JUDGED: the whole run: no test ran a kernel to its end (log): they were only *"]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["--pallas-check", "--pallas-sanitize", "--pallas-races"])
+def test_a_run_that_runs_some_names_the_others(child: Child, option: str) -> None:
+    result = child(LOWERED + "def test_runs(): rows(4)", option)
+    result.assert_outcomes(passed=3)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["not checked, as no test ran them to their end: log"])

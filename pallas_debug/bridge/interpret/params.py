@@ -121,6 +121,11 @@ class Mode:
         return bool(self.params.get("sanitize"))
 
     @property
+    def judges(self) -> bool:
+        """Whether running a kernel in this mode judges it: the sanitizer or the race detector."""
+        return self.sanitizes or bool(self.params.get("detect_races"))
+
+    @property
     def watch(self) -> GridWatch | None:
         """Grid points that the sanitizer watches; None for all."""
         found = self.params.get("watch")

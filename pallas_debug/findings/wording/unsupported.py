@@ -297,7 +297,7 @@ def failed(
         kind = Fault.TRACE_ERROR
         advice = "fix what the message names: jax refused the call as it traced it"
         if of_user:
-            text = failure.source.text if failure.source is not None else ""
+            text = (failure.source and failure.source.text) or ""
             advice = "fix this line"
             if text.lstrip().startswith(("assert", "raise")):
                 advice = "pass what this line demands, or fix its condition"

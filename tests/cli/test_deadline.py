@@ -1,0 +1,55 @@
+"""The deadline of a command: it ends the process, with the user's line at which it was."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallas_debug.cli.deadline import deadline
+
+PROGRAM = """
+import sys
+from pallas_debug.cli.deadline import deadline
+
+def spin():
+    n = 0
+    while n >= 0:
+        n += 1
+
+def wait():
+    import queue
+    queue.Queue().get()
+
+def stop(where):
+    print(where)
+    return 3
+
+with deadline(0.5, stop):
+    globals()[sys.argv[1]]()
+"""
+
+
+@pytest.mark.parametrize(
+    "name, places",
+    [
+        ("spin", ["program.py:7, `while n >= 0:`", "program.py:8, `n += 1`"]),
+        ("wait", ["program.py:12, `queue.Queue().get()`"]),
+    ],
+)
+def test_the_process_ends_with_the_line_of_the_user(
+    fork_python: Any, tmp_path: Path, name: str, places: list[str]
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = fork_python("program.py", name)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.strip() in places
+
+
+def test_a_block_that_ends_in_time_goes_on() -> None:
+    with deadline(3600.0, lambda where: sys.exit(where)):
+        pass
+    with deadline(None, lambda where: sys.exit(where)):
+        pass
