@@ -95,7 +95,7 @@ def estimate_cycles(
             theirs.cycles,
             "assumed",
             "as libtpu estimates: what a kernel reads is zero, copies do not slow each other down",
-            not theirs.is_complete,
+            bool(theirs.unknown_loops) or not theirs.is_complete,
         ),
         compiler=compiler,
         steps=steps,

@@ -264,7 +264,11 @@ def test_runs_that_cannot_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert " stores 72 to o_ref[0, 0], and 71" not in line
     monkeypatch.setattr(divergence, "MAX_BYTES", 1000)
     _, line = compared(lambda x: order(x, 8), lambda x: order(x, 9), X)
-    assert line.endswith("kernels first diverge: the order of their stores differs by too many of them")
+    assert line.endswith(
+        "kernels first diverge: the order of their stores differs by too many of them"
+    )
     monkeypatch.setattr(divergence, "SECONDS", -1.0)
     _, line = compared(lambda x: order(x, 8), lambda x: order(x, 9), X)
-    assert line.endswith("kernels first diverge: two runs on the kernel machine take more than -1 s")
+    assert line.endswith(
+        "kernels first diverge: two runs on the kernel machine take more than -1 s"
+    )

@@ -73,6 +73,24 @@ def test_a_condition_on_the_iteration_is_followed() -> None:
     assert not result.unknown_branches
 
 
+@pytest.mark.parametrize("kind", ["hbm", "<no memory space>"])
+def test_a_number_passed_by_value_is_loaded_before_and_is_not_zero(kind: str) -> None:
+    """As libtpu estimates: it skips what reads zero from memory, but knows nothing of operands."""
+    read = "{ %s2_s2 = sld [smem:[#allocation2 + $0x4]] }"
+    text = bundles(
+        f"{{ %s1_s1 = inlined_call_operand.{kind} [shape: s32[1], index: 0, kind: input] }}",
+        read if kind == "hbm" else "{ %s2_s2 = smov %s1_s1 }",
+        "{ %p2_p1 = scmp.eq.s32.totalorder %s2_s2, 0 }",
+        "{ %10 = sbr.rel (%p2_p1) target = $region7 }",
+        "{ %v2 = vmul %v1 }",
+        "{ %v3 = vmul %v1 }",
+        "PF { %v5 = vmul %v4 } /* Start/End empty region 7 */",
+    )
+    result = walk(schedule_of(text, target="v4"), MODEL, unknown="zero")
+    assert result.executions == [1, 1, 1, 1, 1, int(kind != "hbm"), 1]
+    assert result.cycles == (6 if kind == "hbm" else 7 + 100)
+
+
 def test_a_condition_on_data_is_entered_or_zero() -> None:
     text = bundles(
         "{ %s1_s0 = sld [smem:[#allocation2 + $0x4]] }",

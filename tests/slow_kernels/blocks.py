@@ -29,7 +29,7 @@ def _activated(x: jax.Array, block: tuple[int, ...]) -> jax.Array:
 
 def narrow_lanes(x: jax.Array) -> jax.Array:
     """The last dimension has 8 elements, so that registers use 8 of 128 lanes."""
-    return _activated(x, (1024, 8))
+    return _activated(x, (512, 8))
 
 
 def narrow_lanes_remedied(x: jax.Array) -> jax.Array:
@@ -180,7 +180,7 @@ KERNELS = (
         function=narrow_lanes,
         remedied=narrow_lanes_remedied,
         rearrange=lambda x: (x.T,),
-        args=(jax.ShapeDtypeStruct((16384, 8), F32),),
+        args=(jax.ShapeDtypeStruct((8192, 8), F32),),
     ),
     SlowKernel(
         advice="narrow-block",

@@ -89,7 +89,8 @@ def decode(instruction: Instruction) -> DecodedScalar | None:
     function = _FUNCTIONS.get(name) or _FUNCTIONS.get(stem)
     if instruction.opcode.startswith("inlined_call_operand"):
         if is_by_value(instruction):
-            return DecodedScalar(result=result, function=None, arguments=())
+            # Unlike what is read from memory, libtpu's estimate does not take it to be zero.
+            return DecodedScalar(result=result, function=_unknown, arguments=())
         return DecodedScalar(result=result, function=_first, arguments=((result, 0),))
     if function is None:
         return DecodedScalar(result=result, function=None, arguments=())
@@ -169,6 +170,10 @@ def place_of(instruction: Instruction) -> MemoryPlace | None:
 def is_by_value(operand: Instruction) -> bool:
     """Whether an operand of the kernel is a number: `inlined_call_operand.<no memory space>`."""
     return "<no memory space>" in operand.text
+
+
+def _unknown() -> Scalar:
+    return None
 
 
 def _first(value: Scalar, *rest: Scalar) -> Scalar:

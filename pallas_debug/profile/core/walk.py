@@ -140,9 +140,9 @@ class _Walker:
         self._memory: dict[Address, Scalar] = {}
         self._pending: dict[Address | None, list[tuple[float, int]]] = defaultdict(list)
         self._visits = [0.0] * (self._size + 1)
-        # libtpu's estimate includes the time that XLA takes to load scalar operands.
+        # libtpu's estimate includes the time that XLA takes to load scalar operands, one by one.
         by_value = scalars_by_value(schedule.bundles) if self._zero else 0
-        self._time = by_value * model.time("hbm_to_smem", 0)[0]
+        self._time = by_value * model.time("hbm_to_vmem", 0)[0]
         self._busy = 0.0
         self._spent = 0
         self._result = Walk()
