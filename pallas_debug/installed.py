@@ -5,7 +5,6 @@ Floor 0: nothing here imports jax.
 
 from __future__ import annotations
 
-from importlib import metadata
 from importlib.util import find_spec
 
 from pallas_debug.errors import MissingJaxError
@@ -62,6 +61,8 @@ def _is_there(module: str) -> bool:
 
 def _version(distribution: str) -> str:
     """Return the version; that of a jax without metadata, such as a checkout, is not judged."""
+    from importlib import metadata  # takes 20 ms
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -21,8 +21,7 @@ def open_session(
         session.run()
         if session.track.fault is None:
             notes = [*notes, "the run ends without a fault: opened at its end"]
-    # Textual reads from the first and draws on the last.
-    has_terminal = all(s.isatty() for s in (sys.stdin, sys.stdout, sys.stderr))
+    has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if plain is None and has_terminal:
         from pallas_debug.tui.debugger import open_debugger  # Textual takes a while to import
 

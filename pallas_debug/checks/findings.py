@@ -214,21 +214,9 @@ def _user(seen: Sighting, failure: SiteFailure) -> Finding:
     )
 
 
-def _nan(seen: Sighting, failure: SiteFailure) -> Finding:
+def _not_finite(seen: Sighting, failure: SiteFailure, found: Callable[..., Finding]) -> Finding:
     site = failure.site
-    return contents.nan_produced(
-        _at_element(seen, failure).at(shape=site.details["shape"]),
-        operation=site.operation,
-        values=_operands(failure),
-        ranges=_ranges(failure),
-        element=_element(failure),
-        operands=site.details["operands"],
-    )
-
-
-def _infinity(seen: Sighting, failure: SiteFailure) -> Finding:
-    site = failure.site
-    return contents.infinity_produced(
+    return found(
         _at_element(seen, failure).at(shape=site.details["shape"]),
         operation=site.operation,
         values=_operands(failure),
@@ -342,8 +330,8 @@ def _found(failure: SiteFailure, run: CheckedRun) -> Finding:
 
 _FOUND: dict[str, Callable[[Sighting, SiteFailure], Finding]] = {
     "user": _user,
-    "nan": _nan,
-    "inf": _infinity,
+    "nan": lambda seen, failure: _not_finite(seen, failure, contents.nan_produced),
+    "inf": lambda seen, failure: _not_finite(seen, failure, contents.infinity_produced),
     "index": _index,
     "div": _division,
     "float_div": _division,

@@ -110,15 +110,7 @@ def _given(context: click.Context) -> Iterator[str]:
 def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
     from pallas_debug._api.dump import dump
 
-    try:
-        function = programs.import_function(module, name)
-    except PallasDebugError:
-        raise
-    except Exception as error:
-        programs.print_their_traceback(error)
-        raise ProgramFailed(
-            f"{module} raised {type(error).__name__} as it was imported: {error}"
-        ) from error
+    function = programs.imported(module, name)
     positional, keyword = programs.function_arguments(function, options)
     programs.check_call(options.what, function, positional, keyword)
     sessions: list[Session] = []

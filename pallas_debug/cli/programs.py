@@ -196,7 +196,7 @@ def _returned(what: str) -> tuple[list[Any], dict[str, Any]]:
     named = named_function(what)
     if named is None:
         raise UsageError(f"--inputs names a function, as package.module:function, and not {what!r}")
-    function = import_function(*named)
+    function = imported(*named)
     with contextlib.suppress(ValueError):  # a builtin may have no signature
         needed = [p for p in inspect.signature(function).parameters.values() if _is_needed(p)]
         if needed:
@@ -291,6 +291,24 @@ def check_exists(what: str, *, module: bool) -> None:
             f"no such script: {what}{near}. Name a Python file, `-m` and a module, "
             "or package.module:function."
         )
+
+
+def imported(module: str, name: str) -> Callable[..., Any]:
+    """Import a function for a command, with the traceback of a module that fails.
+
+    Raises:
+      UsageError: as for `import_function`.
+      ProgramFailed: the module raised another exception.
+    """
+    try:
+        return import_function(module, name)
+    except PallasDebugError:
+        raise
+    except Exception as error:
+        print_their_traceback(error)
+        raise ProgramFailed(
+            f"{module} raised {type(error).__name__} as it was imported: {error}"
+        ) from error
 
 
 def print_their_traceback(error: BaseException) -> None:

@@ -84,7 +84,7 @@ def _of_function(options: StatsOptions) -> Stats | None:
     require_jax("`stats` of a function")
     from pallas_debug._api.stats import stats
 
-    function = programs.import_function(*named)
+    function = programs.imported(*named)
     positional, keyword = programs.function_arguments(function, options)
     programs.check_call(options.what, function, positional, keyword)
     target = options.target or defaults.TARGETS

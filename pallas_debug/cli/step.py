@@ -168,7 +168,7 @@ def _called(options: StepOptions) -> tuple[Callable[[], Any], tuple[str, ...]]:
         raise UsageError(
             f"{what} is a function, and takes no arguments behind it: {options.rest[0]!r}"
         )
-    function = programs.import_function(*named)
+    function = programs.imported(*named)
     args, kwargs = programs.function_arguments(function, options, values=True)
     programs.check_call(what, function, args, kwargs)
     return stepper.call_of(function, args, kwargs)

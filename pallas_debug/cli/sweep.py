@@ -18,7 +18,7 @@ from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError, meant
+from pallas_debug.errors import UsageError, meant
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -122,7 +122,7 @@ def run(options: SweepOptions) -> int:
             f"a sweep takes a function, as package.module:function or file.py:function, and not "
             f"{options.what!r}: it changes the function's arguments"
         )
-    function = _imported(*named)
+    function = programs.imported(*named)
     over = _over(options.over)
     positional, keyword = programs.function_arguments(function, options)
     _check_names(options.what, function, over)
@@ -142,18 +142,6 @@ def run(options: SweepOptions) -> int:
 
 
 command = shared.make("sweep", SweepOptions, run, needs_jax=True)
-
-
-def _imported(module: str, name: str) -> Callable[..., Any]:
-    try:
-        return programs.import_function(module, name)
-    except PallasDebugError:
-        raise
-    except Exception as error:
-        programs.print_their_traceback(error)
-        raise ProgramFailed(
-            f"{module} raised {type(error).__name__} as it was imported: {error}"
-        ) from error
 
 
 def _check_names(what: str, function: Callable[..., Any], over: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.color import Color
     from textual.css.styles import StylesBase
+    from textual.driver import Driver
     from textual.geometry import Size, Spacing
     from textual.scroll_view import ScrollView
     from textual.strip import Strip
@@ -65,6 +67,19 @@ class _UnstyledLines(StylesCache):
         return super().render_line(*given, render_content_line, *others)
 
 
+class StylesUnlessHidden:
+    """Mixin for widgets whose component styles are not computed while they have the class `hidden`.
+
+    Textual computes them at each change of a class. At the start, those of the hidden panes took
+    longer than those of all others.
+    """
+
+    def _get_component_classes(self) -> frozenset[str]:
+        widget: Any = self
+        found: Any = super()
+        return frozenset() if widget.has_class("hidden") else found._get_component_classes()
+
+
 def draw_unstyled(view: Widget) -> None:
     """Draw the lines of a view as it renders them: they already have all of its styles."""
     view._styles_cache = _UnstyledLines()
@@ -75,6 +90,29 @@ def write(app: App[None], sequence: str) -> None:
     driver = app._driver
     if driver is not None and not driver.is_headless:
         driver.write(sequence)
+
+
+def drawing_on_terminal(driver: type[Driver]) -> type[Driver]:
+    """Return a driver that draws on standard output if standard error is no terminal.
+
+    Textual draws on standard error, so that `2>file` would send the screen to the file. The file
+    gets what belongs there: messages, and what libraries write to standard error.
+    """
+    if sys.__stderr__ is not None and sys.__stderr__.isatty():
+        return driver
+
+    class OutputDriver(driver):  # type: ignore[valid-type, misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            # Characters that the terminal's encoding lacks are escaped, as on standard error.
+            self._file = open(  # noqa: SIM115 - for as long as the process runs
+                sys.__stdout__.fileno(),  # type: ignore[union-attr]
+                "w",
+                errors="backslashreplace",
+                closefd=False,
+            )
+
+    return OutputDriver
 
 
 async def run_bindings(app: App[None], key: str) -> None:

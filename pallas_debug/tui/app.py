@@ -47,6 +47,8 @@ def preload() -> None:
     """Import what computes diffs: it takes long, and is often used."""
     import numpy  # noqa: F401
 
+    import pallas_debug.ir.diff  # noqa: F401
+
 
 class BrowseApp(MovingActions, ViewingActions, OutputActions):
     """`pallas-debug browse`: kernels, their passes, and the text of each.

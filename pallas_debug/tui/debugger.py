@@ -13,6 +13,7 @@ from textual import events, on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.driver import Driver
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
@@ -21,6 +22,7 @@ from pallas_debug.stepping import describe, prompt
 from pallas_debug.stepping.prompt import CommandPrompt
 from pallas_debug.stepping.session import StepSession, short
 from pallas_debug.stepping.track import DevicesTrack, FlyingCopy, NamedValue, StepPlace
+from pallas_debug.tui import _textual
 from pallas_debug.tui.widgets.cells import visible
 
 HEAT = ("#10204a", "#1d4f91", "#2f8f9d", "#7fbf5f", "#e3c33b", "#e8743b", "#c8263f")
@@ -192,6 +194,9 @@ class DebuggerApp(App[None]):
         self._output: list[str] = [f"note: {note}" for note in notes]
         self._selected: str | None = None
         self._file: str | None = None
+
+    def get_driver_class(self) -> type[Driver]:
+        return _textual.drawing_on_terminal(super().get_driver_class())
 
     def compose(self) -> ComposeResult:
         yield Static(id="title")

@@ -15,7 +15,6 @@ keys of the focused pane, and report what it changed.
 from __future__ import annotations
 
 import string
-import tomllib
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -212,11 +211,15 @@ def load(file: Path, actions: Mapping[str, Action], panes: Mapping[str, str]) ->
       UsageError: the file is not a keymap, or names an unknown action or key.
     """
     try:
-        document = tomllib.loads(file.read_text())
+        text = file.read_bytes()
     except FileNotFoundError:
         return default(actions)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    import tomllib
+
+    try:
+        document = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} is not TOML: {error}") from error
     others = sorted(set(document) - {"keys"})

@@ -18,6 +18,7 @@ from textual import events, getters, on
 from textual.app import App, SuspendNotSupported
 from textual.binding import Binding
 from textual.css.query import NoMatches
+from textual.driver import Driver
 from textual.filter import LineFilter, NoColor
 from textual.widget import Widget
 from textual.widgets import Input, Static
@@ -122,6 +123,9 @@ class Shell(App[None], inherit_bindings=False):
         self._status = ""
 
     # The terminal.
+
+    def get_driver_class(self) -> type[Driver]:
+        return _textual.drawing_on_terminal(super().get_driver_class())
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [NoColor()] if self.no_color else super().get_line_filters()

@@ -82,12 +82,12 @@ class Workspace(Shell):
     trail = getters.query_one(TrailPane)
     source = getters.query_one(SourcePane)
 
-    zoomed: reactive[bool] = reactive(False)
-    diffing: reactive[bool] = reactive(False)
-    noise: reactive[bool] = reactive(False)
-    sourcing: reactive[bool] = reactive(False)
-    trailing: reactive[bool] = reactive(False)
-    following: reactive[bool] = reactive(False)
+    zoomed: reactive[bool] = reactive(False, init=False)
+    diffing: reactive[bool] = reactive(False, init=False)
+    noise: reactive[bool] = reactive(False, init=False)
+    sourcing: reactive[bool] = reactive(False, init=False)
+    trailing: reactive[bool] = reactive(False, init=False)
+    following: reactive[bool] = reactive(False, init=False)
 
     def __init__(
         self,
@@ -125,9 +125,8 @@ class Workspace(Shell):
             with Vertical(id="right"):
                 yield FailurePane(id="failure")
                 yield TextPane(id="text")
-                yield DiffPane(id="diff")
-                yield TrailPane(id="trail")
-                yield SourcePane(id="source")
+                for hidden in (DiffPane(id="diff"), TrailPane(id="trail"), SourcePane(id="source")):
+                    yield hidden.add_class("hidden")
         yield Prompt(id="prompt")
         yield Static(id="status", markup=False)
 

@@ -58,6 +58,7 @@ LINES: dict[str, list[list[str]]] = {
         ["dump", "raises.py"],
         ["dump", "-m", "raises"],
         ["dump", "raises:f"],
+        ["step", "raises:f"],
         ["dump", "rows:raises", *X],
         ["dump", "rows:double", "--inputs", "rows:raised_inputs"],
         ["verify", "raises.py", *V5E],

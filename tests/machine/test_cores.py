@@ -41,7 +41,7 @@ def test_each_core_runs_the_body_and_closes_over_a_scalar(mode: str, number: int
         out = jax.block_until_ready(call(x, 1))
     np.testing.assert_array_equal(out, x[1 : 1 + number])
     assert not session.observer.findings
-    assert not session.skips
+    assert not session.unchecked
 
 
 def exchanging(*, awaits: bool, signals: bool = True) -> Any:

@@ -276,6 +276,6 @@ def test_the_sanitizer_refuses_a_sparse_core_by_name() -> None:
 
     with Session(Options(interpret="machine,sanitize", chip="v6e")) as session:
         np.testing.assert_array_equal(jax.jit(call)(X), X)
-    (skip,) = session.skips
+    (skip,) = session.unchecked
     assert session.launched == {kernel.digest for kernel in session.kernels}
     assert "`copy` runs on a SparseCore, which the sanitizer does not judge" in skip.reason

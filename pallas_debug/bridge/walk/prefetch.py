@@ -73,24 +73,13 @@ def tables(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> dict[str, list[Tables]]:
     """Tables of each call of each kernel with scalar prefetch, by the kernel's digest."""
-    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
-    traced = [
-        i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
-    ]
-
-    def call(*given: Any) -> Any:
-        filled = list(leaves)
-        for i, array in zip(traced, given, strict=True):
-            filled[i] = array
-        a, k = jax.tree.unflatten(tree, filled)
-        return function(*a, **k)
-
-    shapes = [jax.ShapeDtypeStruct(leaves[i].shape, _dtype(leaves[i])) for i in traced]
+    call, given = arrays.of_arrays(function, args, kwargs)
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf)) for leaf in given]
     with chip.answering(target), hook.without_caches():
         jaxpr, consts = rewrite.opened(jax.make_jaxpr(call)(*shapes))
         program = _Program()
-        given = [None if arrays.is_abstract(leaves[i]) else _Known(leaves[i]) for i in traced]
-        program.walk(jaxpr, [_Known(c) for c in consts], given)
+        known = [None if arrays.is_abstract(leaf) else _Known(leaf) for leaf in given]
+        program.walk(jaxpr, [_Known(c) for c in consts], known)
     return program.computed()
 
 

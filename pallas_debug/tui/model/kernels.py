@@ -187,7 +187,7 @@ class KernelList:
         """Take over the browser's list of kernels."""
         self.lines = list(_paired(self._browser))
         self.total = len(self._browser.entries)
-        self._names = [" ".join(e.name for e in line.entries).lower() for line in self.lines]
+        self._names: list[str] = []
         if len(self._browser.roots) > 1:
             self.shared = Counter(line.dumps for line in self.lines)
         if self._rows:
@@ -201,6 +201,9 @@ class KernelList:
         wanted = self.wanted
         self.shown = [*self.lines]
         if wanted.words:
+            self._names = self._names or [
+                " ".join(e.name for e in line.entries).lower() for line in self.lines
+            ]
             named = list(zip(self.lines, self._names, strict=True))
             for word in wanted.words:
                 named = [pair for pair in named if word in pair[1]]
@@ -308,6 +311,9 @@ class KernelList:
 
 def _paired(browser: Browser) -> Iterator[KernelLine]:
     """Yield a line for each kernel, and one for two that are each other's twins."""
+    if len(browser.roots) < 2:
+        yield from [KernelLine((entry,)) for entry in browser.entries]
+        return
     for entry in browser.entries:
         twin = browser.twin(entry)
         both = twin is not None and browser.twin(twin) == entry

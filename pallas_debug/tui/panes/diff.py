@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from threading import Event
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rich.style import Style
 from textual import work
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from pallas_debug.ir import diff as engine
-from pallas_debug.ir.match import Budget
 from pallas_debug.ir.normal import NOISE, Noise
-from pallas_debug.ir.operations import Kind
 from pallas_debug.tui.model.browser import IGNORING_NOISE
 from pallas_debug.tui.widgets.cells import (
     KINDS,
@@ -37,6 +34,10 @@ from pallas_debug.tui.widgets.cells import (
 from pallas_debug.tui.widgets.find import FindView
 from pallas_debug.tui.widgets.lines import MAX_LINE, Lines
 from pallas_debug.tui.widgets.lineview import ViewMessage
+
+if TYPE_CHECKING:
+    from pallas_debug.ir import diff as engine
+    from pallas_debug.ir.operations import Kind
 
 SPLIT_COLUMNS = 140
 """Minimum number of columns for side by side, unless the user chooses."""
@@ -79,6 +80,8 @@ class DiffRows:
     """The rows of a diff. Expensive steps are done on construction."""
 
     def __init__(self, diff: engine.Diff) -> None:
+        from pallas_debug.ir.match import Budget
+
         self.diff = diff
         budget = Budget()
         # For each change, by its start, which line became which.
@@ -96,9 +99,9 @@ class DiffRows:
           split: side by side.
           whole: all lines, not only the changes and some lines around them.
         """
-        context = len(self.diff.new.lines) if whole else engine.CONTEXT
+        hunks = self.diff.hunks(len(self.diff.new.lines)) if whole else self.diff.hunks()
         found: list[DiffRow] = []
-        for hunk in self.diff.hunks(context):
+        for hunk in hunks:
             found.append(DiffRow(tag="hunk", text=self.diff.place(hunk)))
             for change in hunk:
                 found += self._split(change) if split else self._unified(change)
@@ -116,6 +119,8 @@ class DiffRows:
         return new[row.new or 0]
 
     def _words(self, old: int, new: int) -> tuple[Spans, Spans]:
+        from pallas_debug.ir import diff as engine
+
         a, b = self.diff.old.lines[old], self.diff.new.lines[new]
         return engine.words(a[:_COMPARED], b[:_COMPARED])
 
@@ -334,6 +339,8 @@ class DiffPane(FindView):
             self._arrange()
 
     def _make(self, stop: Event) -> DiffRows:
+        from pallas_debug.ir import diff as engine
+
         def tick() -> None:
             if stop.is_set():
                 raise _Stopped

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import events, work
 
-from pallas_debug.ir.follow import Fate, Trail
 from pallas_debug.ir.operations import Module
 from pallas_debug.tui.widgets.cells import Cells, spans, without_locations
 from pallas_debug.tui.widgets.lineview import LineView, ViewMessage
 
-PassFate = Fate | Literal["new", "first"]
+if TYPE_CHECKING:
+    from pallas_debug.ir.follow import Fate
+
+PassFate = Literal["same", "changed", "renamed", "split", "merged", "gone", "new", "first"]
 
 FATES: dict[PassFate, str] = {
     "first": "",
@@ -175,6 +177,8 @@ def trail_rows(load: Loader, position: int, line: int) -> list[TrailRow]:
 
     There are none if the pass no longer has the line: a file may be replaced at any time.
     """
+    from pallas_debug.ir.follow import Trail
+
     modules = load()
     if line >= len(modules[position].lines):
         return []

@@ -78,7 +78,7 @@ def bar_top(rows: int, room: int, cell: int) -> int:
     return round(max(0, min(cell, room - 1)) / max(room - 1, 1) * max(rows - room, 0))
 
 
-class LineView(ScrollView, can_focus=True, inherit_bindings=False):
+class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_bindings=False):  # type: ignore[misc]
     """Lines with a cursor.
 
     Subclasses provide `count` and `cells`, and may fold lines by `rows`, `row_of` and `line_of`.

@@ -25,19 +25,8 @@ def opened(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> Any:
     """Trace a function as for a target, and return its jaxpr."""
-    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
-    traced = traced_leaves(args, kwargs)
-
-    def call(*given: Any) -> Any:
-        filled = list(leaves)
-        for i, array in zip(traced, given, strict=True):
-            filled[i] = array
-        a, k = jax.tree.unflatten(tree, filled)
-        return function(*a, **k)
-
-    shapes = [
-        jax.ShapeDtypeStruct(leaves[i].shape, arrays.canonical(leaves[i].dtype)) for i in traced
-    ]
+    call, given = arrays.of_arrays(function, args, kwargs)
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
     with chip.answering(target), hook.without_caches():
         return rewrite.opened(jax.make_jaxpr(call)(*shapes))[0]
 
