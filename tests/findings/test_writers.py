@@ -46,7 +46,7 @@ ALL = WrittenElement(index=(0, 0), value=3.25, affected=1024, total=1024)
 def stale(
     *resets: Reset,
     block: OutputBlock | None = BLOCK,
-    left_by: tuple[int, ...] | None = (0, 0),
+    left_by: str | None = "block (0, 0)",
     element: WrittenElement = ALL,
     accumulates: bool = True,
 ) -> Finding:

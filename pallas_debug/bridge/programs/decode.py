@@ -353,6 +353,7 @@ def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> 
         body_constants=tuple(regs[n_cond : n_cond + n_body]),
         carry=tuple(regs[n_cond + n_body :]),
         outputs=outputs,
+        of_pipeline=lines.is_of_pipeline(eqn),
     )
     decoder.emit(step, *regs)
     return outputs
@@ -373,6 +374,7 @@ def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
         carry=tuple(regs[n_consts : n_consts + n_carry]),
         stacked=tuple(regs[n_consts + n_carry :]),
         outputs=outputs,
+        of_pipeline=lines.is_of_pipeline(eqn),
     )
     decoder.emit(step, *regs)
     return outputs

@@ -109,6 +109,18 @@ def explain(
     return unit.first(kind, but)
 
 
+def origin(
+    eqns: Sequence[Any],
+    invars: Sequence[Any],
+    outvars: Sequence[Any],
+    values: Sequence[Any],
+    equation: int,
+    bits: Collection[Any] = (),
+) -> NumericFault | None:
+    """Return what made a NaN that an equation of a unit sees; None if the inputs held it."""
+    return _Concrete(eqns, invars, outvars, values, bits).origin(equation)
+
+
 class _Concrete:
     """A unit on concrete inputs."""
 
@@ -155,6 +167,25 @@ class _Concrete:
             is_born = candidate.trouble in ("nan", "infinity")
             if is_born and candidate.equation < cast.equation:
                 here = self._spreading(candidate, to=self._eqns[cast.equation].invars[0])
+                if here is not None:
+                    return self._fault(candidate, here)
+        return None
+
+    def origin(self, equation: int) -> NumericFault | None:
+        """Origin of a NaN among the operands of an equation, if in this unit."""
+        found: list[_Candidate] = []
+
+        def note(i: int, inputs: Sequence[Any], outputs: list[Any]) -> list[Any]:
+            if i < equation:
+                found.extend(c for c in self._not_finite(i, inputs, outputs) if c.trouble == "nan")
+            return outputs
+
+        self._run(note)
+        for candidate in found:
+            for atom in self._eqns[equation].invars:
+                here = None
+                if not isinstance(atom, jax_core.Literal):
+                    here = self._spreading(candidate, to=atom)
                 if here is not None:
                     return self._fault(candidate, here)
         return None

@@ -9,6 +9,7 @@ the tests may be too strict, so that they stay cheap, and `numeric_faults.explai
   do signed ones that are hashed or packed, that is, consumed by operations on bits. Where bounds of
   all elements are known, as for an iota plus a scalar, the bounds are tested instead of the array.
 - A cast to a narrower integer is tested by equation, and a division of integers for zeros.
+- Comparisons of floats are tested for NaNs among their operands.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SUM_BOUND = 0.02
 """Greatest error of a 16-bit float sum, as a fraction of its largest entry in float32."""
 
 Flag = tuple[str, int]
-"""A suspicion: about "output" or "equation" number n."""
+"""A suspicion: about "output", "equation" or "comparison" number n; the last two by equation."""
 
 
 @dataclass(eq=False)
@@ -92,6 +93,8 @@ class WatchedUnit:
             flag = suspicion(eqn, inputs, outputs, ranges, may_wrap=i in mixed)
             if flag is not None:
                 tests.append((("equation", i), flag))
+            if units.may_decide(eqn) and jnp.size(outputs[0]):
+                tests.append((("comparison", i), units.sees_nan(inputs)))
             found = intervals.of_equation(eqn, ranges)
             if found is not None:
                 bounds[eqn.outvars[0]] = found

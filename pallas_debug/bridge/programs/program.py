@@ -194,7 +194,11 @@ class Branch(MachineStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhileLoop(MachineStep):
-    """Run `body` as long as `condition` is true. Both take their constants, then the carry."""
+    """Run `body` as long as `condition` is true. Both take their constants, then the carry.
+
+    Attributes:
+      of_pipeline: whether it is the loop of jax's `emit_pipeline`.
+    """
 
     condition: KernelProgram
     body: KernelProgram
@@ -202,6 +206,7 @@ class WhileLoop(MachineStep):
     body_constants: tuple[Reg, ...]
     carry: tuple[Reg, ...]
     outputs: tuple[Reg, ...]
+    of_pipeline: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +214,9 @@ class ScanLoop(MachineStep):
     """Run `body` `length` times on constants, carry and a slice of each of `stacked`.
 
     It returns the carry and a slice of each stacked output.
+
+    Attributes:
+      of_pipeline: whether it is the loop of jax's `emit_pipeline`.
     """
 
     body: KernelProgram
@@ -218,6 +226,7 @@ class ScanLoop(MachineStep):
     carry: tuple[Reg, ...]
     stacked: tuple[Reg, ...]
     outputs: tuple[Reg, ...]
+    of_pipeline: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

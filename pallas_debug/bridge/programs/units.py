@@ -230,6 +230,63 @@ def _where_false(name: str, operands: Sequence[Any]) -> FalseComparison | None:
     return FalseComparison(COMPARISONS[name], left[element], right[element], element)
 
 
+# Comparisons that see a NaN, which decides them without a trace in their results
+
+_POSITIONS = {"argmax": -np.inf, "argmin": np.inf}
+"""Primitives that give the position of a NaN, and what they pass over instead."""
+
+
+def may_decide(eqn: Any) -> bool:
+    """Whether an equation compares floats. `x != x` asks for NaNs on purpose."""
+    name, atoms = eqn.primitive.name, eqn.invars
+    if name not in COMPARISONS and name not in _POSITIONS:
+        return False
+    if not jnp.issubdtype(atoms[0].aval.dtype, jnp.floating):
+        return False
+    return name in _POSITIONS or atoms[0] is not atoms[1]
+
+
+def sees_nan(inputs: Sequence[Any]) -> Any:
+    """Whether any operand holds a NaN."""
+    found = [jnp.any(jnp.isnan(x)) for x in inputs]
+    return found[0] if len(found) == 1 else found[0] | found[1]
+
+
+def comparison_sign(eqn: Any) -> str:
+    """The comparison, as Python writes it, or the primitive's name."""
+    name: str = eqn.primitive.name
+    return COMPARISONS.get(name, name)
+
+
+def turned(unit: Unit, values: Sequence[Any], otherwise: Collection[int]) -> list[Any]:
+    """Evaluate a unit equation by equation.
+
+    Args:
+      otherwise: numbers of equations that a NaN decides the other way round.
+    """
+    known = dict(zip(unit.invars, values, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
+
+    for i, eqn in enumerate(unit.eqns):
+        inputs = [read(atom) for atom in eqn.invars]
+        outputs = list(bound(eqn, inputs))
+        if i in otherwise:
+            outputs = [_turned(eqn, inputs, outputs[0])]
+        known.update(zip(eqn.outvars, outputs, strict=True))
+    return [np.asarray(known[variable]) for variable in unit.outvars]
+
+
+def _turned(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
+    passed = _POSITIONS.get(eqn.primitive.name)
+    if passed is not None:
+        value = jnp.asarray(inputs[0])
+        return bound(eqn, [jnp.where(jnp.isnan(value), passed, value)])[0]
+    unordered = jnp.isnan(jnp.asarray(inputs[0])) | jnp.isnan(jnp.asarray(inputs[1]))
+    return jnp.where(unordered, ~jnp.asarray(result), result)
+
+
 # Scalars
 
 _INTEGERS = frozenset("biu")

@@ -208,6 +208,7 @@ def nan_produced(
     operands: Sequence[str],
     ranges: Sequence[tuple[float, float]] = (),
     element: tuple[int, ...] | None = None,
+    decides: str | None = None,
 ) -> Finding:
     """An operation that produces a NaN from operands without one.
 
@@ -215,6 +216,7 @@ def nan_produced(
       values: its operands at `element`, if they were recorded.
       operands: their types.
       ranges: least and greatest number of each operand, for an operation over many elements.
+      decides: the comparison that the NaN decides, if no result holds it; its line is the `other`.
     """
     result = seen.witness.shape
     of, types = _values(values), f"operands {_types(operands, ranges)}, which held none"
@@ -227,9 +229,14 @@ def nan_produced(
     cause, advice = _NAN_CAUSES.get(operation, _NO_VALUE)
     if operation == "div" and len(values) == 2:
         cause, advice = _NAN_DIVISIONS[values[1] == 0]
-    found = seen.found(
-        Fault.NAN_PRODUCED, Wording(f"`{operation}` made a NaN {made}", cause, advice)
-    )
+    message = f"`{operation}` made a NaN {made}"
+    if decides is not None:
+        other = seen.witness.other
+        where = f" in line {other.line}" if other is not None else ""
+        message += (
+            f"; no result holds it, but `{decides}`{where} compares it, and results depend on that"
+        )
+    found = seen.found(Fault.NAN_PRODUCED, Wording(message, cause, advice))
     return replace(found, comes_of=_origins(operation, values, ranges))
 
 

@@ -61,6 +61,7 @@ class Reset:
     Attributes:
       line: its number.
       points: grid points at which it ran, in the order of the run; all that are known.
+      loops: loop iterations at each of these, where they matter; else empty.
       index: the slice that it writes, `acc_ref[0:4, 0:128]`; None for the whole buffer.
       reaches: whether it writes an element that was read.
       condition: source of the condition of the `pl.when` around it, if there is one.
@@ -71,6 +72,12 @@ class Reset:
     index: str | None = None
     reaches: bool = True
     condition: str | None = None
+    loops: tuple[Point, ...] = ()
+
+    @property
+    def places(self) -> tuple[tuple[Point, Point], ...]:
+        """Grid points and loop iterations at which it ran."""
+        return tuple(zip(self.points, self.loops or ((),) * len(self.points), strict=True))
 
     @property
     def where(self) -> str:
@@ -88,3 +95,17 @@ def points_text(points: Sequence[Point]) -> str:
     if len(points) > MAX_POINTS:
         return f"grid points {', '.join(shown)} and {len(points) - MAX_POINTS:,} more"
     return f"grid points {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def places_text(places: Sequence[tuple[Point, Point]]) -> str:
+    """`grid point (0,), loop iteration (1,)`, or as `points_text` if no iterations are known."""
+    if not any(loop for _, loop in places):
+        return points_text([point for point, _ in places])
+    shown = [
+        f"grid point {point}, loop iteration {loop}" if point else f"loop iteration {loop}"
+        for point, loop in places[:MAX_POINTS]
+    ]
+    rest = len(places) - MAX_POINTS
+    if rest > 0:
+        return f"{'; '.join(shown)}; and {rest:,} more"
+    return " and ".join(shown)

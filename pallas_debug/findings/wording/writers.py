@@ -8,7 +8,13 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
-from pallas_debug.findings.wording.facts import Reset, WrittenElement, number, points_text
+from pallas_debug.findings.wording.facts import (
+    Reset,
+    WrittenElement,
+    number,
+    places_text,
+    points_text,
+)
 from pallas_debug.findings.wording.order import Access, Point
 from pallas_debug.model import Finding
 
@@ -22,14 +28,21 @@ class OutputBlock:
       index: block index.
       steps: grid axes along which the block stays the same; None if that is not a matter of axes,
         as with an index map that reads a table.
+      part: the slices that the kernel itself copies to an output in HBM, in place of `index`.
     """
 
     output: str
     index: Point
     steps: tuple[int, ...] | None = None
+    part: str | None = None
 
     def __str__(self) -> str:
-        return f"block {self.index} of {self.output}"
+        return self.part or f"block {self.index} of {self.output}"
+
+    @property
+    def place(self) -> str:
+        """`block (0, 1)`, or the part."""
+        return self.part or f"block {self.index}"
 
     @property
     def begins(self) -> str | None:
@@ -68,7 +81,7 @@ def stale_read(
     writer: Access,
     element: WrittenElement,
     block: OutputBlock | None = None,
-    left_by: Point | None = None,
+    left_by: str | None = None,
     resets: tuple[Reset, ...] = (),
     accumulates: bool = False,
 ) -> Finding:
@@ -77,19 +90,19 @@ def stale_read(
     Args:
       seen: with the line of the read as `source`, that of the write as `other`.
       block: the block that the reader computes; None without blocked outputs.
-      left_by: index of the block for which it was written.
+      left_by: the block for which it was written, as `OutputBlock.place` says it.
       resets: lines that replace contents of the buffer, as the run saw them.
       accumulates: whether the read line adds to the buffer.
     """
     name = seen.witness.operand
     of_block = f", for {block}," if block else ""
-    other = f" for block {left_by}" if left_by is not None else ""
+    other = f" for {left_by}" if left_by is not None else ""
     value = f": {element.name(name)} = {number(element.value)}" if element.value is not None else ""
     count = f" in {element.count()}" if element.count() else ""
     cause, advice = _not_reset(name, reader, block, resets, accumulates)
     facts = element.facts(name)
     if resets:
-        facts["reset at"] = points_text([point for reset in resets for point in reset.points])
+        facts["reset at"] = places_text([place for reset in resets for place in reset.places])
     return _other(seen, writer, facts).found(
         Fault.STALE_READ,
         Wording(
@@ -113,11 +126,13 @@ def _not_reset(
     again = "reset it" if accumulates else f"write all of {name}"
     if block is None:
         where = f"{again} before this line at each grid point that must not see what others left"
+    elif block.part is not None:
+        where = f"{again} before this line whenever another part of {block.output} begins"
     elif block.begins is None:
         where = f"{again} before this line whenever another block of {block.output} begins"
     else:
         where = f"{again} at the first step of each block of {block.output}: {block.begins}"
-    kind = why_not_reset(reader.grid_point, block, resets)
+    kind = why_not_reset(reader.grid_point, block, resets, reader.loop)
     if kind == "none":
         left = f"nothing resets {name}"
         if accumulates:
@@ -125,6 +140,7 @@ def _not_reset(
         return f"{left}, and nothing writes it before this line at this grid point", where
     reaching = [reset for reset in resets if reset.reaches]
     points = [point for reset in reaching for point in reset.points]
+    places = [place for reset in reaching for place in reset.places]
     if kind == "part":
         parts = " and ".join(str(reset.index) for reset in resets)
         lines = " and ".join(str(reset.line) for reset in resets)
@@ -142,11 +158,14 @@ def _not_reset(
             f"it is {verb} at {points_text(at)}, in {by}: {block} has begun before that",
             where,
         )
-    return f"it is {verb} only at {points_text(points)}, in {by}", where
+    return f"it is {verb} only at {places_text(places)}, in {by}", where
 
 
 def why_not_reset(
-    reader: Point | None, block: OutputBlock | None, resets: Sequence[Reset]
+    reader: Point | None,
+    block: OutputBlock | None,
+    resets: Sequence[Reset],
+    loop: Point = (),
 ) -> Literal["none", "part", "later", "late", "elsewhere"]:
     """Why no reset came before a read.
 
@@ -155,10 +174,11 @@ def why_not_reset(
     """
     if not resets:
         return "none"
-    points = [point for reset in resets if reset.reaches for point in reset.points]
+    places = [place for reset in resets if reset.reaches for place in reset.places]
+    points = [point for point, _ in places]
     if not points:
         return "part"
-    if reader in points:
+    if (reader, loop) in places or (reader in points and not any(at for _, at in places)):
         return "later"
     in_block = [
         point

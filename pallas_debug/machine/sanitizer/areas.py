@@ -12,6 +12,7 @@ from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.memory import MemorySanitizer
 from pallas_debug.machine.sanitizer.numbers import ClaimsObserver, NumbersObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
+from pallas_debug.machine.sanitizer.shadows.replay import KernelCall
 
 Arrays = Sequence[Sequence[Any]]
 
@@ -23,7 +24,9 @@ AREAS: tuple[Make, ...] = (
         launch, arrays, first=first, watched=watched
     ),
     lambda launch, arrays, first, watched: ClaimsObserver(launch),
-    lambda launch, arrays, first, watched: NumbersObserver(launch, watched),
+    lambda launch, arrays, first, watched: NumbersObserver(
+        launch, watched, rerun=KernelCall(launch, arrays, {"first": first}).run
+    ),
 )
 """Makers of observers, whose findings are listed in this order: causes before consequences.
 

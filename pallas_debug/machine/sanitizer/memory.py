@@ -41,11 +41,8 @@ from pallas_debug.machine.sanitizer.shadows.replay import (
     effect,
 )
 from pallas_debug.machine.sanitizer.shadows.shadow import ReadKind
-from pallas_debug.machine.sanitizer.shadows.tracking import (
-    MemoryTracker,
-    Point,
-    SuspectRead,
-)
+from pallas_debug.machine.sanitizer.shadows.tracked import Point
+from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker, SuspectRead
 from pallas_debug.machine.sanitizer.shadows.wording import MemoryWording
 from pallas_debug.model import Finding
 

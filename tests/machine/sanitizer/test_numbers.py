@@ -21,6 +21,7 @@ from pallas_debug.errors import KernelFault
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.numbers import ClaimsObserver, LoopObserver, NumbersObserver
+from pallas_debug.machine.sanitizer.shadows.replay import KernelCall
 from pallas_debug.model import Finding
 
 F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
@@ -47,7 +48,11 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
 
     def observed(launch: Any, arrays: Any, **options: Any) -> machine_run.MachineRun:
         options.pop("observers", None)
-        observers: list[MachineObserver] = [ClaimsObserver(launch), NumbersObserver(launch)]
+        again = KernelCall(launch, arrays).run
+        observers: list[MachineObserver] = [
+            ClaimsObserver(launch),
+            NumbersObserver(launch, rerun=again),
+        ]
         ran = run(launch, arrays, **{**options, "observers": observers})
         found.extend(ran.findings)
         return ran
@@ -106,6 +111,80 @@ def test_a_nan_that_another_unit_masks_is_none(judged: Judged) -> None:
     assert judged(lambda x: call(masked, x, scratch=scratch), ROWS) == []
     (finding,) = judged(lambda x: call(kept, x, scratch=scratch), ROWS)
     assert (finding.kind, finding.witness.values["element"]) == ("NanProduced", "[3, 0]")
+
+
+SIGNED = np.where(np.arange(8 * 128).reshape(8, 128) == 130, -1, 2).astype("float32")
+
+
+def _compared(x_ref: Any, out_ref: Any, log_ref: Any) -> None:
+    out_ref[...] = jnp.where(jnp.log(x_ref[...]) > 0, 1.0, x_ref[...])  # FAULT
+
+
+def _branched(x_ref: Any, out_ref: Any, log_ref: Any) -> None:
+    log_ref[...] = jnp.log(x_ref[...])  # FAULT
+    out_ref[...] = jnp.zeros_like(out_ref)
+
+    @pl.when(log_ref[...].sum() > 0)
+    def _copy() -> None:
+        out_ref[...] = x_ref[...]
+
+
+def _ranked(x_ref: Any, out_ref: Any, log_ref: Any) -> None:
+    first = jnp.argmax(jnp.log(x_ref[...]), axis=1, keepdims=True)  # FAULT
+    out_ref[...] = jnp.broadcast_to(first.astype(F32), out_ref.shape)
+
+
+@pytest.mark.parametrize("body, sign", [(_compared, ">"), (_branched, ">"), (_ranked, "argmax")])
+def test_a_nan_that_decides_a_comparison(body: Any, sign: str, judged: Judged) -> None:
+    scratch = [pltpu.VMEM((8, 128), F32)]
+    (finding,) = judged(lambda x: call(body, x, scratch=scratch), SIGNED)
+    assert (finding.kind, finding.witness.values["element"]) == ("NanProduced", "[1, 2]")
+    assert finding.source is not None
+    assert (finding.source.text or "").endswith("# FAULT")
+    assert "`log` made a NaN of -1 at [1, 2]" in finding.message
+    assert f"no result holds it, but `{sign}` in line" in finding.message
+    assert judged(lambda x: call(body, x, scratch=scratch), np.abs(SIGNED)) == []
+
+
+def _asked(x_ref: Any, out_ref: Any) -> None:
+    log = jnp.log(x_ref[...])
+    out_ref[...] = jnp.where(jnp.isnan(log), 0.0, log)
+
+
+def _masked(x_ref: Any, out_ref: Any) -> None:
+    x = x_ref[...]
+    out_ref[...] = jnp.where((x > 0) & (jnp.log(x) > 0), 1.0, 0.0)
+
+
+def _equal(x_ref: Any, out_ref: Any) -> None:
+    out_ref[...] = jnp.where(jnp.log(x_ref[...]) > 0, x_ref[...], x_ref[...])
+
+
+@pytest.mark.parametrize("body", [_asked, _masked, _equal])
+def test_a_nan_that_decides_nothing(body: Any, judged: Judged) -> None:
+    assert judged(lambda x: call(body, x), SIGNED) == []
+
+
+def test_a_nan_of_the_inputs_may_decide(judged: Judged) -> None:
+    given = np.where(SIGNED < 0, np.nan, SIGNED)
+
+    def compared(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = jnp.where(x_ref[...] + 1 > 0, 1.0, 0.0)
+
+    assert judged(lambda x: call(compared, x), given) == []
+
+
+def test_bits_that_a_cast_drops(judged: Judged) -> None:
+    def packed(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = x_ref[...].astype(jnp.int8).astype(I32) & 255
+
+    def lost(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = x_ref[...].astype(jnp.int8).astype(I32) + 255
+
+    x = np.full((8, 128), 300, "int32")
+    assert judged(lambda x: call(packed, x), x) == []
+    (finding,) = judged(lambda x: call(lost, x), x)
+    assert (finding.kind, finding.witness.values["operand 0"]) == ("NarrowingLoss", "300")
 
 
 def test_the_origin_is_that_of_the_nan_in_the_result(judged: Judged) -> None:

@@ -1,6 +1,7 @@
 """Numbers that are wrong: arithmetic, sums in few bits, loops without an end, false hints.
 
 observer   units of plain operations with tests of their arithmetic
+decisions  comparisons that a NaN decides
 nan_trail   where NaNs and infinities go, from the operation to the results
 sums       sums in 16-bit floats beside float32 ones
 loops      loops without an end

@@ -28,6 +28,7 @@ from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.numbers.decisions import Decision, DecisionLedger, Rerun
 from pallas_debug.machine.sanitizer.numbers.nan_trail import Facts, NanTrail
 from pallas_debug.machine.sanitizer.numbers.sums import SumLoss, SumShadows
 from pallas_debug.machine.sanitizer.report import sighting
@@ -90,12 +91,14 @@ class ArithmeticReport:
 
     Attributes:
       number: in the order of the run.
+      decides: the comparison that a NaN decides, if no result holds it.
     """
 
     number: int
     seen: Sighting
     fault: NumericFault
     count: int = 1
+    decides: str | None = None
 
     def finding(self) -> Finding:
         fault, seen = self.fault, replace(self.seen, count=self.count)
@@ -105,16 +108,27 @@ class ArithmeticReport:
             for i, (least, greatest) in enumerate(fault.ranges):
                 facts[f"operand {i}"] = f"{number(least)} to {number(greatest)}"
         return _worded(
-            seen.at(values={**seen.witness.values, **facts}, shape=fault.result_type), fault
+            seen.at(values={**seen.witness.values, **facts}, shape=fault.result_type),
+            fault,
+            self.decides,
         )
 
 
-def _worded(seen: Sighting, fault: NumericFault) -> Finding:
+def _worded(seen: Sighting, fault: NumericFault, decides: str | None) -> Finding:
     element = fault.element or None
     dtype = fault.result_type.partition("[")[0]
-    if fault.trouble in ("nan", "infinity"):
-        made = contents.nan_produced if fault.trouble == "nan" else contents.infinity_produced
-        return made(
+    if fault.trouble == "nan":
+        return contents.nan_produced(
+            seen,
+            operation=fault.operation,
+            values=fault.values,
+            operands=fault.operands,
+            ranges=fault.ranges,
+            element=element,
+            decides=decides,
+        )
+    if fault.trouble == "infinity":
+        return contents.infinity_produced(
             seen,
             operation=fault.operation,
             values=fault.values,
@@ -186,12 +200,16 @@ class NumbersObserver(MachineObserver):
 
     evaluates = True
 
-    def __init__(self, launch: Launch, watched: WatchedPoints | None = None) -> None:
+    def __init__(
+        self, launch: Launch, watched: WatchedPoints | None = None, *, rerun: Rerun | None = None
+    ) -> None:
         """Search the kernel for sums.
 
         Args:
           watched: grid points whose arithmetic is judged; None for all.
+          rerun: runs the kernel again; without it, NaNs that decide comparisons are not judged.
         """
+        self._decisions = None if rerun is None else DecisionLedger(rerun)
         self._launch = launch
         self._watched = watched
         self._trail = NanTrail()
@@ -208,6 +226,8 @@ class NumbersObserver(MachineObserver):
         """Return what is certain so far, in the order in which it was first seen."""
         for made in sorted(self._trail.results(), key=min):
             self._confirm(made)
+        for decision in () if self._decisions is None else self._decisions.that_matter():
+            self._decided(decision)
         return [report.finding() for report in sorted(self._found, key=lambda r: r.number)]
 
     def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
@@ -245,7 +265,10 @@ class NumbersObserver(MachineObserver):
         equations = [n for kind, n in suspicions if kind == "equation"]
         if equations:
             self._judge(occasion, equations, made)
-        if len(equations) < len(suspicions) and self._keeps(occasion):
+        compared = [n for kind, n in suspicions if kind == "comparison"]
+        if compared and self._decisions is not None:
+            self._decisions.note(occasion, step, values, compared, made)
+        if len(equations) + len(compared) < len(suspicions) and self._keeps(occasion):
             made |= {occasion}
         if made:
             self._trail.follow(thread, made, outputs)
@@ -298,6 +321,18 @@ class NumbersObserver(MachineObserver):
                 if fault is not None:
                     return self._report(occasion, fault)
         return None
+
+    def _decided(self, decision: Decision) -> None:
+        """Report a NaN that decides a comparison, unless it is reported already."""
+        known = len(self._found)
+        if decision.fault is not None:
+            report: ArithmeticReport | None = self._report(decision.occasion, decision.fault)
+        else:
+            report = self._confirm(decision.made)
+        if report is not None and len(self._found) > known:
+            site = decision.step.unit.sites[decision.equation]
+            report.decides = decision.sign
+            report.seen = report.seen.at(other=site.line)
 
     def _report(self, occasion: _Occasion, fault: NumericFault) -> ArithmeticReport:
         record = self._record(occasion.step)

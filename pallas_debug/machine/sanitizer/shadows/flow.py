@@ -23,10 +23,12 @@ class ValueFlow:
 
     Attributes:
       direct: pairs of names; values of the first are stored or copied to the second.
+      copied: names of what a step copies from, by its identity.
     """
 
     def __init__(self, launch: Launch) -> None:
         self.direct: set[tuple[str, str]] = set()
+        self.copied: dict[int, Names] = {}
         given = [
             (frozenset([operand.name]), _NONE)
             for _, operand in zip(launch.body.inputs, launch.operands, strict=True)
@@ -84,7 +86,9 @@ class ValueFlow:
                     if step.output is not None:
                         learn(step.output, _NONE, known(step.place.ref)[0])
                 case ir.CopyStart():
-                    flows(known(step.source.ref)[0], known(step.destination.ref)[0])
+                    sources = known(step.source.ref)[0]
+                    self.copied[id(step)] = self.copied.get(id(step), _NONE) | sources
+                    flows(sources, known(step.destination.ref)[0])
                 case ir.SelectRef():
                     for place in step.places:
                         learn(step.output, known(place.ref)[0], _NONE)

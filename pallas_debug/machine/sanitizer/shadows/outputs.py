@@ -14,11 +14,20 @@ from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.shadows import shadow
-from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, Mask, Numbers, WriteRecord
+from pallas_debug.machine.sanitizer.shadows.aliased import AliasedCopies
+from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
+from pallas_debug.machine.sanitizer.shadows.shadow import (
+    BufferShadow,
+    Mask,
+    Numbers,
+    WriteRecord,
+    differing,
+)
 from pallas_debug.machine.threads import Thread
 
 if TYPE_CHECKING:
-    from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker, TrackedThread
+    from pallas_debug.machine.sanitizer.shadows.tracked import TrackedThread
+    from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
 
 Point = tuple[int, ...]
 Slices = tuple[slice, ...]
@@ -116,11 +125,13 @@ class _SharedArray:
     Attributes:
       output: name of the output.
       read: elements whose original values have been fetched.
+      given: contents at the start of the run.
       recent: positions in the grid, and slices, of the last write-backs.
     """
 
     output: str
     read: Mask
+    given: Any
     recent: list[tuple[int, Slices]] = field(default_factory=list)
 
 
@@ -132,9 +143,11 @@ class ArrayLedger:
       lost: writes to an output's block that the next visit replaces, by the step.
       conflicts: writes of several grid points to one element, by the step.
       overwritten: reads of blocks that were overwritten.
+      copies: of arrays that are input and output.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, flow: ValueFlow) -> None:
+        self.copies = AliasedCopies(flow)
         self.returns: dict[str, BlockReturn] = {}
         self.lost: dict[int, ReplacedWrite] = {}
         self.conflicts: dict[int, ReplacedWrite] = {}
@@ -161,7 +174,9 @@ class ArrayLedger:
             is_shared = buffer.kind == "input" and buffer.name in outputs
             if is_shared and buffer.number not in self._shared:
                 read = np.zeros(buffer.content.shape, bool)
-                self._shared[buffer.number] = _SharedArray(outputs[buffer.name], read)
+                self._shared[buffer.number] = _SharedArray(
+                    outputs[buffer.name], read, buffer.content.copy()
+                )
 
     def is_shared(self, name: str) -> bool:
         """Whether an array of this name is an input and an output."""
@@ -333,6 +348,12 @@ class ArrayLedger:
         kept = [marked.numbers for marked in self._marked.values()]
         return kept + [read.block.numbers for read in self.overwritten.values()]
 
+    def name_of_output(self, array: MemoryBuffer) -> str | None:
+        """Name of the output whose array a buffer is; None if it is none."""
+        if array.kind == "output":
+            return array.name
+        return self.output_of(array) if array.number in self._shared else None
+
     def output_of(self, array: MemoryBuffer) -> str:
         """Name of the output that shares an input's array."""
         return self._shared[array.number].output
@@ -370,10 +391,16 @@ class ArrayLedger:
             old[spot].item(), window=window,
         )  # fmt: skip
 
-    def copied_from(self, copy: DmaCopy) -> None:
+    def copied_from(
+        self, copy: DmaCopy, writes: Mapping[int, WriteRecord], *, is_watched: bool
+    ) -> None:
         """A DMA reads."""
-        shared = self._shared.get(copy.source.buffer.number)
+        buffer = copy.source.buffer
+        shared = self._shared.get(buffer.number)
         if shared is not None:
+            found = self._shadows[buffer.number]
+            if is_watched and found.room is None:
+                self.copies.reads(copy, found, shared.output, shared.given, shared.read, writes)
             for index in copy.source.ranges():
                 shared.read[index] = True
 
@@ -405,15 +432,6 @@ class ArrayLedger:
             copy.step, copy.thread, copy.point, copy.iterations, spread(region, mask),
             int(mask.size), new.reshape(old.shape)[spot].item(), old[spot].item(), copy=copy,
         )  # fmt: skip
-
-
-def differing(a: Any, b: Any) -> Mask:
-    """Mask of elements of two arrays of one dtype and shape that differ in any bit."""
-    bits = f"u{a.dtype.itemsize}" if a.dtype.itemsize <= 8 else None
-    if bits is None:
-        return np.asarray(a != b)
-    one, other = np.ascontiguousarray(a).view(bits), np.ascontiguousarray(b).view(bits)
-    return np.asarray(one != other).reshape(a.shape)
 
 
 def spread(region: MemoryRegion, mask: Mask) -> Mask:

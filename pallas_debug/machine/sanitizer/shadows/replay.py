@@ -21,11 +21,10 @@ from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sanitizer.numbers.loops import LoopObserver
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
-from pallas_debug.machine.sanitizer.shadows.outputs import differing
-from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, ReadKind
+from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, ReadKind, differing
+from pallas_debug.machine.sanitizer.shadows.tracked import Point, begins_moment
 from pallas_debug.machine.sanitizer.shadows.tracking import (
     MemoryTracker,
-    Point,
     SiteKey,
     SuspectRead,
 )
@@ -47,14 +46,19 @@ class KernelCall:
     arrays: Sequence[Sequence[Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def run(self, observer: MachineObserver) -> None:
-        """Run it to its end, or to where a fault stops it; other values may cause one."""
+    def run(self, observer: MachineObserver) -> list[list[Array]]:
+        """Run it to its end, or to where a fault stops it; other values may cause one.
+
+        Returns:
+          Each device's results, as far as it came.
+        """
         watched = ObserverGroup([observer, LoopObserver(self.launch)])
         machine = Machine(
             self.launch, self.arrays, observer=watched, calls_back=False, **self.options
         )
         with contextlib.suppress(Stopped, MachineError):
             machine.run()
+        return machine.results()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +155,7 @@ class ElementEvent:
     """A read of an element, or a write to it.
 
     Attributes:
+      moment: of the thread; of a DMA, when it was started.
       updates: whether what is written was computed from what the buffer held.
       conditions: around the step, outermost first.
     """
@@ -158,6 +163,7 @@ class ElementEvent:
     writes: bool
     step: ir.MachineStep
     thread: int
+    moment: int
     point: Point
     iterations: Point
     updates: bool = False
@@ -199,7 +205,8 @@ class BufferHistory:
     Attributes:
       events: of each element, in the order of the run.
       stores: by step, all of them, whether they reach one of the elements or not; and all copies.
-      used_at: grid points that store to another buffer what was computed from this one, or copy it.
+      used_at: moments at which something is stored to another buffer that was computed from this
+        one, or this one is copied.
       buffer: the one that was read last.
     """
 
@@ -208,7 +215,7 @@ class BufferHistory:
     stores: dict[int, StoredPart] = field(default_factory=dict)
     was_read: shadow.Mask | None = None
     read_at: set[Point] = field(default_factory=set)
-    used_at: set[Point] = field(default_factory=set)
+    used_at: set[int] = field(default_factory=set)
     buffer: MemoryBuffer | None = None
 
     def keep(self, stored: StoredPart, point: Point, selected: shadow.Mask) -> None:
@@ -235,6 +242,8 @@ class ElementHistory(MachineObserver):
         """
         kept = frozenset(points)
         self._flow = flow
+        self._moments: dict[int, int] = {}
+        self._started: dict[int, int] = {}
         self.buffers = {
             key: BufferHistory({element: [] for element in chosen_}, kept)
             for key, chosen_ in elements.items()
@@ -243,7 +252,15 @@ class ElementHistory(MachineObserver):
     def _history(self, buffer: MemoryBuffer) -> BufferHistory | None:
         return self.buffers.get(buffer_key(buffer))
 
+    def _begins(self, thread: Thread) -> None:
+        self._moments[thread.number] = self._moments.get(thread.number, -1) + 1
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        if begins_moment(step):
+            self._begins(thread)
+
     def point_begins(self, thread: Thread) -> None:
+        self._begins(thread)
         for history in self.buffers.values():
             history.was_read = None
 
@@ -260,8 +277,11 @@ class ElementHistory(MachineObserver):
             if selected[element]:
                 history.read_at.add(thread.point)
                 events.append(
-                    ElementEvent(False, step, thread.number, thread.point, thread.iterations)
-                )
+                    ElementEvent(
+                        False, step, thread.number, self._moments[thread.number], thread.point,
+                        thread.iterations,
+                    )
+                )  # fmt: skip
 
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
@@ -280,9 +300,10 @@ class ElementHistory(MachineObserver):
             if selected[element]:
                 events.append(
                     ElementEvent(
-                        True, step, thread.number, thread.point, thread.iterations, updates, around
+                        True, step, thread.number, self._moments[thread.number], thread.point,
+                        thread.iterations, updates, around,
                     )
-                )
+                )  # fmt: skip
         stored = history.stores.setdefault(id(step), StoredPart(step, around))
         if len(stored.regions) < 8:
             stored.regions.setdefault(shadow.index_key(region), region)
@@ -295,14 +316,19 @@ class ElementHistory(MachineObserver):
         """A store: note the buffers that its value was computed from."""
         for (device, name, _), history in self.buffers.items():
             buffer = history.buffer
-            if buffer is None or thread.point in history.used_at or device != target.device:
+            moment = self._moments[thread.number]
+            if buffer is None or moment in history.used_at or device != target.device:
                 continue
             if self._flow.stores_to_others(name, target.name) and reach.depends_on(
                 thread.frames, step.value.number, buffer
             ):
-                history.used_at.add(thread.point)
+                history.used_at.add(moment)
+
+    def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
+        self._started[id(copy)] = self._moments[thread.number]
 
     def copy_ends(self, copy: DmaCopy) -> None:
+        moment = self._started.pop(id(copy))
         for region, writes in ((copy.source, False), (copy.destination, True)):
             history = self._history(region.buffer)
             if history is None:
@@ -312,14 +338,15 @@ class ElementHistory(MachineObserver):
                 stored = history.stores.setdefault(id(copy.step), StoredPart(copy.step, ()))
                 history.keep(stored, copy.point, selected)
             else:
-                history.used_at.add(copy.point)
+                history.used_at.add(moment)
             for element, events in history.events.items():
                 if selected[element]:
                     events.append(
                         ElementEvent(
-                            writes, copy.step, copy.thread, copy.point, copy.iterations, copy=copy
+                            writes, copy.step, copy.thread, moment, copy.point, copy.iterations,
+                            copy=copy,
                         )
-                    )
+                    )  # fmt: skip
 
 
 def _selected(region: MemoryRegion) -> shadow.Mask:

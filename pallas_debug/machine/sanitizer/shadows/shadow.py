@@ -44,6 +44,7 @@ class WriteRecord:
     Attributes:
       step: the store, or the start of the DMA.
       point, iterations: where the thread was.
+      moment: of the thread, at which the store, or the start of the DMA, was.
       copy: the DMA; None for a store.
     """
 
@@ -52,6 +53,7 @@ class WriteRecord:
     thread: int
     point: tuple[int, ...]
     iterations: tuple[int, ...]
+    moment: int
     copy: DmaCopy | None = None
 
 
@@ -152,6 +154,15 @@ def _least(part: Any) -> int:
     if type(part) is not np.ndarray:
         return int(part)
     return int(part.min()) if part.size else _NEWEST
+
+
+def differing(a: Any, b: Any) -> Mask:
+    """Mask of elements of two arrays of one dtype and shape that differ in any bit."""
+    bits = f"u{a.dtype.itemsize}" if a.dtype.itemsize <= 8 else None
+    if bits is None:
+        return np.asarray(a != b)
+    one, other = np.ascontiguousarray(a).view(bits), np.ascontiguousarray(b).view(bits)
+    return np.asarray(one != other).reshape(a.shape)
 
 
 def covers(region: MemoryRegion) -> bool:

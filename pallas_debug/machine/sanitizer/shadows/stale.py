@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pallas_debug.machine.sanitizer.shadows.outputs import ReplacedWrite
 from pallas_debug.machine.sanitizer.shadows.replay import (
@@ -12,7 +12,8 @@ from pallas_debug.machine.sanitizer.shadows.replay import (
     ElementHistory,
     buffer_key,
 )
-from pallas_debug.machine.sanitizer.shadows.tracking import Point, SuspectRead, TrackedThread
+from pallas_debug.machine.sanitizer.shadows.tracked import Block, Point, TrackedThread
+from pallas_debug.machine.sanitizer.shadows.tracking import SuspectRead
 
 
 def is_stale(suspect: SuspectRead, thread: TrackedThread, history: ElementHistory) -> bool:
@@ -20,64 +21,69 @@ def is_stale(suspect: SuspectRead, thread: TrackedThread, history: ElementHistor
     writer = suspect.writer
     if writer is None:
         return False
-    blocks = [thread.blocks[i] for i in thread.outputs_of(suspect.buffer.name)]
-    if not _differ(blocks, thread, suspect.point, writer.point):
-        return False
     found = history.buffers[buffer_key(suspect.buffer)]
+    outputs = thread.outputs_of(suspect.buffer.name)
+    blocks = [thread.blocks_at_moments(output) for output in outputs]
+    if not _differ(blocks, suspect.moment, writer.moment):
+        return False
     if writer.copy is not None:
         return _writes_less(found, suspect, writer.point)
     events = [e for e in found.events[suspect.element] if e.thread == suspect.thread]
-    written = [e for e in events if e.writes and e.point == writer.point]
+    written = [e for e in events if e.writes and e.moment == writer.moment]
     if not written or written[-1].step is not writer.step:
         return False
     if written[-1].updates:
-        return _accumulates(events, blocks, thread, suspect.point) and not _is_whole_total(
-            events, found, thread
+        return _accumulates(events, thread, outputs, suspect.moment) and not _is_whole_total(
+            events, found
         )
     return _writes_less(found, suspect, writer.point)
 
 
-def _differ(blocks: Sequence[Sequence[Point]], thread: TrackedThread, a: Point, b: Point) -> bool:
-    """Whether two grid points compute other blocks of each of these outputs."""
-    one, other = thread.points.index(a), thread.points.index(b)
+def _differ(blocks: Sequence[Sequence[Block]], one: int, other: int) -> bool:
+    """Whether two moments compute other blocks of each of these outputs."""
     return bool(blocks) and all(of_output[one] != of_output[other] for of_output in blocks)
 
 
 def _accumulates(
-    events: Sequence[ElementEvent], blocks: Sequence[list[Point]], thread: TrackedThread,
-    reader: Point,
-) -> bool:  # fmt: skip
-    """Whether an element is updated at several grid points that compute one block.
+    events: Sequence[ElementEvent], thread: TrackedThread, outputs: Sequence[int], reader: int
+) -> bool:
+    """Whether an element is updated at several steps in a row that compute one block.
 
-    So the axis along which they differ is that of a sum, and the reader's block has several.
+    So the axis along which they differ is that of a sum, and the reader's block has several. Steps
+    are grid points, or moments if there are several updates at one grid point.
+
+    Args:
+      reader: moment of the read.
     """
-    positions = {point: i for i, point in enumerate(thread.points)}
-    if not any(_length(of_output, positions[reader]) >= 2 for of_output in blocks):
+    updated = _updated(events)
+    at = [thread.moments[moment] for moment in updated]
+    if len(set(at)) == len(at):
+        steps, position = at, thread.moments[reader]
+        blocks = [thread.blocks_at_points(output) for output in outputs]
+    else:
+        steps, position = updated, reader
+        blocks = [thread.blocks_at_moments(output) for output in outputs]
+    if not any(_length(of_output, position) >= 2 for of_output in blocks):
         return False
-    updated = _updated(events, positions)
     return any(
-        second == first + 1 and of_output[first] == of_output[second]
+        second == first + 1 and of_output[first] == of_output[second] is not None
         for of_output in blocks
-        for first, second in itertools.pairwise(updated)
+        for first, second in itertools.pairwise(steps)
     )
 
 
-def _is_whole_total(
-    events: Sequence[ElementEvent], found: BufferHistory, thread: TrackedThread
-) -> bool:
+def _is_whole_total(events: Sequence[ElementEvent], found: BufferHistory) -> bool:
     """Whether nothing but the updates uses a sum before its last one: a total over all blocks."""
-    positions = {point: i for i, point in enumerate(thread.points)}
-    used = [positions[point] for point in found.used_at if point in positions]
-    return bool(used) and min(used) >= _updated(events, positions)[-1]
+    return bool(found.used_at) and min(found.used_at) >= _updated(events)[-1]
 
 
-def _updated(events: Sequence[ElementEvent], positions: Mapping[Point, int]) -> list[int]:
-    """Positions of the grid points that update an element, in order."""
-    return sorted({positions[e.point] for e in events if e.writes and e.updates})
+def _updated(events: Sequence[ElementEvent]) -> list[int]:
+    """Moments at which an element is updated, in order."""
+    return sorted({e.moment for e in events if e.writes and e.updates})
 
 
-def _length(blocks: list[Point], position: int) -> int:
-    """Number of consecutive grid points that visit the block at a position."""
+def _length(blocks: Sequence[Block], position: int) -> int:
+    """Number of consecutive steps that compute the block at a position."""
     block = blocks[position]
     first = last = position
     while first > 0 and blocks[first - 1] == block:
@@ -90,6 +96,8 @@ def _length(blocks: list[Point], position: int) -> int:
 def _writes_less(found: BufferHistory, suspect: SuspectRead, before: Point) -> bool:
     """Whether the store behind a read wrote less at the reader's grid point than the last time."""
     assert suspect.writer is not None
+    if suspect.operand != "scratch" or suspect.point == before:
+        return False
     stored = found.stores.get(id(suspect.writer.step))
     if stored is None:
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,18 @@ from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.report import index_text
 from pallas_debug.machine.sanitizer.shadows import shadow
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
 from pallas_debug.machine.sanitizer.shadows.outputs import ArrayLedger
 from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, ReadKind, WriteRecord
 from pallas_debug.machine.sanitizer.shadows.tiles import ShadowRoom
+from pallas_debug.machine.sanitizer.shadows.tracked import (
+    Point,
+    TrackedThread,
+    begins_moment,
+)
 from pallas_debug.machine.threads import Thread
-
-Point = tuple[int, ...]
 
 MAX_RECORDS = 1 << 17
 """Number of writes after which those of which nothing is left are forgotten."""
@@ -37,6 +41,7 @@ class SuspectRead:
 
     Attributes:
       first: number of the last write before the first such read.
+      moment: of the thread, at which that was.
       mask: elements of the buffer that were seen then.
       total: number of elements that were read then.
       writer: of the first such element; None if nothing wrote it.
@@ -52,6 +57,7 @@ class SuspectRead:
     operand: str
     first: int
     thread: int
+    moment: int
     point: Point
     iterations: Point
     mask: shadow.Mask
@@ -71,47 +77,6 @@ class SuspectRead:
     def element(self) -> Point:
         """The first element of the buffer that was seen."""
         return tuple(int(i) for i in np.unravel_index(int(self.mask.argmax()), self.mask.shape))
-
-
-@dataclass(eq=False, slots=True)
-class TrackedThread:
-    """Position of a thread, in numbers of writes.
-
-    Attributes:
-      blocks: of each output window at each grid point so far.
-      starts: first number of the current visit of each output's block.
-      of_point: first number of the current grid point.
-      of_lane: first number since the coordinates on parallel axes changed.
-      has_carried: whether the grid point has read what an earlier one wrote.
-      begins_block: whether the grid point is the first one of a block.
-      is_watched: whether the grid point was chosen to be judged.
-    """
-
-    windows: list[Window]
-    outputs: list[Window]
-    blocks: list[list[Point]]
-    starts: list[int]
-    flow: ValueFlow
-    points: list[Point] = field(default_factory=list)
-    of_point: int = 2
-    of_lane: int = 0
-    lane: Point | None = None
-    has_carried: bool = False
-    begins_block: bool = True
-    is_watched: bool = True
-    _reached: dict[str, tuple[int, ...]] = field(default_factory=dict)
-
-    def outputs_of(self, name: str) -> tuple[int, ...]:
-        """Positions of the outputs that an operand's values go to; of all if it is none."""
-        if name not in self._reached:
-            names, every = self.flow.reached(name), tuple(range(len(self.outputs)))
-            found = tuple(i for i in every if self.outputs[i].operand.name in names)
-            self._reached[name] = found or every
-        return self._reached[name]
-
-    def since(self, name: str) -> int:
-        """First number of the visits of these outputs: what is older was written for others."""
-        return min((self.starts[i] for i in self.outputs_of(name)), default=0)
 
 
 class MemoryTracker(MachineObserver):
@@ -158,11 +123,11 @@ class MemoryTracker(MachineObserver):
         self.threads: dict[int, TrackedThread] = {}
         self.suspects: dict[SiteKey, SuspectRead] = {}
         self.stored: dict[str, dict[int, ir.MachineStep]] = {}
-        self.arrays = ArrayLedger(launch)
+        self.arrays = ArrayLedger(launch, self.flow)
         self.trace = 0
         self.has_ended = False
         self._dynamic: dict[int, bool] = {}
-        self._flying: dict[int, tuple[Thread, DmaCopy]] = {}
+        self._flying: dict[int, tuple[Thread, DmaCopy, int]] = {}
 
     # Memory
 
@@ -191,7 +156,11 @@ class MemoryTracker(MachineObserver):
                 for slot in window.slots:
                     self.shadows[slot.number].operand = window.operand.kind
             blocks: list[list[Point]] = [[] for _ in outputs]
-            found = TrackedThread(windows, outputs, blocks, [2] * len(outputs), self.flow)
+            names = {window.operand.name for window in outputs}
+            arrays = [
+                o.name for o in self.launch.operands if o.kind == "output" and o.name not in names
+            ]
+            found = TrackedThread(windows, outputs, arrays, blocks, [2] * len(outputs), self.flow)
             self.threads[thread.number] = found
             self.arrays.begins(windows, self.shadows)
         return found
@@ -223,6 +192,7 @@ class MemoryTracker(MachineObserver):
             self.arrays.stays(window, block, thread.point)
             visits.append(block)
         state.points.append(thread.point)
+        state.moment_begins(number)
         if self.axes:
             lane = tuple(thread.point[i] for i in self.axes)
             if lane != state.lane:
@@ -265,14 +235,14 @@ class MemoryTracker(MachineObserver):
         if self.watched is not None and not self.watches(state, thread.point):
             return
         oldest = found.whole if found.numbers is None else found.least(region)
-        if oldest < state.of_point:
+        if oldest < state.of_moment:
             self._reads_old(thread, state, step, region, found, oldest, value)
 
     def _reads_old(
         self, thread: Thread, state: TrackedThread, step: ir.MachineStep, region: MemoryRegion,
         found: BufferShadow, oldest: int, value: Any,
     ) -> None:  # fmt: skip
-        """A read of elements that the grid point has not written."""
+        """A read of elements that the moment has not written."""
         if found.operand == "input":
             self.arrays.reads_overwritten(thread, step, region)
         if oldest <= shadow.NEVER:
@@ -283,14 +253,15 @@ class MemoryTracker(MachineObserver):
             if written is None or not written.size:
                 return
             oldest = int(written.min())
-        if oldest == shadow.GIVEN or oldest >= state.of_point:
+        if oldest == shadow.GIVEN or oldest >= state.of_moment:
             if oldest == shadow.GIVEN and self._may_carry(found):
                 state.has_carried = True
             return
-        state.has_carried = True
-        if found.operand != "scratch":
+        if oldest < state.of_point:
+            state.has_carried = True
+        if found.operand not in ("scratch", "scoped"):
             return
-        if oldest < state.of_lane:
+        if oldest < state.of_lane and found.operand == "scratch":
             self._suspect("parallel", thread, step, region, found, state.of_lane, value)
         of_block = state.since(found.buffer.name)
         if oldest < of_block:
@@ -322,8 +293,9 @@ class MemoryTracker(MachineObserver):
                 (thread.point, thread.iterations) if copy is None else (copy.point, copy.iterations)
             )
             known = SuspectRead(
-                key, step, buffer, found.operand, self.count, thread.number, point,
-                iterations, mask, int(found.where(region).sum()), copy,
+                key, step, buffer, found.operand, self.count, thread.number,
+                self.threads[thread.number].moment, point, iterations, mask,
+                int(found.where(region).sum()), copy,
             )  # fmt: skip
             element = known.element
             numbers = found.numbers
@@ -339,7 +311,7 @@ class MemoryTracker(MachineObserver):
     def _is_early(self, buffer: MemoryBuffer, mask: shadow.Mask) -> bool:
         return any(
             mask[index].any()
-            for _, copy in self._flying.values()
+            for _, copy, _ in self._flying.values()
             if copy.destination.buffer is buffer
             for index in copy.destination.ranges()
         )
@@ -377,13 +349,24 @@ class MemoryTracker(MachineObserver):
         self.stored.setdefault(buffer.name, {}).setdefault(id(step), step)
         found.write(region, self.record(thread, step) if is_watched else shadow.GIVEN, mask)
 
-    def record(self, thread: Thread, step: ir.MachineStep, copy: DmaCopy | None = None) -> int:
-        """Number a write."""
+    def record(
+        self, thread: Thread, step: ir.MachineStep, copy: DmaCopy | None = None, moment: int = 0
+    ) -> int:
+        """Number a write.
+
+        Args:
+          moment: at which the copy was started.
+        """
         self.count = number = self.count + 1
         if copy is None:
-            written = WriteRecord(number, step, thread.number, thread.point, thread.iterations)
+            moment = self.threads[thread.number].moment
+            written = WriteRecord(
+                number, step, thread.number, thread.point, thread.iterations, moment
+            )
         else:
-            written = WriteRecord(number, step, copy.thread, copy.point, copy.iterations, copy)
+            written = WriteRecord(
+                number, step, copy.thread, copy.point, copy.iterations, moment, copy
+            )
         self.writes[number] = written
         if len(self.writes) > self._limit:
             self._forget()
@@ -403,8 +386,15 @@ class MemoryTracker(MachineObserver):
         if self._is_dynamic(copy.step):
             keys = shadow.index_key(copy.source), shadow.index_key(copy.destination)
             self.trace = hash((self.trace, id(copy.step), keys))
-        self._flying[id(copy)] = thread, copy
+        state = self.threads[thread.number]
+        self._flying[id(copy)] = thread, copy, state.moment
         target = copy.destination
+        output = self.arrays.name_of_output(target.buffer)
+        if output in state.arrays and target.buffer.device == thread.device:
+            part = f"{output} (a view)"
+            if target.index is not None:
+                part = index_text(output, target.index)
+            state.copies_out(output, part)
         if copy.source.buffer.device != target.buffer.device:
             # A read on another device may have come before the copy was started.
             for suspect in self.suspects.values():
@@ -413,12 +403,12 @@ class MemoryTracker(MachineObserver):
                     suspect.is_early |= any(part.any() for part in found)
 
     def copy_ends(self, copy: DmaCopy) -> None:
-        thread, _ = self._flying.pop(id(copy))
+        thread, _, moment = self._flying.pop(id(copy))
         state = self.threads[copy.thread]
         is_watched = self.watches(state, copy.point)
         source = self.shadows.get(copy.source.buffer.number)
         if source is not None and not is_watched:
-            self.arrays.copied_from(copy)
+            self.arrays.copied_from(copy, self.writes, is_watched=False)
         elif source is not None:
             oldest = source.least(copy.source)
             if oldest <= shadow.NEVER:
@@ -428,14 +418,14 @@ class MemoryTracker(MachineObserver):
                 )
             elif shadow.GIVEN < oldest < state.of_point or self._may_carry(source):
                 state.has_carried = True
-            self.arrays.copied_from(copy)
+            self.arrays.copied_from(copy, self.writes, is_watched=True)
         target = self.shadows.get(copy.destination.buffer.number)
         if target is None:
             return
         if is_watched and target.buffer.kind in ("output", "input"):
             self.arrays.copied_to(self, copy, target)
         self.stored.setdefault(target.buffer.name, {}).setdefault(id(copy.step), copy.step)
-        number = self.record(thread, copy.step, copy) if is_watched else shadow.GIVEN
+        number = self.record(thread, copy.step, copy, moment) if is_watched else shadow.GIVEN
         target.write(copy.destination, number)
 
     # Control
@@ -444,6 +434,8 @@ class MemoryTracker(MachineObserver):
         self.trace = hash((self.trace, id(step), chosen))
 
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        if begins_moment(step):
+            self.threads[thread.number].moment_begins(self.count + 1)
         if type(step) is ir.WhileLoop:
             self.trace = hash((self.trace, id(step), iteration))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,19 +18,17 @@ from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer.report import shape_text
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
+from pallas_debug.machine.sanitizer.shadows.aliased import OverwrittenCopy
 from pallas_debug.machine.sanitizer.shadows.outputs import (
     BlockReturn,
     OverwrittenRead,
     ReplacedWrite,
 )
 from pallas_debug.machine.sanitizer.shadows.replay import ElementHistory, StoredPart, buffer_key
+from pallas_debug.machine.sanitizer.shadows.resets import reset
 from pallas_debug.machine.sanitizer.shadows.shadow import WriteRecord
-from pallas_debug.machine.sanitizer.shadows.tracking import (
-    MemoryTracker,
-    Point,
-    SuspectRead,
-    TrackedThread,
-)
+from pallas_debug.machine.sanitizer.shadows.tracked import Point, TrackedThread, steps_of_block
+from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker, SuspectRead
 from pallas_debug.model import Finding, SourceLine, Witness
 
 Ordered = tuple[int, Finding]
@@ -93,13 +90,14 @@ class MemoryWording:
         thread = self._run.threads[suspect.thread]
         name = suspect.buffer.name
         outputs = thread.outputs_of(name)
-        block = self._block(thread, suspect.point, outputs)
-        left_by = self._block(thread, writer.point, outputs)
+        block = self._block(thread, suspect.moment, outputs)
+        left_by = self._block(thread, writer.moment, outputs)
         seen = self._seen(
             suspect.step, suspect.point, suspect.iterations, suspect.buffer,
             index=_part(name, suspect.mask), other=writer.step.site.line,
         )  # fmt: skip
         events = self._history.buffers[buffer_key(suspect.buffer)].events[suspect.element]
+        updates = [e for e in events if e.writes and e.updates]
         return writers.stale_read(
             seen,
             reader=order.Access(writes=False, grid_point=suspect.point, loop=suspect.iterations),
@@ -111,30 +109,38 @@ class MemoryWording:
                 total=suspect.total,
             ),
             block=block,
-            left_by=None if left_by is None else left_by.index,
+            left_by=None if left_by is None else left_by.place,
             resets=self._writes(suspect, resets=True),
-            accumulates=any(e.writes and e.updates and e.point == suspect.point for e in events),
+            accumulates=any(e.moment == suspect.moment for e in updates),
         )
 
     def _writes(self, suspect: SuspectRead, *, resets: bool) -> tuple[Reset, ...]:
         """Lines that write what was read; if `resets`, without regard to what was there."""
         found = self._history.buffers[buffer_key(suspect.buffer)]
         name, shape = suspect.buffer.name, suspect.buffer.content.shape
-        by_step: dict[int, list[Point]] = {}
+        with_loops = self._run.threads[suspect.thread].has_pipelines
+        by_step: dict[int, list[tuple[Point, Point]]] = {}
         steps: dict[int, tuple[ir.MachineStep, tuple[ir.Branch, ...]]] = {}
         for event in found.events[suspect.element]:
             if event.writes and not event.updates:
                 points = by_step.setdefault(id(event.step), [])
                 steps[id(event.step)] = event.step, event.conditions
-                if event.point not in points:
-                    points.append(event.point)
+                at = event.point, event.iterations if with_loops else ()
+                if at not in points:
+                    points.append(at)
         known = [
-            _reset(step, around, by_step[key], _index(name, found.stores.get(key), shape), True)
+            reset(step, around, by_step[key], _index(name, found.stores.get(key), shape), True)
             for key, (step, around) in steps.items()
         ]
         if not known and resets:
             known = [
-                _reset(part.step, part.conditions, part.points, _index(name, part, shape), False)
+                reset(
+                    part.step,
+                    part.conditions,
+                    [(point, ()) for point in part.points],
+                    _index(name, part, shape),
+                    False,
+                )
                 for part in found.stores.values()
                 if part.points
             ]
@@ -148,6 +154,8 @@ class MemoryWording:
         found: list[Ordered] = []
         for read in ledger.overwritten.values():
             found.append(self._overwritten(read))
+        for copied in ledger.copies.overwritten(self._run.shadows):
+            found.append((copied.writer.number + 1, self._copied(copied)))
         for lost in ledger.lost.values():
             found.append((lost.before.number + 1, self._lost(lost)))
         for conflict in conflicts:
@@ -186,6 +194,28 @@ class MemoryWording:
         )
         return (0 if record is None else record.number + 1), finding
 
+    def _copied(self, found: OverwrittenCopy) -> Finding:
+        copy, buffer = found.copy, found.copy.source.buffer
+        seen = self._seen(
+            copy.step, copy.point, copy.iterations, buffer, index=_part(buffer.name, found.mask),
+            other=found.writer.step.site.line,
+        )  # fmt: skip
+        return writers.overwritten_read(
+            seen,
+            output=found.output,
+            reader=order.Access(
+                writes=False, grid_point=copy.point, loop=copy.iterations, copy=_names(copy)
+            ),
+            writer=_access(found.writer),
+            element=WrittenElement(
+                index=found.element,
+                value=_number(found.value),
+                before=_number(found.before),
+                affected=int(found.mask.sum()),
+                total=found.total,
+            ),
+        )
+
     def _original(self, read: OverwrittenRead) -> Any:
         """Values that the call passed in, where they have been overwritten since."""
         window = read.block.window
@@ -208,7 +238,8 @@ class MemoryWording:
         thread = self._run.threads[lost.thread]
         window = lost.window
         assert window is not None
-        block = self._block(thread, lost.point, [thread.outputs.index(window)])
+        moment = thread.moments.index(thread.points.index(lost.point))
+        block = self._block(thread, moment, [thread.outputs.index(window)])
         assert block is not None
         seen = self._seen(
             lost.step, lost.point, lost.iterations, lost.buffer,
@@ -378,68 +409,25 @@ class MemoryWording:
         )
 
     def _block(
-        self, thread: TrackedThread, point: Point, outputs: Sequence[int]
+        self, thread: TrackedThread, moment: int, outputs: Sequence[int]
     ) -> writers.OutputBlock | None:
-        """The block of the first of some outputs that a grid point computes."""
+        """The block of the first of some outputs that a moment computes."""
         if not outputs:
             return None
         number = outputs[0]
+        if number >= len(thread.outputs):
+            part = thread.blocks_at_moments(number)[moment]
+            return writers.OutputBlock(
+                output=thread.output_name(number),
+                index=(),
+                part=str(part) if part is not None else f"no part of {thread.output_name(number)}",
+            )
         blocks = thread.blocks[number]
         return writers.OutputBlock(
-            output=thread.outputs[number].operand.name,
-            index=blocks[thread.points.index(point)],
-            steps=_steps(self._run.launch.grid, thread.points, blocks),
+            output=thread.output_name(number),
+            index=blocks[thread.moments[moment]],
+            steps=steps_of_block(self._run.launch.grid, thread.points, blocks),
         )
-
-
-def _steps(
-    grid: Sequence[int | None], points: Sequence[Point], blocks: Sequence[Point]
-) -> tuple[int, ...] | None:
-    """Axes along which the output block stays the same; None if that is not a matter of axes."""
-    sizes = [max(point[axis] for point in points) + 1 for axis in range(len(grid))]
-    if len(points) != math.prod(sizes):
-        return None  # the run was stopped
-    rank = len(blocks[0])
-    table = np.array(blocks, np.int64).reshape(*sizes, rank)
-    steps = tuple(
-        axis
-        for axis, size in enumerate(sizes)
-        if size > 1 and (table == table.take([0], axis)).all()
-    )
-    others = math.prod(size for axis, size in enumerate(sizes) if axis not in steps)
-    return steps if len(set(blocks)) == others else None
-
-
-def _reset(
-    step: ir.MachineStep, around: Sequence[ir.Branch], points: Sequence[Point], index: str | None,
-    reaches: bool,
-) -> Reset | None:  # fmt: skip
-    if step.site.line is None:
-        return None
-    return Reset(
-        line=step.site.line.line,
-        points=tuple(points),
-        index=index,
-        reaches=reaches,
-        condition=_condition(around),
-    )
-
-
-def _condition(around: Sequence[ir.Branch]) -> str | None:
-    """Source of the condition of the innermost `pl.when`; None if it is not on one line."""
-    for branch in reversed(around):
-        line = branch.site.line
-        text = "" if line is None else line.text or linecache.getline(line.file, line.line)
-        _, found, rest = text.partition("pl.when(")
-        if not found:
-            continue
-        depth = 1
-        for i, char in enumerate(rest):
-            depth += (char in "([{") - (char in ")]}")
-            if depth == 0:
-                return rest[:i]
-        return None
-    return None
 
 
 def _index(name: str, stored: StoredPart | None, shape: Sequence[int]) -> str | None:

@@ -1,0 +1,118 @@
+"""Comparisons that a NaN decides: whether results would differ if it decided otherwise.
+
+A NaN that only a comparison sees reaches no result. So the kernel is run again with these
+comparisons turned round, where an operand is NaN, and its results are compared bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pallas_debug.bridge.programs import numeric_faults, numerics, units
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.numeric_faults import NumericFault
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.numbers.nan_trail import Facts
+from pallas_debug.machine.threads import Thread
+
+MAX_DECISIONS = 6
+"""Maximum comparisons for which a kernel is run again."""
+
+Rerun = Callable[[MachineObserver], list[list[Any]]]
+"""Runs the kernel again with an observer, and returns each device's results."""
+
+
+@dataclass(eq=False)
+class Decision:
+    """A comparison that sees a NaN which the kernel made.
+
+    Attributes:
+      occasion: evaluation of its unit at which that was first so.
+      equation: its number in the unit.
+      fault: what made the NaN, if that is in the same unit.
+      made: occasions that made the NaNs in the unit's inputs.
+    """
+
+    occasion: Any
+    step: ir.Compute
+    equation: int
+    fault: NumericFault | None
+    made: Facts
+
+    @property
+    def sign(self) -> str:
+        return units.comparison_sign(self.step.unit.eqns[self.equation])
+
+
+class DecisionLedger:
+    """Decisions so far, the first of each equation."""
+
+    def __init__(self, rerun: Rerun) -> None:
+        self._rerun = rerun
+        self._found: dict[tuple[int, int], Decision] = {}
+        self._tries: dict[tuple[int, int], int] = {}
+
+    def note(
+        self, occasion: Any, step: ir.Compute, values: Sequence[Any], equations: Collection[int],
+        made: Facts,
+    ) -> None:  # fmt: skip
+        """Comparisons of a unit see a NaN.
+
+        Args:
+          made: occasions that made NaNs in `values`.
+        """
+        unit = step.unit
+        for equation in equations:
+            key = id(unit), equation
+            if key in self._found:
+                continue
+            tries = self._tries[key] = self._tries.get(key, 0) + 1
+            if tries > 8 and tries & (tries - 1):
+                continue
+            fault = numeric_faults.origin(
+                unit.eqns, unit.invars, unit.outvars, values, equation, unit.bits
+            )
+            if fault is not None or made:
+                self._found[key] = Decision(occasion, step, equation, fault, made)
+
+    def that_matter(self) -> Iterator[Decision]:
+        """Decisions on which a result depends."""
+        known = list(self._found.values())[:MAX_DECISIONS]
+        if not known:
+            return
+        steps = {id(decision.step) for decision in known}
+        before = self._rerun(_Turned(steps))
+        for decision in known:
+            after = self._rerun(_Turned(steps, decision))
+            if _bits(before) != _bits(after):
+                yield decision
+
+
+class _Turned(MachineObserver):
+    """A run in which a comparison with a NaN comes out the other way round.
+
+    Args:
+      steps: identities of units that are evaluated equation by equation, whether turned or not, so
+        that their rounding is the same.
+    """
+
+    evaluates = True
+
+    def __init__(self, steps: Collection[int], decision: Decision | None = None) -> None:
+        self._steps = steps
+        self._decision = decision
+
+    def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
+        if step.unit is None:
+            return step.evaluate(*values)
+        if id(step) not in self._steps:
+            return numerics.watch(step).run(values)[0]
+        known = self._decision
+        turned = (known.equation,) if known is not None and known.step is step else ()
+        return units.turned(step.unit, values, turned)
+
+
+def _bits(results: Sequence[Sequence[Any]]) -> list[bytes]:
+    return [array.tobytes() for arrays in results for array in arrays]

@@ -1,0 +1,167 @@
+"""A thread's way through its grid and its pipelines, and which output block it computes when.
+
+A *moment* is a grid point up to its first `emit_pipeline`, or an iteration of one with what follows
+up to the next. Blocks of an output in HBM are what the kernel copies there: all moments since the
+copy before belong to the block that the next copy fills.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.grid import Window
+from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
+
+Point = tuple[int, ...]
+
+Block = Point | str | None
+"""Block index of an output, or the slices that are copied to one in HBM; None if none are."""
+
+
+@dataclass(eq=False, slots=True)
+class TrackedThread:
+    """Position of a thread, in numbers of writes.
+
+    Attributes:
+      outputs: those that the pipeline around the kernel writes.
+      arrays: names of the outputs in HBM, which the kernel copies to.
+      blocks: of each output window at each grid point so far.
+      starts: first number of the current visit of each output's block.
+      array_starts: first number of the first moment after the last copy to each of `arrays`.
+      copied: moments at which copies to each of `arrays` were started, and the slices.
+      moments: position in `points` of the grid point of each moment so far.
+      of_point: first number of the current grid point.
+      of_moment: first number of the current moment.
+      of_lane: first number since the coordinates on parallel axes changed.
+      has_carried: whether the grid point has read what an earlier one wrote.
+      begins_block: whether the grid point is the first one of a block.
+      is_watched: whether the grid point was chosen to be judged.
+    """
+
+    windows: list[Window]
+    outputs: list[Window]
+    arrays: list[str]
+    blocks: list[list[Point]]
+    starts: list[int]
+    flow: ValueFlow
+    points: list[Point] = field(default_factory=list)
+    moments: list[int] = field(default_factory=list)
+    array_starts: dict[str, int] = field(default_factory=dict)
+    copied: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    of_point: int = 2
+    of_moment: int = 2
+    of_lane: int = 0
+    lane: Point | None = None
+    has_carried: bool = False
+    begins_block: bool = True
+    is_watched: bool = True
+    _left: set[str] = field(default_factory=set)
+    _reached: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def moment(self) -> int:
+        """Number of the current moment."""
+        return len(self.moments) - 1
+
+    @property
+    def has_pipelines(self) -> bool:
+        """Whether a grid point had several moments."""
+        return len(self.moments) > len(self.points)
+
+    def moment_begins(self, number: int) -> None:
+        """A moment of the last of `points` begins, with this number of the next write."""
+        self.moments.append(len(self.points) - 1)
+        self.of_moment = number
+        for name in self._left:
+            self.array_starts[name] = number
+        self._left.clear()
+
+    def copies_out(self, name: str, part: str) -> None:
+        """A copy to slices of an output in HBM starts."""
+        self.copied.setdefault(name, []).append((self.moment, part))
+        self._left.add(name)
+
+    def outputs_of(self, name: str) -> tuple[int, ...]:
+        """Outputs that an operand's values go to; all if it is none.
+
+        The numbers are positions in `outputs`, and after these in `arrays`. Arrays are left out if
+        there are others.
+        """
+        if name not in self._reached:
+            names = self.flow.reached(name)
+            every = [*(w.operand.name for w in self.outputs), *self.arrays]
+            windows = tuple(range(len(self.outputs)))
+            arrays = tuple(range(len(self.outputs), len(every)))
+            self._reached[name] = (
+                tuple(i for i in windows if every[i] in names)
+                or tuple(i for i in arrays if every[i] in names)
+                or windows
+                or arrays
+            )
+        return self._reached[name]
+
+    def output_name(self, output: int) -> str:
+        """Name of an output, by its number."""
+        windows = len(self.outputs)
+        if output < windows:
+            return self.outputs[output].operand.name
+        return self.arrays[output - windows]
+
+    def since(self, name: str) -> int:
+        """First number of the visits of these outputs: what is older was written for others."""
+        windows = len(self.outputs)
+        return min(
+            (
+                self.starts[i]
+                if i < windows
+                else self.array_starts.get(self.arrays[i - windows], 0)
+                for i in self.outputs_of(name)
+            ),
+            default=0,
+        )
+
+    def blocks_at_moments(self, output: int) -> list[Block]:
+        """The block of an output that each moment computes."""
+        windows = len(self.outputs)
+        if output < windows:
+            return [self.blocks[output][position] for position in self.moments]
+        found: list[Block] = []
+        copies = self.copied.get(self.arrays[output - windows], [])
+        for moment, group in itertools.groupby(copies, key=lambda copy: copy[0]):
+            block = " and ".join(dict.fromkeys(part for _, part in group))
+            found += [block] * (moment + 1 - len(found))
+        return found + [None] * (len(self.moments) - len(found))
+
+    def blocks_at_points(self, output: int) -> list[Block]:
+        """The block of an output that each grid point computes, at its end."""
+        last = dict(zip(self.moments, self.blocks_at_moments(output), strict=True))
+        return [last[position] for position in range(len(self.points))]
+
+
+def begins_moment(step: ir.MachineStep) -> bool:
+    """Whether iterations of a loop are moments."""
+    return isinstance(step, (ir.ScanLoop, ir.WhileLoop)) and step.of_pipeline
+
+
+def steps_of_block(
+    grid: Sequence[int | None], points: Sequence[Point], blocks: Sequence[Point]
+) -> tuple[int, ...] | None:
+    """Axes along which the output block stays the same; None if that is not a matter of axes."""
+    sizes = [max(point[axis] for point in points) + 1 for axis in range(len(grid))]
+    if len(points) != math.prod(sizes):
+        return None  # the run was stopped
+    rank = len(blocks[0])
+    table = np.array(blocks, np.int64).reshape(*sizes, rank)
+    steps = tuple(
+        axis
+        for axis, size in enumerate(sizes)
+        if size > 1 and (table == table.take([0], axis)).all()
+    )
+    others = math.prod(size for axis, size in enumerate(sizes) if axis not in steps)
+    return steps if len(set(blocks)) == others else None

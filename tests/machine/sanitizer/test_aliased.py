@@ -1,0 +1,171 @@
+"""Copies from an aliased array in HBM: which read what they should not see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from machine_runs import passed
+
+from pallas_debug.machine import run
+from pallas_debug.machine.sanitizer.memory import MemorySanitizer
+from pallas_debug.model import Finding
+
+F32 = jnp.float32
+ANY = pl.BlockSpec(memory_space=pl.ANY)
+TILE = pltpu.VMEM((8, 128), F32)
+STEPS = 3
+
+
+def found(function: Any, *args: Any) -> tuple[Finding, ...]:
+    call, arrays = passed(function, args)
+    return run.run(call, arrays, observers=[MemorySanitizer(call, arrays)]).findings
+
+
+def _copied(source: Any, target: Any, sem: Any) -> None:
+    copy = pltpu.make_async_copy(source, target, sem)
+    copy.start()
+    copy.wait()
+
+
+def _rows(ref: Any, step: Any) -> Any:
+    return ref.at[pl.ds(step * 8, 8)]
+
+
+def _called(kernel: Any, x: jax.Array, grid: tuple[int, ...] = (STEPS,)) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        grid=grid,
+        in_specs=[ANY],
+        out_specs=ANY,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        scratch_shapes=[TILE, TILE, pltpu.SemaphoreType.DMA],
+        input_output_aliases={0: 0},
+    )(x)
+
+
+def rotated(x: jax.Array, by: int) -> jax.Array:
+    def kernel(x_hbm: Any, out_hbm: Any, tile_ref: Any, _: Any, sem: Any) -> None:
+        i = pl.program_id(0)
+        _copied(_rows(x_hbm, (i + by) % STEPS), tile_ref, sem)
+        _copied(tile_ref, _rows(out_hbm, i), sem)
+
+    return _called(kernel, x)
+
+
+def differences(x: jax.Array, *, backwards: bool) -> jax.Array:
+    """Each block minus the one before, in place: right if the last block comes first."""
+
+    def kernel(x_hbm: Any, out_hbm: Any, tile_ref: Any, before_ref: Any, sem: Any) -> None:
+        i = pl.program_id(0)
+        at = STEPS - 1 - i if backwards else i
+        before_ref[...] = jnp.zeros_like(before_ref)
+        _copied(_rows(x_hbm, at), tile_ref, sem)
+
+        @pl.when(at > 0)
+        def _before() -> None:
+            _copied(_rows(x_hbm, at - 1), before_ref, sem)
+
+        tile_ref[...] = tile_ref[...] - before_ref[...]
+        _copied(tile_ref, _rows(out_hbm, at), sem)
+
+    return _called(kernel, x)
+
+
+def sums_so_far(x: jax.Array) -> jax.Array:
+    """Each block plus the result for the one before, which is read by the output's reference."""
+
+    def kernel(x_hbm: Any, out_hbm: Any, tile_ref: Any, before_ref: Any, sem: Any) -> None:
+        i = pl.program_id(0)
+        _copied(_rows(x_hbm, i), tile_ref, sem)
+
+        @pl.when(i > 0)
+        def _before() -> None:
+            _copied(_rows(out_hbm, i - 1), before_ref, sem)
+            tile_ref[...] += before_ref[...]
+
+        _copied(tile_ref, _rows(out_hbm, i), sem)
+
+    return _called(kernel, x)
+
+
+def doubled_twice(x: jax.Array) -> jax.Array:
+    """Two passes, both of which read by the input's reference."""
+
+    def kernel(x_hbm: Any, out_hbm: Any, tile_ref: Any, _: Any, sem: Any) -> None:
+        i = pl.program_id(1)
+        _copied(_rows(x_hbm, i), tile_ref, sem)
+        tile_ref[...] = tile_ref[...] * 2
+        _copied(tile_ref, _rows(out_hbm, i), sem)
+
+    return _called(kernel, x, (2, STEPS))
+
+
+def appended(x: jax.Array, new: jax.Array) -> list[jax.Array]:
+    """A row that is written to a cache, of which the tile is then read with it."""
+
+    def kernel(
+        x_hbm: Any, new_ref: Any, out_hbm: Any, sum_ref: Any, tile_ref: Any, sem: Any
+    ) -> Any:
+        i = pl.program_id(0)
+        _copied(new_ref, out_hbm.at[pl.ds(i * 8 + 3, 1)], sem)
+        _copied(_rows(x_hbm, i), tile_ref, sem)
+        sum_ref[...] = tile_ref[...] * 2
+
+    return pl.pallas_call(
+        kernel,
+        grid=(STEPS,),
+        in_specs=[ANY, pl.BlockSpec((1, 128), lambda i: (0, 0))],
+        out_specs=[ANY, pl.BlockSpec((8, 128), lambda i: (i, 0))],
+        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype)] * 2,
+        scratch_shapes=[TILE, pltpu.SemaphoreType.DMA],
+        input_output_aliases={0: 0},
+    )(x, new)
+
+
+X = np.random.default_rng(0).standard_normal((8 * STEPS, 128)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "function, point, line, said",
+    [
+        (
+            lambda x: rotated(x, -1), (1,),
+            "_copied(_rows(x_hbm, (i + by) % STEPS), tile_ref, sem)",
+            f"after (0,) overwrote it through out_hbm: x_hbm[0, 0] was {X[0, 0]:g}, and is "
+            f"{X[16, 0]:g}",
+        ),
+        (
+            lambda x: differences(x, backwards=False), (2,),
+            "_copied(_rows(x_hbm, at - 1), before_ref, sem)", "after (1,) overwrote it",
+        ),
+    ],
+)  # fmt: skip
+def test_overwritten(function: Any, point: tuple[int, ...], line: str, said: str) -> None:
+    (finding,) = found(function, X)
+    assert (finding.kind, finding.operand, finding.grid_point) == (
+        "OverwrittenRead", "x_hbm", point,
+    )  # fmt: skip
+    assert said in finding.message
+    assert finding.source is not None
+    assert finding.source.text in (line, "copy.start()")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: rotated(x, 0),
+        lambda x: differences(x, backwards=True),
+        sums_so_far,
+        doubled_twice,
+        lambda x: appended(x, X[:1]),
+    ],
+    ids=["same", "backwards", "sums", "twice", "appended"],
+)
+def test_not_overwritten(function: Any) -> None:
+    assert not found(function, X)
