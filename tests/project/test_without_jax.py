@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -178,7 +179,7 @@ def test_a_jax_that_cannot_be_used(
     monkeypatch: pytest.MonkeyPatch, missing: set[str], version: str | None, problem: str | None
 ) -> None:
     monkeypatch.setattr(installed, "find_spec", lambda name: None if name in missing else object())
-    monkeypatch.setattr(installed.metadata, "version", lambda name: version)
+    monkeypatch.setattr(metadata, "version", lambda name: version)
     assert installed.jax_problem() == problem
     if problem is None:
         installed.require_jax("it")
