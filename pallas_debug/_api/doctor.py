@@ -182,7 +182,7 @@ def _flags() -> Iterator[Check]:
         yield Check(
             name="LIBTPU_INIT_ARGS",
             state="warning",
-            detail="sets --xla_mosaic_dump_to; pallas-debug dumps with a directory of its own",
+            detail="sets --xla_mosaic_dump_to; pallas-debug uses a directory of its own",
             remedy="take it out, or dump without pallas-debug and read that directory with `ls`",
         )
     elif flags:

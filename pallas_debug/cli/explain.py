@@ -205,7 +205,7 @@ def _counts(name: str, scan: Scan) -> str:
     words = [f"{name}: {plural(scan.lines, 'line')}"]
     words.append(f"{plural(sum(o.count for o in scan.occurrences), 'error')} of kernels")
     if scan.others:
-        words.append(f"{plural(scan.others, 'error')} of something else, left alone")
+        words.append(f"{plural(scan.others, 'error')} unrelated to kernels, ignored")
     if scan.dropped:
         words.append(f"{scan.dropped} more errors that differ are not shown")
     return ", ".join(words)

@@ -90,8 +90,8 @@ def _unexpected(error: Exception) -> str:
         return "".join(traceback.format_exception(error)).rstrip("\n")
     if isinstance(error, MemoryError):
         return (
-            "this machine has too little memory for what was asked for. Name a single kernel and "
-            "pass, or use `browse`, which reads texts in pieces."
+            "this machine has too little memory for this request. Name a single kernel and pass, "
+            "or use `browse`, which reads texts in pieces."
         )
     if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
         return f"the output cannot be written: {error.strerror}. Make room, or write elsewhere."

@@ -166,7 +166,7 @@ def _called(options: StepOptions) -> tuple[Callable[[], Any], tuple[str, ...]]:
         return execute, ()
     if options.rest:
         raise UsageError(
-            f"{what} is a function, and takes no arguments behind it: {options.rest[0]!r}"
+            f"{what} is a function, and takes no arguments after it: {options.rest[0]!r}"
         )
     function = programs.imported(*named)
     args, kwargs = programs.function_arguments(function, options, values=True)

@@ -232,7 +232,7 @@ def _verdict(options: VerifyOptions) -> Verdict:
 
         return verify_program(execute, what, Request(**wanted), source)
     if rest:
-        raise UsageError(f"{what} is a function, and takes no arguments behind it: {rest[0]!r}")
+        raise UsageError(f"{what} is a function, and takes no arguments after it: {rest[0]!r}")
     try:
         function = programs.import_function(*named)
     except PallasDebugError:

@@ -346,7 +346,7 @@ class _Parser:
         else:
             path = self._take(_FILE)
         if not path:
-            self._fail("expected a file behind '@', such as @lengths.npy")
+            self._fail("expected a file after '@', such as @lengths.npy")
         return FileSpec(path=path)
 
     def _word(self) -> Any:

@@ -296,7 +296,7 @@ def _help(prompt: CommandPrompt, rest: str) -> Iterator[str]:
     for command in shown:
         yield f"{left[command.names]:<{width}}  {command.summary}"
     if len(shown) > 1:
-        yield "An expression alone is printed. An empty line repeats the last movement."
+        yield "An expression prints its value. An empty line repeats the last movement."
 
 
 def _quit(prompt: CommandPrompt, rest: str) -> Iterator[str]:

@@ -101,7 +101,7 @@ def executor_of(text: str) -> DaskWorkers:
     kind, _, address = text.partition(":")
     if kind != "dask" or not address:
         raise UsageError(
-            f"--executor {text!r} is none: write dask:ADDRESS, with the address of a running "
-            "scheduler, such as dask:tcp://host:8786"
+            f"--executor {text!r} is not an executor: write dask:ADDRESS, with the address of a "
+            "running scheduler, such as dask:tcp://host:8786"
         )
     return DaskWorkers(address)

@@ -232,7 +232,7 @@ def verify(
     if values.integers and set(_RUN) & set(asked):
         judging.notes.append(
             f"values were made up for {' and '.join(values.integers)}: what depends on them is "
-            f"judged for these alone. Give real ones: {REAL_INPUTS}"
+            f"judged only for these. Give real ones: {REAL_INPUTS}"
         )
     seen = unused.without_unused(seen, call, found.captures, session.targets[0], judging.problems)
     judging.mark = lambda findings: made_up.marked(

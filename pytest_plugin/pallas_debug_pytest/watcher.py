@@ -217,7 +217,7 @@ class Watcher:
         if self._session is None:
             return
         for finding in self._session.observer.findings:
-            self.problems.append(f"found outside of the tests: {text.finding_text(finding)}")
+            self.problems.append(f"found outside the tests: {text.finding_text(finding)}")
 
     def end(self) -> None:
         """Record the test's kernels, and leave its session."""
@@ -429,7 +429,7 @@ class Watcher:
     def finish(self, exitstatus: int) -> dict[str, object]:
         """Close the session, and return the output for the end of the run."""
         if self._session is not None:
-            with self._guarded("summary", "looking for what was found outside of the tests"):
+            with self._guarded("summary", "looking for what was found outside the tests"):
                 self._leave_out_what_came_before()
             interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
             self._close(self._session, stop=interrupted)
@@ -462,7 +462,7 @@ class Watcher:
         try:
             session.__exit__(KeyboardInterrupt if stop else None, None, None)
         except Exception as error:  # noqa: BLE001 - of a kernel; must not fail the end of the run
-            self.problems.append(f"a kernel failed outside of the tests: {error}")
+            self.problems.append(f"a kernel failed outside the tests: {error}")
         if self._verification is None:  # else its table says so
             self.notices += unjudged.elsewhere(session.queue.elsewhere())
         self.unchecked += session.unchecked

@@ -90,7 +90,7 @@ def test_a_function_is_given_from_python() -> None:
     mode = Mode("tpu", {"grid_point_recorder": record})
     assert mode.value().grid_point_recorder is record
     assert str(mode) == "tpu,grid_point_recorder=record"
-    with pytest.raises(UsageError, match="a function, which can be given from Python alone"):
+    with pytest.raises(UsageError, match="a function, which can be given only from Python"):
         Mode.parse("tpu,grid_point_recorder=record")
 
 

@@ -91,7 +91,7 @@ def test_a_log(command: Any, tmp_path: Path) -> None:
     assert first.startswith("lines 2, 3; 2 times; from [gw0], [gw1]\nscalar-to-vmem: ")
     assert second.startswith(f"line 4\nunknown: {UNKNOWN}\n")
     assert (
-        counts == "run.log: 5 lines, 3 errors of kernels, 1 error of something else, left alone\n"
+        counts == "run.log: 5 lines, 3 errors of kernels, 1 error unrelated to kernels, ignored\n"
     )
 
 
@@ -100,7 +100,7 @@ def test_a_log_without_errors_of_kernels(command: Any, tmp_path: Path) -> None:
     done = command("explain", "run.log")
     assert done.returncode == 1
     assert done.stdout == (
-        "run.log: 1 line, 0 errors of kernels, 1 error of something else, left alone\n"
+        "run.log: 1 line, 0 errors of kernels, 1 error unrelated to kernels, ignored\n"
     )
 
 

@@ -163,7 +163,7 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("f32[2]=[1,2", "column 12: expected ',' or ']', found the end"),
         ("f32[2]=[1 2]", "column 11: expected ',' or ']', found '2'"),
         ("f32[2]=", "expected values, found the end: a list, a number, @file.npy, or one of zeros"),
-        ("f32[2]=@", "expected a file behind '@', such as @lengths.npy"),
+        ("f32[2]=@", "expected a file after '@', such as @lengths.npy"),
         ("f32[2]=onse", "'onse' fills no array (did you mean 'ones'?); there are zeros, ones, "),
         ("f32[2]=ones(1)", "ones is written ones"),
         ("i32[2]=randint", "randint is written randint(high), randint(low, high)"),

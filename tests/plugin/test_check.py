@@ -253,9 +253,7 @@ def test_a_call_that_checks_for_itself_keeps_what_it_finds_and_one_outside_of_te
         "--pallas-check",
     )
     result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(
-        ["problem: found outside of the tests: NanProduced in kernel `log`"]
-    )
+    result.stdout.fnmatch_lines(["problem: found outside the tests: NanProduced in kernel `log`"])
 
 
 NO_ROOM = """

@@ -322,7 +322,7 @@ def test_command(scale_file: Path, command: Any, tmp_path: Path) -> None:
         ),
         (
             ["swept_module.py:scale", "--over", "block=8", "--executor", "ray:here"],
-            "--executor 'ray:here' is none: write dask:ADDRESS",
+            "--executor 'ray:here' is not an executor: write dask:ADDRESS",
         ),
         (
             ["swept_module.py:scale", "--over", "block=8", "--executor", "dask:x", "-j", "2"],

@@ -66,7 +66,7 @@ def test_what_rests_on_them_says_so_and_comes_last() -> None:
         "; values not judged (no reference)"
     )
     assert verdict.notes == (
-        f"values were made up for {LENGTHS}: what depends on them is judged for these alone. Give "
+        f"values were made up for {LENGTHS}: what depends on them is judged only for these. Give "
         f"real ones: {REAL_INPUTS}",
     )
 

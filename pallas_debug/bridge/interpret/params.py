@@ -370,7 +370,7 @@ _PLAIN = {
     "float": "a number",
     "str": "a text",
     "none": "none",
-    "callable": "a function, which can be given from Python alone",
+    "callable": "a function, which can be given only from Python",
 }
 
 

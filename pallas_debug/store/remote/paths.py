@@ -132,8 +132,8 @@ def place(where: str | Path) -> Path:
         return ObjectPath(*where.parts) if is_url else where
     if "://" in where and _CHAINED.match(where):
         raise UsageError(
-            f"{where!r} is a chain of fsspec URLs, which a dump directory cannot be. Name the "
-            "object store alone, such as s3://bucket/dumps"
+            f"{where!r} is a chain of fsspec URLs, which a dump directory cannot be. Name only "
+            "the object store, such as s3://bucket/dumps"
         )
     found = _URL.fullmatch(where)
     if found is None:
