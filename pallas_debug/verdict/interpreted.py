@@ -12,6 +12,7 @@ from typing import Any
 from pallas_debug import defaults
 from pallas_debug.bridge import platform
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.hosted.watch import parse as parse_watch
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import calls, raised, replay, trace
 from pallas_debug.errors import PallasDebugError
@@ -36,7 +37,10 @@ MAX_POINTS = 4096
 
 
 MAX_MACHINE_POINTS = 32768
-"""Maximum grid points of a kernel on the kernel machine."""
+"""Maximum grid points of a kernel that the kernel machine judges."""
+
+MAX_WALKED_POINTS = 1 << 20
+"""Maximum grid points of a kernel on the kernel machine, if few enough of them are judged."""
 
 SMALL = 4_000_000
 """Maximum elements, over all grid points, of kernels that are interpreted without optimisation."""
@@ -71,7 +75,7 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
     Kernels that it cannot run are judged in TPU interpret mode, and noted.
     """
     kernels = [captured.kernel for captured in captures]
-    large = _too_large(kernels, MAX_MACHINE_POINTS, "the kernel machine")
+    large = next(filter(None, (_beyond_machine(kernel, call.watch) for kernel in kernels)), None)
     if large is not None:
         return Seen(outcomes=each(kernels, "machine", "unsupported", large))
     mode = sanitizing(None, call.watch)
@@ -113,6 +117,48 @@ def _too_large(kernels: Sequence[Kernel], most: int, walker: str) -> str | None:
                 f"walks them one by one (at most {most:,} here); give smaller arguments"
             )
     return None
+
+
+def _beyond_machine(kernel: Kernel, watch: str | None) -> str | None:
+    """Why a kernel has too many grid points for the kernel machine, and which it can watch.
+
+    Args:
+      watch: grid points that are watched; None for all.
+    """
+    grid = tuple(size or 1 for size in kernel.grid)
+    points = math.prod(grid)
+    if points <= MAX_MACHINE_POINTS:
+        return None
+    parts = () if watch is None else parse_watch(watch).of(kernel.name, len(grid))
+    boxes = [part.ranges(grid) for part in parts if len(part.entries) == len(grid)]
+    judged = sum(math.prod(map(len, box)) for box in boxes) if boxes else points
+    said = f"the grid of kernel `{kernel.name}` has {points:,} points, and the kernel machine "
+    if points > MAX_WALKED_POINTS:
+        return said + (
+            f"walks them one by one (at most {MAX_WALKED_POINTS:,} here); give smaller arguments"
+        )
+    if judged <= MAX_MACHINE_POINTS:
+        return None
+    fits = _some_points(grid)
+    chosen = "" if not boxes else f", and {judged:,} were chosen"
+    return said + (
+        f"judges at most {MAX_MACHINE_POINTS:,}{chosen}; give smaller arguments, or watch some of "
+        f"the grid points only, such as {fits} (`watch={fits!r}`, `--watch '{fits}'`)"
+    )
+
+
+def _some_points(grid: Sequence[int]) -> str:
+    """The first grid points along the first axes, as many as the machine judges."""
+    entries, left = ["*"] * len(grid), math.prod(grid)
+    for axis, size in enumerate(grid):
+        left //= size
+        count = MAX_MACHINE_POINTS // left
+        if count >= size:
+            break
+        entries[axis] = f"0:{count}" if count > 1 else "0"
+        if count:
+            break
+    return ",".join(entries)
 
 
 def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:

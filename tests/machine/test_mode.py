@@ -512,12 +512,22 @@ def test_verify_asks_tpu_interpret_mode_for_what_the_machine_refuses(
 
 def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_MACHINE_POINTS", 5)
-    verdict = pallas_debug.verify(affine, jnp.ones((48, 128)), engines="machine")
+    x = jnp.ones((48, 128))
+    said = "the grid of kernel `body` has 6 points, and the kernel machine "
+    verdict = pallas_debug.verify(affine, x, engines="machine")
     (outcome,) = verdict.unjudged
-    assert outcome.reason == (
-        "the grid of kernel `body` has 6 points, and the kernel machine walks them one by one (at "
-        "most 5 here); give smaller arguments"
+    assert outcome.reason == said + (
+        "judges at most 5; give smaller arguments, or watch some of the grid points only, such as "
+        "0:5 (`watch='0:5'`, `--watch '0:5'`)"
     )
+    (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="*").unjudged
+    assert outcome.reason is not None
+    assert "judges at most 5, and 6 were chosen; give" in outcome.reason
+    (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="0:5").unjudged
+    assert "judged at 5 of 6 grid points (0:5)" in str(outcome.reason)
+    monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_WALKED_POINTS", 5)
+    (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="0:5").unjudged
+    assert outcome.reason == said + "walks them one by one (at most 5 here); give smaller arguments"
 
 
 def test_prints_callbacks_and_checks_are_those_of_other_modes() -> None:

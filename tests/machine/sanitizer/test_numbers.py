@@ -156,11 +156,16 @@ def _masked(x_ref: Any, out_ref: Any) -> None:
     out_ref[...] = jnp.where((x > 0) & (jnp.log(x) > 0), 1.0, 0.0)
 
 
+def _guarded(x_ref: Any, out_ref: Any) -> None:
+    log = jnp.log(x_ref[...])
+    out_ref[...] = jnp.where(log >= 0, log, 0.0) * 2
+
+
 def _equal(x_ref: Any, out_ref: Any) -> None:
     out_ref[...] = jnp.where(jnp.log(x_ref[...]) > 0, x_ref[...], x_ref[...])
 
 
-@pytest.mark.parametrize("body", [_asked, _masked, _equal])
+@pytest.mark.parametrize("body", [_asked, _masked, _guarded, _equal])
 def test_a_nan_that_decides_nothing(body: Any, judged: Judged) -> None:
     assert judged(lambda x: call(body, x), SIGNED) == []
 

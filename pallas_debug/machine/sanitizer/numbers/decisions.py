@@ -1,7 +1,8 @@
 """Comparisons that a NaN decides: whether results would differ if it decided otherwise.
 
 A NaN that only a comparison sees reaches no result. So the kernel is run again with these
-comparisons turned round, where an operand is NaN, and its results are compared bit by bit.
+comparisons turned round, where an operand is NaN, and its results are compared bit by bit. If the
+only difference is that they hold NaNs then, the comparison is a guard: `jnp.where(x >= 0, x, 0)`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pallas_debug.bridge.programs import numeric_faults, numerics, units
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.numeric_faults import NumericFault
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.numbers.nan_trail import Facts
+from pallas_debug.machine.sanitizer.shadows.shadow import differing
 from pallas_debug.machine.threads import Thread
 
 MAX_DECISIONS = 6
@@ -86,7 +90,7 @@ class DecisionLedger:
         before = self._rerun(_Turned(steps))
         for decision in known:
             after = self._rerun(_Turned(steps, decision))
-            if _bits(before) != _bits(after):
+            if _differ(before, after):
                 yield decision
 
 
@@ -114,5 +118,14 @@ class _Turned(MachineObserver):
         return units.turned(step.unit, values, turned)
 
 
-def _bits(results: Sequence[Sequence[Any]]) -> list[bytes]:
-    return [array.tobytes() for arrays in results for array in arrays]
+def _differ(before: Sequence[Sequence[Any]], after: Sequence[Sequence[Any]]) -> bool:
+    """Whether any element that is not NaN in the second results differs from that in the first."""
+    for one, other in zip(
+        (array for arrays in before for array in arrays),
+        (array for arrays in after for array in arrays),
+        strict=True,
+    ):
+        changed = differing(one, other)
+        if changed.any() and (changed & ~np.asarray(other != other)).any():
+            return True
+    return False
