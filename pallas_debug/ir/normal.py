@@ -92,11 +92,6 @@ def normal_form(line: str, kind: Kind, ignore: Collection[Noise]) -> str | None:
     return sorted_attributes(line) if "attrs" in ignore else line
 
 
-def normal_lines(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> list[str | None]:
-    """Normal form of each line of a whole text; None for a line that is only noise."""
-    return [normal_form(line, kind, ignore) for line in stripped(lines, kind, ignore).lines]
-
-
 class _Text:
     """Bytes of a text, with a mask of those to keep; each line ends with a newline."""
 

@@ -242,22 +242,6 @@ def test_a_write_is_lost_to_the_next_step() -> None:
     )
 
 
-def test_a_write_is_lost_to_a_revisit() -> None:
-    finding = writers.lost_write(
-        seen("out_ref", "out_ref[0:8, 0:128]"), block=OutputBlock(output="out_ref", index=(0, 0)),
-        lost=write(0, 0), replaced_by=write(1, 0), element=WrittenElement(index=(0, 0)), is_revisit=True,
-    )  # fmt: skip
-    assert words(finding) == (
-        "what grid point (0, 0) wrote to out_ref[0:8, 0:128] is lost: grid point (1, 0) visits "
-        "block (0, 0) of out_ref again, after another one, and writes other parts of it",
-        "block (0, 0) of out_ref is not read back when it is visited again, but all of it is "
-        "written back",
-        "make the grid axes over which the block stays the same the last ones, or write all of the "
-        "block at each visit",
-    )
-    assert finding.values == {"other grid point": "(1, 0)"}
-
-
 def test_grid_points_write_different_values_to_one_element() -> None:
     element = WrittenElement(index=(8, 0), value=2.5, before=1.0, affected=1024, total=2048)
     at = seen("out_ref", "out_ref[8:16, 0:128]")

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
 
-from pallas_debug.ir.normal import NOISE, normal_lines, sorted_attributes
-from pallas_debug.ir.operations import Module
+from pallas_debug.ir.normal import NOISE, Noise, normal_form, sorted_attributes, stripped
+from pallas_debug.ir.operations import Kind, Module
+
+
+def normal_lines(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> list[str | None]:
+    """Normal form of each line of a whole text; None for a line that is only noise."""
+    return [normal_form(line, kind, ignore) for line in stripped(lines, kind, ignore).lines]
 
 
 def renumbered(text: str) -> str:

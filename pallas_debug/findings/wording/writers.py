@@ -245,29 +245,14 @@ def lost_write(
     lost: Access,
     replaced_by: Access,
     element: WrittenElement,
-    is_revisit: bool = False,
 ) -> Finding:
     """A write of one visit of an output block, which another visit replaced without using it.
 
     Args:
-      seen: with the store that replaces it as `source` and the lost one as `other`; for a revisit
-        the lost one as `source`.
-      is_revisit: whether the block had left in between: what was not written again is undefined.
+      seen: with the store that replaces it as `source` and the lost one as `other`.
     """
     name = seen.witness.operand
     what = seen.witness.index or name
-    if is_revisit:
-        cause = f"{block} is not read back when it is visited again, but all of it is written back"
-        return _other(seen, replaced_by, element.facts(name)).found(
-            Fault.LOST_WRITE,
-            Wording(
-                f"what {_at(lost)} wrote to {what} is lost: {_at(replaced_by)} visits {block} "
-                f"again, after another one, and writes other parts of it",
-                cause,
-                "make the grid axes over which the block stays the same the last ones, or write "
-                "all of the block at each visit",
-            ),
-        )
     values = ""
     if element.value is not None and element.before is not None:
         values = (
