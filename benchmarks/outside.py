@@ -18,7 +18,7 @@ The table has one row per file; below it, the reasons why tests did not pass, mo
 A test counts as `refused` if the plugin says by name what the interpreters do not support, as
 `found` if it reports another finding, and as `n/a` if it cannot pass on a machine without a TPU:
 it asserts what the compiler made of a program, or asks the hardware (NOT_APPLICABLE says which and
-why). Nothing is asserted.
+why). Tests that --limit cuts off are `not run`. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import argparse
 import contextlib
 import fnmatch
 import json
+import math
 import os
 import re
 import signal
@@ -82,7 +83,17 @@ KEYWORDS: Mapping[tuple[str, str], str] = {
 }
 """Value of pytest's `-k`: jax's classes for its own interpreters need no option of ours."""
 
-ORDER = ("passed", "refused", "found", "failed", "timed out", "crashed", "n/a", "skipped")
+ORDER = (
+    "passed",
+    "refused",
+    "found",
+    "failed",
+    "timed out",
+    "crashed",
+    "not run",
+    "n/a",
+    "skipped",
+)
 
 NOT_APPLICABLE: Mapping[str, str] = {
     "test_cost_analysis": "reads the compiler's cost analysis",
@@ -133,6 +144,8 @@ class Suite:
     per: int
     timeout: float
     target: str
+    limit: float = math.inf
+    """Seconds per file and mode."""
     outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
     """Outcomes by mode, then by test id."""
 
@@ -151,14 +164,20 @@ class Suite:
     def run(self, file: str, mode: str) -> dict[str, Outcome]:
         """Run one file's tests in a mode, in as many processes as it takes."""
         outcomes: dict[str, Outcome] = {}
-        while True:
+        end = time.monotonic() + self.limit
+        remaining: list[str] = []
+        while time.monotonic() < end:
             with tempfile.TemporaryDirectory() as folder:
-                remaining = self._attempt(file, mode, Path(folder), outcomes)
+                remaining = self._attempt(file, mode, Path(folder), outcomes, end)
             if not remaining:
-                return outcomes
+                break
+        reason = f"the file took more than {self.limit:g} s"
+        return outcomes | dict.fromkeys(remaining, Outcome("not run", reason))
 
-    def _attempt(self, file: str, mode: str, folder: Path, outcomes: dict[str, Outcome]) -> bool:
-        """Start pytest on the tests without an outcome; True if some are left for another start."""
+    def _attempt(
+        self, file: str, mode: str, folder: Path, outcomes: dict[str, Outcome], end: float
+    ) -> list[str]:
+        """Start pytest on the tests without an outcome; return those left for another start."""
         results = folder / "results.jsonl"
         results.touch()
         settings = {
@@ -192,7 +211,7 @@ class Suite:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            is_stalled = self._is_stalled(process, results)
+            is_stalled = self._is_stalled(process, results, end)
             _kill(process)
             output.seek(0)
             printed = output.read()
@@ -205,15 +224,15 @@ class Suite:
             if not any("test" in line for line in lines):
                 said = [line for line in printed.splitlines() if line.strip()]
                 outcomes[file] = Outcome("crashed", f"not collected: {(said or ['no output'])[-1]}")
-            return False
+            return []
         started = [line["started"] for line in lines if "started" in line]
-        if started and started[-1] not in outcomes:
+        if started and started[-1] not in outcomes and time.monotonic() < end:
             outcomes[started[-1]] = (
                 Outcome("timed out", f"no result after {self.timeout:g} s", self.timeout)
                 if is_stalled
                 else Outcome("crashed", f"the process ended: {_last_words(printed)}")
             )
-        return bool(started) and not set(collected) <= set(outcomes)
+        return [test for test in collected if test not in outcomes] if started else []
 
     def _xla_flags(self, file: str) -> str:
         flags = os.environ.get("XLA_FLAGS", "").split()
@@ -221,8 +240,8 @@ class Suite:
             flags.append("--xla_force_host_platform_device_count=8")
         return " ".join(flags)
 
-    def _is_stalled(self, process: subprocess.Popen[bytes], results: Path) -> bool:
-        """Wait until the process ends, or has written nothing for too long."""
+    def _is_stalled(self, process: subprocess.Popen[bytes], results: Path, end: float) -> bool:
+        """Wait until the process ends, or has written nothing for too long, or until the end."""
         size, since = -1, time.monotonic()
         while True:
             try:
@@ -230,6 +249,8 @@ class Suite:
             except subprocess.TimeoutExpired:
                 pass
             else:
+                return False
+            if time.monotonic() > end:
                 return False
             now = results.stat().st_size
             if now != size:
@@ -297,6 +318,7 @@ def table(suite: Suite, files: Sequence[str], modes: Sequence[str]) -> Iterator[
         for file, outcomes in [*rows.items(), ("in all", list(suite.outcomes[mode].values()))]:
             counts = Counter(outcome.name for outcome in outcomes)
             ran = sum(counts.values()) - counts["skipped"] - counts["n/a"]
+            ran -= counts["not run"]
             share = f"{100 * counts['passed'] / ran:.0f} %" if ran else "–"
             cells = " | ".join(str(counts[name] or "") for name in ORDER)
             yield f"| {file} | {mode} | {sum(counts.values())} | {cells} | {share} |"
@@ -339,6 +361,7 @@ def main() -> None:
     parser.add_argument("--modes", default="interpret", help="default: %(default)s")
     parser.add_argument("--per", type=int, default=0, help="parameter sets per test; default: all")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds per test")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds per file and mode")
     parser.add_argument("--target", default="v6e", help="default: %(default)s")
     parser.add_argument("--reasons", type=int, default=30, help="lines; default: %(default)s")
     parser.add_argument("--json", type=Path, help="also write every outcome to this file")
@@ -348,7 +371,12 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown mode {unknown[0]!r}; the modes are {', '.join(OPTIONS)}")
     suite = Suite(
-        options.suite, options.checkout.resolve(), options.per, options.timeout, options.target
+        options.suite,
+        options.checkout.resolve(),
+        options.per,
+        options.timeout,
+        options.target,
+        options.limit,
     )
     files = suite.files(options.file)
     if not files:

@@ -189,9 +189,11 @@ def _line(access: MemoryAccess) -> SourceLine | None:
 
 def _name(access: MemoryAccess) -> str:
     """Name of the buffer as the access calls it."""
-    if access.names is not None:
-        return access.names[access.writes].partition("[")[0]
-    return access.buffer.name
+    if access.names is None:
+        return access.buffer.name
+    name = access.names[access.writes]
+    is_sliced = bool(access.buffer.content.shape) and name.endswith("]")
+    return name.rpartition("[")[0] if is_sliced else name  # the name may have an index: refs[1]
 
 
 def _first(boxes: Any, name: str, buffer: MemoryBuffer) -> str:

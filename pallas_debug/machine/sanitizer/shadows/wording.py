@@ -374,7 +374,11 @@ class MemoryWording:
         return [p for p, block in zip(thread.points, blocks, strict=True) if block in holding]
 
     def _is_short(self, thread: TrackedThread | None, window: Window, mask: shadow.Mask) -> bool:
-        """Whether an output's last blocks along a dimension, and no others, are not visited."""
+        """Whether an output's last blocks along a dimension, and no others, are not visited.
+
+        As many of them are visited as the grid has steps along one of its axes: a map that returns
+        the same block everywhere is not short of steps.
+        """
         if thread is None:
             return False
         blocks = np.array(sorted(set(thread.blocks[thread.outputs.index(window)])))
@@ -383,9 +387,13 @@ class MemoryWording:
             return False
         sizes = [int(c) * unit for c, unit in zip(counts, window.spec.unit, strict=True)]
         covered = mask[tuple(slice(0, size) for size in sizes)]
-        return not covered.any() and any(
-            size < n for size, n in zip(sizes, mask.shape, strict=True)
-        )
+        short = [
+            int(count)
+            for count, size, n in zip(counts, sizes, mask.shape, strict=True)
+            if size < n
+        ]
+        steps = {size for size in self._run.launch.grid if size != 1} or {1}
+        return not covered.any() and bool(short) and steps.issuperset(short)
 
     # Shared
 
