@@ -103,6 +103,7 @@ def output_not_written(
     elements: tuple[int, int] | None = None,
     is_several: bool = False,
     visits: Sequence[Point] = (),
+    is_aliased: bool = False,
 ) -> Finding:
     """An output, or a part of it, that is never written.
 
@@ -110,11 +111,17 @@ def output_not_written(
       what: the part; `is_several` if that is more than one region.
       blocks, elements: the number of them unwritten, and the total, if known.
       visits: grid points that had it in their block, and did not write it.
+      is_aliased: whether it is an input as well, which blocks without a store overwrite.
     """
     name = seen.witness.operand
+    held = "what was there before"
+    if is_aliased:
+        held = f"what VMEM held before, not the input that {name} shares its memory with"
     count = f": {blocks[0]} of {blocks[1]} blocks are left as they were" if blocks else ""
     if elements is not None and elements[0] < elements[1]:
         count = f": {elements[0]:,} of its {elements[1]:,} elements are left as they were"
+    if is_aliased and elements is not None:
+        count = f": {elements[0]:,} of its {elements[1]:,} elements"
     causes = {
         "condition": f"every store to {name} is under a condition, which was false where it would "
         "have written this",
@@ -131,11 +138,13 @@ def output_not_written(
         advice = "use pl.cdiv(size, block) steps; the last block may reach past the end"
     elif why == "left out":
         advice = f"visit every block, or give {name} an input by input_output_aliases"
+    if is_aliased:
+        advice = f"copy the input's block to {name} where nothing else is stored"
     return seen.found(
         Fault.OUTPUT_NOT_WRITTEN,
         Wording(
             f"{what} {'are' if is_several else 'is'} never written, and "
-            f"{'hold' if is_several else 'holds'} what was there before{count}",
+            f"{'hold' if is_several else 'holds'} {held}{count}",
             causes[why] + (f"; its block was that of {points_text(visits)}" if visits else ""),
             advice,
         ),

@@ -309,6 +309,29 @@ def same_block_twice(x: jax.Array) -> jax.Array:
     return pl.pallas_call(kernel, out_shape=shape, grid=(4,), in_specs=[spec], out_specs=spec)(x)
 
 
+def updated_in_place(x: jax.Array, *, copies: bool) -> jax.Array:
+    """Double the even blocks in place; the others are copied, or left out by mistake."""
+
+    def kernel(x_ref, out_ref):
+        @pl.when(pl.program_id(0) % 2 == 0)
+        def _double() -> None:
+            out_ref[...] = x_ref[...] * 2
+
+        @pl.when((pl.program_id(0) % 2 == 1) & copies)
+        def _copy() -> None:
+            out_ref[...] = x_ref[...]
+
+    spec = pl.BlockSpec((8, 256), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(5,), in_specs=[spec], out_specs=spec,
+        input_output_aliases={0: 0},
+    )(x)  # fmt: skip
+
+
+def updated_in_place_with_copies(x: jax.Array) -> jax.Array:
+    return updated_in_place(x, copies=True)
+
+
 HEALTHY = (
     zeros_left_for_the_next_block,
     sum_of_all_blocks_so_far,
@@ -321,6 +344,7 @@ HEALTHY = (
     scratch_masked_where_not_written,
     doubled_in_place_twice,
     same_block_twice,
+    updated_in_place_with_copies,
 )
 
 
@@ -328,6 +352,30 @@ HEALTHY = (
 def test_healthy_idiom(function: Callable[[jax.Array], jax.Array]) -> None:
     rng = np.random.default_rng(0)
     assert not found(function, rng.standard_normal((40, 256)).astype(np.float32))
+
+
+def test_a_block_of_an_aliased_output_that_is_not_stored_is_overwritten() -> None:
+    x = np.ones((40, 256), np.float32)
+    (finding,) = found(lambda x: updated_in_place(x, copies=False), x)
+    assert (finding.kind, finding.operand) == ("OutputNotWritten", "out_ref")
+    assert finding.message == (
+        "out_ref[8:16, 0:256] and out_ref[24:32, 0:256] are never written, and hold what VMEM held "
+        "before, not the input that out_ref shares its memory with: 4,096 of its 10,240 elements"
+    )
+    assert finding.advice == "copy the input's block to out_ref where nothing else is stored"
+
+
+def test_an_index_map_that_returns_one_block_is_not_said_to_lack_steps() -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = x_ref[...]
+
+    def copied(x: jax.Array) -> jax.Array:
+        block = pl.BlockSpec((8, 256), lambda i: (i, 0))
+        first = pl.BlockSpec((8, 256), lambda i: (0, 0))
+        return pl.pallas_call(kernel, x, grid=(5,), in_specs=[block], out_specs=first)(x)
+
+    causes = [f.cause for f in found(copied, np.ones((40, 256), np.float32))]
+    assert "the index map leaves blocks out" in causes
 
 
 # Who wrote an element

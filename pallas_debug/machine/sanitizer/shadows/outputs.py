@@ -182,6 +182,13 @@ class ArrayLedger:
         """Whether an array of this name is an input and an output."""
         return any(self._shadows[n].buffer.name == name for n in self._shared)
 
+    def result_in(self, buffer: MemoryBuffer) -> str | None:
+        """Return the output that a whole array holds, or shares with an input; None if none."""
+        if buffer.kind == "output":
+            return buffer.name
+        shared = self._shared.get(buffer.number)
+        return None if shared is None else shared.output
+
     def is_same_lane(self, a: Point, b: Point) -> bool:
         """Whether two grid points have the same coordinates on parallel axes."""
         return all(a[i] == b[i] for i in self._lanes)

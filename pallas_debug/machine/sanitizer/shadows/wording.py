@@ -307,20 +307,21 @@ class MemoryWording:
         windows = {} if thread is None else {w.operand.name: w for w in thread.outputs}
         for kept in self._run.shadows.values():
             buffer = kept.buffer
-            if buffer.kind != "output" or not buffer.content.size:
+            name = self._run.arrays.result_in(buffer)
+            if name is None or not buffer.content.size:
                 continue
-            if buffer.name in self._run.arrays.returns or buffer.device:
+            if name in self._run.arrays.returns or buffer.device:
                 continue
+            # In an array that was given, these are elements of blocks that came back unwritten.
             mask = kept.all_with(shadow.NEVER)
             if mask is not None:
-                found.append(self._gap(buffer, mask, thread, windows.get(buffer.name)))
+                found.append(self._gap(name, buffer, mask, thread, windows.get(name)))
         return found
 
     def _gap(
-        self, buffer: MemoryBuffer, mask: shadow.Mask, thread: TrackedThread | None,
+        self, name: str, buffer: MemoryBuffer, mask: shadow.Mask, thread: TrackedThread | None,
         window: Window | None,
     ) -> Finding:  # fmt: skip
-        name = buffer.name
         part = part_of(name, mask)
         assert part is not None
         element = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
@@ -357,6 +358,7 @@ class MemoryWording:
             elements=(part.elements, part.of),
             is_several=part.regions > 1,
             visits=visits,
+            is_aliased=buffer.kind != "output",
         )
 
     def _visits(
@@ -388,9 +390,7 @@ class MemoryWording:
         sizes = [int(c) * unit for c, unit in zip(counts, window.spec.unit, strict=True)]
         covered = mask[tuple(slice(0, size) for size in sizes)]
         short = [
-            int(count)
-            for count, size, n in zip(counts, sizes, mask.shape, strict=True)
-            if size < n
+            int(count) for count, size, n in zip(counts, sizes, mask.shape, strict=True) if size < n
         ]
         steps = {size for size in self._run.launch.grid if size != 1} or {1}
         return not covered.any() and bool(short) and steps.issuperset(short)
