@@ -75,13 +75,11 @@ class Operation:
 
     Attributes:
       name: as printed: `vector.load`, `llo.vadd.f32`, `dot_general`, `vld`.
-      name_at: span of the name.
       location_at: span of the location, which a viewer may fold; None if there is none.
     """
 
     line: int
     name: str
-    name_at: tuple[int, int]
     results: tuple[Value, ...] = ()
     operands: tuple[Value, ...] = ()
     location_at: tuple[int, int] | None = None
@@ -324,7 +322,6 @@ def _read_mlir(text: str, line: int) -> tuple[Operation, ...]:
         Operation(
             line=line,
             name=found[group],
-            name_at=found.span(group),
             results=tuple(
                 Value(name=_base(v.name).partition(":")[0], start=v.start, stop=v.stop)
                 for v in results
@@ -341,12 +338,10 @@ def _read_jaxpr(text: str, line: int) -> tuple[Operation, ...]:
         return ()
     at = location_at(text, "jaxpr")
     end = at[0] if at else len(text)
-    group = next(g for g in ("name", "arrow", "store", "bare") if found[g])
     return (
         Operation(
             line=line,
             name=_jaxpr_name(found) or "",
-            name_at=found.span(group),
             results=_values(_JAXPR_BINDER, text, 0, found.end(), "name"),
             operands=_values(_JAXPR_WORD, text, found.end(), end),
             location_at=at,
@@ -376,7 +371,6 @@ def _read_llo(text: str, line: int) -> Iterator[Operation]:
         yield Operation(
             line=line,
             name=this["name"],
-            name_at=this.span("name"),
             results=_values(_MLIR_VALUE, text, *this.span("results")),
             operands=operands,
             location_at=at.span() if at else None,
