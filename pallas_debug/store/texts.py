@@ -106,15 +106,41 @@ def find_text(kernel: StoredKernel, target: str | None, wanted: str) -> StoredTe
         return _existing(kernel, None, wanted, kernel.named(_OF_KERNEL[wanted]))
     if wanted in _OF_TARGET and not kernel.compilations and wanted != LOG:
         return _existing(kernel, None, wanted, kernel.named(_OF_TARGET[wanted]))
-    stored = kernel.target(target)
-    if wanted in _OF_TARGET:
-        return _existing(kernel, stored.target, wanted, stored.named(_OF_TARGET[wanted]))
     stage, colon, name = wanted.partition(":")
+    is_pass = wanted not in _OF_TARGET and stage != layout.LLO
+    if is_pass and target is None and len(kernel.compilations) > 1:
+        _require_pass(kernel, wanted)
+    stored = kernel.target(target)
+    if is_pass:
+        return text_of_pass(kernel, stored, _find_pass(stored, wanted))
     if stage == layout.LLO:
         return _text_of_llo(kernel, stored, name if colon else "")
+    return _existing(kernel, stored.target, wanted, stored.named(_OF_TARGET[wanted]))
+
+
+def _find_pass(stored: StoredCompilation, wanted: str) -> Pass:
     number, dash, _ = wanted.partition("-")
     name = number if dash and number.isdecimal() else wanted
-    return text_of_pass(kernel, stored, stored.find_pass(name, others=[*_OF_KERNEL, *_OF_TARGET]))
+    return stored.find_pass(name, others=[*_OF_KERNEL, *_OF_TARGET])
+
+
+def _require_pass(kernel: StoredKernel, wanted: str) -> None:
+    """Refuse a name that no target has: this comes before the question for the target.
+
+    Raises:
+      UsageError: that of the first target.
+    """
+    refused: list[UsageError] = []
+    for stored in kernel.compilations:
+        try:
+            _find_pass(stored, wanted)
+        except UsageError as error:
+            refused.append(error)
+        except DumpFormatError:
+            return  # naming this target says so
+        else:
+            return
+    raise refused[0]
 
 
 def text_of_pass(kernel: StoredKernel, stored: StoredCompilation, wanted: Pass) -> StoredText:

@@ -141,6 +141,8 @@ def test_the_summary_says_what_the_kernel_is(command: Any, dumped: tuple[Path, D
         (["show", "{root}", "canon", "-t", "v5e"], 2, "no pass 'canon' for v5e; several match: "),
         (["show", "{root}", "mosaci", "-t", "v5e"], 2, "no pass 'mosaci' (did you mean 'mosaic'?) for v5e: 00"),
         (["show", "{root}", "mosaic"], 2, "say which target; there are: v5e, v6e"),
+        (["show", "{root}", "mosaci"], 2, "no pass 'mosaci' (did you mean 'mosaic'?) for v5e: 00"),
+        (["show", "{root}", "canonicalize-mosaic"], 2, "say which target; there are: v5e, v6e"),
         (["show", "{root}", "mosaic", "-t", "v4"], 2, "has no target 'v4'; there are: v5e, v6e"),
         (["show", "{root}", "-k", "flash"], 2, "no kernel 'flash' in"),
         (["show", "{root}", "-k", "matnul"], 2, "no kernel 'matnul' (did you mean 'matmul'?) in"),

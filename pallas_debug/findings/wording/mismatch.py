@@ -265,7 +265,8 @@ _STORED_ZERO = (
 _CAUSES: dict[RelationKind, tuple[str, str]] = {
     "nan": (
         "the kernel produces a NaN, or leaves memory that holds one, where the reference does not",
-        "run `pallas-debug verify` or pallas_debug.check: they name the line that produced it",
+        "pallas_debug.check and the other engines of `pallas-debug verify` name the line that "
+        "produced it, where they can run the kernel",
     ),
     "infinite": (
         "an overflow or a division by zero, or a mask that is never removed",
