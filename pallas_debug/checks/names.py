@@ -14,9 +14,14 @@ def parse(text: str | Iterable[str]) -> tuple[str, ...]:
     """Parse `"user,nan"`, `"all"` or an iterable of names; results are in the order of `CHECKS`.
 
     Raises:
-      UsageError: unknown check, or none named.
+      UsageError: unknown check, none named, or something else in place of names.
     """
     names = text.split(",") if isinstance(text, str) else list(text)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(
+            f"checks are named by strings, such as 'nan,index', and {type(text).__name__} holds "
+            "others; arguments of the function go to what check returns: check(function)(x)"
+        )
     names = [name.strip() for name in names if name.strip()]
     if names == [ALL]:
         return tuple(CHECKS)

@@ -606,6 +606,11 @@ def test_unknown_checks_are_refused() -> None:
             pallas_debug.check(logs, nothing)
 
 
+def test_arguments_in_place_of_check_names_are_explained() -> None:
+    with pytest.raises(UsageError, match=r"checks are named by strings.* check\(function\)\(x\)"):
+        pallas_debug.check(jnp.sin, jnp.ones(3))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("transform", [jax.jit, jax.vmap, jax.make_jaxpr])
 def test_within_a_transformation_it_is_refused(transform: Callable[..., Any]) -> None:
     with pytest.raises(

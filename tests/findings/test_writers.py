@@ -321,6 +321,17 @@ def test_padding_and_unwritten_outputs_name_elements_and_grid_points() -> None:
     )
 
 
+def test_a_kernel_without_a_grid_has_no_grid_points_in_its_causes() -> None:
+    unwritten = contents.output_not_written(
+        seen("out_ref"), what="out_ref[4:8]", why="stores", elements=(4, 8), visits=((),)
+    )
+    assert unwritten.cause == "the stores to out_ref do not reach it"
+    at = replace(seen("acc_ref"), witness=replace(seen("acc_ref").witness, grid_point=()))
+    element = WrittenElement(index=(4, 0), affected=512, total=1024)
+    early = contents.uninitialized_read(at, element=element, writes=[Reset(line=16, points=((),))])
+    assert early.cause == "it is written in line 16, but only after this line"
+
+
 def test_the_text_names_both_lines() -> None:
     text = finding_text(stale(AT_THE_START))
     assert text.splitlines()[:2] == [

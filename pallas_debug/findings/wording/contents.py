@@ -83,7 +83,8 @@ def _written_elsewhere(writes: Sequence[Reset], reader: Point | None) -> str:
         return f"the stores before this line write {parts} alone"
     points = [point for write in reaching for point in write.points]
     if reader in points:
-        return f"it is written at this grid point in {reaching[0].where}, but only after this line"
+        at = " at this grid point" if reader else ""
+        return f"it is written{at} in {reaching[0].where}, but only after this line"
     return f"it is written only at {points_text(points)}, in {reaching[0].where}"
 
 
@@ -145,7 +146,7 @@ def output_not_written(
         Wording(
             f"{what} {'are' if is_several else 'is'} never written, and "
             f"{'hold' if is_several else 'holds'} {held}{count}",
-            causes[why] + (f"; its block was that of {points_text(visits)}" if visits else ""),
+            causes[why] + (f"; its block was that of {points_text(visits)}" if any(visits) else ""),
             advice,
         ),
     )
