@@ -181,7 +181,7 @@ def capture(
     decoded = launch(captured, fuse=False)
     for program in decoded.programs():
         single.prepare(program)
-    track = LiveRun(lambda events: Machine(decoded, operands, observer=events))
+    track = LiveRun(lambda events: Machine(decoded, operands, observer=events, fill="mark"))
     notes = []
     if error is not None:
         notes.append(f"the function raised {type(error).__name__}: {str(error).splitlines()[0]}")

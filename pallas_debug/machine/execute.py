@@ -16,6 +16,7 @@ from pallas_debug.machine.memory import (
     concrete,
 )
 from pallas_debug.machine.threads import ProgramFrame, Thread
+from pallas_debug.stepping import unwritten
 
 if TYPE_CHECKING:
     from pallas_debug.machine.machine import Machine
@@ -76,6 +77,8 @@ def store(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.StoreS
         value = np.asarray(before + value).astype(before.dtype)
         if any(isinstance(entry, np.ndarray) for entry in region.index or ()):
             value = region.sums(np.asarray(registers[step.value.number]))
+    if machine.fill == "mark":
+        value = unwritten.written(value)
     if step.mask is not None:
         assert before is not None
         value = np.where(np.asarray(registers[step.mask.number]), value, before)

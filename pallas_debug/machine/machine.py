@@ -60,7 +60,8 @@ class Machine:
     """A kernel on one or several devices, at some step of its run.
 
     Attributes:
-      fill: what memory holds that nothing has written: "nan" or "number".
+      fill: what memory holds that nothing has written: "nan", "number", or "mark", which is a NaN
+        that `stepping.unwritten` knows.
       eager: whether DMAs are performed when they are started, instead of when they are awaited.
       backwards: whether threads, and the DMAs in flight at a wait, are run the last first.
       buffers: memory that exists; `num_buffers` counts what has ever been allocated.

@@ -18,6 +18,7 @@ from pallas_debug.bridge.interpret.extend.views import (
     open_mesh,
 )
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.stepping import unwritten as marked
 
 Array = np.ndarray[Any, Any]
 
@@ -471,6 +472,11 @@ def _length(entry: Entry) -> int:
 
 def unwritten(shape: tuple[int, ...], dtype: np.dtype[Any], fill: str = "nan") -> Array:
     """Memory that nothing has written: NaN, or the numbers least likely to look right."""
+    if fill == "mark":
+        marks = marked.filled(tuple(shape), dtype)
+        if marks is not None:
+            return marks
+        fill = "nan"
     if dtype.kind in "fc" or "float" in dtype.name:
         value: Any = np.nan if fill == "nan" else 3.0
         return np.full(shape, value, dtype)

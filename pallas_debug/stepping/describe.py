@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from pallas_debug.stepping import unwritten
+
 Array = np.ndarray[Any, Any]
 
 SHADES = " ░▒▓█"
@@ -22,6 +24,7 @@ class ValueStatistics:
 
     Attributes:
       least, greatest, mean: None if no element is finite.
+      unwritten: elements of memory that nothing has written.
     """
 
     count: int
@@ -31,6 +34,7 @@ class ValueStatistics:
     zeros: int
     nans: int
     infinities: int
+    unwritten: int = 0
 
     def __str__(self) -> str:
         if self.count == 0:
@@ -38,7 +42,12 @@ class ValueStatistics:
         parts = []
         if self.least is not None:
             parts += [f"min {self.least:.6g}", f"max {self.greatest:.6g}", f"mean {self.mean:.6g}"]
-        named = {"zero": self.zeros, "NaN": self.nans, "Inf": self.infinities}
+        named = {
+            "zero": self.zeros,
+            "NaN": self.nans,
+            "Inf": self.infinities,
+            "unwritten": self.unwritten,
+        }
         parts += [f"{count:,} {name}" for name, count in named.items() if count]
         return ", ".join(parts)
 
@@ -53,8 +62,15 @@ def wide(value: Any) -> Array:
     return array.astype(np.float64)
 
 
-def statistics(value: Any) -> ValueStatistics:
+def statistics(value: Any, *, is_memory: bool = False) -> ValueStatistics:
+    """Summarise an array.
+
+    Args:
+      is_memory: whether it is what memory holds: some of it may be unwritten.
+    """
     array = wide(value)
+    marks = unwritten.marks(value) if is_memory else None
+    left = 0 if marks is None else int(marks.sum())
     if array.dtype.kind in "biu":
         numbers, nans, infinities = array, 0, 0
     else:
@@ -69,8 +85,9 @@ def statistics(value: Any) -> ValueStatistics:
         greatest=float(numbers.max()) if some else None,
         mean=float(numbers.mean()) if some else None,
         zeros=int((numbers == 0).sum()),
-        nans=nans,
+        nans=nans - left,
         infinities=infinities,
+        unwritten=left,
     )
 
 

@@ -178,13 +178,23 @@ def _print(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         return
     yield from describe.numbers(value).splitlines()
     if getattr(value, "size", 1) > 4:
-        yield f"{describe.type_of(value)}: {describe.statistics(value)}"
+        yield f"{describe.type_of(value)}: {_statistics(prompt, rest, value)}"
+
+
+def _statistics(prompt: CommandPrompt, name: str, value: object) -> describe.ValueStatistics:
+    """Summary of an expression, which may be the name of memory."""
+    return describe.statistics(value, is_memory=is_memory(prompt.session.track.values(), name))
+
+
+def is_memory(values: Sequence[NamedValue], name: str) -> bool:
+    """Whether a name is that of memory, and not of a variable."""
+    return any(value.name == name and value.kind != "variable" for value in values)
 
 
 def _heat(prompt: CommandPrompt, rest: str) -> Iterator[str]:
     value = prompt.session.evaluate(rest)
     yield from (f"|{row}|" for row in describe.heat_map(value))
-    yield f"{describe.type_of(value)}: {describe.statistics(value)}"
+    yield f"{describe.type_of(value)}: {_statistics(prompt, rest, value)}"
 
 
 def _info(prompt: CommandPrompt, rest: str) -> Iterator[str]:
@@ -211,7 +221,8 @@ def summary(value: NamedValue, held: object) -> str:
         kind += f", block {value.block} of ({whole})"
     if held is None:
         return kind
-    return f"{kind}: {short(held).partition(': ')[2] or short(held)}"
+    text = short(held, is_memory=value.kind != "variable")
+    return f"{kind}: {text.partition(': ')[2] or text}"
 
 
 def _device(prompt: CommandPrompt, rest: str) -> Iterator[str]:

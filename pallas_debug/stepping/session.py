@@ -335,11 +335,15 @@ def _of_hit(hit: WatchHit, back: bool) -> str:
     return f"{when} {by}: {text} {change}"
 
 
-def short(value: Any) -> str:
-    """A value in one line: a number, a few numbers, or statistics."""
+def short(value: Any, *, is_memory: bool = False) -> str:
+    """A value in one line: a number, a few numbers, or statistics.
+
+    Args:
+      is_memory: whether it is what memory holds: some of it may be unwritten.
+    """
     array = np.asarray(value)
     if array.size == 0:
         return f"{describe.type_of(array)}, empty"
     if array.size <= 4:
         return " ".join(describe.numbers(array).split())
-    return f"{describe.type_of(array)}: {describe.statistics(array)}"
+    return f"{describe.type_of(array)}: {describe.statistics(array, is_memory=is_memory)}"

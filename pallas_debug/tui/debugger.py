@@ -19,7 +19,7 @@ from textual.widgets import Input, Static
 
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.stepping import describe, prompt
-from pallas_debug.stepping.prompt import CommandPrompt
+from pallas_debug.stepping.prompt import CommandPrompt, is_memory
 from pallas_debug.stepping.session import StepSession, short
 from pallas_debug.stepping.track import DevicesTrack, FlyingCopy, NamedValue, StepPlace
 from pallas_debug.tui import _textual
@@ -332,7 +332,11 @@ class DebuggerApp(App[None]):
             pane.update("")
             return
         levels, odd = describe.heat(self.shown.array, max(pane.size.height - 2, 1), 60)
-        shown = Text(f"{self.shown.selected}  {describe.statistics(self.shown.array)}\n")
+        values = [value for value, _ in self.shown.values]
+        held = describe.statistics(
+            self.shown.array, is_memory=is_memory(values, self.shown.selected or "")
+        )
+        shown = Text(f"{self.shown.selected}  {held}\n")
         for row, flags in zip(levels, odd, strict=True):
             for level, is_odd in zip(row, flags, strict=True):
                 if is_odd:

@@ -20,9 +20,9 @@ from pallas_debug import defaults, stepper
 from pallas_debug.cli import cli as commands
 from pallas_debug.errors import UsageError
 from pallas_debug.machine.debugger import live
-from pallas_debug.stepping import plain
+from pallas_debug.stepping import describe, plain, unwritten
 from pallas_debug.stepping.conditions import ConditionFailed
-from pallas_debug.stepping.prompt import CommandPrompt
+from pallas_debug.stepping.prompt import CommandPrompt, summary
 from pallas_debug.stepping.session import SteppingError, StepSession
 
 SOURCE = """
@@ -206,6 +206,30 @@ def test_every_line_backwards_is_that_of_forwards(
     assert session.run() == "the end of the run"
     np.testing.assert_array_equal(run.machine.results()[0][0], want)
     assert session.step() == "the run has ended; every command works backwards as well"
+
+
+def test_memory_that_nothing_has_written_is_called_so(session: StepSession) -> None:
+    def shown(name: str) -> str:
+        value = next(value for value in run_of(session).values() if value.name == name)
+        return summary(value, run_of(session).value(name))
+
+    assert shown("acc_ref") == "scratch, f32[1,128]: 128 unwritten"
+    assert shown("o_ref").endswith("128 unwritten")
+    assert "unwritten" not in shown("x_ref")
+    (said,) = [text for text in CommandPrompt(session).execute("print acc_ref") if "f32" in text]
+    assert said == "f32[1,128]: 128 unwritten"
+    session.to_line(line("scale"))
+    assert "unwritten" not in shown("acc_ref")
+
+
+def test_nan_that_is_computed_from_unwritten_memory_is_one() -> None:
+    mark = unwritten.filled((2,), np.dtype("float32"))
+    assert mark is not None
+    assert describe.statistics(mark, is_memory=True).unwritten == 2
+    assert str(describe.statistics(mark)) == "2 NaN"
+    stored = unwritten.written(mark + np.float32(1))
+    assert str(describe.statistics(stored, is_memory=True)) == "2 NaN"
+    assert unwritten.filled((2,), np.dtype("int32")) is None
 
 
 def test_over_out_points_and_iterations(session: StepSession) -> None:

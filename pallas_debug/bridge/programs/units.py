@@ -99,8 +99,12 @@ def bound(eqn: Any, values: Any) -> Sequence[Any]:
     """Evaluate an equation on values."""
     if eqn.primitive in EVALUATED:
         return [EVALUATED[eqn.primitive](*values, **eqn.params)]
+    values, params = list(values), eqn.primitive.get_bind_params(eqn.params)
     with eqn.ctx.manager:
-        results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+        try:
+            results = eqn.primitive.bind(*values, **params)
+        except NotImplementedError:  # jax can only compile it, as Pallas's bitcast
+            results = jax.jit(lambda *given: eqn.primitive.bind(*given, **params))(*values)
     if _is_numeric_mask(eqn):
         # XLA turns `x * mask.astype(float)` into a selection, which discards a NaN that a chip's
         # multiplication by zero keeps.

@@ -179,6 +179,15 @@ def test_a_nan_of_the_inputs_may_decide(judged: Judged) -> None:
     assert judged(lambda x: call(compared, x), given) == []
 
 
+def test_an_operation_that_jax_can_only_compile_is_explained(judged: Judged) -> None:
+    def recast(x_ref: Any, out_ref: Any) -> None:
+        bits = pltpu.bitcast(x_ref[...], I32)
+        out_ref[...] = jnp.where(bits == 0, 0.0, x_ref[...] / 0.0)
+
+    (finding,) = judged(lambda x: call(recast, x), SIGNED)
+    assert finding.kind == "InfinityProduced"
+
+
 def test_bits_that_a_cast_drops(judged: Judged) -> None:
     def packed(x_ref: Any, out_ref: Any) -> None:
         out_ref[...] = x_ref[...].astype(jnp.int8).astype(I32) & 255
