@@ -76,6 +76,7 @@ def collect(
     """Collect kernels, compiled for some targets or all, with what runs recorded of them."""
     chosen = list(kernels)
     used: dict[str, _Used] = {kernel.name: _Used() for kernel in chosen}
+    compiled = {k.name: {c.target for c in k.compilations if _is_compiled(c)} for k in chosen}
     by_name: dict[str, list[str]] = {}
     for folder in used:
         by_name.setdefault(_DIGITS.sub("", folder), []).append(folder)
@@ -95,7 +96,8 @@ def collect(
                 used[folder].prints.append(printed)
         for gap in record.gaps:
             folder = _folder_of(gap.kernel, record.kernels, by_name)
-            if folder in used:
+            # A run that ended while the compiler worked knows nothing of what it made later.
+            if folder in used and gap.engine not in compiled[folder]:
                 used[folder].gaps.setdefault(gap)
     found = [
         ReportedKernel(
@@ -110,6 +112,10 @@ def collect(
         for number, kernel in enumerate(chosen)
     ]
     return Contents(kernels=tuple(found), stray=stray.findings, runs=runs)
+
+
+def _is_compiled(stored: StoredCompilation) -> bool:
+    return stored.compilation is not None and stored.compilation.ok
 
 
 def _chosen(

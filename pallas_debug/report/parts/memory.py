@@ -26,7 +26,7 @@ def memory_part(memory: MemoryMap) -> Markup:
         _map(memory, total) if total else None,
         table(
             caption,
-            ["what", "space", "size", "of the kernel’s", "buffers", "padding"],
+            ["what", "space", "size", "share", "buffers", "padding"],
             [
                 _row(use, slice_, total)
                 for use, slice_ in zip(memory.uses, _slices(memory), strict=True)
