@@ -178,11 +178,13 @@ def _of_program(options: DumpOptions) -> list[Dump]:
     )
     with session:
         problem = programs.run_program(what, options.rest, module=options.module)
-        session.record_run(" ".join(["-m", what] if options.module else [what]))
-        with output.progress(
-            lambda: len(session.dumps) * len(session.targets), lambda: session.queue.pending
-        ) as tick:
-            session.wait(tick)
+        try:
+            with output.progress(
+                lambda: len(session.dumps) * len(session.targets), lambda: session.queue.pending
+            ) as tick:
+                session.wait(tick)
+        finally:  # afterwards, as the record says what was not compiled
+            session.record_run(" ".join(["-m", what] if options.module else [what]))
     for error in session.problems:
         output.say(str(error))
     if problem is not None or session.problems:

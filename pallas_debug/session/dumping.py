@@ -56,8 +56,10 @@ def dump_function(
             if not asked:
                 break
         name = getattr(function, "__qualname__", repr(function))
-        session.record_run(f"{getattr(function, '__module__', 'function')}.{name}")
-        session.wait(None if tick is None else lambda: tick(session))
+        try:
+            session.wait(None if tick is None else lambda: tick(session))
+        finally:  # afterwards, as the record says what was not compiled
+            session.record_run(f"{getattr(function, '__module__', 'function')}.{name}")
     for problem in session.problems:
         if session.uncaptured or not _is_spared(session, problem):
             raise problem

@@ -150,6 +150,7 @@ def test_a_dump_with_arguments_of_every_sort(tmp_path: Path) -> None:
     assert dump.ok
     (run,) = open_dumps(tmp_path / "d").runs()
     assert run.kernels == (dump.name,)
+    assert run.gaps == ()  # recorded when it was compiled
     assert "scaled" in run.name
 
 
