@@ -190,7 +190,7 @@ class Schedule:
 
 
 def schedule_of(
-    bundles: str,
+    bundles: str | None,
     utilization: str | None = None,
     delays: str | None = None,
     *,
@@ -199,13 +199,16 @@ def schedule_of(
     """Read a schedule from the texts of `bundles.txt` and `utilization.txt`.
 
     Args:
+      bundles: None if there is no such file, or it cannot be read.
       delays: the text of `delays.txt`.
       target: name of the target it was made for: `v5e`, `v5e:2x4`.
     """
-    listing = read_bundles(bundles)
+    listing = read_bundles(bundles or "")
     table = read_utilization(utilization) if utilization else None
     problems: list[str] = []
-    if not listing.bundles:
+    if bundles is None:
+        problems.append("there is no readable listing of bundles")
+    elif not listing.bundles:
         problems.append("the listing contains no bundle")
     elif listing.is_cut:
         problems.append(

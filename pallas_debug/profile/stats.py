@@ -157,7 +157,7 @@ class Profile:
     @cached_property
     def schedule(self) -> Schedule:
         return schedule_of(
-            self.texts.bundles or "",
+            self.texts.bundles,
             self.texts.utilization,
             self.texts.delays,
             target=self.compilation.target if self.compilation else None,

@@ -171,6 +171,7 @@ def test_a_truncated_schedule_is_reported(command: Any, dumps: Path, tmp_path: P
     nothing = replace(stored.profile, texts=none, compilation=None).stats
     assert (nothing.bundles.value, nothing.cycles.total.value) == (None, None)
     assert nothing.bundles.note == "there is no listing of bundles"
+    assert nothing.problems[0] == "there is no readable listing of bundles"
 
 
 X = jax.ShapeDtypeStruct((64, 128), F32)
