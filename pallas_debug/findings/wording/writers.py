@@ -245,13 +245,11 @@ def lost_write(
     lost: Access,
     replaced_by: Access,
     element: WrittenElement,
-    is_sum: bool = False,
 ) -> Finding:
     """A write of one visit of an output block, which another visit replaced without using it.
 
     Args:
       seen: with the store that replaces it as `source` and the lost one as `other`.
-      is_sum: whether what is lost was added up in the output, by another line.
     """
     name = seen.witness.operand
     what = seen.witness.index or name
@@ -268,10 +266,6 @@ def lost_write(
     if block.steps is None and lost.grid_point != replaced_by.grid_point:
         cause = f"the index map of {block.output} gives {block.index} at both grid points"
         advice = f"give each grid point a block of its own, or {advice}"
-    if is_sum:
-        cause = f"{block} stays the same{steps}, and this line replaces the sum so far"
-        when = f"each block: {block.begins}" if block.begins else "each block"
-        advice = f"run this line at the first step of {when}"
     return _other(seen, lost, element.facts(name)).found(
         Fault.LOST_WRITE,
         Wording(

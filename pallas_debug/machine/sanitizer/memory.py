@@ -88,7 +88,6 @@ class MemorySanitizer(MemoryTracker):
             found.append((suspect.first, wording.uninitialized(suspect, other_core=True)))
         for suspect in stale_reads:
             found.append((suspect.first, wording.stale(suspect)))
-        found += [(one.before.number + 1, wording.dropped(one)) for one in self._dropped()]
         if reads:
             self.arrays.lost.clear()  # what was replaced was computed from what they read
         found += wording.arrays(conflicts)
@@ -174,17 +173,6 @@ class MemorySanitizer(MemoryTracker):
         history = ElementHistory(elements, self.flow)
         self._call.run(history)
         return [conflict for conflict in conflicts if not stale.was_read(conflict, history)]
-
-    def _dropped(self) -> list[ReplacedWrite]:
-        """Sums that another line replaces before anything has read them."""
-        dropped = [one for key, one in self.arrays.dropped.items() if key not in self.arrays.lost]
-        if not dropped:
-            return []
-        history = ElementHistory({buffer_key(d.buffer): [] for d in dropped}, self.flow)
-        for one in dropped:
-            history.buffers[buffer_key(one.buffer)].events[one.element] = []
-        self._call.run(history)
-        return [one for one in dropped if stale.is_dropped(one, history)]
 
     def _history(
         self, suspects: Sequence[SuspectRead], points: Iterable[Point] = ()

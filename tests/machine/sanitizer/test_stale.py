@@ -181,49 +181,6 @@ def test_total_is_no_sum_that_was_not_reset() -> None:
     assert (finding.kind, finding.operand) == ("StaleRead", "total_ref")
 
 
-def sum_in_the_output(x: jax.Array, *, zeroed: str) -> list[jax.Array]:
-    """A sum of blocks, added up in an output beside one that has a block for each grid point."""
-
-    def kernel(x_ref, twice_ref, total_ref):
-        i = pl.program_id(0)
-
-        @pl.when({"first": i == 0, "late": i == 1, "always": i >= 0}[zeroed])
-        def _start() -> None:
-            total_ref[...] = jnp.zeros_like(total_ref)
-
-        total_ref[...] += x_ref[...]
-        twice_ref[...] = x_ref[...] * 2
-
-        @pl.when(i == pl.num_programs(0) - 1)
-        def _finish() -> None:
-            total_ref[...] = total_ref[...] * 0.5
-
-    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    return pl.pallas_call(
-        kernel,
-        grid=(3,),
-        in_specs=[rows],
-        out_specs=[rows, pl.BlockSpec((8, 128), lambda i: (0, 0))],
-        out_shape=[jax.ShapeDtypeStruct((24, 128), F32), jax.ShapeDtypeStruct((8, 128), F32)],
-    )(x)
-
-
-@pytest.mark.parametrize("zeroed", ["first", "late", "always"])
-def test_sum_in_the_output_that_is_zeroed_again(zeroed: str) -> None:
-    findings = found(lambda x: sum_in_the_output(x, zeroed=zeroed), np.ones((24, 128), np.float32))
-    if zeroed == "first":
-        assert not findings
-        return
-    (finding,) = findings
-    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "total_ref", (1,))
-    assert finding.source is not None
-    assert finding.source.text == "total_ref[...] = jnp.zeros_like(total_ref)"
-    assert "this line replaces the sum so far" in (finding.cause or "")
-    assert (finding.advice or "").endswith(
-        "first step of each block: @pl.when(pl.program_id(0) == 0)"
-    )
-
-
 @pytest.mark.parametrize("masks", [False, True])
 def test_page_that_a_copy_fills_in_part(masks: bool) -> None:
     findings = found(lambda x: page_filled_in_part(x, masks=masks), _numbers()[:, :128])

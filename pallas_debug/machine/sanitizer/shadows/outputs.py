@@ -141,8 +141,6 @@ class ArrayLedger:
     Attributes:
       returns: output blocks that came back, the first of each output.
       lost: writes to an output's block that the next visit replaces, by the step.
-      dropped: writes to an output's block that another line replaces at a later visit, by that
-        line's step; a fault if they are sums.
       conflicts: writes of several grid points to one element, by the step.
       overwritten: reads of blocks that were overwritten.
       copies: of arrays that are input and output.
@@ -152,7 +150,6 @@ class ArrayLedger:
         self.copies = AliasedCopies(flow)
         self.returns: dict[str, BlockReturn] = {}
         self.lost: dict[int, ReplacedWrite] = {}
-        self.dropped: dict[int, ReplacedWrite] = {}
         self.conflicts: dict[int, ReplacedWrite] = {}
         self.overwritten: dict[tuple[int, str], OverwrittenRead] = {}
         self._launch = launch
@@ -377,47 +374,25 @@ class ArrayLedger:
         """A store to an output block at a grid point that has read nothing of earlier ones."""
         if id(step) in self.lost:
             return
-        found_write = self._replaced(tracker, thread, state, step, region, found, value)
-        if found_write is not None and found_write.before.step is step:
-            self.lost[id(step)] = found_write
-
-    def drops(
-        self, tracker: MemoryTracker, thread: Thread, state: TrackedThread, step: ir.MachineStep,
-        region: MemoryRegion, found: BufferShadow, value: Any,
-    ) -> None:  # fmt: skip
-        """A store to an output block, of which another line may have written the last values."""
-        numbers = None if id(step) in self.dropped else found.of(region)
-        last = None if numbers is None else tracker.writes.get(int(numbers.max(initial=0)))
-        if last is None or last.step is step:
-            return
-        found_write = self._replaced(tracker, thread, state, step, region, found, value)
-        if found_write is not None and found_write.before.step is not step:
-            self.dropped[id(step)] = found_write
-
-    def _replaced(
-        self, tracker: MemoryTracker, thread: Thread, state: TrackedThread, step: ir.MachineStep,
-        region: MemoryRegion, found: BufferShadow, value: Any,
-    ) -> ReplacedWrite | None:  # fmt: skip
-        """The write of an earlier grid point that a store to its output block replaces."""
         numbers = found.of(region)
         if numbers is None:
-            return None
+            return
         mask = (numbers > shadow.GIVEN) & (numbers < state.of_point)
         if not mask.any():
-            return None
+            return
         old = region.read()
         new = np.broadcast_to(np.asarray(value), old.shape).astype(old.dtype)
         mask = mask & differing(old, new)
         if not mask.any():
-            return None
+            return
         spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
         before = tracker.writes.get(int(numbers[spot]))
-        if before is None:
-            return None
+        if before is None or before.step is not step:
+            return
         if not self.is_same_lane(before.point, thread.point):
-            return None
+            return
         window = next((w for w in state.outputs if w.current is region.buffer), None)
-        return ReplacedWrite(
+        self.lost[id(step)] = ReplacedWrite(
             region.buffer.name, region.buffer, before, step, thread.number, thread.point,
             thread.iterations, spread(region, mask), int(mask.size), new[spot].item(),
             old[spot].item(), window=window,

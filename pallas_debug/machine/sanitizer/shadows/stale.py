@@ -107,22 +107,6 @@ def _writes_less(found: BufferHistory, suspect: SuspectRead, before: Point) -> b
     return bool(now.any()) and not (now & ~then).any()
 
 
-def is_dropped(one: ReplacedWrite, history: ElementHistory) -> bool:
-    """Whether a write replaces a sum, which nothing has read in between, without regard to it."""
-    events = history.buffers[buffer_key(one.buffer)].events[one.element]
-    updates = {
-        (event.step, event.point, event.iterations): event.updates
-        for event in events
-        if event.writes
-    }
-    before = one.before.step, one.before.point, one.before.iterations
-    return (
-        updates.get(before, False)
-        and not updates.get((one.step, one.point, one.iterations), True)
-        and not was_read(one, history)
-    )
-
-
 def was_read(conflict: ReplacedWrite, history: ElementHistory) -> bool:
     """Whether anything read an element between two writes to it."""
     events = history.buffers[buffer_key(conflict.buffer)].events[conflict.element]

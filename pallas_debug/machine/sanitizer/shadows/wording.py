@@ -234,11 +234,7 @@ class MemoryWording:
         array = np.asarray(arrays[given.index(window.operand.name)])
         return _number(array[tuple(index)].item())
 
-    def dropped(self, lost: ReplacedWrite) -> Finding:
-        """A sum in an output that another line replaces before it is read."""
-        return self._lost(lost, is_sum=True)
-
-    def _lost(self, lost: ReplacedWrite, *, is_sum: bool = False) -> Finding:
+    def _lost(self, lost: ReplacedWrite) -> Finding:
         thread = self._run.threads[lost.thread]
         window = lost.window
         assert window is not None
@@ -257,7 +253,6 @@ class MemoryWording:
                 writes=True, grid_point=lost.point, loop=lost.iterations, copy=_names(lost.copy)
             ),
             element=_replaced(lost),
-            is_sum=is_sum,
         )
 
     def _conflict(self, conflict: ReplacedWrite) -> Finding:
