@@ -12,6 +12,7 @@ from pallas_debug.profile.advice.rules.copying.pipelines import (
     copies,
     depends,
     enlarged,
+    repeated_copies,
     size_text,
 )
 from pallas_debug.profile.advice.subject import AdviceSubject
@@ -54,7 +55,7 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
     if costs[best].cycles > (1 - MIN_GAIN) * now.cycles or costs[best].moved >= now.moved:
         return ()
     moving = [o for o in blocks.pipelined if o.name not in subject.resident]
-    worst = max(moving, key=lambda o: _again(o, blocks) * o.block_bytes)
+    worst = max(moving, key=lambda o: repeated_copies(o, blocks.grid) * o.block_bytes)
     count, after = copies(worst, blocks.grid), copies(*_of(worst.name, reordered(blocks, best)))
     grid = ", ".join(str(blocks.grid[axis]) for axis in best)
     return (
@@ -135,11 +136,6 @@ def reordered(blocks: BlockMap, order: Order) -> BlockMap:
 
 def _of(name: str, blocks: BlockMap) -> tuple[OperandBlocks, tuple[int, ...]]:
     return next(o for o in blocks.operands if o.name == name), blocks.grid
-
-
-def _again(operand: OperandBlocks, blocks: BlockMap) -> int:
-    """Copies of blocks that were copied before."""
-    return (copies(operand, blocks.grid) or 0) - (operand.total or 0)
 
 
 KIND = AdviceKind(

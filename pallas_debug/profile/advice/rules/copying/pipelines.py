@@ -135,6 +135,12 @@ def copies(operand: OperandBlocks, grid: tuple[int, ...]) -> int | None:
     return math.prod(grid[: inner + 1])
 
 
+def repeated_copies(operand: OperandBlocks, grid: tuple[int, ...]) -> int:
+    """Number of copies of blocks that were copied before; 0 if it is unknown."""
+    count = copies(operand, grid)
+    return count - operand.total if count is not None and operand.total else 0
+
+
 def _made(operand: OperandBlocks, blocks: BlockMap) -> float | None:
     """Share of the copies that an operand really needs: an index map may skip blocks."""
     count = copies(operand, blocks.grid)

@@ -13,11 +13,11 @@ from pallas_debug.profile.advice.rules.copying.pipelines import (
     copies,
     depends,
     enlarged,
+    repeated_copies,
     size_text,
 )
 from pallas_debug.profile.advice.rules.copying.two_passes import advise_two_passes
 from pallas_debug.profile.advice.subject import AdviceSubject
-from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 
 
 def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -29,11 +29,13 @@ def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
     outputs = [
         o
         for o in blocks.pipelined
-        if o.kind == "output" and o.name not in subject.resident and _again(o, blocks) > 0
+        if o.kind == "output"
+        and o.name not in subject.resident
+        and repeated_copies(o, blocks.grid) > 0
     ]
     if not outputs or advise_two_passes(subject):
         return ()
-    worst = max(outputs, key=lambda o: _again(o, blocks) * o.block_bytes)
+    worst = max(outputs, key=lambda o: repeated_copies(o, blocks.grid) * o.block_bytes)
     unused = [axis for axis in range(len(blocks.grid)) if not depends(worst, axis)]
     order = (*(axis for axis in range(len(blocks.grid)) if axis not in unused), *unused)
     now = enlarged(subject, blocks, {}, 0.0)
@@ -72,12 +74,6 @@ def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
             ),
         ),
     )
-
-
-def _again(operand: OperandBlocks, blocks: BlockMap) -> int:
-    """Write-backs of blocks that were written back before."""
-    count, total = copies(operand, blocks.grid), operand.total
-    return count - total if count is not None and total else 0
 
 
 KIND = AdviceKind(

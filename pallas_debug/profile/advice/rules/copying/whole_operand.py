@@ -10,11 +10,16 @@ from pallas_debug.profile.advice.rules.copying.grid_order import (
     advise_grid_order,
     is_affine,
 )
-from pallas_debug.profile.advice.rules.copying.pipelines import copies, enlarged, size_text
+from pallas_debug.profile.advice.rules.copying.pipelines import (
+    copies,
+    enlarged,
+    repeated_copies,
+    size_text,
+)
 from pallas_debug.profile.advice.rules.copying.small_blocks import advise_small_blocks
 from pallas_debug.profile.advice.rules.copying.two_passes import advise_two_passes
 from pallas_debug.profile.advice.subject import AdviceSubject
-from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+from pallas_debug.profile.blocks import OperandBlocks
 
 MIN_GAIN = 0.25
 """Minimum share of the estimated cycles that is saved."""
@@ -36,7 +41,7 @@ def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     best: tuple[float, OperandBlocks, int, int] | None = None
     for operand in blocks.pipelined:
-        size, again = _bytes(operand), _again(operand, blocks)
+        size, again = _bytes(operand), repeated_copies(operand, blocks.grid)
         if operand.name in subject.resident or operand.kind != "input" or again <= 0:
             continue
         vmem = subject.vmem - operand.block_bytes * operand.buffers + size
@@ -88,12 +93,6 @@ def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 def _bytes(operand: OperandBlocks) -> int:
     return math.prod(operand.shape) * operand.bits // 8
-
-
-def _again(operand: OperandBlocks, blocks: BlockMap) -> int:
-    """Fetches of blocks that were fetched before."""
-    count, total = copies(operand, blocks.grid), operand.total
-    return count - total if count is not None and total else 0
 
 
 KIND = AdviceKind(
