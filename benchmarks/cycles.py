@@ -58,7 +58,7 @@ class Row:
 
     @property
     def assumes_data(self) -> bool:
-        """Whether regions or copies run, or not, by the values of what the kernel reads."""
+        """Whether the values that the kernel reads decide which regions or copies run."""
         return any("depends on data" in text for text in self.stats.cycles.assumptions)
 
     @property

@@ -122,7 +122,7 @@ class Mode:
 
     @property
     def judges(self) -> bool:
-        """Whether running a kernel in this mode judges it: the sanitizer or the race detector."""
+        """Whether this mode looks for faults: the sanitizer or the race detector is on."""
         return self.sanitizes or bool(self.params.get("detect_races"))
 
     @property

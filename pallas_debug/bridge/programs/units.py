@@ -241,7 +241,7 @@ _POSITIONS = {"argmax": -np.inf, "argmin": np.inf}
 
 
 def may_decide(eqn: Any) -> bool:
-    """Whether an equation compares floats. `x != x` asks for NaNs on purpose."""
+    """Whether an equation compares floats or is an argmax; `x != x`, a test for NaN, is neither."""
     name, atoms = eqn.primitive.name, eqn.invars
     if name not in COMPARISONS and name not in _POSITIONS:
         return False
@@ -251,7 +251,7 @@ def may_decide(eqn: Any) -> bool:
 
 
 def sees_nan(inputs: Sequence[Any]) -> Any:
-    """Whether any operand holds a NaN."""
+    """Whether any operand contains a NaN."""
     found = [jnp.any(jnp.isnan(x)) for x in inputs]
     return found[0] if len(found) == 1 else found[0] | found[1]
 

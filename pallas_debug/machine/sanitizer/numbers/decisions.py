@@ -119,7 +119,7 @@ class _Turned(MachineObserver):
 
 
 def _differ(before: Sequence[Sequence[Any]], after: Sequence[Sequence[Any]]) -> bool:
-    """Whether any element that is not NaN in the second results differs from that in the first."""
+    """Whether any element that is not NaN in the second run differs between the two runs."""
     for one, other in zip(
         (array for arrays in before for array in arrays),
         (array for arrays in after for array in arrays),

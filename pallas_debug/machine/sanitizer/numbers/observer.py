@@ -117,25 +117,17 @@ class ArithmeticReport:
 def _worded(seen: Sighting, fault: NumericFault, decides: str | None) -> Finding:
     element = fault.element or None
     dtype = fault.result_type.partition("[")[0]
-    if fault.trouble == "nan":
-        return contents.nan_produced(
-            seen,
-            operation=fault.operation,
-            values=fault.values,
-            operands=fault.operands,
-            ranges=fault.ranges,
-            element=element,
-            decides=decides,
-        )
-    if fault.trouble == "infinity":
-        return contents.infinity_produced(
-            seen,
-            operation=fault.operation,
-            values=fault.values,
-            operands=fault.operands,
-            ranges=fault.ranges,
-            element=element,
-        )
+    if fault.trouble in ("nan", "infinity"):
+        facts: dict[str, Any] = {
+            "operation": fault.operation,
+            "values": fault.values,
+            "operands": fault.operands,
+            "ranges": fault.ranges,
+            "element": element,
+        }
+        if fault.trouble == "infinity":
+            return contents.infinity_produced(seen, **facts)
+        return contents.nan_produced(seen, decides=decides, **facts)
     if fault.trouble == "division":
         return contents.division_by_zero(
             seen,

@@ -121,7 +121,7 @@ class AliasedCopies:
         )  # fmt: skip
 
     def _is_in_place(self, copy: DmaCopy, name: str, output: str) -> bool:
-        """Whether a copy is from the input's reference, and values of it go to the output."""
+        """Whether a DMA reads through the input's reference and its values reach the output."""
         sources = self._flow.copied.get(id(copy.step), frozenset())
         return sources == {name} and output in self._flow.reached(name)
 
@@ -137,7 +137,7 @@ class AliasedCopies:
     def _sees_part(
         self, site: _CopySite, first: OverwrittenCopy, shadows: Mapping[int, BufferShadow]
     ) -> bool:
-        """Whether a line sees final elements beside given ones, but not all of the former."""
+        """Whether a line reads input elements and some, but not all, of those written last."""
         found = shadows.get(site.buffer.number)
         if found is None or _place(first.copy) not in self._sees_given:
             return False

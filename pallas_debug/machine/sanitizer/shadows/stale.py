@@ -40,7 +40,7 @@ def is_stale(suspect: SuspectRead, thread: TrackedThread, history: ElementHistor
 
 
 def _differ(blocks: Sequence[Sequence[Block]], one: int, other: int) -> bool:
-    """Whether two moments compute other blocks of each of these outputs."""
+    """Whether different blocks of each of these outputs are computed at the two moments."""
     return bool(blocks) and all(of_output[one] != of_output[other] for of_output in blocks)
 
 
