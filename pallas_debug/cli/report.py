@@ -73,8 +73,10 @@ def run(options: ReportOptions) -> int:
             f"{one_line(options.to)} cannot be written: {error.strerror}. Name another file "
             "with -o."
         ) from error
-    problems = [k.problem for k in kernels] + [c.problem for k in kernels for c in k.compilations]
-    for problem in filter(None, problems):
+    compilations = [c for k in kernels for c in k.compilations]
+    found = [k.problem for k in kernels] + [c.problem for c in compilations]
+    problems = [*filter(None, found), *(d for c in compilations for d in c.damaged())]
+    for problem in problems:
         output.say(problem)
     if written.left_out:
         output.say(
@@ -82,7 +84,7 @@ def run(options: ReportOptions) -> int:
             "would be too large; -k and -t choose what it shows"
         )
     output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {written.size:,} B")
-    return Exit.CANNOT_RUN if any(problems) else Exit.OK
+    return Exit.CANNOT_RUN if problems else Exit.OK
 
 
 _NAMES_NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)

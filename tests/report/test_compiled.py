@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -273,6 +274,17 @@ def test_the_command_and_what_it_reports(command, dump: Dump, tmp_path: Path) ->
     done = command("report", dump.folder.parent, "-t", "v4", "-o", "x.html")
     assert done.returncode == Exit.USAGE
     assert "no kernel here was compiled for 'v4'" in done.stderr
+
+
+def test_a_directory_with_a_truncated_text(command, dump: Dump, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    shutil.copytree(dump.folder.parent, tmp_path / "cut")
+    text = next((tmp_path / "cut").glob("*/v5e/mosaic.mlir"))
+    text.write_bytes(text.read_bytes()[:100])
+    done = command("report", "cut", "-o", "r.html")
+    assert done.returncode == Exit.CANNOT_RUN
+    (line,) = [line for line in done.stderr.splitlines() if "mosaic.mlir" in line]
+    assert "is damaged: it has 100 bytes, and its manifest records" in line
+    assert (tmp_path / "r.html").is_file()
 
 
 def test_a_directory_with_a_damaged_kernel(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
