@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pallas_debug.profile.lines import LineCost
     from pallas_debug.profile.stats import Profile
     from pallas_debug.store import StoredCompilation, StoredKernel
+    from pallas_debug.store.profiles import StoredProfile
 
 SHOWN = 10
 """Maximum number of bundles printed for one line without `--all`."""
@@ -30,9 +31,13 @@ def run(
     if options.stage is not None:
         raise UsageError("--cost is of the final schedule, and --pass names another text")
     stored = kernel.target(target)
-    profile = profile_of(kernel, stored)
+    read = schedule_of(kernel, stored)
+    profile = read.profile
+    check_bundles(read, kernel.name, stored.target)
+    code = Exit.CANNOT_RUN if read.problems else Exit.OK
     if options.line is not None:
-        return _one_line(profile, stored, options, name=kernel.name, source=source)
+        _one_line(profile, stored, options, name=kernel.name, source=source)
+        return code
     costs = profile.lines
     if not costs:
         raise UsageError(
@@ -44,13 +49,13 @@ def run(
         fields = {"kernel": kernel.name, "target": stored.target, "stage": "bundles", "file": own}
         nothing: dict[str, Any] = {"lines": [], "texts": []}
         output.print_json("source", fields | nothing | {"costs": costs, "bundles": []})
-        return Exit.OK
+        return code
     _print(profile, stored, costs, own, source, whole=options.whole)
-    return Exit.OK
+    return code
 
 
-def profile_of(kernel: StoredKernel, stored: StoredCompilation) -> Profile:
-    """Read the schedule of a compilation.
+def schedule_of(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfile:
+    """Read the schedule of a compilation, and print what is damaged.
 
     Raises:
       CannotRunError: it was dumped without.
@@ -66,7 +71,19 @@ def profile_of(kernel: StoredKernel, stored: StoredCompilation) -> Profile:
         )
     for problem in (*read.problems, *read.profile.schedule.problems):
         output.say(problem)
-    return read.profile
+    return read
+
+
+def check_bundles(read: StoredProfile, name: str, target: str) -> None:
+    """Refuse a schedule whose bundles are damaged, once the damage is printed.
+
+    Raises:
+      CannotRunError: they are.
+    """
+    if read.problems and read.profile.texts.bundles is None:
+        raise CannotRunError(
+            f"the bundles of {one_line(name)} for {one_line(target)} cannot be read; see above"
+        )
 
 
 def _own_file(profile: Profile, costs: Sequence[LineCost]) -> str:
@@ -137,7 +154,7 @@ def _one_line(
     *,
     name: str,
     source: list[str],
-) -> int:
+) -> None:
     from pallas_debug.cli.source import is_file, parsed
     from pallas_debug.profile.lines import bundles_of
 
@@ -161,7 +178,7 @@ def _one_line(
         fields |= {"file": own, "lines": [], "texts": [], "costs": costs}
         found = [_as_json(profile, at, costs) for at in rows]
         output.print_json("source", fields | {"bundles": found})
-        return Exit.OK
+        return
     if (file is None or is_file(own, file, None)) and 0 < number <= len(source):
         output.echo(source[number - 1].strip())
     for cost in costs:
@@ -172,7 +189,6 @@ def _one_line(
             output.echo(f"  {profile.schedule.bundles[at].number:#7x}  {text}")
     if len(shown) < len(rows):
         output.echo(f"           … {len(rows) - len(shown)} more bundles with --all")
-    return Exit.OK
 
 
 def _as_json(profile: Profile, at: int, costs: Sequence[LineCost]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pallas_debug.render import one_line
 if TYPE_CHECKING:
     from pallas_debug.profile.figures import Figure
     from pallas_debug.profile.stats import CodeCost, Stats
+    from pallas_debug.store.profiles import StoredProfile
 
 SHOWN = 12
 """Maximum number of Python lines printed without `--all`."""
@@ -58,13 +59,16 @@ def run(options: StatsOptions) -> int:
     A number ends in `c` if libtpu stated it, in `d` if it is derived from what libtpu wrote, and
     in `a` if it rests on an assumption; `-` is one that is not available.
     """
-    stats = _of_function(options) or _of_dump(options)
+    stats, code = _of_function(options), Exit.OK
+    if stats is None:
+        read = _of_dump(options)
+        stats, code = read.profile.stats, Exit.CANNOT_RUN if read.problems else Exit.OK
     if options.as_json:
         output.print_json("stats", {"stats": stats})
-        return Exit.OK
+        return code
     for line in _text(stats, whole=options.whole):
         output.echo(line)
-    return Exit.OK
+    return code
 
 
 command = shared.make("stats", StatsOptions, run)
@@ -91,8 +95,8 @@ def _of_function(options: StatsOptions) -> Stats | None:
     return stats(function, *positional, target=target, kernel=options.kernel, **keyword)
 
 
-def _of_dump(options: StatsOptions) -> Stats:
-    from pallas_debug.cli.costs import profile_of
+def _of_dump(options: StatsOptions) -> StoredProfile:
+    from pallas_debug.cli.costs import schedule_of
     from pallas_debug.store.remote.paths import place
 
     programs.refuse_arguments(options)
@@ -102,7 +106,7 @@ def _of_dump(options: StatsOptions) -> Stats:
             f"pallas-debug dump --stages estimate {one_line(options.what)}"
         )
     found, of_path = where.kernel_at(place(options.what), options.kernel)
-    return profile_of(found, found.target(options.target or of_path)).stats
+    return schedule_of(found, found.target(options.target or of_path))
 
 
 def _is_file(what: str) -> bool:

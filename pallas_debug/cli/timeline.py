@@ -17,8 +17,9 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError
 
 if TYPE_CHECKING:
+    from pallas_debug.profile.stats import Profile
     from pallas_debug.profile.timeline.timeline import Timeline
-    from pallas_debug.store import StoredCompilation, StoredKernel
+    from pallas_debug.store import StoredKernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,40 +79,53 @@ def run(options: TimelineOptions) -> int:
     the index maps name, and a note says so. Durations are estimates: cycles of the bundles, and
     copies as long as in libtpu's own estimates.
     """
+    from pallas_debug.cli.costs import check_bundles
+    from pallas_debug.store.profiles import read_profile
+
     found, of_path = where.kernel_at(options.kernel_at, options.kernel)
     stored = found.target(options.target or of_path)
+    read = read_profile(found, stored)
+    profile, code = None, Exit.OK
+    if read is not None:
+        for problem in read.problems:
+            output.say(problem)
+        check_bundles(read, found.name, stored.target)
+        profile, code = read.profile, Exit.CANNOT_RUN if read.problems else Exit.OK
     if options.to is not None:
-        return _write(_timeline(found, stored, options, defaults.TIMELINE_STEPS), options.to)
+        _write(
+            _timeline(found, profile, stored.target, options, defaults.TIMELINE_STEPS), options.to
+        )
+        return code
     from pallas_debug.profile.timeline import strip
 
     width = shutil.get_terminal_size((100, 24)).columns
-    made = _timeline(found, stored, options, strip.steps_that_fit(width) * 2 // 3)
+    made = _timeline(found, profile, stored.target, options, strip.steps_that_fit(width) * 2 // 3)
     if options.as_json:
         output.print_json("timeline", {"timeline": made})
-        return Exit.OK
+        return code
     plain = options.plain or not _is_unicode()
     for line in strip.strip(made, width, ascii_only=plain):
         output.echo(line)
-    return Exit.OK
+    return code
 
 
 command = shared.make("timeline", TimelineOptions, run)
 
 
 def _timeline(
-    kernel: StoredKernel, stored: StoredCompilation, options: TimelineOptions, steps: int
+    kernel: StoredKernel,
+    profile: Profile | None,
+    target: str,
+    options: TimelineOptions,
+    steps: int,
 ) -> Timeline:
     from pallas_debug.profile.timeline.rates import copy_rates
     from pallas_debug.profile.timeline.timeline import timeline_of
-    from pallas_debug.store.profiles import read_profile
 
-    read = read_profile(kernel, stored)
-    for problem in read.problems if read is not None else ():
-        output.say(problem)
     first = options.steps or steps
-    rates, model = copy_rates(stored.target, clock=options.clock, bandwidth=options.bandwidth)
+    rates, model = copy_rates(target, clock=options.clock, bandwidth=options.bandwidth)
     return timeline_of(
-        read.profile if read is not None else None,
+        profile,
         kernel.blocks(),
         rates,
         model,
@@ -121,13 +135,13 @@ def _timeline(
     )
 
 
-def _write(timeline: Timeline, to: Path) -> int:
+def _write(timeline: Timeline, to: Path) -> None:
     from pallas_debug.profile.timeline.trace_events import trace_json
 
     text = trace_json(timeline)
     if str(to) == "-":
         output.echo(text, newline=False)
-        return Exit.OK
+        return
     try:
         to.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
@@ -135,7 +149,6 @@ def _write(timeline: Timeline, to: Path) -> int:
             f"the trace cannot be written to {to}: {error.strerror}. Name another file with -o."
         ) from error
     output.say(f"wrote {to}: open it at https://ui.perfetto.dev, or in chrome://tracing")
-    return Exit.OK
 
 
 def _is_unicode() -> bool:

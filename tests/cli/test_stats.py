@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pallas_debug_kernels import flash_attention
 from pallas_debug_kernels.registry import operation
 
 import pallas_debug
+from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.profile.stats import Stats
 from pallas_debug.store import open_dumps
@@ -167,6 +169,17 @@ def test_a_truncated_schedule_is_reported(command: Any, dumps: Path, tmp_path: P
     assert 0 < stats.bundles.value < raw.bundles.value
     assert stats.problems[0].startswith("the listing of bundles is cut off after bundle 0x")
     assert "rows for" in stats.problems[1]
+    shutil.copytree(dumps, tmp_path / "cut")
+    folder = tmp_path / "cut" / kernel.name
+    listing = folder / "v5e" / "schedule" / "bundles.txt"
+    listing.write_text(cut.bundles or "")
+    for words in (["stats"], ["timeline"], ["source", "--cost"], ["stats", "--json"]):
+        done = command(words[0], folder, "-t", "v5e", *words[1:])
+        assert done.returncode == Exit.CANNOT_RUN, words
+        assert "bundles.txt is damaged: it has" in done.stderr
+    done = command("source", folder, "-t", "v5e", "--cost")
+    assert f"the bundles of {kernel.name} for v5e cannot be read; see above" in done.stderr
+    assert done.stdout == ""
     none = replace(texts, bundles=None)
     nothing = replace(stored.profile, texts=none, compilation=None).stats
     assert (nothing.bundles.value, nothing.cycles.total.value) == (None, None)
