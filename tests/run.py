@@ -22,9 +22,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -101,6 +103,10 @@ WHOLE = (
 )
 """Files of tests/ of which the second Python runs every unmarked test: they depend most on what jax
 calls things and how it works. Of all others except the `SAMPLED` it runs half."""
+
+MAX_SECONDS = 2400
+"""Time after which a run is aborted, with the stacks of its threads; pytest ends a test that hangs
+(`faulthandler_timeout` in pyproject.toml), and this one what hangs between tests or at the end."""
 
 MAX_REASONS = 12
 """Skip reasons repeated in the last lines, per run."""
@@ -266,8 +272,14 @@ def suite(python: Path, arguments: list[str], output: IO[str] | None = None) -> 
         with subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=output, stderr=output
         ) as process:
+            # Python prints the stacks on this signal: pytest enables faulthandler.
+            limit = threading.Timer(MAX_SECONDS, os.kill, [process.pid, signal.SIGABRT])
+            limit.start()
             _, status, used = os.wait4(process.pid, 0)
+            limit.cancel()
             process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode == -signal.SIGABRT:
+            print(f"\naborted after {MAX_SECONDS} s: it did not end", file=output, flush=True)
         summary = json.loads(path.read_text()) if path.exists() else {}
     return Run(
         description=description,
