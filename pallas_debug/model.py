@@ -44,6 +44,8 @@ class Operand:
       index_map: jaxpr of the index map as text; None if there is no block.
       memory_space: as requested by the kernel; `default` if it left the choice to Pallas.
       pipeline: buffering requested by the kernel, as text; None for jax's default.
+      block_source: line of its index map, or of its spec among the arguments of the call; None if
+        not found.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Operand:
     block_shape: tuple[int | None, ...] | None = None
     index_map: str | None = None
     pipeline: str | None = None
+    block_source: SourceLine | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -447,3 +447,26 @@ def test_a_crash_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) ->
         "(please report it: RuntimeError at pallas_debug/session/session.py:"
     )
     assert text.endswith(": a bug of ours). Your program is not at fault.")
+
+
+def tiles(x: jax.Array) -> jax.Array:
+    def add(x_ref: Any, whole_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + whole_ref[...]
+
+    tile = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    whole = pl.BlockSpec(memory_space=pltpu.VMEM)
+    return pl.pallas_call(add, out_shape=x, grid=1, in_specs=[tile, whole], out_specs=tile)(x, x)
+
+
+def test_lines_of_specs_are_kept() -> None:
+    with Session(Options()) as session:
+        jax.jit(tiles)(X)
+        jax.jit(double)(X)
+    found = {
+        kernel.name: {o.name: o.block_source and o.block_source.text for o in kernel.operands}
+        for kernel in session.kernels
+    }
+    tile = "tile = pl.BlockSpec((8, 128), lambda i: (i, 0))"
+    whole = "whole = pl.BlockSpec(memory_space=pltpu.VMEM)"
+    assert found["add"] == {"x_ref": tile, "whole_ref": whole, "o_ref": tile}
+    assert found["double_kernel"] == {"x_ref": None, "o_ref": None}, "these have no spec"

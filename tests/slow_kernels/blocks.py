@@ -79,7 +79,7 @@ def _summed(x: jax.Array, is_batch_inner: bool) -> jax.Array:
         out_shape=jax.ShapeDtypeStruct((rows, width), F32),
         grid=(batches, rows // 512),
         in_specs=[pl.BlockSpec((None, 512, width), lambda b, i: (b, i, 0))],
-        out_specs=pl.BlockSpec((512, width), lambda b, i: (i, 0)),
+        out_specs=pl.BlockSpec((512, width), lambda b, i: (i, 0)),  # SLOW
         scratch_shapes=[pltpu.VMEM((rows, width), F32)],
     )(x)
 
@@ -106,7 +106,7 @@ def _best_match(x: jax.Array, codes: jax.Array, is_whole: bool) -> jax.Array:
         out_ref[...] = jnp.maximum(out_ref[...], scores)
 
     parts, depth, width = codes.shape
-    block = pl.BlockSpec((None, depth, width), lambda b, i: (i, 0, 0))
+    block = pl.BlockSpec((None, depth, width), lambda b, i: (i, 0, 0))  # SLOW
     whole = pl.BlockSpec(codes.shape, lambda b, i: (0, 0, 0), pipeline_mode=pl.Buffered(1))
     return pl.pallas_call(
         kernel,
@@ -178,6 +178,7 @@ KERNELS = (
         advice="narrow-block",
         summary="Blocks whose last dimension has 8 elements.",
         function=narrow_lanes,
+        helper=_activated,
         remedied=narrow_lanes_remedied,
         rearrange=lambda x: (x.T,),
         args=(jax.ShapeDtypeStruct((8192, 8), F32),),
@@ -186,6 +187,7 @@ KERNELS = (
         advice="narrow-block",
         summary="Blocks whose dimension before the last one has 1 element.",
         function=single_rows,
+        helper=_activated,
         remedied=single_rows_remedied,
         rearrange=lambda x: (x.reshape(-1, 128),),
         args=(jax.ShapeDtypeStruct((4096, 1, 128), F32),),
@@ -194,6 +196,7 @@ KERNELS = (
         advice="rewritten-output",
         summary="Blocks of the output that are written back in every pass.",
         function=sums_written_again,
+        helper=_summed,
         remedied=sums_written_again_remedied,
         args=(jax.ShapeDtypeStruct((8, 4096, 256), F32),),
     ),
@@ -201,6 +204,7 @@ KERNELS = (
         advice="whole-operand",
         summary="An operand that is fetched again for each batch, and fits in VMEM as a whole.",
         function=codes_fetched_again,
+        helper=_best_match,
         remedied=codes_fetched_again_remedied,
         args=(
             jax.ShapeDtypeStruct((16, 64, 512), BF16),

@@ -28,7 +28,7 @@ def _tiled_matmul(x: jax.Array, y: jax.Array, block: int, depth: int) -> jax.Arr
         out_shape=jax.ShapeDtypeStruct((m, n), F32),
         grid=(m // block, n // block, k // depth),
         in_specs=[
-            pl.BlockSpec((block, depth), lambda i, j, k: (i, k)),
+            pl.BlockSpec((block, depth), lambda i, j, k: (i, k)),  # SLOW
             pl.BlockSpec((depth, block), lambda i, j, k: (k, j)),
         ],
         out_specs=pl.BlockSpec((block, block), lambda i, j, k: (i, j)),
@@ -49,7 +49,7 @@ def _row_softmax(x: jax.Array, rows: int) -> jax.Array:
         p = jnp.exp(x_ref[...] - jnp.max(x_ref[...], axis=1, keepdims=True))
         out_ref[...] = p / jnp.sum(p, axis=1, keepdims=True)
 
-    block = pl.BlockSpec((rows, x.shape[1]), lambda i: (i, 0))
+    block = pl.BlockSpec((rows, x.shape[1]), lambda i: (i, 0))  # SLOW
     return pl.pallas_call(
         kernel, out_shape=x, grid=(x.shape[0] // rows,), in_specs=[block], out_specs=block
     )(x)
@@ -83,7 +83,7 @@ def _scale(x: jax.Array, mode: pl.Buffered | None) -> jax.Array:
         out_ref[...] = jnp.tanh(x_ref[...]) * 2.0
 
     rows = pl.BlockSpec((256, 1024), lambda i: (i, 0))
-    source = pl.BlockSpec((256, 1024), lambda i: (i, 0), pipeline_mode=mode)
+    source = pl.BlockSpec((256, 1024), lambda i: (i, 0), pipeline_mode=mode)  # SLOW
     return pl.pallas_call(
         kernel, out_shape=x, grid=(x.shape[0] // 256,), in_specs=[source], out_specs=rows
     )(x)
@@ -197,7 +197,7 @@ def _biased(x: jax.Array, bias: jax.Array, is_batch_inner: bool) -> jax.Array:
         out_ref[...] = x_ref[...] + bias_ref[...]
 
     batches, parts = x.shape[0], x.shape[1] // 1024
-    grid, rows, of_bias = (batches, parts), lambda b, i: (b, i, 0), lambda b, i: (i, 0)
+    grid, rows, of_bias = (batches, parts), lambda b, i: (b, i, 0), lambda b, i: (i, 0)  # SLOW
     if is_batch_inner:
         grid, rows, of_bias = (parts, batches), lambda i, b: (b, i, 0), lambda i, b: (i, 0)
     block = pl.BlockSpec((None, 1024, x.shape[2]), rows)
@@ -242,7 +242,7 @@ def two_passes(x: jax.Array) -> jax.Array:
         kernel,
         out_shape=x,
         grid=(x.shape[1] // 256, 2, x.shape[0] // 512),
-        in_specs=[pl.BlockSpec(block, lambda c, sweep, i: (i, c))],
+        in_specs=[pl.BlockSpec(block, lambda c, sweep, i: (i, c))],  # SLOW
         out_specs=pl.BlockSpec(block, lambda c, sweep, i: (i * sweep, c)),
         scratch_shapes=[pltpu.VMEM((1, 256), F32)],
     )(x)
@@ -275,6 +275,7 @@ KERNELS = (
         advice="small-blocks",
         summary="Blocks so small that the operands are fetched 8 times.",
         function=tiny_blocks,
+        helper=_tiled_matmul,
         remedied=tiny_blocks_remedied,
         args=MATRICES,
     ),
@@ -282,6 +283,7 @@ KERNELS = (
         advice="small-blocks",
         summary="Steps too short for their work to overlap.",
         function=short_steps,
+        helper=_row_softmax,
         remedied=short_steps_remedied,
         args=(jax.ShapeDtypeStruct((2048, 512), F32),),
         says=("too short for its work to overlap, and VALU", "such as (128, 512) for x_ref"),
@@ -298,6 +300,7 @@ KERNELS = (
         advice="single-buffer",
         summary="A streamed operand with one buffer.",
         function=single_buffer,
+        helper=_scale,
         remedied=single_buffer_remedied,
         args=(jax.ShapeDtypeStruct((4096, 1024), F32),),
     ),
@@ -331,6 +334,7 @@ KERNELS = (
         advice="grid-order",
         summary="A grid in the order that fetches one operand for each batch.",
         function=bias_fetched_again,
+        helper=_biased,
         remedied=bias_fetched_again_remedied,
         args=(
             jax.ShapeDtypeStruct((8, 2048, 512), F32),

@@ -20,6 +20,7 @@ class SlowKernel:
       advice: kind of the advice expected on `function`; none is expected on `remedied`.
       rearrange: of the arguments, for a twin that takes them in another layout.
       says: parts of the message or remedy.
+      helper: the function with the marked line, if that is not `function` itself.
     """
 
     advice: str
@@ -29,6 +30,7 @@ class SlowKernel:
     args: tuple[jax.ShapeDtypeStruct, ...]
     rearrange: Callable[..., tuple[jax.Array, ...]] | None = None
     says: tuple[str, ...] = ()
+    helper: Callable[..., jax.Array] | None = None
 
     @property
     def name(self) -> str:
@@ -37,7 +39,7 @@ class SlowKernel:
     @property
     def file(self) -> str:
         """Name of the file that defines it."""
-        return inspect.unwrap(self.function).__code__.co_filename.rpartition("/")[2]
+        return inspect.unwrap(self.helper or self.function).__code__.co_filename.rpartition("/")[2]
 
     @property
     def remedied_args(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -48,6 +50,6 @@ class SlowKernel:
     @property
     def line(self) -> int | None:
         """Number of the marked line; None if the advice is about no single line."""
-        lines, first = inspect.getsourcelines(inspect.unwrap(self.function))
+        lines, first = inspect.getsourcelines(inspect.unwrap(self.helper or self.function))
         marked = [first + i for i, line in enumerate(lines) if line.rstrip().endswith(MARK)]
         return marked[0] if marked else None

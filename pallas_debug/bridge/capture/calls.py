@@ -59,9 +59,13 @@ class CallSite:
           The index map's line if it is in the function that calls the kernel, else that of the
           operand's spec among the arguments of the call.
         """
+        return self.spec_line(index_map, group, index) or self.line()
+
+    def spec_line(self, index_map: SourceLine | None, group: str, index: int) -> SourceLine | None:
+        """The same, but None instead of the call's line if no spec is found."""
         if index_map is not None and self.holds(index_map):
             return index_map
-        return self.line(group, index) or index_map or self.line()
+        return self.line(group, index) or index_map
 
     def line(self, keyword: str | None = None, index: int = 0) -> SourceLine | None:
         """Line of an argument, or of its element if it is a list; of the call without `keyword`."""

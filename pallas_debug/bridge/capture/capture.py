@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import jax
 
 from pallas_debug.bridge import chip, versions
+from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.jaxprs import lines, unprinted
 from pallas_debug.bridge.jaxprs.params import jaxprs_of
 from pallas_debug.errors import PallasDebugError
@@ -86,6 +87,9 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     source = part("finding the first line", lambda: _source(jaxprs[0].debug_info), None)
     jaxpr = part("printing the jaxpr", lambda: _text(jaxprs), "") or _unprinted(jaxprs)
     cores = part("finding the cores that it signals", lambda: unprinted.cores(jaxprs), "")
+    calls: frozenset[tuple[str, int]] = part("finding the callers", _callers, frozenset())
+    unknown: tuple[SourceLine | None, ...] = ()
+    blocks = part("finding its specs", lambda: _block_sources(params, calls), unknown)
     kernel = Kernel(
         name=name,
         digest="",
@@ -94,7 +98,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         grid=_grid(params),
         grid_names=_grid_names(params),
         dimension_semantics=_dimension_semantics(params),
-        operands=_operands(params, jaxprs[0], context.avals_in),
+        operands=_operands(params, jaxprs[0], context.avals_in, blocks),
         aliases=_aliases(params),
         compiler_params=_compiler_params(params.get("compiler_params")),
         cost_estimate=_cost_estimate(params.get("cost_estimate")),
@@ -111,7 +115,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         avals=tuple(context.avals_in),
         mesh=mesh,
         enable_x64=bool(jax.config.jax_enable_x64),
-        calls=part("finding the callers", _callers, frozenset()),
+        calls=calls,
         problems=tuple(problems),
     )
 
@@ -149,6 +153,8 @@ def _digest(kernel: Kernel, jaxpr: str) -> str:
     The file's name and the function distinguish equal kernels in two places.
     """
     identity = asdict(replace(kernel, source=None, chip=None, versions={}))
+    for operand in identity["operands"]:
+        del operand["block_source"]
     if len(kernel.mesh) > 1:  # the order of the axes numbers the devices; sorted keys lose it
         identity["mesh"] = list(kernel.mesh.items())
     where = kernel.source and (PurePath(kernel.source.file).name, kernel.source.function)
@@ -190,8 +196,29 @@ def _dimension_semantics(params: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(getattr(s, "value", str(s)) for s in semantics)
 
 
+def _block_sources(
+    params: Mapping[str, Any], calls: frozenset[tuple[str, int]]
+) -> tuple[SourceLine | None, ...]:
+    """Lines of the specs of inputs and outputs, in order; reads the user's source."""
+    if "grid_mapping" not in params:
+        return ()
+    grid_mapping = params["grid_mapping"]
+    inputs = grid_mapping.num_inputs
+    site = CallSite(calls)
+    found = []
+    for number, block in enumerate(grid_mapping.block_mappings):
+        line = lines.of_function(block.index_map_jaxpr.debug_info)
+        is_made = line is None or line.function == "default_index_map"
+        spec = ("in_specs", number) if number < inputs else ("out_specs", number - inputs)
+        found.append(site.spec_line(None if is_made else line, *spec))
+    return tuple(found)
+
+
 def _operands(
-    params: Mapping[str, Any], jaxpr: Any, avals_in: Sequence[Any]
+    params: Mapping[str, Any],
+    jaxpr: Any,
+    avals_in: Sequence[Any],
+    sources: Sequence[SourceLine | None] = (),
 ) -> tuple[Operand, ...]:
     kernel_avals = [v.aval for v in jaxpr.invars]
     names = list(jaxpr.debug_info.arg_names or ())
@@ -221,7 +248,8 @@ def _operands(
     ]
     for i, block in enumerate(blocks):
         kind: OperandKind = "input" if i < grid_mapping.num_inputs else "output"
-        operands.append(_blocked_operand(names[prefetch + i], kind, block))
+        source = sources[i] if i < len(sources) else None
+        operands.append(_blocked_operand(names[prefetch + i], kind, block, source))
     first_scratch = prefetch + len(blocks)
     operands += [
         _plain_operand(name, "scratch", aval)
@@ -240,7 +268,9 @@ def _plain_operand(name: str, kind: OperandKind, aval: Any) -> Operand:
     )
 
 
-def _blocked_operand(name: str, kind: OperandKind, block: Any) -> Operand:
+def _blocked_operand(
+    name: str, kind: OperandKind, block: Any, source: SourceLine | None
+) -> Operand:
     return Operand(
         name=name,
         kind=kind,
@@ -250,6 +280,7 @@ def _blocked_operand(name: str, kind: OperandKind, block: Any) -> Operand:
         block_shape=tuple(_block_size(dim) for dim in block.block_shape),
         index_map=_scrub(block.index_map_jaxpr.pretty_print(use_color=False)),
         pipeline=None if block.pipeline_mode is None else _scrub(str(block.pipeline_mode)),
+        block_source=source,
     )
 
 

@@ -35,7 +35,8 @@ class Advice:
 
     Attributes:
       kind: name of its `AdviceKind`.
-      source: the line to change; None if there is none, such as for the size of a block.
+      source: the line to change, which is that of the operand's spec if it is about its blocks;
+        None if it is not known.
       operand: name of the operand, if it is about one.
       message: what costs time, in one sentence.
       remedy: what to change, in one sentence.

@@ -242,6 +242,11 @@ class AdviceSubject:
             return None
         return operands[parameters.index(value)]
 
+    def block_source(self, name: str) -> SourceLine | None:
+        """Line of the spec of an operand; None if it is not known."""
+        named = (o.block_source for o in self.kernel.operands if o.name == name)
+        return next((source for source in named if source is not None), None)
+
     def times(self, line: int) -> int | None:
         """Iterations of the loops of the program around a line; None if not constant."""
         if self.program is None:

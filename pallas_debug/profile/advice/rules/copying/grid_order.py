@@ -62,6 +62,7 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
         Advice(
             kind=KIND.name,
             operand=worst.name,
+            source=subject.block_source(worst.name),
             message=(
                 f"in the order of this grid, blocks of {worst.name} are fetched {count:,} times, "
                 f"though there are only {worst.total:,}: {size_text(now.moved)} are moved in all"

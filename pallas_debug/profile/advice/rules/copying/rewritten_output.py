@@ -53,7 +53,7 @@ def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
         Advice(
             kind=KIND.name,
             operand=worst.name,
-            source=subject.kernel.source,
+            source=subject.block_source(worst.name),
             message=(
                 f"the grid comes back to each block of {worst.name} for every index of its {inner} "
                 f"{axes}, which is not the innermost: {count:,} write-backs of "
@@ -62,7 +62,7 @@ def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
             remedy=(
                 f"let the grid go over {inner} {axes} innermost, as ({grid}), so that a block is "
                 "complete when it is written; or, if only the last pass stores what counts, let "
-                "the index map stay at one block until then"
+                f"the index map of {worst.name} stay at one block until then"
             ),
             evidence=(
                 derived(f"write-backs of {worst.name}", count),

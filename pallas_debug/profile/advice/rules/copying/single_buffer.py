@@ -32,16 +32,16 @@ def advise_single_buffer(subject: AdviceSubject) -> tuple[Advice, ...]:
             Advice(
                 kind=KIND.name,
                 operand=operand.name,
-                source=subject.kernel.source,
+                source=subject.block_source(operand.name),
                 message=(
-                    f"{operand.name} has one buffer, so its {count} copies of "
+                    f"{operand.name} has one buffer, so its {count:,} copies of "
                     f"{size_text(operand.block_bytes)} run while the kernel waits: about "
-                    f"{waiting:.0f} cycles in each grid step, beside {step.compute:.0f} of "
+                    f"{waiting:,.0f} cycles in each grid step, beside {step.compute:,.0f} of "
                     "computation"
                 ),
                 remedy=(
-                    f"leave out pipeline_mode=pl.Buffered(1) of {operand.name}: with two buffers "
-                    f"the kernel uses {size_text(larger)} of VMEM{limit}"
+                    f"leave out pipeline_mode=pl.Buffered(1) in the BlockSpec of {operand.name}: "
+                    f"with two buffers the kernel uses {size_text(larger)} of VMEM{limit}"
                 ),
                 evidence=(
                     derived(f"buffers of {operand.name}", operand.buffers),

@@ -97,6 +97,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         Advice(
             kind=KIND.name,
             operand=worst.name,
+            source=subject.block_source(worst.name),
             message=f"blocks of {_sizes(worst, blocks)} make {now.steps:,} grid steps: {again}",
             remedy=(
                 f"use larger blocks, such as {_proposal(blocks, chosen)}: {chosen.steps:,} steps "

@@ -43,6 +43,7 @@ def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
                 Advice(
                     kind=KIND.name,
                     operand=operand.name,
+                    source=subject.block_source(operand.name),
                     message=(
                         f"the grid goes over {operand.name} {passes} times, as no index map of an "
                         f"input uses its axis {axis}: {size_text(moved)} are fetched of an array "

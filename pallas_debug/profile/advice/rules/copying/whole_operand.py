@@ -66,10 +66,10 @@ def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
         Advice(
             kind=KIND.name,
             operand=operand.name,
-            source=subject.kernel.source,
+            source=subject.block_source(operand.name),
             message=(
                 f"blocks of {operand.name} are fetched {count:,} times, though there are only "
-                f"{total:,}, and all of it has {size_text(size)}: {size_text(now.moved)} are moved "
+                f"{total:,}, and all of it is {size_text(size)}: {size_text(now.moved)} are moved "
                 "in all"
             ),
             remedy=(
