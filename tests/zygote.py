@@ -11,7 +11,8 @@ output, exit status and reactions to signals of the child. The parts:
   of jax, no libtpu and no compiler processes, imports nothing after its start, and only forks. It
   ends with the test process.
 - The child, in a session of its own: it takes over what it was passed, and then runs a module,
-  script or `-c` text as `__main__`, as Python does. It is killed when its stand-in dies.
+  script or `-c` text as `__main__`, as Python does. It is killed when its stand-in dies. The
+  compiler processes that it starts are forks of the zygote, too.
 
 A child differs from a fresh process in that modules are already imported. So the stand-in starts
 Python itself wherever that could matter:
@@ -55,7 +56,7 @@ class Zygote:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="zygote-")
             self._process = self._start()
-        return [sys.executable, "-I", "-S", str(START), self._address, sys.executable]
+        return self._stand_in
 
     @property
     def executable(self) -> str:
@@ -85,6 +86,10 @@ class Zygote:
             self._process = self._folder = None
 
     @property
+    def _stand_in(self) -> list[str]:
+        return [sys.executable, "-I", "-S", str(START), self._address, sys.executable]
+
+    @property
     def _refusals(self) -> Path:
         return Path(self._address).with_name("refusals")
 
@@ -98,8 +103,9 @@ class Zygote:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self._address)
             listener.listen(64)
+            server = [sys.executable, str(SERVER), str(listener.fileno()), str(self._refusals)]
             return subprocess.Popen(
-                [sys.executable, str(SERVER), str(listener.fileno()), str(self._refusals)],
+                [*server, *self._stand_in],
                 env=self._environment,
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.PIPE,  # its end says that this process is gone

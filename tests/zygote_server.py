@@ -37,8 +37,27 @@ MODULES = (
 )
 """Imported before the first fork. pytest rewrites our plugin as it imports it, so that is not."""
 
+LATER = (
+    "_pytest.junitxml",
+    "_pytest.skipping",
+    "_pytest.unittest",
+    "execnet",
+    "jax._src.pallas.mosaic.pallas_call_registration",
+    "jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call",
+    "jaxlib.mlir.dialects.mhlo",
+    "packaging.requirements",
+    "pallas_debug_kernels.registry",
+    "pdb",
+    "rich.table",
+)
+"""What children would import as they run. jax imports the interpreter of another chip before it runs
+a kernel, which takes 0.2 s, and fails where that needs what is not installed."""
+
 LEFT_OUT = ("pallas_debug.tui", "pallas_debug.compiler.worker", "pallas_debug.reproduce.boot")
 """Modules of ours that are left out: textual reads the environment, the others are programs."""
+
+WORKER = "pallas_debug.compiler.worker"
+"""The compiler process; it uses no jax, so that it need not agree with jax's variables."""
 
 CARRIED_OVER = {"JAX_PLATFORMS", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "HOME"}
 """Read early, but a child can take over its own; sysconfig's use of HOME is none here."""
@@ -145,6 +164,9 @@ class Imports:
         os._Environ.__getitem__ = noting  # type: ignore[method-assign, assignment]
         for name in (*MODULES, *of_ours()):
             importlib.import_module(name)
+        for name in LATER:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
         os._Environ.__getitem__ = getitem  # type: ignore[method-assign]
         del os.environ["OPENBLAS_NUM_THREADS"]
         names = {name.partition(".")[0] for name in sys.modules} - {"__main__"}
@@ -155,9 +177,11 @@ class Imports:
             places={name: os.path.join(folder_of(name), name) for name in names},
         )
 
-    def differing(self, environment: Mapping[str, str]) -> str | None:
+    def differing(self, program: Program, environment: Mapping[str, str]) -> str | None:
         """A variable that a fresh process would read another value of than was read here."""
         for name in sorted({*environment, *self.before, *self.read} - CARRIED_OVER):
+            if program.name == WORKER and name.startswith("JAX_"):
+                continue
             if name in self.read or name.startswith(READ_EARLY):
                 wanted = environment.get(name)
                 if (wanted or None) != (self.before.get(name) or None) and (
@@ -210,13 +234,17 @@ class Server:
     """Forks a child for each request, and tells the stand-ins how their children end.
 
     Attributes:
+      stand_in: the start of a command line that stands for Python.
       children: process number and stand-in of each child, by its pidfd.
     """
 
-    def __init__(self, listener: socket.socket, imports: Imports, refusals: str) -> None:
+    def __init__(
+        self, listener: socket.socket, imports: Imports, refusals: str, stand_in: list[str]
+    ) -> None:
         self.listener = listener
         self.imports = imports
         self.refusals = refusals
+        self.stand_in = stand_in
         self.children: dict[int, tuple[int, socket.socket]] = {}
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ)
@@ -264,6 +292,7 @@ class Server:
             self.close()
             connection.close()
             take_over(request, program, self.imports)
+            fork_compilers(self.stand_in)
             return program
         answer(connection, f"pid {pid}")
         request.close()
@@ -278,7 +307,7 @@ class Server:
         """Why a child would not be what a fresh process is; None if it would."""
         if program is None:
             return f"arguments: {shlex.join(request.words)}"
-        if variable := self.imports.differing(request.environment):
+        if variable := self.imports.differing(program, request.environment):
             return f"variable: {variable}"
         if file := self.imports.shadowed(program.path(request.environment)):
             return f"file: {file}"
@@ -362,6 +391,13 @@ def take_over(request: Request, program: Program, imports: Imports) -> None:
     numpy.random.seed()
 
 
+def fork_compilers(stand_in: list[str]) -> None:
+    """Fork the compiler processes of this one as well: most of their start is their imports."""
+    from pallas_debug.compiler import pool
+
+    pool.python = lambda: tuple(stand_in)
+
+
 def run(program: Program) -> NoReturn:
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
@@ -421,7 +457,7 @@ def main() -> None:
     imports = Imports.run()
     gc.collect()
     gc.freeze()  # else a child's first collection copies all memory
-    run(Server(listener, imports, sys.argv[2]).serve())
+    run(Server(listener, imports, refusals=sys.argv[2], stand_in=sys.argv[3:]).serve())
     del script
 
 

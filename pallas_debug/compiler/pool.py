@@ -323,7 +323,7 @@ class _Child:
             with self._startup.open("wb") as log:
                 self.process = subprocess.Popen(
                     [
-                        *(sys.executable, "-P", "-m", "pallas_debug.compiler.worker"),
+                        *(*python(), "-P", "-m", "pallas_debug.compiler.worker"),
                         str(self.folder),
                         *(f"{flag}={folder}" for flag, folder in folders.items()),
                     ],
@@ -415,6 +415,11 @@ class _Child:
         except subprocess.TimeoutExpired:
             self.stop()
             return self.process.wait()
+
+
+def python() -> tuple[str, ...]:
+    """Return the command that starts Python for a child."""
+    return (sys.executable,)
 
 
 def _moved(source: Path, folder: Path) -> tuple[Path, ...]:

@@ -129,6 +129,20 @@ def test_what_pages_and_child_runs_set_is_no_reason_to_start_python(
     assert zygote.refusals() == before
 
 
+def test_compiler_processes_are_forked_whatever_is_set_for_jax(
+    zygote: Zygote, fork_python: Run, tmp_path: Path
+) -> None:
+    before = zygote.refusals()
+    (tmp_path / "files").mkdir()
+    words = ("-P", "-m", "pallas_debug.compiler.worker", str(tmp_path / "files"))
+    done = fork_python(*words, JAX_ENABLE_COMPILATION_CACHE="false")  # its input is at its end
+    assert (done.returncode, done.stdout) == (0, "")
+    assert not (tmp_path / "files").exists()
+    assert zygote.refusals() == before
+    program = "from pallas_debug.compiler import pool; print(*pool.python())"
+    assert fork_python("-c", program).stdout.split() == zygote.python
+
+
 @pytest.mark.parametrize("where", ["PYTHONPATH", "the folder"])
 def test_a_module_that_hides_an_imported_one(
     zygote: Zygote, fork_python: Run, where: str, tmp_path: Path
