@@ -21,8 +21,10 @@ occurs.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
@@ -112,10 +114,22 @@ def plugin_manager(*plugins: object) -> pluggy.PluginManager:
     """Return a manager with our hooks, the plugins of installed distributions, and these."""
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Specs)
-    manager.load_setuptools_entrypoints(GROUP)
+    for entry_point in _installed(tuple(sys.path)):
+        if not manager.has_plugin(entry_point.name):
+            manager.register(entry_point.load(), name=entry_point.name)
     for plugin in plugins:
         manager.register(plugin)
     return manager
+
+
+@functools.cache
+def _installed(path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """The entry points of our group in the distributions found along `sys.path`.
+
+    Kept, as `pluggy`'s `load_setuptools_entrypoints` looks at every distribution for each manager,
+    which in a large environment takes longer than a small kernel's checks.
+    """
+    return tuple(importlib.metadata.entry_points(group=GROUP))
 
 
 def notify(manager: pluggy.PluginManager, hook: str, **kwargs: Any) -> list[PallasDebugError]:

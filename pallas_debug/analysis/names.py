@@ -9,6 +9,7 @@ or a name that is patched in.
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -40,12 +41,9 @@ def look(file: str | Path, kernel: str, at: int | None = None) -> list[Finding]:
       at: a line in a top-level statement: only that statement and the definitions it refers to,
         directly or indirectly, are checked. None checks the whole file.
     """
-    text = "".join(linecache.getlines(str(file)))
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    source = _source("".join(linecache.getlines(str(file))))
+    if source is None:
         return []
-    source = _Source(tree)
     found: dict[int, dict[str, tuple[str, str | None]]] = {}
     for node in source.parts(at):
         for module, name, used in source.used(node):
@@ -72,6 +70,15 @@ def _instead(module: str, name: str) -> str | None:
         return _IN_WORDS[name]
     today = names.replacement(module, name)
     return f"write {today}" if today else None
+
+
+@functools.lru_cache(maxsize=16)
+def _source(text: str) -> _Source | None:
+    """What a file's text says; None if Python cannot parse it. Kept: a file has many kernels."""
+    try:
+        return _Source(ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
 class _Source:

@@ -90,7 +90,10 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 def _calls_at(file: str, line: int) -> list[tuple[ast.Call, _Function | None]]:
-    tree = _parsed("".join(linecache.getlines(file)))
+    text = "".join(linecache.getlines(file))
+    if not any(name in text for name in _CALLEES):  # as in most files on the stack
+        return []
+    tree = _parsed(text)
     if tree is None:
         return []
     function = _around(tree, line)
