@@ -50,6 +50,10 @@ def interpreters() -> str:
             "TPU it is wrong values, a compile error or a hang.",
             "`auto` runs on the kernel machine what neither mode runs, and what the mode that "
             "it chose fails to trace.",
+            "An array of 200 columns occupies 256 in HBM. A copy of whole tiles, such as that of "
+            "the last block in `emit_pipeline`, takes along what is in the others: `auto` runs a "
+            "kernel with such copies on the machine, which reports a `PaddingRead` if that makes "
+            "a result NaN.",
         ],
     )
 

@@ -25,7 +25,7 @@ from pallas_debug.findings import stops
 from pallas_debug.findings.outputs import OutputUses
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer import areas, room
+from pallas_debug.machine.sanitizer import areas, padded, room
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, PrintRecord
 from pallas_debug.render import finding_text
@@ -186,7 +186,10 @@ class MachineHost:
                 watched = room.watched_points(prepared.launch, arrays, prepared.watch)
                 observers += areas.observers(prepared.launch, arrays, first, watched)
             done = machine_run.run(prepared.launch, arrays, first=first, observers=observers)
-        self._observer.found(*done.findings, uses=prepared.uses)
+            explained: list[Finding] = []
+            if not prepared.is_sanitized and done.stopped is None:
+                explained = padded.explain(prepared.launch, arrays, done.results, first=first)
+        self._observer.found(*done.findings, *explained, uses=prepared.uses)
         partly = room.judged_in_part(observers)
         if partly is not None:
             self._observer.judged_in_part(prepared.launch.name, partly)

@@ -176,6 +176,14 @@ class MemoryRegion:
             self._view = RefView(self.buffer.content, [_for_view(part) for part in self.chain])
         return self._view
 
+    def positions(self) -> Array | None:
+        """Positions of the elements in the flat buffer; None if the view changes their type."""
+        if not all(isinstance(part, Indexed) or is_reshape(part) for part in self.chain):
+            return None
+        content = self.buffer.content
+        numbers = np.arange(content.size).reshape(content.shape)
+        return np.asarray(RefView(numbers, [_for_view(part) for part in self.chain]).read())
+
     @property
     def nbytes(self) -> int:
         if self.index is None:

@@ -17,7 +17,7 @@ from jax._src import core as jax_core
 from jax._src.pallas.mosaic import core as tpu_core
 from jax._src.pallas.mosaic import sc_core
 from jax._src.state import types as state_types
-from jax._src.state.indexing import NDIndexer
+from jax._src.state.indexing import NDIndexer, Slice
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -83,7 +83,10 @@ class SharedLack:
 
 
 def why_machine(params: Mapping[str, Any]) -> str | None:
-    """Say why a kernel runs correctly in neither of jax's interpreters; None if it does in one."""
+    """Say why a kernel runs correctly in neither of jax's interpreters; None if it does in one.
+
+    That includes what they run without telling whether it is correct.
+    """
     lack = _shared_lack(params)
     if lack is not None:
         return lack.why
@@ -91,6 +94,36 @@ def why_machine(params: Mapping[str, Any]) -> str | None:
         for eqn, _ in _equations(jaxpr):
             if str(eqn.primitive) == "prng_random_bits":
                 return f"the random bits of jax's TPU interpret mode are zeros{_at(eqn)}"
+            padded = _copied_with_padding(eqn)
+            if padded is not None:
+                return (
+                    f"a copy may take the padding of the tiles of {padded} along, and jax's "
+                    f"interpreters do not tell whether a result depends on it{_at(eqn)}"
+                )
+    return None
+
+
+_TILE = (8, 128)
+"""Least rows and columns of a tile of an array in HBM."""
+
+
+def _copied_with_padding(eqn: Any) -> str | None:
+    """An array in HBM that does not consist of whole tiles, if a DMA may read past its end."""
+    if str(eqn.primitive) != "dma_start":
+        return None
+    source = _refs(eqn)[0]
+    if not isinstance(source, state_types.TransformedRef):
+        return None
+    *_, last = source.transforms
+    aval = source.ref.aval
+    if not isinstance(last, NDIndexer) or aval.memory_space not in (pl.ANY, pltpu.HBM):
+        return None
+    rows_and_columns = zip(last.indices[::-1], last.shape[::-1], _TILE[::-1], strict=False)
+    for index, size, tile in rows_and_columns:
+        if size % tile and isinstance(index, Slice) and index.stride == 1:
+            count = index.size
+            if not isinstance(count, int) or count > size:
+                return f"{aval.dtype}{list(last.shape)}"
     return None
 
 

@@ -154,7 +154,7 @@ def output_not_written(
 
 def padding_read(
     seen: Sighting, *, operation: str | None = None, dim: int = 0, valid: int = 0, size: int = 0,
-    element: WrittenElement | None = None,
+    element: WrittenElement | None = None, copied: str | None = None,
 ) -> Finding:  # fmt: skip
     """Padding of a ragged last block that reaches a result.
 
@@ -162,6 +162,7 @@ def padding_read(
       operation: what reduces it, if known, along `dim`, of whose `size` elements `valid` are within
         the array.
       element: the first element of padding that was read, if known; used without `operation`.
+      copied: the array in HBM that a copy took padding along from, with its shape.
     """
     name, shape = seen.witness.operand, seen.witness.shape
     if operation is None:
@@ -175,6 +176,17 @@ def padding_read(
             f"of {size}: the rest is undefined"
         )
         masked = ", and no jnp.where replaces what lies there"
+    if copied is not None:
+        return seen.found(
+            Fault.PADDING_READ,
+            Wording(
+                message,
+                f"a copy reaches past the end of {copied}, and takes along what is in the rest of "
+                "the array's last tiles, which is undefined",
+                "mask what lies past the end with jnp.where, in each factor of a product (0 times "
+                "NaN is NaN), or pad the array to whole tiles",
+            ),
+        )
     return seen.found(
         Fault.PADDING_READ,
         Wording(

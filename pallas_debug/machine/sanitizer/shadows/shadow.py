@@ -137,6 +137,29 @@ class BufferShadow:
             before = numbers[region.index]
             numbers[region.index] = np.where(np.broadcast_to(mask, before.shape), number, before)
 
+    def take_padding(self, copy: DmaCopy) -> bool:
+        """Mark what a copy filled with padding of its source's tiles; return whether it did.
+
+        What is copied into the padding of another array is not in its buffer.
+        """
+        source, target = copy.source, copy.destination
+        if source.existing is None:
+            return False
+        is_padding = np.ones(source.shape, bool)
+        is_padding[source.existing] = False
+        is_padding = is_padding.reshape(region_shape(target))
+        if target.existing is not None:
+            is_padding = is_padding[target.existing]
+        if target.index is not None:
+            self.write(target, PADDING, is_padding)
+        else:
+            positions = target.positions()
+            if positions is None or self.room is not None:
+                return False
+            numbers = np.asarray(self.array())
+            numbers.reshape(-1)[positions[is_padding]] = PADDING
+        return bool(is_padding.any())
+
     def where(self, region: MemoryRegion, test: Callable[[Numbers], Mask] | None = None) -> Mask:
         """Elements of the buffer that a region selects, of those whose numbers pass a test."""
         selected = np.zeros(self.buffer.content.shape, bool)
@@ -183,7 +206,7 @@ def covers(region: MemoryRegion) -> bool:
 
 def region_shape(region: MemoryRegion) -> tuple[int, ...]:
     """Shape of the value that a region holds."""
-    if region.index is None:
+    if region.index is None and region.existing is None:
         return tuple(region.view.shape)
     return region.shape
 

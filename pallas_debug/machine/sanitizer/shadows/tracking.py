@@ -91,6 +91,7 @@ class MemoryTracker(MachineObserver):
         if `keeps_results`.
       flow: of values from scratch to outputs.
       stored: operands, by name, with the steps that have stored to them or copied into them.
+      padded: the last copy into a buffer, by its number, that took padding of an array along.
       room: for the shadows of arrays in HBM, if not all grid points are watched.
       last_watched: the grid point that was watched last, before there was no room.
     """
@@ -123,6 +124,7 @@ class MemoryTracker(MachineObserver):
         self.threads: dict[int, TrackedThread] = {}
         self.suspects: dict[SiteKey, SuspectRead] = {}
         self.stored: dict[str, dict[int, ir.MachineStep]] = {}
+        self.padded: dict[int, DmaCopy] = {}
         self.arrays = ArrayLedger(launch, self.flow)
         self.trace = 0
         self.has_ended = False
@@ -427,6 +429,8 @@ class MemoryTracker(MachineObserver):
         self.stored.setdefault(target.buffer.name, {}).setdefault(id(copy.step), copy.step)
         number = self.record(thread, copy.step, copy, moment) if is_watched else shadow.GIVEN
         target.write(copy.destination, number)
+        if target.take_padding(copy):
+            self.padded[target.buffer.number] = copy
 
     # Control
 

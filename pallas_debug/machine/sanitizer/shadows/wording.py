@@ -60,14 +60,17 @@ class MemoryWording:
     def uninitialized(self, suspect: SuspectRead, *, other_core: bool = False) -> Finding:
         """A read of memory that was never written, or of padding, that matters."""
         name = suspect.buffer.name
+        copy = self._run.padded.get(suspect.buffer.number) if suspect.kind == "padding" else None
         seen = self._seen(
             suspect.step, suspect.point, suspect.iterations, suspect.buffer,
-            index=_part(name, suspect.mask),
+            index=_part(name, suspect.mask), other=None if copy is None else copy.step.site.line,
         )  # fmt: skip
         affected = int(suspect.mask.sum())
         element = WrittenElement(index=suspect.element, affected=affected, total=suspect.total)
         if suspect.kind == "padding":
-            return contents.padding_read(seen, element=element)
+            array = None if copy is None else copy.source.buffer
+            copied = None if array is None else f"{array.name}, {shape_text(array)}"
+            return contents.padding_read(seen, element=element, copied=copied)
         before: contents.Before = "none"
         at = self._order.get(id(suspect.step), 0)
         sites = [s for s in self._stores if s.operand == name and self._order[id(s.step)] < at]

@@ -1,0 +1,76 @@
+"""Padding that makes results NaN, in runs that the sanitizer does not judge.
+
+Padding is NaN on the machine, so a kernel that uses it returns NaN. A test then fails by its own
+assertion, which does not name the cause: the kernel is run again with shadow memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.errors import MachineError
+from pallas_debug.findings.faults import Fault
+from pallas_debug.machine.memory import TILE
+from pallas_debug.machine.sanitizer import areas, room
+from pallas_debug.machine.sanitizer.memory import MemorySanitizer
+from pallas_debug.machine.sanitizer.shadows.replay import KernelCall
+from pallas_debug.model import Finding
+
+Array = np.ndarray[Any, Any]
+
+
+def explain(
+    launch: Launch,
+    arrays: Sequence[Sequence[Any]],
+    results: Sequence[Sequence[Array]],
+    *,
+    first: int = 0,
+) -> list[Finding]:
+    """Reads of padding that reach results, of a run in which NaN arose.
+
+    Args:
+      arrays, results: of the run, for each device.
+      first: number of the first of these devices in the mesh.
+
+    Returns:
+      Nothing if no array has padding, the call passed NaN in, or the sanitizer cannot judge the
+      kernel.
+    """
+    if not _has_padding(launch) or not _has_nan(results) or _has_nan(arrays):
+        return []
+    try:
+        areas.require_cores(launch)
+        room.require_room(launch)
+    except MachineError:
+        return []
+    sanitizer = MemorySanitizer(launch, arrays, first=first)
+    KernelCall(launch, arrays, {"first": first}).run(sanitizer)
+    return [found for found in sanitizer.findings() if found.kind is Fault.PADDING_READ]
+
+
+def _has_padding(launch: Launch) -> bool:
+    """Whether an array does not consist of whole blocks, or of whole tiles."""
+    for operand in launch.operands:
+        shape = operand.type.shape if operand.array is None else operand.array
+        if operand.block is not None:
+            blocks = zip(shape, operand.block.sizes, strict=True)
+            if any(size % block for size, block in blocks):
+                return True
+        if operand.type.space == "hbm":
+            tiles = zip(reversed(shape), reversed(TILE), strict=False)
+            if any(size % tile for size, tile in tiles):
+                return True
+    return False
+
+
+def _has_nan(arrays: Iterable[Iterable[Any]]) -> bool:
+    for given in arrays:
+        for array in map(np.asarray, given):
+            is_float = array.dtype.kind == "f" or "float" in array.dtype.name
+            if is_float and bool((array != array).any()):  # true of NaN only
+                return True
+    return False
