@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import itertools
 import os
 import signal
@@ -52,6 +53,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="short",
         help="how much tests/torture does: a sample in under a minute, or all of it",
     )
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what lives as long as the run: jax and some 9,000 tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

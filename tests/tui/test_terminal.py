@@ -254,8 +254,9 @@ def test_sizes(tmp_path: Path, add: str, size: tuple[int, int]) -> None:
         terminal.wait_for("filter")
         terminal.send("no longer a thing")
         terminal.wait_for("thing")
-        terminal.send("\x1b")
         terminal.forget()
+        terminal.send("\x1b")
+        terminal.wait_for("add")  # else `q` could arrive with the escape, as alt+q
         assert terminal.quit() == 0
 
 
@@ -330,8 +331,9 @@ def test_two_directories(tmp_path: Path, raw: Path) -> None:
         terminal.wait_for("original")
         terminal.send("D")
         terminal.wait_for("the same kernel in")
-        terminal.send("\x1b")
         terminal.forget()
+        terminal.send("\x1b")
+        terminal.wait_for("original")  # else `q` could arrive with the escape, as alt+q
         assert terminal.quit() == 0
 
 
