@@ -277,6 +277,49 @@ def lost_write(
     )
 
 
+def dropped_sum(
+    seen: Sighting,
+    *,
+    block: OutputBlock | None,
+    lost: Access,
+    reset: Access,
+    element: WrittenElement,
+) -> Finding:
+    """A sum of which a part is lost: it is reset after something was added, and before any read.
+
+    Args:
+      seen: with the reset as `source`, and the addition as `other`.
+      block: what both are for; None without blocked outputs.
+    """
+    name = seen.witness.operand
+    change = ""
+    if element.before == element.before:  # a NaN is what unwritten memory holds here
+        change = f": {element.name(name)} was {number(element.before)}, and is "
+        change += number(element.value)
+    count = f" in {element.count()}" if element.count() else ""
+    is_here = (lost.grid_point, lost.loop) == (reset.grid_point, reset.loop)
+    where = "at the same grid point" if is_here else f"at {_at(reset)}"
+    if is_here:
+        line = seen.witness.other
+        adding = "the line that adds" if line is None else f"line {line.line}, which adds"
+        cause = f"this line runs after {adding} to {name}"
+        advice = "reset it before that line"
+    else:
+        cause = f"{block or 'what is summed'} has begun before that"
+        advice = "reset it before the first addition of each block"
+    if block is not None and block.begins is not None:
+        advice += f": {block.begins}"
+    return _other(seen, lost, element.facts(name)).found(
+        Fault.LOST_WRITE,
+        Wording(
+            f"what {_at(lost)} added to {name} is lost: it is reset {where}, and nothing has read "
+            f"it in between{count}{change}",
+            cause,
+            advice,
+        ),
+    )
+
+
 def _axes(axes: Sequence[int]) -> str:
     return " and ".join(map(str, axes))
 

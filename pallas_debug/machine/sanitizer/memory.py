@@ -30,8 +30,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
+from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.shadows import stale
+from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSums
 from pallas_debug.machine.sanitizer.shadows.outputs import ReplacedWrite
 from pallas_debug.machine.sanitizer.shadows.replay import (
     BufferKey,
@@ -44,6 +48,7 @@ from pallas_debug.machine.sanitizer.shadows.shadow import ReadKind
 from pallas_debug.machine.sanitizer.shadows.tracked import Point
 from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker, SuspectRead
 from pallas_debug.machine.sanitizer.shadows.wording import MemoryWording
+from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding
 
 MAX_REPLAYS = 12
@@ -68,9 +73,43 @@ class MemorySanitizer(MemoryTracker):
         self._call = KernelCall(launch, arrays, options)
         self._first: MemoryTracker = self
         self._replays = 0
+        self._sums = DroppedSums()
+
+    # Sums that are reset too late
+
+    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
+        super().loads(thread, step, region, value)
+        self._sums.reads(thread, self.threads[thread.number], region.buffer)
+
+    def stores(
+        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
+    ) -> None:
+        super().stores(thread, step, region, value)
+        found = self.shadows.get(region.buffer.number)
+        written = self.writes.get(self.count)
+        if not isinstance(step, ir.StoreStep) or found is None or written is None:
+            return
+        if found.operand in ("scratch", "scoped", "output") and self.watched is None:
+            state = self.threads[thread.number]
+            if step.mask is None:
+                self._sums.stores(thread, state, step, region, value, written)
+            else:
+                self._sums.reads(thread, state, region.buffer)
+
+    def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
+        super().copy_starts(thread, copy)
+        self._sums.reads(thread, self.threads[thread.number], copy.source.buffer)
+
+    def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
+        super().freed(buffer, thread)
+        self._sums.freed(thread, buffer)
+
+    # Findings
 
     def findings(self) -> list[Finding]:
         """Return what the run did wrong, in the order in which it happened."""
+        for step in self.arrays.carrying:
+            self.arrays.lost.pop(step, None)
         if self.arrays.lost and self.suspects:
             # What a read changes may be among what is lost: judge by all that was ever stored.
             self._first = MemoryTracker(self.launch, keeps_results=True, watched=self.watched)
@@ -88,6 +127,10 @@ class MemorySanitizer(MemoryTracker):
             found.append((suspect.first, wording.uninitialized(suspect, other_core=True)))
         for suspect in stale_reads:
             found.append((suspect.first, wording.stale(suspect)))
+        known = {s.buffer.name for s in reads} | {w.operand for w in self.arrays.lost.values()}
+        for dropped in self._sums.faults():
+            if dropped.buffer.name not in known:
+                found.append((dropped.before.number + 1, wording.dropped(dropped)))
         if reads:
             self.arrays.lost.clear()  # what was replaced was computed from what they read
         found += wording.arrays(conflicts)

@@ -141,6 +141,8 @@ class ArrayLedger:
     Attributes:
       returns: output blocks that came back, the first of each output.
       lost: writes to an output's block that the next visit replaces, by the step.
+      carrying: steps that write to a block already visited, at a grid point that has read what an
+        earlier one wrote: of a running state, the last one is the result.
       conflicts: writes of several grid points to one element, by the step.
       overwritten: reads of blocks that were overwritten.
       copies: of arrays that are input and output.
@@ -150,6 +152,7 @@ class ArrayLedger:
         self.copies = AliasedCopies(flow)
         self.returns: dict[str, BlockReturn] = {}
         self.lost: dict[int, ReplacedWrite] = {}
+        self.carrying: set[int] = set()
         self.conflicts: dict[int, ReplacedWrite] = {}
         self.overwritten: dict[tuple[int, str], OverwrittenRead] = {}
         self._launch = launch

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.memory import MemoryBuffer, Ref
 from pallas_debug.machine.threads import ProgramFrame
@@ -96,10 +98,20 @@ def depends_on(frames: Sequence[ProgramFrame], number: int, buffer: MemoryBuffer
     return _depends(frames, len(frames) - 1, number, buffer, set())
 
 
+def depends_on_data(frames: Sequence[ProgramFrame]) -> bool:
+    """Whether any of the conditions around the current step was computed from memory."""
+    return any(
+        _depends(frames, depth - 1, frame.caller.index.number, None, set())
+        for depth, frame in enumerate(frames)
+        if depth and isinstance(frame.caller, ir.Branch)
+    )
+
+
 def _depends(
-    frames: Sequence[ProgramFrame], depth: int, number: int, buffer: MemoryBuffer,
+    frames: Sequence[ProgramFrame], depth: int, number: int, buffer: MemoryBuffer | None,
     seen: set[tuple[int, int]],
 ) -> bool:  # fmt: skip
+    """Whether a register was computed from what a buffer held; from any, if none is given."""
     if (depth, number) in seen:
         return False
     seen.add((depth, number))
@@ -111,14 +123,14 @@ def _depends(
         )
     if isinstance(step, (ir.LoadStep, ir.StoreStep)):
         ref = frame.registers[step.place.ref.number]
-        return isinstance(ref, Ref) and ref.buffer is buffer
+        return isinstance(ref, Ref) and (buffer is None or ref.buffer is buffer)
     if isinstance(step, ir.Compute):
         return any(_depends(frames, depth, reg.number, buffer, seen) for reg in step.inputs)
     for _, given in inner_programs(step):
         for reg in given:
             value = frame.registers[reg.number]
             if isinstance(value, Ref):
-                if value.buffer is buffer:
+                if buffer is None or value.buffer is buffer:
                     return True
             elif _depends(frames, depth, reg.number, buffer, seen):
                 return True
@@ -132,6 +144,41 @@ def _maker(program: ir.KernelProgram, number: int) -> ir.MachineStep | None:
         if any(reg is not None and reg.number == number for reg in outputs):
             return step
     return None
+
+
+def is_sum(program: ir.KernelProgram, store: ir.StoreStep) -> bool:
+    """Whether a store's value is a sum that nothing else in its program uses."""
+    number = store.value.number
+    reader: ir.MachineStep = store
+    while True:
+        if any(reg.number == number for reg in program.outputs):
+            return False
+        if any(step is not reader and number in _registers(step) for step in program.steps):
+            return False
+        step = _maker(program, number)
+        if not isinstance(step, ir.Compute) or step.unit is None:
+            return False
+        position = next(i for i, reg in enumerate(step.outputs) if reg.number == number)
+        found = units.sum_behind(step.unit, position)
+        if not isinstance(found, int) or isinstance(found, bool):
+            return bool(found)
+        number, reader = step.inputs[found].number, step
+
+
+def _registers(value: Any) -> set[int]:
+    """Numbers of the registers that a step reads or sets, without those of its programs."""
+    if isinstance(value, ir.Reg):
+        return {value.number}
+    if isinstance(value, (tuple, list)):
+        return set[int]().union(*map(_registers, value))
+    if isinstance(value, Mapping):
+        return _registers(tuple(value.values()))
+    if isinstance(value, ir.MachineStep):
+        names = [part.name for part in fields(value) if part.name not in ("output", "outputs")]
+        return _registers([getattr(value, name) for name in names])
+    if isinstance(value, (ir.RefPlace, ir.Index, ir.Slice, ir.RowChoice, ir.DeviceId)):
+        return _registers([getattr(value, part.name) for part in fields(value)])
+    return set()
 
 
 def _given(frame: ProgramFrame, number: int) -> list[ir.Reg]:

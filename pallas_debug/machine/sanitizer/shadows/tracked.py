@@ -143,6 +143,16 @@ class TrackedThread:
         last = dict(zip(self.moments, self.blocks_at_moments(output), strict=True))
         return [last[position] for position in range(len(self.points))]
 
+    def visits(self, window: Window, element: Point) -> list[Point]:
+        """Grid points with an element of an output in their block."""
+        blocks = self.blocks[self.outputs.index(window)]
+        holding = set()
+        for block in set(blocks):
+            outer, _ = window.bounds(block)
+            if all(n.start <= i < n.stop for n, i in zip(outer, element, strict=True)):
+                holding.add(block)
+        return [p for p, block in zip(self.points, blocks, strict=True) if block in holding]
+
 
 def begins_moment(step: ir.MachineStep) -> bool:
     """Whether iterations of a loop are moments."""

@@ -343,8 +343,11 @@ class MemoryTracker(MachineObserver):
             mask = np.asarray(thread.frames[-1].registers[step.mask.number])
         is_watched = self.watched is None or self.watches(state, thread.point)
         if found.operand == "output":
-            if is_watched and not (state.has_carried or state.begins_block or mask is not None):
-                self.arrays.replaces(self, thread, state, step, region, found, value)
+            if is_watched and not state.begins_block:
+                if state.has_carried:
+                    self.arrays.carrying.add(id(step))
+                elif mask is None:
+                    self.arrays.replaces(self, thread, state, step, region, found, value)
             if self.keeps_results:
                 stored = np.asarray(value).tobytes()
                 self.results_so_far = hash((self.results_so_far, id(step), stored))

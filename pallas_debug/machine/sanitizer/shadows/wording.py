@@ -19,6 +19,7 @@ from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer.report import shape_text
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.aliased import OverwrittenCopy
+from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSum
 from pallas_debug.machine.sanitizer.shadows.outputs import (
     BlockReturn,
     OverwrittenRead,
@@ -115,6 +116,28 @@ class MemoryWording:
             left_by=None if left_by is None else left_by.place,
             resets=self._writes(suspect, resets=True),
             accumulates=any(e.moment == suspect.moment for e in updates),
+        )
+
+    def dropped(self, found: DroppedSum) -> Finding:
+        """A sum that a reset drops."""
+        thread = self._run.threads[found.thread]
+        outputs = thread.outputs_of(found.buffer.name)
+        seen = self._seen(
+            found.step, found.point, found.iterations, found.buffer,
+            other=found.before.step.site.line,
+        )  # fmt: skip
+        return writers.dropped_sum(
+            seen,
+            block=self._block(thread, found.moment, outputs),
+            lost=_access(found.before),
+            reset=order.Access(writes=True, grid_point=found.point, loop=found.iterations),
+            element=WrittenElement(
+                index=found.element,
+                value=_number(found.value),
+                before=_number(found.value_before),
+                affected=found.affected,
+                total=found.total,
+            ),
         )
 
     def _writes(self, suspect: SuspectRead, *, resets: bool) -> tuple[Reset, ...]:
@@ -329,7 +352,7 @@ class MemoryWording:
         assert part is not None
         element = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
         sites = [site for site in self._stores if site.operand == name]
-        visits = self._visits(thread, window, element)
+        visits = [] if thread is None or window is None else thread.visits(window, element)
         source = sites[-1].step.site.line if sites else None
         why: contents.Gone = "stores"
         if window is not None and not visits:
@@ -363,20 +386,6 @@ class MemoryWording:
             visits=visits,
             is_aliased=buffer.kind != "output",
         )
-
-    def _visits(
-        self, thread: TrackedThread | None, window: Window | None, element: Point
-    ) -> list[Point]:
-        """Grid points with an element of an output in their block."""
-        if thread is None or window is None:
-            return []
-        blocks = thread.blocks[thread.outputs.index(window)]
-        holding = set()
-        for block in set(blocks):
-            outer, _ = window.bounds(block)
-            if all(n.start <= i < n.stop for n, i in zip(outer, element, strict=True)):
-                holding.add(block)
-        return [p for p, block in zip(thread.points, blocks, strict=True) if block in holding]
 
     def _is_short(self, thread: TrackedThread | None, window: Window, mask: shadow.Mask) -> bool:
         """Whether an output's last blocks along a dimension, and no others, are not visited.

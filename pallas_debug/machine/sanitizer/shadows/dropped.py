@@ -1,0 +1,194 @@
+"""Sums that a reset drops: something is added to a buffer, and nothing reads it before the reset.
+
+A buffer is reset where a store sets all of it to one number; what was added before is lost. A
+correct kernel does that too, with what it needs no longer: the last maximum of a block, or a state
+that a flag in a table ends. So it is a fault only if
+
+- the addition and the reset belong to the same blocks of all outputs that the buffer's values go
+  to, and the buffer is read again before these end;
+- nothing else uses the sum that was stored;
+- grid point and loop iterations alone decide whether the reset runs, not data; and
+- each run of the reset drops an addition, or it is in no loop, and all outputs keep their blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.sanitizer.shadows import reach, shadow
+from pallas_debug.machine.sanitizer.shadows.shadow import WriteRecord
+from pallas_debug.machine.threads import Thread
+
+if TYPE_CHECKING:
+    from pallas_debug.machine.sanitizer.shadows.tracked import TrackedThread
+
+Point = tuple[int, ...]
+
+
+@dataclass(eq=False, slots=True)
+class DroppedSum:
+    """A sum that a reset dropped.
+
+    Attributes:
+      before: the addition.
+      step, point, iterations: of the reset.
+      moment: of the thread, at which the reset was.
+      element: the first one whose value changed.
+      value, value_before: of that element.
+      affected, total: elements that changed, and elements that were reset.
+      is_one_visit: whether all outputs had the same blocks at both, and no loop runs the reset.
+    """
+
+    buffer: MemoryBuffer
+    before: WriteRecord
+    step: ir.StoreStep
+    thread: int
+    point: Point
+    iterations: Point
+    moment: int
+    element: Point
+    value: Any
+    value_before: Any
+    affected: int
+    total: int
+    is_one_visit: bool
+
+
+@dataclass(eq=False, slots=True)
+class _ResetSite:
+    """A store that resets a buffer.
+
+    Attributes:
+      runs, drops: how often it ran, and dropped an addition.
+      found: drops that are read again within the block: the first, and the first in one visit.
+    """
+
+    runs: int = 0
+    drops: int = 0
+    found: list[DroppedSum] = field(default_factory=list)
+
+
+_Key = tuple[int, int]
+"""A thread and a buffer."""
+
+
+class DroppedSums:
+    """Additions and resets so far."""
+
+    def __init__(self) -> None:
+        self._sites: dict[tuple[int, str], _ResetSite] = {}
+        self._added: dict[_Key, tuple[int, WriteRecord]] = {}
+        self._dropped: dict[_Key, DroppedSum] = {}
+        self._is_sum: dict[tuple[int, str], bool | None] = {}
+        self._is_static: dict[int, bool] = {}
+
+    def reads(self, thread: Thread, state: TrackedThread, buffer: MemoryBuffer) -> None:
+        """A buffer is read or copied."""
+        key = thread.number, buffer.number
+        self._added.pop(key, None)
+        dropped = self._dropped.pop(key, None)
+        if dropped is None or dropped.before.number < _begins(state, buffer.name):
+            return
+        site = self._sites[id(dropped.step), buffer.name]
+        if not site.found or (dropped.is_one_visit and not site.found[-1].is_one_visit):
+            site.found.append(dropped)
+
+    def stores(
+        self, thread: Thread, state: TrackedThread, step: ir.StoreStep, region: MemoryRegion,
+        value: Any, written: WriteRecord,
+    ) -> None:  # fmt: skip
+        """A buffer is about to be written; `written` is the record of that."""
+        buffer = region.buffer
+        key, site_key = (thread.number, buffer.number), (id(step), buffer.name)
+        if site_key not in self._is_sum:
+            self._is_sum[site_key] = _is_sum(thread, step, buffer)
+        is_sum = self._is_sum[site_key]
+        if is_sum:
+            if step.adds:
+                self.reads(thread, state, buffer)
+            self._added[key] = shadow.index_key(region), written
+            return
+        added = self._added.pop(key, None)
+        self._dropped.pop(key, None)
+        if is_sum is None or not _is_uniform(value):
+            return
+        site = self._sites.setdefault(site_key, _ResetSite())
+        site.runs += 1
+        if added is None or (added[0] != shadow.index_key(region) and not region.is_whole):
+            return
+        if added[1].number < _begins(state, buffer.name) or not self._decided(thread, step):
+            return
+        site.drops += 1
+        old = region.read()
+        new = np.broadcast_to(np.asarray(value), old.shape).astype(old.dtype)
+        mask = shadow.differing(old, new)
+        if region.index is None or not mask.any():
+            return
+        spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+        changed = np.zeros(buffer.content.shape, bool)
+        changed[region.index] = mask
+        element = tuple(int(i) for i in np.unravel_index(int(changed.argmax()), changed.shape))
+        everything = range(len(state.outputs) + len(state.arrays))
+        self._dropped[key] = DroppedSum(
+            buffer, added[1], step, thread.number, thread.point, thread.iterations, state.moment,
+            element, new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size),
+            not thread.iterations and added[1].number >= _latest(state, everything),
+        )  # fmt: skip
+
+    def freed(self, thread: Thread, buffer: MemoryBuffer) -> None:
+        """A buffer ends."""
+        self._added.pop((thread.number, buffer.number), None)
+        self._dropped.pop((thread.number, buffer.number), None)
+
+    def _decided(self, thread: Thread, step: ir.StoreStep) -> bool:
+        """Whether grid point and loop iterations decide whether a store runs."""
+        found = self._is_static.get(id(step))
+        if found is None:
+            found = self._is_static[id(step)] = not reach.depends_on_data(thread.frames)
+        return found
+
+    def faults(self) -> list[DroppedSum]:
+        """Sums that are dropped by mistake, once the run is over."""
+        found = []
+        for site in self._sites.values():
+            if site.found and site.drops == site.runs:
+                found.append(site.found[0])
+            elif site.found and site.found[-1].is_one_visit:
+                found.append(site.found[-1])
+        return found
+
+
+def _is_uniform(value: Any) -> bool:
+    array = np.asarray(value)
+    return bool(array.size and (array == array.flat[0]).all())
+
+
+def _is_sum(thread: Thread, step: ir.StoreStep, buffer: MemoryBuffer) -> bool | None:
+    """Whether a store adds to its buffer, and nothing else uses the sum; None if that is used."""
+    if step.adds:
+        return True
+    if not reach.depends_on(thread.frames, step.value.number, buffer):
+        return False
+    return reach.is_sum(thread.frames[-1].program, step) or None
+
+
+def _latest(state: TrackedThread, outputs: Any) -> int:
+    """First number since which all of these outputs have had the blocks that they have now."""
+    windows = len(state.outputs)
+    return max(
+        (
+            state.starts[i] if i < windows else state.array_starts.get(state.arrays[i - windows], 0)
+            for i in outputs
+        ),
+        default=0,
+    )
+
+
+def _begins(state: TrackedThread, name: str) -> int:
+    """First number of what is written for the current blocks of a buffer's outputs."""
+    return _latest(state, state.outputs_of(name))

@@ -1,0 +1,248 @@
+"""Sums that are reset after something was added to them, and what only looks like that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from machine_runs import passed
+
+from pallas_debug.machine import run
+from pallas_debug.machine.sanitizer.memory import MemorySanitizer
+from pallas_debug.model import Finding
+
+F32, I32 = jnp.float32, jnp.int32
+TILE = pltpu.VMEM((8, 128), F32)
+X = np.random.default_rng(0).standard_normal((16, 384)).astype(np.float32)
+
+
+def found(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
+    call, arrays = passed(function, args)
+    return run.run(call, arrays, observers=[MemorySanitizer(call, arrays)]).findings
+
+
+def sums_of_rows(x: jax.Array, *, reset: str) -> jax.Array:
+    """A sum of each row of blocks, in scratch."""
+
+    def kernel(x_ref, out_ref, acc_ref):
+        k = pl.program_id(1)
+
+        def start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        if reset in ("first", "second"):
+            pl.when(k == (reset == "second"))(start)
+        elif reset == "last":
+            pl.when(pl.program_id(0) + k == 0)(start)
+        elif reset == "always":
+            start()
+        acc_ref[...] += x_ref[...]
+        if reset == "after":
+            pl.when(k == 0)(start)
+
+        @pl.when(k == pl.num_programs(1) - 1)
+        def _finish() -> None:
+            out_ref[...] = acc_ref[...]
+            if reset == "last":
+                start()
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 3),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+        scratch_shapes=[TILE],
+    )(x)
+
+
+LATE = {
+    "second": ((0, 1), "it is reset at grid point (0, 1)", "block (0, 0) of out_ref has begun"),
+    "after": ((0, 0), "it is reset at the same grid point", "which adds to acc_ref"),
+    "always": ((0, 1), "acc_ref[0, 0] was 0.12573, and is 0", "block (0, 0) of out_ref has begun"),
+}
+
+
+@pytest.mark.parametrize("reset", ["first", *LATE])
+def test_reset_within_a_block(reset: str) -> None:
+    findings = found(lambda x: sums_of_rows(x, reset=reset), X)
+    if reset == "first":
+        assert not findings
+        return
+    point, said, cause = LATE[reset]
+    (finding,) = findings
+    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", point)
+    assert finding.source is not None
+    assert finding.source.text == "acc_ref[...] = jnp.zeros_like(acc_ref)"
+    assert finding.witness.other is not None
+    assert finding.witness.other.text == "acc_ref[...] += x_ref[...]"
+    assert said in finding.message
+    assert cause in (finding.cause or "")
+    assert (finding.advice or "").endswith(": @pl.when(pl.program_id(1) == 0)")
+
+
+def sum_in_the_output(x: jax.Array, *, zeroed: str) -> list[jax.Array]:
+    """A sum of blocks, added up in an output beside one that has a block for each grid point."""
+
+    def kernel(x_ref, twice_ref, total_ref):
+        i = pl.program_id(0)
+
+        @pl.when({"first": i == 0, "late": i == 1}[zeroed])
+        def _start() -> None:
+            total_ref[...] = jnp.zeros_like(total_ref)
+
+        total_ref[...] += x_ref[...]
+        twice_ref[...] = x_ref[...] * 2
+
+    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        grid=(3,),
+        in_specs=[rows],
+        out_specs=[rows, pl.BlockSpec((8, 128), lambda i: (0, 0))],
+        out_shape=[jax.ShapeDtypeStruct((24, 128), F32), jax.ShapeDtypeStruct((8, 128), F32)],
+    )(x)
+
+
+@pytest.mark.parametrize("zeroed", ["first", "late"])
+def test_sum_in_a_used_output(zeroed: str) -> None:
+    findings = found(lambda x: sum_in_the_output(x, zeroed=zeroed), np.ones((24, 128), np.float32))
+    assert [(f.kind, f.operand, f.grid_point) for f in findings] == (
+        [] if zeroed == "first" else [("LostWrite", "total_ref", (1,))]
+    )
+
+
+def softmax_of_rows(x: jax.Array, *, loops: bool) -> list[jax.Array]:
+    """An online softmax's sums, with its maximum in an output that nothing else uses.
+
+    Args:
+      loops: over the rows of blocks within one grid point.
+    """
+
+    def step(x: Any, first: Any, last: Any, out: Any, m_ref: Any, sum_ref: Any) -> None:
+        @pl.when(first)
+        def _start() -> None:
+            m_ref[...] = jnp.full_like(m_ref, -jnp.inf)
+            sum_ref[...] = jnp.zeros_like(sum_ref)
+
+        before = m_ref[...]
+        m = jnp.maximum(before, x.max(axis=1, keepdims=True))
+        sum_ref[...] = sum_ref[...] * jnp.exp(before - m) + jnp.exp(x - m)
+        m_ref[...] = m
+
+        @pl.when(last)
+        def _finish() -> None:
+            out[...] = sum_ref[...]
+
+    def gridded(x_ref, out_ref, m_ref, sum_ref):
+        k = pl.program_id(1)
+        step(x_ref[...], k == 0, k == pl.num_programs(1) - 1, out_ref, m_ref, sum_ref)
+
+    def looping(x_ref, out_ref, m_ref, sum_ref):
+        def body(n: Any, _: Any) -> None:
+            i, k = n // 3, n % 3
+            rows = pl.ds(i * 8, 8)
+            part = x_ref[rows, pl.ds(pl.multiple_of(k * 128, 128), 128)]
+            step(part, k == 0, k == 2, out_ref.at[rows], m_ref, sum_ref)
+
+        lax.fori_loop(0, 6, body, None)
+
+    whole, rows = (16, 384), pl.BlockSpec((8, 128), lambda i, k: (i, 0))
+    shapes = [jax.ShapeDtypeStruct((16, 128), F32), jax.ShapeDtypeStruct((8, 128), F32)]
+    if loops:
+        return pl.pallas_call(looping, out_shape=shapes, scratch_shapes=[TILE])(x)
+    assert x.shape == whole
+    return pl.pallas_call(
+        gridded,
+        grid=(2, 3),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
+        out_specs=[rows, pl.BlockSpec((8, 128), lambda i, k: (0, 0))],
+        out_shape=shapes,
+        scratch_shapes=[TILE],
+    )(x)
+
+
+def documents(x: jax.Array, starts: jax.Array) -> list[jax.Array]:
+    """A state that a document's start resets, with its last value in an output."""
+
+    def kernel(starts_ref, x_ref, y_ref, state_ref, h_ref):
+        k = pl.program_id(0)
+
+        @pl.when(starts_ref[k] == 1)
+        def _start() -> None:
+            h_ref[...] = jnp.zeros_like(h_ref)
+
+        h = h_ref[...] * 0.5 + x_ref[...]
+        y_ref[pl.ds(k * 8, 8)] = h
+        h_ref[...] = h
+        state_ref[...] = h
+
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(4,),
+            in_specs=[pl.BlockSpec((8, 128), lambda k, _: (k, 0))],
+            out_specs=[
+                pl.BlockSpec((32, 128), lambda k, _: (0, 0)),
+                pl.BlockSpec((8, 128), lambda k, _: (0, 0)),
+            ],
+            scratch_shapes=[TILE],
+        ),
+        out_shape=[jax.ShapeDtypeStruct((32, 128), F32), jax.ShapeDtypeStruct((8, 128), F32)],
+    )(starts, x)
+
+
+def last_document(x: jax.Array, starts: jax.Array) -> jax.Array:
+    """The sum of the last document alone: flags in a table end those before."""
+
+    def kernel(starts_ref, x_ref, out_ref, acc_ref):
+        k = pl.program_id(0)
+
+        @pl.when(starts_ref[k] == 1)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+
+        @pl.when(k == pl.num_programs(0) - 1)
+        def _finish() -> None:
+            out_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(4,),
+            in_specs=[pl.BlockSpec((8, 128), lambda k, _: (k, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda k, _: (0, 0)),
+            scratch_shapes=[TILE],
+        ),
+        out_shape=jax.ShapeDtypeStruct((8, 128), F32),
+    )(starts, x)
+
+
+ROWS = np.random.default_rng(1).standard_normal((32, 128)).astype(np.float32)
+STARTS = np.array([1, 0, 1, 0], np.int32)
+
+
+@pytest.mark.parametrize(
+    "function, args",
+    [
+        (lambda x: softmax_of_rows(x, loops=False), (X,)),
+        (lambda x: softmax_of_rows(x, loops=True), (X,)),
+        (documents, (ROWS, STARTS)),
+        (last_document, (ROWS, STARTS)),
+        (lambda x: sums_of_rows(x, reset="last"), (X,)),
+    ],
+    ids=["maximum", "maximum in a loop", "states", "last document", "zeros left"],
+)
+def test_what_is_left_unread_on_purpose(function: Any, args: Any) -> None:
+    assert not found(function, *args)
