@@ -115,21 +115,34 @@ def _print(
             cost = here.get(number)
             shown = _cells(cost) if cost else _BLANK
             text = f"{shown} {number:5} {source[number - 1]}".rstrip()
-            output.echo(f"{text}{_units(cost)}" if cost else text)
+            _echo(text, _units(cost) if cost else "")
     others = [cost for cost in costs if cost.source.file != own or cost.source.line not in lines]
     if others:
         output.echo("elsewhere" if lines else "the dump keeps no source of")
         for cost in others:
             place = f"{PurePath(cost.source.file).name}:{cost.source.line}"
-            output.echo(f"{_cells(cost)} {place} {cost.source.function or ''}{_units(cost)}")
+            _echo(f"{_cells(cost)} {place} {cost.source.function or ''}".rstrip(), _units(cost))
     derived = sum(t.origin == "derived" for row in profile.tracing.traces for t in row if t.chain)
     if derived:
-        output.echo(
+        output.echo_wrapped(
             f"{plural(derived, 'instruction')} without a location counted for the line that uses "
-            "the result, or made what it reads"
+            "the result, or made what it reads",
+            4,
         )
     for assumption in profile.cycles.assumptions:
-        output.echo(f"assumed: {assumption}")
+        output.echo_wrapped(f"assumed: {assumption}", 4)
+
+
+def _echo(text: str, units: str) -> None:
+    """Print a line with its units, which go below it where the terminal is too narrow."""
+    width = output.terminal_width()
+    if not width or len(text) + len(units) <= width:
+        output.echo(text + units)
+        return
+    output.echo(text)
+    if units:
+        column = len(_BLANK) + 7
+        output.echo_wrapped(" " * column + units.lstrip(), column + 2)
 
 
 def _cells(cost: LineCost) -> str:
@@ -182,7 +195,7 @@ def _one_line(
     if (file is None or is_file(own, file, None)) and 0 < number <= len(source):
         output.echo(source[number - 1].strip())
     for cost in costs:
-        output.echo(f"{_cells(cost)} {cost.source}{_units(cost)}")
+        _echo(f"{_cells(cost)} {cost.source}", _units(cost))
     shown = rows if options.whole else rows[:SHOWN]
     for at in shown:
         for text in _as_json(profile, at, costs)["instructions"]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
-from pallas_debug.profile.changes.comparison import StatsComparison, compare_stats
+from pallas_debug.profile.changes.comparison import FigureChange, StatsComparison, compare_stats
 from pallas_debug.profile.figures import Figure, shown
 from pallas_debug.render import one_line
 from pallas_debug.store import StoredCompilation, StoredKernel, open_dumps
@@ -177,17 +177,17 @@ def _print(a: CostSide, b: CostSide, comparison: StatsComparison) -> None:
     change = f" ({percent(cycles.change)})" if cycles.change is not None else ""
     where_ = f"{one_line(a.label)} -> {one_line(b.label)}"
     output.echo(output.visible(f"{b.name}: {before} -> {after} cycles{change}"))
-    output.echo(output.visible(f"  {where_}"))
+    output.echo_wrapped(output.visible(f"  {where_}"), 4)
     for name, old, new in comparison.versions:
         output.echo(output.visible(f"  {name} {old} -> {new}"))
     if comparison.is_same:
         output.echo("  nothing changed")
     rows = [
-        [f"  {f.name}", _cell(f.name, f.before), _cell(f.name, f.after), percent(f.change)]
+        [f"  {_name(f)}", _cell(f.name, f.before), _cell(f.name, f.after), percent(f.change)]
         for f in comparison.figures
     ]
     if rows:
-        output.print_table(["  figure", "before", "after", "change"], rows)
+        output.print_table(["  figure", "before", "after", "change"], rows, right=(1, 2, 3))
     lines = [
         [
             f"  {PurePath(line.source.file).name}:{line.source.line}",
@@ -199,10 +199,18 @@ def _print(a: CostSide, b: CostSide, comparison: StatsComparison) -> None:
         for line in comparison.lines[:MAX_LINES]
     ]
     if lines:
-        output.print_table(["  cycles of line", "before", "after", "change", ""], lines)
+        output.print_table(
+            ["  cycles of line", "before", "after", "change", ""], lines, right=(1, 2, 3)
+        )
     if len(comparison.lines) > MAX_LINES:
         output.echo(f"  and {len(comparison.lines) - MAX_LINES} more lines")
     output.echo("")
+
+
+def _name(change: FigureChange) -> str:
+    """Name of a figure, with its unit where the name does not say it."""
+    unit = change.after.unit or change.before.unit
+    return f"{change.name} in bytes" if unit == "bytes" else change.name
 
 
 def _cell(name: str, figure: Figure) -> str:

@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import click
 
@@ -20,6 +22,8 @@ _UNSAFE = re.compile(
 )
 """Characters that are valid in a JSON string, but that a terminal may interpret or hide."""
 
+MIN_WRAPPED = 40
+"""Minimum width of a terminal to break lines for."""
 
 SCHEMAS = {
     "diff": 1,
@@ -67,8 +71,14 @@ def _json_escape(match: re.Match[str]) -> str:
     return json.dumps(match[0])[1:-1]
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on a terminal, and tab-separated lines elsewhere, for `cut` and `awk`."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = ()
+) -> None:
+    """Print a table on a terminal, and tab-separated lines elsewhere, for `cut` and `awk`.
+
+    Args:
+      right: numbers of the columns to align at the right.
+    """
     if not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(_one_line(cell) for cell in row))
@@ -78,8 +88,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for number, column in enumerate(columns):
+        side: Literal["left", "right"] = "right" if number in right else "left"
+        table.add_column(column, overflow="fold", justify=side)
     for row in rows:
         table.add_row(*(Text(_one_line(cell), style=_style(cell)) for cell in row))
     Console(highlight=False).print(table)
@@ -101,6 +112,33 @@ def echo(text: str, *, newline: bool = True) -> None:
         click.echo(text, nl=newline)
     else:
         click.echo(_encoded(text), nl=newline)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 0 if standard output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
+def echo_wrapped(text: str, indent: int) -> None:
+    """Write a line; on a terminal, break it at spaces to fit, and indent what follows.
+
+    In a pipe it stays one line, for `grep`.
+    """
+    width = terminal_width()
+    if len(text) <= width or width < MIN_WRAPPED:
+        echo(text)
+        return
+    start = len(text) - len(text.lstrip())
+    parts = textwrap.wrap(
+        text[start:],
+        width,
+        initial_indent=text[:start],
+        subsequent_indent=" " * min(indent, width - MIN_WRAPPED // 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for part in parts:
+        echo(part)
 
 
 def _encoded(text: str) -> bytes:

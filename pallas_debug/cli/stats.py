@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +18,15 @@ from pallas_debug.installed import require_jax
 from pallas_debug.render import one_line
 
 if TYPE_CHECKING:
+    from pallas_debug.profile.cycles import CycleEstimate
     from pallas_debug.profile.figures import Figure
     from pallas_debug.profile.stats import CodeCost, Stats
     from pallas_debug.store.profiles import StoredProfile
 
 SHOWN = 12
 """Maximum number of Python lines printed without `--all`."""
+
+LEGEND = "c: stated by libtpu, d: derived from what it wrote, a: rests on an assumption, -: unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +69,9 @@ def run(options: StatsOptions) -> int:
     if options.as_json:
         output.print_json("stats", {"stats": stats})
         return code
-    for line in _text(stats, whole=options.whole):
-        output.echo(line)
+    for lines, indent in _sections(stats, whole=options.whole):
+        for line in lines:
+            output.echo_wrapped(line, indent)
     return code
 
 
@@ -76,8 +80,7 @@ command = shared.make("stats", StatsOptions, run)
 _BOUND = {
     "memory": "memory",
     "compute": "compute",
-    "latency": "latency: the core waits for copies longer than it computes, though their bytes "
-    "take less time",
+    "latency": "latency: it waits for copies longer than it computes and than their bytes take",
 }
 
 
@@ -122,19 +125,22 @@ def marked(figure: Figure, *, percent: bool = False) -> str:
 
 
 def _text(stats: Stats, *, whole: bool) -> Iterator[str]:
+    return (line for lines, _ in _sections(stats, whole=whole) for line in lines)
+
+
+def _sections(stats: Stats, *, whole: bool) -> Iterator[tuple[Iterable[str], int]]:
+    """Lines, each with the column at which it goes on where a terminal is too narrow for it."""
     libtpu = stats.versions.get("libtpu")
-    yield f"{stats.kernel} on {stats.target}" + (f", libtpu {libtpu}" if libtpu else "")
-    for name, value in _facts(stats):
-        yield f"  {name:12} {value}".rstrip()
-    yield from _units(stats)
-    yield from _code(stats, whole=whole)
-    yield from _memory(stats)
-    yield from _lines(stats, whole=whole)
-    yield from _advice(stats)
-    for assumption in stats.cycles.assumptions:
-        yield f"assumed: {assumption}"
-    for problem in stats.problems:
-        yield f"problem: {problem}"
+    yield [f"{stats.kernel} on {stats.target}" + (f", libtpu {libtpu}" if libtpu else "")], 4
+    yield [f"  {name:12} {value}".rstrip() for name, value in _facts(stats)], 15
+    yield _units(stats), 48
+    yield _code(stats, whole=whole), 4
+    yield _memory(stats), 17
+    yield _lines(stats, whole=whole), 4
+    yield _advice(stats), 8
+    yield [f"assumed: {assumption}" for assumption in stats.cycles.assumptions], 4
+    yield [f"problem: {problem}" for problem in stats.problems], 4
+    yield [LEGEND], 4
 
 
 def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
@@ -151,7 +157,7 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
         "  libtpu",
         f"{marked(cycles.compiler)}; ours with its assumptions: " + (marked(cycles.as_compiler)),
     )
-    yield "grid steps", marked(cycles.steps)
+    yield "grid steps", marked(cycles.steps) + _shared(cycles)
     yield "  compute", f"{marked(traffic.compute_per_step)} cycles per step"
     yield (
         "  copies",
@@ -172,6 +178,12 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
         f"{marked(traffic.attained, percent=True)} of the published peaks"
         + (f" ({traffic.source})" if traffic.source else ""),
     )
+
+
+def _shared(cycles: CycleEstimate) -> str:
+    if cycles.core_steps.value in (None, cycles.steps.value):
+        return ""
+    return f", {marked(cycles.core_steps)} on each core: all figures are those of one core"
 
 
 def _units(stats: Stats) -> Iterator[str]:
@@ -231,6 +243,10 @@ def _advice(stats: Stats) -> Iterator[str]:
         yield f"  {one_line(f'{advice.kind} at {advice.source}: {advice.message}')}"
 
 
+def _cut(name: str, length: int = 30) -> str:
+    return name if len(name) <= length else f"{name[: length - 1]}…"
+
+
 def _lines(stats: Stats, *, whole: bool) -> Iterator[str]:
     shown = stats.lines if whole else stats.lines[:SHOWN]
     if not shown:
@@ -240,7 +256,7 @@ def _lines(stats: Stats, *, whole: bool) -> Iterator[str]:
         place = f"{Path(cost.source.file).name}:{cost.source.line}"
         name = f"{place} {cost.source.function or ''}".rstrip()
         yield (
-            f"  {one_line(name):30.30} {cost.share:7.1%} {cost.own_share:7.1%} "
+            f"  {_cut(one_line(name)):30} {cost.share:7.1%} {cost.own_share:7.1%} "
             f"{cost.bundles:8,} {cost.spills:7,} {cost.fills:6,} {cost.copies:6,}"
         )
     more = len(stats.lines) - len(shown)

@@ -36,6 +36,7 @@ class CycleEstimate:
         values that the kernel reads are zero, copies do not slow each other down.
       compiler: libtpu's own estimate.
       steps: grid steps.
+      core_steps: those that the core runs whose cycles these are.
       trips: iterations of each loop of the schedule, in order, over the whole kernel.
       executions: how often each bundle runs; empty if unknown.
       copied: bytes copied, by direction such as `hbm_to_vmem`; None if some size depends on data.
@@ -49,6 +50,7 @@ class CycleEstimate:
     as_compiler: Figure
     compiler: Figure
     steps: Figure
+    core_steps: Figure
     trips: tuple[Figure, ...] = ()
     executions: tuple[float, ...] = ()
     copied: dict[str, Figure] = field(default_factory=dict)
@@ -71,6 +73,7 @@ def estimate_cycles(
     """
     compiler = compiler_estimate(estimate)
     steps = grid_steps(kernel)
+    core_steps = _core_steps(schedule, kernel, steps)
     if not schedule.bundles:
         nothing = missing("there is no listing of bundles", unit=CYCLES)
         return CycleEstimate(
@@ -80,11 +83,15 @@ def estimate_cycles(
             as_compiler=nothing,
             compiler=compiler,
             steps=steps,
+            core_steps=core_steps,
         )
     model, is_stand_in = copy_model(schedule.chip)
     ours = walk(schedule, replace(model, shares_hbm=True), unknown="enter", listen=listen)
     theirs = walk(schedule, model, unknown="zero")
     assumptions = _assumptions(schedule, ours, is_stand_in)
+    if steps.value and core_steps.value and core_steps.value < steps.value:
+        cores = math.ceil(steps.value / core_steps.value)
+        assumptions += (f"{cores} cores share the grid: one core's cycles, with HBM to itself",)
     origin: Origin = "assumed" if assumptions else "derived"
     is_open = bool(ours.unknown_loops) or not ours.is_complete
     return CycleEstimate(
@@ -99,6 +106,7 @@ def estimate_cycles(
         ),
         compiler=compiler,
         steps=steps,
+        core_steps=core_steps,
         trips=tuple(
             _count(ours.trips.get(loop.number, 0), origin, loop.number in ours.unknown_loops)
             for loop in schedule.loops
@@ -192,6 +200,17 @@ def grid_steps(kernel: Kernel | None) -> Figure:
             formula=f"{known:,} × {factors}" if known != 1 else factors,
         )
     return Figure(value=known, note="from the grid")
+
+
+def _core_steps(schedule: Schedule, kernel: Kernel | None, steps: Figure) -> Figure:
+    """Number of grid points that one core runs: all of them, unless the compiler divided them."""
+    if kernel is None or steps.value is None:
+        return steps
+    grid = tuple(size for size in kernel.grid if size is not None)
+    own = math.prod(schedule.core_bounds(grid))
+    if own == steps.value:
+        return steps
+    return Figure(value=own, note="from the grid, as the compiler divided it among the cores")
 
 
 def compiler_estimate(text: str | None) -> Figure:

@@ -14,10 +14,11 @@ class ChipPeaks:
 
     Attributes:
       flops: matrix operations per second by type of the operands, a multiply-add counted as two.
-      bandwidth: bytes per second from and to HBM.
+      bandwidth: bytes per second from and to HBM; all of it where the cores make up one device, as
+        one of them alone may use it.
       clock: cycles per second; `flops` divided by what the matrix units do in a cycle.
       source: page with the figures of the chip.
-      cores: TensorCores of the chip, among which its figures are divided.
+      cores: TensorCores of the chip, among which its operations are divided.
     """
 
     flops: Mapping[str, float] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class ChipPeaks:
 PEAKS: Mapping[str, ChipPeaks] = {
     "v4": ChipPeaks(
         flops={"bf16": 137.5e12},
-        bandwidth=614e9,
+        bandwidth=1228e9,
         clock=1.05e9,
         source=f"{_DOCS}/v4",
         cores=2,
@@ -51,7 +52,7 @@ PEAKS: Mapping[str, ChipPeaks] = {
     ),
     "v5p": ChipPeaks(
         flops={"bf16": 229.5e12, "i8": 459e12},
-        bandwidth=1382.5e9,
+        bandwidth=2765e9,
         clock=1.75e9,
         source=f"{_DOCS}/v5p",
         cores=2,
@@ -70,8 +71,8 @@ PEAKS: Mapping[str, ChipPeaks] = {
         cores=2,
     ),
 }
-"""Peaks by chip. Figures of a chip with two TensorCores are divided by two, as a kernel's schedule
-is that of one."""
+"""Peaks by chip. Operations of a chip with two TensorCores are divided by two, as a kernel's
+schedule is that of one; so is the bandwidth of tpu7x, whose cores are two devices."""
 
 
 def peaks_of(target: str | None) -> ChipPeaks | None:

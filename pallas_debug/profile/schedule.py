@@ -6,6 +6,7 @@ slots. On an unknown chip, their number follows from where the region of the bra
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,8 @@ _DELAY_SLOTS = {"v4": 1, "v5e": 4, "v5p": 4, "v6e": 4, "tpu7x": 6}
 
 _MAX_DELAY = 8
 """Maximum number of delay slots of an unknown chip."""
+
+_BOUNDS = re.compile(r"^iteration_bounds: \((?P<sizes>\d{1,9}(?:, ?\d{1,9}){0,63}),?\)$", re.M)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,7 @@ class Schedule:
       chip: name of the target without its topology; None if unknown.
       stalls: counts per cycle, before the compiler turned idle cycles into delays of the bundle
         before them; None if it wrote none.
+      bounds: sizes of the part of the grid that a core runs; empty if they are not stated.
       problems: what is wrong with the texts, a sentence each.
     """
 
@@ -89,6 +93,7 @@ class Schedule:
     table: UnitTable | None = None
     chip: str | None = None
     stalls: UnitTable | None = None
+    bounds: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
@@ -183,6 +188,14 @@ class Schedule:
             around.append(loop)
         return tuple(found)
 
+    def core_bounds(self, grid: tuple[int, ...]) -> tuple[int, ...]:
+        """Part of a grid that one core runs, as the compiler divided it."""
+        bounds = self.bounds
+        fits = len(bounds) == len(grid) and all(
+            0 < own <= size for own, size in zip(bounds, grid, strict=True)
+        )
+        return bounds if fits else grid
+
     def loop_at(self, bundle: int) -> ScheduledLoop | None:
         """Innermost loop around a bundle, by index."""
         inside = [loop for loop in self.loops if loop.start <= bundle < loop.stop]
@@ -222,6 +235,12 @@ def schedule_of(
         )
     chip = target.partition(":")[0] if target else None
     stalls = read_utilization(delays) if delays else None
+    bounds = _BOUNDS.search(bundles or "")
     return Schedule(
-        listing=listing, table=table, chip=chip, stalls=stalls, problems=tuple(problems)
+        listing=listing,
+        table=table,
+        chip=chip,
+        stalls=stalls,
+        bounds=tuple(map(int, bounds["sizes"].split(","))) if bounds else (),
+        problems=tuple(problems),
     )

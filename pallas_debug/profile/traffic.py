@@ -54,7 +54,7 @@ class Traffic:
     """Copies against work.
 
     Attributes:
-      read, written: bytes from and to HBM, over the whole kernel.
+      read, written: bytes from and to HBM, over all steps of one core.
       read_per_step, written_per_step: the same per grid step, on average.
       flops: operations of matrix products.
       vector_operations: element-wise operations of vector instructions.
@@ -100,7 +100,7 @@ def traffic_of(
     products = products_of(schedule, tracing, cycles.executions, mosaic)
     read, written = _copied(cycles, "hbm_to_"), _copied(cycles, "_to_hbm")
     flops, vector = _flops(products, cycles, mosaic), _vector_operations(schedule, cycles)
-    steps = cycles.steps
+    steps = cycles.core_steps
     moved = _sum(read, written, "bytes", "from and to HBM")
     work = _sum(flops, vector, "", "of matrix products and vector instructions")
     dtype = max(products, key=lambda p: p.flops * (p.runs or 1)).dtype if products else "bf16"

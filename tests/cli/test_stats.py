@@ -17,7 +17,9 @@ from pallas_debug_kernels import flash_attention
 from pallas_debug_kernels.registry import operation
 
 import pallas_debug
+from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
+from pallas_debug.cli.stats import _sections, _text
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.profile.stats import Stats
 from pallas_debug.store import open_dumps
@@ -251,3 +253,16 @@ def test_which_kernel() -> None:
 
     with pytest.raises(CannotRunError, match="does not compile for v5e: "):
         pallas_debug.stats(huge, X, estimate=False)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_lines_fit_the_terminal(dumps: Path, width: int, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(output, "terminal_width", lambda: width)
+    for lines, indent in _sections(stats_of(dumps, "tpu7x"), whole=True):
+        for line in lines:
+            output.echo_wrapped(line, indent)
+    printed = capsys.readouterr().out.splitlines()
+    assert max(map(len, printed)) <= width
+    assert " ".join(" ".join(printed).split()) == " ".join(
+        " ".join(_text(stats_of(dumps, "tpu7x"), whole=True)).split()
+    )

@@ -110,6 +110,38 @@ def test_larger_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> 
     assert advised == pytest.approx(after.cycles.total.value, rel=0.5)
 
 
+ELSEWHERE = [
+    # Each step waits for the write-back of the one before.
+    ("short_steps", "tpu7x", ["small-blocks"]),
+    # Two cores share the grid.
+    ("small_attention", "v5p", ["small-blocks"]),
+    # The copies are within VMEM, by loads and stores.
+    ("strided_copies", "tpu7x", ["small-copies"]),
+    # Copies in both directions share HBM.
+    ("sums_written_again", "v5p", ["rewritten-output"]),
+    # The codes are in VMEM, and the compiler chose their tiles.
+    ("codes_fetched_again", "tpu7x", []),
+]
+"""Slow kernels on targets where something else decides, and the advice there."""
+
+
+@pytest.mark.parametrize(
+    "name, target, kinds", slow_but_first([pytest.param(*row) for row in ELSEWHERE], lambda *_: "")
+)
+def test_advice_on_other_targets(
+    name: str, target: str, kinds: list[str], stats_of: StatsOf
+) -> None:
+    found = stats_of(slow(name), False, target)
+    assert [advice.kind for advice in found.advice] == kinds, advice_text(found.advice)
+    if target == "v5p" and name == "small_attention":
+        assert (found.cycles.steps.value, found.cycles.core_steps.value) == (64, 32)
+        compute = found.cycles.compute.value
+        assert found.traffic.compute_per_step.value == pytest.approx(compute / 32)
+        (line,) = (t for t in _text(found, whole=False) if t.startswith("  grid steps"))
+        assert line.endswith("64 d, 32 d on each core: all figures are those of one core")
+        assert any(text.startswith("2 cores share") for text in found.cycles.assumptions)
+
+
 def test_a_kernel_that_mostly_waits_is_bound_by_latency(stats_of: StatsOf) -> None:
     slow_one, remedied = (stats_of(slow("tiny_blocks"), twin, "v5e") for twin in (False, True))
     assert slow_one.cycles.waiting.value > slow_one.cycles.compute.value
@@ -117,8 +149,7 @@ def test_a_kernel_that_mostly_waits_is_bound_by_latency(stats_of: StatsOf) -> No
     assert slow_one.traffic.bound == "latency"
     (line,) = (line for line in _text(slow_one, whole=False) if "bound by" in line)
     assert line.split(None, 2)[2] == (
-        "latency: the core waits for copies longer than it computes, though their bytes take less "
-        "time"
+        "latency: it waits for copies longer than it computes and than their bytes take"
     )
     assert remedied.traffic.bound == "memory"
 

@@ -79,6 +79,11 @@ def derived(name: str, value: int | float | None, note: str = "", unit: str = ""
     return Evidence(name=name, figure=Figure(value=value, origin="derived", unit=unit, note=note))
 
 
+def derived_share(name: str, value: float) -> Evidence:
+    """A share, in percent."""
+    return derived(name, round(100 * value, 1), unit="%")
+
+
 def percent(part: float, whole: float) -> str:
     """A share as text: `71 %`."""
     return f"{part / whole:.0%}".replace("%", " %") if whole else "-"

@@ -29,10 +29,12 @@ def subject_of(profile: Profile) -> AdviceSubject | None:
         executions=profile.cycles.executions,
         cycles=profile.cycles.total.value,
         step=_step(profile),
+        cores=_cores(profile),
         blocks=profile.blocks,
         resident=_resident(profile),
         bytes_per_cycle=model.bandwidth[model.default],
         latency=model.latency[model.default],
+        write_latency=model.time("vmem_to_hbm", 0)[0],
         vmem=int(vmem) if vmem is not None else None,
         vmem_limit=int(limit) if limit is not None else None,
     )
@@ -48,6 +50,11 @@ def _resident(profile: Profile) -> frozenset[str]:
         for number, operand in enumerate(profile.blocks.operands)
         if "vmem" in placed.get(number, "")
     )
+
+
+def _cores(profile: Profile) -> float:
+    steps, own = profile.cycles.steps.value, profile.cycles.core_steps.value
+    return steps / own if steps and own else 1.0
 
 
 def _step(profile: Profile) -> StepCost | None:

@@ -68,9 +68,11 @@ class AdviceSubject:
       executions: how often each bundle runs; empty if unknown.
       cycles: estimate of the whole kernel; None if the length of a loop is unknown.
       step: None if it cannot be derived.
+      cores: cores that share the grid; the cycles are those of one of them.
       resident: names of the operands that are in VMEM as a whole, where nothing is copied.
       bytes_per_cycle: between HBM and VMEM.
       latency: cycles before the first byte of a fetch arrives.
+      write_latency: cycles of a write-back besides those of its bytes.
       vmem: bytes that the kernel uses.
       vmem_limit: bytes that it may use.
       ignores_copies: whether to take the computation for the limit, whatever copies take.
@@ -84,10 +86,12 @@ class AdviceSubject:
     executions: Sequence[float] = ()
     cycles: float | None = None
     step: StepCost | None = None
+    cores: float = 1.0
     blocks: BlockMap | None = None
     resident: frozenset[str] = frozenset()
     bytes_per_cycle: float | None = None
     latency: float = 0.0
+    write_latency: float = 0.0
     vmem: int | None = None
     vmem_limit: int | None = None
     ignores_copies: bool = False
@@ -95,6 +99,11 @@ class AdviceSubject:
     @cached_property
     def program(self) -> MosaicProgram | None:
         return MosaicProgram(self.mosaic) if self.mosaic is not None else None
+
+    @property
+    def core_points(self) -> float:
+        """Grid points that a core runs; 0 if unknown."""
+        return self.blocks.points / self.cores if self.blocks is not None else 0.0
 
     @cached_property
     def is_memory_bound(self) -> bool:

@@ -8,7 +8,6 @@ with the average cycles of a step.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,8 +30,6 @@ MAX_SIMULATED = 1 << 15
 
 WARM_UP = 16
 """Steps simulated before the last ones of a long grid, until the pipeline is in its rhythm."""
-
-_BOUNDS = re.compile(r"^iteration_bounds: \((?P<sizes>\d{1,9}(?:, ?\d{1,9}){0,63}),?\)$", re.M)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +123,7 @@ def timeline_of(
             f"{name} has no timeline: there is no schedule of bundles. "
             "To get one, dump it with `--stages bundles`."
         )
-    compute = step_cycles(profile, math.prod(core_bounds(profile, blocks.grid)))
+    compute = step_cycles(profile, math.prod(profile.schedule.core_bounds(blocks.grid)))
     for figure, remedy in ((rates.clock, "pass --clock in MHz"), (compute, "")):
         if not figure.is_known:
             advice = f" To get one, {remedy}." if remedy else ""
@@ -170,16 +167,6 @@ def step_cycles(profile: Profile, steps: int) -> Figure:
         unit="cycles",
         note="average over the grid, of bundles and delays",
     )
-
-
-def core_bounds(profile: Profile, grid: tuple[int, ...]) -> tuple[int, ...]:
-    """Part of a grid that one core runs, as the compiler divided it."""
-    match = _BOUNDS.search(profile.texts.bundles or "")
-    if match is None:
-        return grid
-    bounds = tuple(int(size) for size in match["sizes"].split(","))
-    fits = len(bounds) == len(grid) and all(0 < b <= n for b, n in zip(bounds, grid, strict=True))
-    return bounds if fits else grid
 
 
 def _block_size(profile: Profile, operand: OperandBlocks) -> Figure:
@@ -233,7 +220,7 @@ class _Maker:
         self._model = model
         self._compute = compute
         self._name = name
-        self._bounds = core_bounds(profile, blocks.grid)
+        self._bounds = profile.schedule.core_bounds(blocks.grid)
         self._steps = math.prod(self._bounds)
         self._placed = placements(profile.schedule, profile.kernel)
         self._origins = copy_origins(profile.schedule, profile.kernel)

@@ -164,9 +164,9 @@ def _loop(loop: CodeCost) -> list[Child]:
 def traffic_facts(traffic: Traffic) -> Markup:
     """Bytes copied against work done, and the roofline of the published peaks."""
     bound = {
-        "compute": "computes longer than it copies",
-        "memory": "copies longer than it computes",
-        "latency": "waits for copies to arrive longer than it computes",
+        "compute": "computation: a step computes longer than its copies take",
+        "memory": "memory: the copies of a step take longer than its computation",
+        "latency": "latency: it waits for copies longer than it computes and than their bytes take",
     }
     rows: list[tuple[str, Child]] = [
         (name, figure(value) if value.is_known or value.formula else None)

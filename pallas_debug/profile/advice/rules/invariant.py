@@ -6,7 +6,14 @@ import math
 from collections import defaultdict
 
 from pallas_debug.model import SourceLine
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, percent
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    counted,
+    derived,
+    derived_share,
+    percent,
+)
 from pallas_debug.profile.advice.program import (
     LOADS,
     STORES,
@@ -74,7 +81,7 @@ def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
                     counted("vector instructions of the loop", len(inside)),
                     counted("of them, those that compute the same each time", len(computing)),
                     derived("registers to load instead", len(computing) - saved),
-                    derived("share of the executed bundles", share),
+                    derived_share("share of the executed bundles", share),
                 ),
             )
         )

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    counted,
+    derived,
+    derived_share,
+)
 from pallas_debug.profile.advice.program import (
     PASSED_ON,
     MosaicProgram,
@@ -91,7 +97,7 @@ def advise_mask(subject: AdviceSubject) -> tuple[Advice, ...]:
                 counted("instructions that compute the mask in each", len(compares)),
                 counted("instructions that apply it in each", len(applied)),
                 counted("vector instructions of the loop", len(vector)),
-                derived("share of the executed bundles", subject.share(inside)),
+                derived_share("share of the executed bundles", subject.share(inside)),
             ),
         )
     return tuple(found.values())

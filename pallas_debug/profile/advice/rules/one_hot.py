@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import re
 
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    counted,
+    derived,
+    derived_share,
+)
 from pallas_debug.profile.advice.program import LOADS, PASSED_ON, ProgramOperation, shape_of
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 
@@ -38,7 +44,7 @@ def advise_one_hot(subject: AdviceSubject) -> tuple[Advice, ...]:
         lines = dict.fromkeys((program.source(operation), program.source(compare)))
         work = [p for line in lines for p in subject.at(line)]
         share, bundles = subject.share(work), _bundles(work)
-        points = subject.blocks.points if subject.blocks is not None else 0
+        points = subject.core_points
         if not times or not points or share < MIN_SHARE:
             continue
         taken = bundles / points / times
@@ -65,7 +71,7 @@ def advise_one_hot(subject: AdviceSubject) -> tuple[Advice, ...]:
                 evidence=(
                     derived("rows of the product", rows),
                     derived("rows of the table", table[0]),
-                    derived("share of the executed bundles", share),
+                    derived_share("share of the executed bundles", share),
                     counted("bundles of the product and its one-hot matrix", round(taken)),
                     derived(
                         "bundles to copy the rows",

@@ -15,7 +15,7 @@ from pallas_debug.profile.advice.advice import (
     derived,
     percent,
 )
-from pallas_debug.profile.advice.program import MAX_LINES, shape_of
+from pallas_debug.profile.advice.program import LOADS, MAX_LINES, MosaicProgram, shape_of
 from pallas_debug.profile.advice.rules.moves import is_move, is_vector_instruction
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.units import MXU
@@ -94,6 +94,7 @@ def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
     """Relayouts that move data, by line."""
     module = subject.relaid
     assert module is not None
+    program = MosaicProgram(module)
     found: dict[SourceLine, list[_Change]] = defaultdict(list)
     for number, name in enumerate(module.names[:MAX_LINES]):
         if name is None or not name.endswith(".relayout"):
@@ -107,6 +108,8 @@ def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
         before, after = _LAYOUT.search(layouts["before"]), _LAYOUT.search(layouts["after"])
         if before is None or after is None or not _moves(before, after):
             continue
+        if before["tile"] != after["tile"] and _is_loaded(program, number):
+            continue  # the compiler chooses the tiles of an operand in memory
         result = text.split("=", 1)[0].strip()
         users = [lines[0] for n in module.uses(result, number) if (lines := module.source(n))]
         sizes = ", ".join(map(str, shape[0]))
@@ -120,6 +123,15 @@ def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
             )
         )
     return found
+
+
+def _is_loaded(program: MosaicProgram, line: int) -> bool:
+    """Whether the value that is relaid on a line was loaded as it is."""
+    relaid = next((o for o in program.named("tpu.relayout") if o.line == line), None)
+    if relaid is None or not relaid.operands:
+        return False
+    origin = program.origin(relaid.operands[0], line)
+    return origin is not None and origin.name in LOADS
 
 
 def _moves(before: re.Match[str], after: re.Match[str]) -> bool:
@@ -158,8 +170,9 @@ KIND = AdviceKind(
     name="relayout",
     title="A value changes its layout",
     condition=(
-        "The compiler inserted a relayout for the line, and at least "
-        f"{MIN_SHARE:.0%} of its loop's vector instructions only move that value."
+        "The compiler inserted a relayout for the line, other than to the tiles of a matrix unit "
+        f"right after a load, and at least {MIN_SHARE:.0%} of its loop's vector instructions only "
+        "move that value."
     ),
     remedy="Keep reduced values as columns (`keepdims=True`), and store values as they are used.",
     rule=advise_relayout,

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    counted,
+    derived,
+    derived_share,
+)
 from pallas_debug.profile.advice.program import (
     LOADS,
     MAX_DEPTH,
@@ -72,7 +78,7 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
             derived("iterations", loop.trips),
             counted("bundles of each", scheduled.size),
             *([] if is_scalar else [counted("vector loads and stores in each", len(vector))]),
-            derived("share of the executed bundles", share),
+            derived_share("share of the executed bundles", share),
         ]
         operand = subject.operand(_memory_of(program, named[0]) or "")
         if is_scalar:

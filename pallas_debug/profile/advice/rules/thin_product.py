@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    counted,
+    derived,
+    derived_share,
+)
 from pallas_debug.profile.advice.program import (
     LOADS,
     STORES,
@@ -77,7 +83,7 @@ def advise_thin_product(subject: AdviceSubject) -> tuple[Advice, ...]:
                     derived("rows in each", rows),
                     counted("instructions that load the matrix in each", len(loads)),
                     counted("instructions that multiply in each", len(multiplied)),
-                    derived("share of the executed bundles", share),
+                    derived_share("share of the executed bundles", share),
                 ),
             )
         )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import re
 
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    counted,
+    derived,
+    derived_share,
+)
 from pallas_debug.profile.advice.program import PASSED_ON, ProgramOperation, shape_of
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 
@@ -57,7 +63,9 @@ def advise_wide_product(subject: AdviceSubject) -> tuple[Advice, ...]:
                 evidence=(
                     counted("MXU instructions of this line", len(products)),
                     derived("operands that were converted to f32", sum(map(bool, narrow))),
-                    derived("share of the executed bundles", subject.share(subject.at(source))),
+                    derived_share(
+                        "share of the executed bundles", subject.share(subject.at(source))
+                    ),
                 ),
             )
         )

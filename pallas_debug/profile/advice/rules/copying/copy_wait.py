@@ -134,7 +134,7 @@ def _compute(subject: AdviceSubject, copy: PlacedInstruction, count: float) -> f
     """Cycles of computation beside one copy: of its loop's iteration, or of the grid step."""
     loop = subject.schedule.loop_at(copy.bundle)
     if loop is None or subject.is_of_grid(loop) or not subject.executions:
-        points = subject.blocks.points if subject.blocks is not None else 1
+        points = subject.core_points or 1
         return (subject.step.compute if subject.step is not None else 0.0) * points / count
     return sum(subject.executions[loop.start : loop.stop]) / count
 

@@ -85,10 +85,14 @@ def grows(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -> bool | No
 
 
 def _followed(dimension: BlockIndex, grid: tuple[int, ...]) -> int | None:
-    """The axis that an index is equal to at most grid points, where it is not affine."""
+    """The axis that an index is equal to at most grid points, where it is not affine.
+
+    None if there are two: the index of a product of both is 0, as each of them, where one is 0.
+    """
     if dimension.values is None or dimension.kind != "blocked":
         return None
     shape = [grid[axis] for axis in dimension.axes]
+    found = []
     for place, axis in enumerate(dimension.axes):
         inner = math.prod(shape[place + 1 :])
         same = sum(
@@ -96,8 +100,8 @@ def _followed(dimension: BlockIndex, grid: tuple[int, ...]) -> int | None:
             for position, value in enumerate(dimension.values)
         )
         if same >= FOLLOWED * len(dimension.values):
-            return axis
-    return None
+            found.append(axis)
+    return found[0] if len(found) == 1 else None
 
 
 def _work(blocks: BlockMap, factors: Mapping[int, int]) -> float:
@@ -149,6 +153,34 @@ def _made(operand: OperandBlocks, blocks: BlockMap) -> float | None:
     return min(operand.visits.copies / count, 1.0)
 
 
+@dataclass
+class _Copies:
+    """Fetches, or write-backs, of all steps.
+
+    Attributes:
+      latency: cycles of one besides those of its bytes.
+    """
+
+    latency: float
+    count: int = 0
+
+    def waiting(self, compute: float, transfer: float) -> float:
+        """Cycles that steps wait for these copies.
+
+        A step starts the fetch for the next one before it waits for its own, and a write-back
+        before it waits for that of the step before. Two are under way, so that two steps take at
+        least the time of a copy and one computation. Copies in both directions share HBM.
+
+        Args:
+          compute: cycles of a step.
+          transfer: cycles of all bytes that are moved.
+        """
+        if not self.count:
+            return 0.0
+        copy = self.latency + transfer / self.count
+        return self.count * max((copy + compute) / 2 - compute, 0.0)
+
+
 def enlarged(
     subject: AdviceSubject, blocks: BlockMap, factors: Mapping[int, int], overhead: float
 ) -> PipelineCost | None:
@@ -161,8 +193,9 @@ def enlarged(
     if step is None or not rate or subject.vmem is None:
         return None
     grid = tuple(size // factors.get(axis, 1) for axis, size in enumerate(blocks.grid))
-    moved = fetched = 0.0
-    windows = now = fetches = 0
+    moved = 0.0
+    windows = now = 0
+    fetched, written = _Copies(subject.latency), _Copies(subject.write_latency)
     for operand in blocks.pipelined:
         scale = 1
         for axis, factor in factors.items():
@@ -179,36 +212,25 @@ def enlarged(
         if operand.name in subject.resident:
             continue
         moved += count * operand.block_bytes * scale
-        if operand.kind == "input" and count > 1:
-            fetched += count * operand.block_bytes * scale
-            fetches = max(fetches, count)
+        if count > 1:
+            of_kind = fetched if operand.kind == "input" else written
+            of_kind.count = max(of_kind.count, count)
     # What is not a window (scratch, spills) is assumed to grow with the blocks.
     rest = max(subject.vmem - now, 0) * math.prod(factors.values())
     steps = math.prod(grid)
     work = blocks.points * max(step.compute - overhead, 0.0) * _work(blocks, factors)
     compute = work + steps * overhead
-    cycles = compute + _waiting(subject, compute / steps, fetches, fetched / rate)
+    waiting = max(c.waiting(compute / steps, moved / rate) for c in (fetched, written))
+    running = max(compute + waiting, moved / rate) / subject.cores
     # The first fetch and the last write-back overlap with nothing.
     ends = windows / 2 / rate + subject.latency
     return PipelineCost(
         factors=dict(factors),
         moved=round(moved),
         steps=steps,
-        cycles=max(cycles, moved / rate) + ends,
+        cycles=running + ends,
         vmem=windows + rest,
     )
-
-
-def _waiting(subject: AdviceSubject, compute: float, fetches: int, transfer: float) -> float:
-    """Cycles that steps wait for what was fetched.
-
-    A step starts the fetch for the next one before it waits for its own, so that two fetches are
-    under way: two steps take at least the time of a fetch and one computation.
-    """
-    if not fetches:
-        return 0.0
-    fetch = subject.latency + transfer / fetches
-    return fetches * max((fetch + compute) / 2 - compute, 0.0)
 
 
 def size_text(count: float) -> str:

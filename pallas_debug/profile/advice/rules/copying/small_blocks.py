@@ -14,6 +14,7 @@ from pallas_debug.profile.advice.advice import (
     Evidence,
     counted,
     derived,
+    derived_share,
     percent,
 )
 from pallas_debug.profile.advice.rules.copying.pipelines import (
@@ -81,8 +82,10 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     # The least VMEM among those that are nearly as good as the best.
     best = min(s.cycles for s in good)
     chosen = min((s for s in good if s.cycles <= 1.05 * best), key=lambda s: s.vmem)
-    worst = max(blocks.pipelined, key=lambda o: (_fetches(o, blocks), o.block_bytes))
+    moving = [o for o in blocks.pipelined if o.name not in subject.resident] or blocks.pipelined
+    worst = max(moving, key=lambda o: (_fetches(o, blocks), o.block_bytes))
     count = _fetches(worst, blocks)
+    copied = "fetched" if worst.kind == "input" else "written back"
     again = f"{idle:.0f} bundles of each step do no vector work"
     if latency is not None and latency.cycles > idle and subject.is_compute_bound:
         again = (
@@ -91,7 +94,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         )
     elif count > 1:
         again = (
-            f"{worst.name} is fetched {count} times over, {size_text(now.moved)} are moved in all"
+            f"{worst.name} is {copied} {count} times over, {size_text(now.moved)} are moved in all"
         )
     return (
         Advice(
@@ -106,7 +109,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
             ),
             evidence=(
                 derived("bytes moved", now.moved, unit="bytes"),
-                derived(f"times {worst.name} is fetched", count),
+                derived(f"times {worst.name} is {copied}", count),
                 derived("grid steps", now.steps),
                 counted("bundles of a step without vector work", round(idle)),
                 *_busiest(latency),
@@ -172,8 +175,8 @@ def _latency(subject: AdviceSubject, idle: float) -> _Latency | None:
     The instructions of a larger block are scheduled side by side, so that they wait for each other
     no longer than those of a small one. That is not so for the iterations of a loop.
     """
-    table, step, points = subject.schedule.table, subject.step, subject.blocks
-    if table is None or step is None or points is None or not subject.executions:
+    table, step, points = subject.schedule.table, subject.step, subject.core_points
+    if table is None or step is None or not points or not subject.executions:
         return None
     vector = [p for p in subject.instructions if is_vector_instruction(p.opcode)]
     loop = subject.loop_of(vector)
@@ -189,7 +192,7 @@ def _latency(subject: AdviceSubject, idle: float) -> _Latency | None:
     )
     if busiest is None:
         return None
-    needed, used = busiest[0] / points.points, busiest[0] / subject.executed
+    needed, used = busiest[0] / points, busiest[0] / subject.executed
     if used > MAX_USED or step.compute > MAX_SHORT:
         return None
     if subject.longest_chain(is_one_after_another) > MAX_CHAIN:
@@ -202,7 +205,7 @@ def _busiest(latency: _Latency | None) -> tuple[Evidence, ...]:
     if latency is None:
         return ()
     return (
-        derived(f"use of {latency.unit}, the busiest unit", round(latency.used, 3)),
+        derived_share(f"use of {latency.unit}, the busiest unit", latency.used),
         derived("cycles of a step in which vector work waits", round(latency.cycles)),
     )
 
@@ -210,7 +213,7 @@ def _busiest(latency: _Latency | None) -> tuple[Evidence, ...]:
 def _idle(subject: AdviceSubject) -> float:
     """Bundles of a step, on average, that contain no vector instruction."""
     busy = {p.bundle for p in subject.instructions if is_vector_instruction(p.opcode)}
-    points = subject.blocks.points if subject.blocks is not None else 0
+    points = subject.core_points
     if not subject.executions or not points:
         return 0.0
     idle = sum(w for at, w in enumerate(subject.executions) if at not in busy)
@@ -220,6 +223,8 @@ def _idle(subject: AdviceSubject) -> float:
 def _fetches(operand: OperandBlocks, blocks: BlockMap) -> int:
     """Number of times that the whole of an operand is copied."""
     total, count = operand.total, copies(operand, blocks.grid)
+    if count and operand.visits is not None:
+        count = min(count, operand.visits.copies)  # an index map may skip blocks
     return round(count / total) if total and count else 1
 
 

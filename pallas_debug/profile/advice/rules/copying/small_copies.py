@@ -28,7 +28,11 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         size = copy_size(operation)
         source = program.source(operation)
-        starts = selected(subject.at(source), lambda name: name.startswith("dma."))
+        at_line = subject.at(source)
+        # Within VMEM, a small copy is made by vector loads and stores, which have no line.
+        starts = selected(at_line, lambda name: name.startswith("dma."))
+        is_started = bool(starts)
+        starts = starts or at_line
         loop = subject.loop_of(starts)
         if size is None or loop is None or subject.is_of_grid(loop) or not starts:
             continue
@@ -38,15 +42,18 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
         if loop.size <= running:
             continue
         trips = loops[0].trips
+        cycles = max(1, round(running))
+        takes = (
+            f"to start one takes {loop.size} bundles, while the copy itself takes about {cycles} "
+            f"{'cycle' if cycles == 1 else 'cycles'}"
+            if is_started
+            else f"to make one by loads and stores takes {loop.size} bundles"
+        )
         found.append(
             Advice(
                 kind=KIND.name,
                 source=source,
-                message=(
-                    f"a loop starts {trips} copies of {size:,} bytes each; to start one takes "
-                    f"{loop.size} bundles, while the copy itself takes about "
-                    f"{max(1, round(running))} cycles"
-                ),
+                message=f"a loop starts {trips} copies of {size:,} bytes each; {takes}",
                 remedy=(
                     "copy all of it at once: one make_async_copy of the whole slice, from an array "
                     "in which what is copied together lies together"
@@ -54,7 +61,7 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
                 evidence=(
                     derived("copies that the loop starts", trips),
                     derived("bytes of each", size, unit="bytes"),
-                    counted("bundles to start one", loop.size),
+                    counted("bundles for each", loop.size),
                     derived("cycles that each takes at peak bandwidth", running, unit="cycles"),
                 ),
             )

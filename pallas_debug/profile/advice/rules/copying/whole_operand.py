@@ -49,7 +49,8 @@ def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         moved = now.moved - (copies(operand, blocks.grid) or 0) * operand.block_bytes + size
         # The first fetch of the whole overlaps with nothing.
-        running = max(step.compute * blocks.points, moved / subject.bytes_per_cycle)
+        copying = moved / subject.bytes_per_cycle / subject.cores
+        running = max(step.compute * subject.core_points, copying)
         cycles = running + size / subject.bytes_per_cycle + subject.latency
         if cycles <= (1 - MIN_GAIN) * now.cycles and (best is None or cycles < best[0]):
             best = cycles, operand, vmem, moved
