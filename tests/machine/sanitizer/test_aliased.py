@@ -49,36 +49,19 @@ def _called(kernel: Any, x: jax.Array, grid: tuple[int, ...] = (STEPS,)) -> jax.
     )(x)
 
 
-def rotated(x: jax.Array, by: int) -> jax.Array:
+def rotated(x: jax.Array, by: int, *, doubles: bool = False) -> jax.Array:
     def kernel(x_hbm: Any, out_hbm: Any, tile_ref: Any, _: Any, sem: Any) -> None:
         i = pl.program_id(0)
         _copied(_rows(x_hbm, (i + by) % STEPS), tile_ref, sem)
+        if doubles:
+            tile_ref[...] = tile_ref[...] * 2
         _copied(tile_ref, _rows(out_hbm, i), sem)
 
     return _called(kernel, x)
 
 
-def differences(x: jax.Array, *, backwards: bool) -> jax.Array:
-    """Each block minus the one before, in place: right if the last block comes first."""
-
-    def kernel(x_hbm: Any, out_hbm: Any, tile_ref: Any, before_ref: Any, sem: Any) -> None:
-        i = pl.program_id(0)
-        at = STEPS - 1 - i if backwards else i
-        before_ref[...] = jnp.zeros_like(before_ref)
-        _copied(_rows(x_hbm, at), tile_ref, sem)
-
-        @pl.when(at > 0)
-        def _before() -> None:
-            _copied(_rows(x_hbm, at - 1), before_ref, sem)
-
-        tile_ref[...] = tile_ref[...] - before_ref[...]
-        _copied(tile_ref, _rows(out_hbm, at), sem)
-
-    return _called(kernel, x)
-
-
-def sums_so_far(x: jax.Array) -> jax.Array:
-    """Each block plus the result for the one before, which is read by the output's reference."""
+def sums_so_far(x: jax.Array, *, by_output: bool) -> jax.Array:
+    """Each block plus the result for the one before, which is read by either reference."""
 
     def kernel(x_hbm: Any, out_hbm: Any, tile_ref: Any, before_ref: Any, sem: Any) -> None:
         i = pl.program_id(0)
@@ -86,12 +69,24 @@ def sums_so_far(x: jax.Array) -> jax.Array:
 
         @pl.when(i > 0)
         def _before() -> None:
-            _copied(_rows(out_hbm, i - 1), before_ref, sem)
+            _copied(_rows(out_hbm if by_output else x_hbm, i - 1), before_ref, sem)
             tile_ref[...] += before_ref[...]
 
         _copied(tile_ref, _rows(out_hbm, i), sem)
 
     return _called(kernel, x)
+
+
+def states(x: jax.Array) -> jax.Array:
+    """A recurrence from the first block on; the others are not read before they are written."""
+
+    def kernel(x_hbm: Any, out_hbm: Any, tile_ref: Any, _: Any, sem: Any) -> None:
+        i = pl.program_id(0)
+        _copied(_rows(x_hbm, i), tile_ref, sem)
+        tile_ref[...] = tile_ref[...] * 0.5 + 1
+        _copied(tile_ref, _rows(out_hbm, i + 1), sem)
+
+    return _called(kernel, x, (STEPS - 1,))
 
 
 def doubled_twice(x: jax.Array) -> jax.Array:
@@ -141,8 +136,8 @@ X = np.random.default_rng(0).standard_normal((8 * STEPS, 128)).astype(np.float32
             f"{X[16, 0]:g}",
         ),
         (
-            lambda x: differences(x, backwards=False), (2,),
-            "_copied(_rows(x_hbm, at - 1), before_ref, sem)", "after (1,) overwrote it",
+            lambda x: rotated(x, 1, doubles=True), (2,),
+            "_copied(_rows(x_hbm, (i + by) % STEPS), tile_ref, sem)", "after (0,) overwrote it",
         ),
     ],
 )  # fmt: skip
@@ -160,12 +155,13 @@ def test_overwritten(function: Any, point: tuple[int, ...], line: str, said: str
     "function",
     [
         lambda x: rotated(x, 0),
-        lambda x: differences(x, backwards=True),
-        sums_so_far,
+        lambda x: sums_so_far(x, by_output=True),
+        lambda x: sums_so_far(x, by_output=False),
+        states,
         doubled_twice,
         lambda x: appended(x, X[:1]),
     ],
-    ids=["same", "backwards", "sums", "twice", "appended"],
+    ids=["same", "sums", "sums by the input", "states", "twice", "appended"],
 )
 def test_not_overwritten(function: Any) -> None:
     assert not found(function, X)

@@ -1,25 +1,23 @@
 """Copies from an array that is an input and an output: which read what they should not see.
 
-A kernel that means to read what it wrote can do so by the reference of the output. A copy from the
-reference of the input that sees overwritten elements is a fault if values of the input go to the
-output, so that the kernel works in place, and
+A kernel that means to read what it wrote can do so by either reference: a recurrence in place is no
+fault. A copy from the reference of the input that sees overwritten elements is reported if values
+of the input go to the output, nothing had read the elements before they were overwritten, and
 
-- the elements had not been read before they were overwritten, or
-- elements that the call passed in are copied from there at the same grid point and iterations, what
-  the copy sees is the final result, and its line does not see all of the result: then it is no
-  second pass over the array.
+- its line copies elements that the call passed in at two or more other steps; a recurrence does so
+  at its first step, from its initial state; or
+- the kernel moves the input's values to the output, and computes nothing from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from pallas_debug.machine.copies import DmaCopy
-from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer.shadows import shadow
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
 from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, Mask, WriteRecord
@@ -34,7 +32,6 @@ class OverwrittenCopy:
       numbers: of the writes that overwrote them, in the array's shape.
       total: number of elements that are copied.
       value, before: of the first element, now and as it was passed in.
-      was_unread: whether an element had not been read before.
     """
 
     copy: DmaCopy
@@ -46,7 +43,10 @@ class OverwrittenCopy:
     element: tuple[int, ...]
     value: Any
     before: Any
-    was_unread: bool
+
+
+_Place = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""A thread, its grid point and its loop iterations."""
 
 
 @dataclass(eq=False, slots=True)
@@ -54,20 +54,14 @@ class _CopySite:
     """A line that starts copies from an aliased array.
 
     Attributes:
-      seen: overwritten elements that it has copied.
+      given: steps at which it has copied elements that the call passed in.
+      is_move: whether the kernel computes nothing from what it copies.
+      first: its first copy of elements that were overwritten unread.
     """
 
-    buffer: MemoryBuffer
-    seen: Mask
+    is_move: bool
+    given: set[_Place] = field(default_factory=set)
     first: OverwrittenCopy | None = None
-
-
-_Place = tuple[int, int, tuple[int, ...], tuple[int, ...]]
-
-
-def _place(copy: DmaCopy) -> _Place:
-    """Where a copy was started, and from which array."""
-    return copy.source.buffer.number, copy.thread, copy.point, copy.iterations
 
 
 class AliasedCopies:
@@ -76,7 +70,6 @@ class AliasedCopies:
     def __init__(self, flow: ValueFlow) -> None:
         self._flow = flow
         self._sites: dict[int, _CopySite] = {}
-        self._sees_given: set[_Place] = set()
 
     def reads(
         self, copy: DmaCopy, found: BufferShadow, output: str, given: Any, read: Mask,
@@ -95,20 +88,16 @@ class AliasedCopies:
             return
         site = self._sites.get(id(copy.step))
         if site is None:
-            seen = np.zeros(buffer.content.shape, bool)
-            site = self._sites[id(copy.step)] = _CopySite(buffer, seen)
+            site = self._sites[id(copy.step)] = _CopySite(self._flow.is_moved(buffer.name))
         copied = found.where(copy.source)
         numbers = np.asarray(found.whole if found.numbers is None else found.numbers)
         is_written = copied & (numbers > shadow.GIVEN)
         if (copied & ~is_written).any():
-            self._sees_given.add(_place(copy))
-        site.seen |= is_written
-        mask = is_written & shadow.differing(buffer.content, given)
-        unread = mask & ~read
-        was_unread = bool(unread.any())
-        if site.first is not None and (site.first.was_unread or not was_unread):
+            site.given.add((copy.thread, copy.point, copy.iterations))
+        if site.first is not None:
             return
-        places = unread if was_unread else mask
+        mask = is_written & shadow.differing(buffer.content, given)
+        places = mask & ~read
         if not places.any():
             return
         element = tuple(int(i) for i in np.unravel_index(int(places.argmax()), places.shape))
@@ -117,7 +106,7 @@ class AliasedCopies:
             return
         site.first = OverwrittenCopy(
             copy, output, mask, np.where(mask, numbers, 0), int(copied.sum()), writer, element,
-            buffer.content[element].item(), given[element].item(), was_unread,
+            buffer.content[element].item(), given[element].item(),
         )  # fmt: skip
 
     def _is_in_place(self, copy: DmaCopy, name: str, output: str) -> bool:
@@ -125,22 +114,10 @@ class AliasedCopies:
         sources = self._flow.copied.get(id(copy.step), frozenset())
         return sources == {name} and output in self._flow.reached(name)
 
-    def overwritten(self, shadows: Mapping[int, BufferShadow]) -> list[OverwrittenCopy]:
+    def overwritten(self) -> list[OverwrittenCopy]:
         """The first copy of each line that is a fault, once the run is over."""
         return [
             site.first
             for site in self._sites.values()
-            if site.first is not None
-            and (site.first.was_unread or self._sees_part(site, site.first, shadows))
+            if site.first is not None and (site.is_move or len(site.given) > 1)
         ]
-
-    def _sees_part(
-        self, site: _CopySite, first: OverwrittenCopy, shadows: Mapping[int, BufferShadow]
-    ) -> bool:
-        """Whether a line reads input elements and some, but not all, of those written last."""
-        found = shadows.get(site.buffer.number)
-        if found is None or _place(first.copy) not in self._sees_given:
-            return False
-        numbers = np.asarray(found.whole if found.numbers is None else found.numbers)
-        is_final = not (first.mask & (numbers != first.numbers)).any()
-        return is_final and bool(((numbers > shadow.GIVEN) & ~site.seen).any())

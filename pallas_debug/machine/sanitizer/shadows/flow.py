@@ -12,6 +12,9 @@ Names = frozenset[str]
 
 _NONE: Names = frozenset()
 
+_COMPUTED = ""
+"""In place of a name: a value that was computed, and not only moved."""
+
 MAX_ROUNDS = 16
 """Maximum number of passes over a loop's body until its carry stays the same."""
 
@@ -22,7 +25,8 @@ class ValueFlow:
     A static approximation: every branch is taken, and an index or a condition carries no value.
 
     Attributes:
-      direct: pairs of names; values of the first are stored or copied to the second.
+      direct: pairs of names; values of the first are stored or copied to the second. The first is
+        empty for values that were computed.
       copied: names of what a step copies from, by its identity.
     """
 
@@ -51,6 +55,10 @@ class ValueFlow:
                     left.append(target)
         return frozenset(found)
 
+    def is_moved(self, name: str) -> bool:
+        """Whether an operand's values are only moved: what may hold them holds nothing computed."""
+        return not any((_COMPUTED, target) in self.direct for target in self.reached(name))
+
     def _walk(
         self, program: ir.KernelProgram, given: Sequence[tuple[Names, Names]]
     ) -> list[tuple[Names, Names]]:
@@ -77,7 +85,7 @@ class ValueFlow:
             match step:
                 case ir.Compute():
                     for reg in step.outputs:
-                        learn(reg, _NONE, union(step.inputs))
+                        learn(reg, _NONE, union(step.inputs) | {_COMPUTED})
                 case ir.LoadStep():
                     held = known(step.place.ref)[0]
                     learn(step.output, _NONE, held | (union([step.other]) if step.other else _NONE))

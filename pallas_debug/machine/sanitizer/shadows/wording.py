@@ -180,7 +180,7 @@ class MemoryWording:
         found: list[Ordered] = []
         for read in ledger.overwritten.values():
             found.append(self._overwritten(read))
-        for copied in ledger.copies.overwritten(self._run.shadows):
+        for copied in ledger.copies.overwritten():
             found.append((copied.writer.number + 1, self._copied(copied)))
         for lost in ledger.lost.values():
             found.append((lost.before.number + 1, self._lost(lost)))
