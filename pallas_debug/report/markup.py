@@ -17,7 +17,7 @@ class Markup(str):
 Child = str | int | Iterable["Child"] | None
 """Content of an element: text, which is escaped, `Markup`, or several of these."""
 
-_VOID = frozenset(("br", "hr", "img", "input", "link", "meta", "rect"))
+_VOID = frozenset(("br", "hr", "img", "input", "link", "meta"))
 """Elements without content, and without a closing tag."""
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pallas_debug.ir.bare import bare_text
 from pallas_debug.ir.operations import Module
+from pallas_debug.profile.figures import Figure, missing
+from pallas_debug.profile.memory import AllocatedMemory, MemoryMap
 from pallas_debug.profile.stats import Profile, ScheduleTexts
 from pallas_debug.report import schedule, words
 from pallas_debug.report.markup import Markup, escape, tag
 from pallas_debug.report.pack import MAX_LINE, Packer, Text, document, runs, shortened
+from pallas_debug.report.parts.memory import COLOURS, memory_part
 
 BUNDLES = """\
      0   :  { %s0 = inlined_call_operand.hbm [shape: f32[8,128]] }
@@ -115,3 +120,23 @@ def test_the_listing_has_an_instruction_per_line() -> None:
     assert schedule.strip(profile, starts) is None
     cut = Profile(texts=ScheduleTexts(bundles=BUNDLES[:-30]), kernel=None, compilation=None)
     assert schedule.listing(cut)[0].lines[-1] == "// the listing is cut off here"
+
+
+def test_map_of_memory_tells_many_operands_apart() -> None:
+    size = Figure(value=1 << 20, unit="bytes")
+    uses = tuple(
+        AllocatedMemory(name=f"<{n}>_ref", role="operand", space="vmem", size=size)
+        for n in range(2 * COLOURS)
+    )
+    total = Figure(value=len(uses) << 20, unit="bytes")
+    part = memory_part(
+        MemoryMap(uses=uses, vmem=total, smem=missing(""), limit=total, capacity=total)
+    )
+    slices = re.findall(r'class="pd-slice (pd-slice-\d+(?: pd-slice-again)?)"', part)
+    assert len(set(slices)) == len(uses)
+    assert re.findall(r'class="pd-swatch ([^"]+)"', part) == slices
+    assert "<0>" not in part
+    (wide,) = memory_part(
+        MemoryMap(uses=uses[:1], vmem=size, smem=missing(""), limit=total, capacity=total)
+    ).split("</g>")[:1]
+    assert re.search(r"<rect [^>]*></rect><text [^>]*>&lt;0&gt;_ref</text>$", wide), wide

@@ -64,6 +64,10 @@ def _map(memory: MemoryMap, total: float) -> Markup:
     )
 
 
+COLOURS = 12
+"""Colours of allocations; with more, they repeat with a dashed outline."""
+
+
 def _slices(memory: MemoryMap) -> Iterator[str | None]:
     """The class of each allocation's part of the bar; None for what is not in VMEM."""
     number = 0
@@ -71,7 +75,11 @@ def _slices(memory: MemoryMap) -> Iterator[str | None]:
         if use.space != "vmem":
             yield None
             continue
-        yield f"pd-slice-{'spill' if use.role == 'spill' else number % 6}"
+        if use.role == "spill":
+            yield "pd-slice-spill"
+            continue
+        again = " pd-slice-again" if number // COLOURS % 2 else ""
+        yield f"pd-slice-{number % COLOURS}{again}"
         number += 1
 
 
