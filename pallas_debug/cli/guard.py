@@ -25,6 +25,9 @@ _KEEP_RESULTS = ("dump", "demo", "sweep")
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
+_NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""What click raises without a command, with the whole help as its message; since click 8.2."""
+
 _MAX_MESSAGE = 300
 """Maximum number of characters quoted from an unexpected exception's message."""
 
@@ -74,6 +77,9 @@ def _say(text: str) -> None:
 
 def _show(error: click.ClickException) -> None:
     """Print the error as `error.show` does, but with unsafe characters escaped."""
+    if isinstance(error, _NO_ARGUMENTS):
+        click.echo(error.format_message(), err=True)
+        return
     if isinstance(error, click.UsageError) and error.ctx is not None:
         click.echo(output.visible(error.ctx.get_usage()), err=True)
         if error.ctx.command.get_help_option(error.ctx) is not None:

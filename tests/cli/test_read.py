@@ -224,6 +224,11 @@ def test_demo_shows_what_it_did_and_what_comes_next(real_command: Any) -> None:
     assert "func.func" in real_command(*following).stdout
 
 
+def test_without_a_command_there_is_the_help_alone(commands: Any) -> None:
+    none, asked = commands([], ["--help"])
+    assert (none.returncode, none.stdout, none.stderr) == (2, "", asked.stdout)
+
+
 def test_help_imports_neither_jax_nor_textual(run_python: Any) -> None:
     code = """
 import sys
