@@ -219,7 +219,7 @@ class Costs:
         self.skipped: Counter[str] = Counter()
         self.left_out: dict[str, int] = {}
 
-    def pytest_runtest_logstart(self) -> None:
+    def pytest_runtestloop(self) -> None:
         self.last = cpu_seconds()
 
     @pytest.hookimpl(wrapper=True)
@@ -227,12 +227,13 @@ class Costs:
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        now = cpu_seconds()
-        # xdist sends a report's attributes on to the controlling process.
-        report.__dict__["cpu"] = max(0.0, now - self.last)
-        marks = (item.get_closest_marker("slow"), item.get_closest_marker("large"))
-        report.__dict__["slow"] = any(marks)
-        self.last = now
+        if report.when == "teardown":  # once per test, as each time looks at all threads
+            now = cpu_seconds()
+            # xdist sends a report's attributes on to the controlling process.
+            report.__dict__["cpu"] = max(0.0, now - self.last)
+            marks = (item.get_closest_marker("slow"), item.get_closest_marker("large"))
+            report.__dict__["slow"] = any(marks)
+            self.last = now
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
