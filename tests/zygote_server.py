@@ -53,8 +53,8 @@ LATER = (
 """What children would import as they run. jax imports the interpreter of another chip before it runs
 a kernel, which takes 0.2 s, and fails where that needs what is not installed."""
 
-LEFT_OUT = ("pallas_debug.tui", "pallas_debug.compiler.worker", "pallas_debug.reproduce.boot")
-"""Modules of ours that are left out: textual reads the environment, the others are programs."""
+LEFT_OUT = ("pallas_debug.compiler.worker", "pallas_debug.reproduce.boot")
+"""Modules of ours that are left out, since they are programs."""
 
 WORKER = "pallas_debug.compiler.worker"
 """The compiler process; it uses no jax, so that it need not agree with jax's variables."""

@@ -18,13 +18,16 @@ import termios
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from zygote import Zygote
 
 from pallas_debug.cli.exits import Exit
 
 COMMAND = Path(sys.executable).with_name("pallas-debug")
+STARTED = (COMMAND, "browse")
+"""The command with a start of Python, for tests of its start and end; others fork it."""
 SECONDS = 60.0
 CLEARED = ("COLUMNS", "LINES", "NO_COLOR", "VISUAL", "EDITOR", "PAGER", "TMUX", "STY", "COLORTERM")
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
@@ -36,14 +39,17 @@ class Terminal:
 
     Args:
       home: where its state and its keymap lie.
+      program: the command; by default a fork.
     """
+
+    forked: ClassVar[Sequence[str | Path]] = ()
 
     def __init__(
         self,
         home: Path,
         *arguments: str,
         size: tuple[int, int] = (120, 30),
-        program: Sequence[str | Path] = (COMMAND, "browse"),
+        program: Sequence[str | Path] | None = None,
         **environment: str,
     ) -> None:
         self._ours, self.theirs = pty.openpty()
@@ -53,7 +59,7 @@ class Terminal:
         inherited = {k: v for k, v in os.environ.items() if k not in CLEARED}
         homes = {"XDG_STATE_HOME": str(home / "state"), "XDG_CONFIG_HOME": str(home / "config")}
         self.process = subprocess.Popen(
-            [*program, *arguments],
+            [*(program or self.forked), *arguments],
             stdin=self.theirs,
             stdout=self.theirs,
             stderr=self.theirs,
@@ -118,6 +124,12 @@ class Terminal:
         return self.process.returncode
 
 
+@pytest.fixture(autouse=True)
+def forked(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of what the command does until its first screen is to import Textual."""
+    monkeypatch.setattr(Terminal, "forked", (*zygote.python, COMMAND, "browse"))
+
+
 @pytest.fixture
 def add(raw: Path) -> str:
     """Raw dumps of a kernel that adds."""
@@ -156,7 +168,7 @@ def told(terminal: Terminal, file: Path) -> dict[str, Any]:
 
 
 def test_from_start_to_quit(tmp_path: Path, dumps: Path) -> None:
-    with Terminal(tmp_path, str(dumps)) as terminal:
+    with Terminal(tmp_path, str(dumps), program=STARTED) as terminal:
         terminal.wait_for("vector_add-")
         terminal.send("]")
         terminal.wait_for("deserialization")
@@ -487,7 +499,7 @@ def test_an_error_of_its_own_is_reported(tmp_path: Path, add: str) -> None:
 
 
 def test_a_terminal_that_goes_away_ends_it(tmp_path: Path, add: str) -> None:
-    with Terminal(tmp_path, add) as terminal:
+    with Terminal(tmp_path, add, program=STARTED) as terminal:
         terminal.wait_for("original")
         terminal.send("]]")
         terminal.wait_for("canonicalize-memory-space")
@@ -497,7 +509,7 @@ def test_a_terminal_that_goes_away_ends_it(tmp_path: Path, add: str) -> None:
 
 
 def test_a_process_that_is_ended_leaves_the_terminal_as_it_was(tmp_path: Path, add: str) -> None:
-    with Terminal(tmp_path, add) as terminal:
+    with Terminal(tmp_path, add, program=STARTED) as terminal:
         terminal.wait_for("original")
         terminal.process.terminate()
         assert terminal.ended() == Exit.CANNOT_RUN
