@@ -75,7 +75,9 @@ class Zygote:
 
     def refusals(self) -> list[str]:
         """Why stand-ins started Python itself, oldest first."""
-        return self._refusals.read_text().splitlines() if self._refusals.exists() else []
+        if self._folder is None or not self._refusals.exists():
+            return []
+        return self._refusals.read_text().splitlines()
 
     def stop(self) -> None:
         if self._process is not None and self._folder is not None:
