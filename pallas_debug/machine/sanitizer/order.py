@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import order as wording
 from pallas_debug.findings.wording import semaphores
 from pallas_debug.machine.machine import Machine, Stopped
-from pallas_debug.machine.memory import Array, MemoryBuffer, Ref
-from pallas_debug.machine.sanitizer.ordering import differences
+from pallas_debug.machine.memory import Array, MemoryBuffer
+from pallas_debug.machine.sanitizer.ordering import differences, senders
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.ordering.facts import (
     BlockVisit,
@@ -31,7 +30,7 @@ from pallas_debug.machine.sanitizer.ordering.ledger import (
 )
 from pallas_debug.machine.sanitizer.ordering.regions import box_text, whole
 from pallas_debug.machine.sanitizer.report import shape_text
-from pallas_debug.machine.threads import ProgramFrame, Thread
+from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, SourceLine, Witness
 
 
@@ -41,15 +40,35 @@ class OrderSanitizer(OrderTracker):
     def findings(self) -> list[Finding]:
         """Word what the run has shown so far, causes before consequences."""
         found: list[tuple[int, Finding]] = []
-        found += [(race.when, _race(self, race)) for race in self.detector.races.values()]
+        worded = [(race.when, _race(self, race)) for race in self.detector.races.values()]
+        found += worded
         found += [(early.when, _early(self, early)) for early in self.early.values()]
         found += _shared_blocks(self)
         found.sort(key=lambda item: item[0])
-        return [finding for _, finding in found] + list(_counts(self))
+        races = [finding for _, finding in found]
+        never_awaited = {
+            (id(access.copy.step), id(self.ledger(access.counter))): finding
+            for (_, finding), race in zip(worded, self.detector.races.values(), strict=True)
+            for access in (race.later, race.earlier)
+            if access.copy is not None
+        }
+        rest = []
+        for finding, key in _counts(self):
+            race = never_awaited.get(key) if key is not None else None
+            position = next((i for i, one in enumerate(races) if one is race), None)
+            if position is None:
+                rest.append(finding)
+                continue
+            of_race = races[position]
+            races[position] = replace(of_race, consequences=(*of_race.consequences, finding))
+            never_awaited.update(
+                {k: races[position] for k, one in never_awaited.items() if one is of_race}
+            )
+        return races + rest
 
     def deadlock(self) -> list[Finding]:
         """Word who waits for what, after what led there; nothing if something can still run."""
-        return list(_counts(self)) if not self.has_ended else []
+        return [finding for finding, _ in _counts(self)] if not self.has_ended else []
 
     def compared(
         self, arrays: Sequence[Sequence[Any]], results: Sequence[Sequence[Array]], *, first: int = 0
@@ -270,15 +289,22 @@ def _early(run: OrderTracker, early: EarlyCopy) -> Finding:
 # Counts
 
 
-def _counts(run: OrderTracker) -> Iterator[Finding]:
+_CopyOn = tuple[int, int]
+"""The step that starts a DMA, and the ledger of the semaphore it signals, by their identities."""
+
+
+def _counts(run: OrderTracker) -> Iterator[tuple[Finding, _CopyOn | None]]:
     """Semaphores that are not zero at the end; or, if nothing can run, who waits for what.
 
-    Those that the kernel takes or returns may be awaited by another kernel.
+    Those that the kernel takes or returns may be awaited by another kernel. With the finding comes
+    the DMA that nothing waits for, if no wait at all is for its semaphore: a race with that DMA is
+    the same missing wait.
     """
     stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
     if stuck and not run.has_ended:
         if all(own.thread.blocked or own.thread.is_done for own in run.tasks.threads.values()):
-            yield from _deadlock(run, [own.thread for own in stuck])
+            for finding in _deadlock(run, [own.thread for own in stuck]):
+                yield finding, None
         return
     if run.has_ended:
         reported = set()
@@ -289,7 +315,11 @@ def _counts(run: OrderTracker) -> Iterator[Finding]:
                 key = finding.kind, finding.witness.line
                 if key not in reported:
                     reported.add(key)
-                    yield finding
+                    is_alone = bool(ledger.copies) and not ledger.waits
+                    yield (
+                        finding,
+                        ((id(ledger.copies[0].place.step), id(ledger)) if is_alone else None),
+                    )
 
 
 def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
@@ -428,71 +458,9 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
         device=ledger.buffer.device,
         others=len(others),
         stuck=others,
-        sender=_sender(run, ledger, stuck[1:]),
-        elsewhere=_elsewhere(run, ledger),
-        on_core=_on_other_core(run, ledger),
+        sender=senders.sender(run, ledger, stuck[1:]),
+        elsewhere=senders.elsewhere(run, ledger),
+        on_core=senders.on_other_core(run, ledger),
         core=ledger.buffer.core,
         earlier=earlier.step.site.line if of_copy and earlier is not None else None,
     )
-
-
-def _elsewhere(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | None:
-    """A device on which the same semaphore is not zero, and its count there."""
-    for other in run.ledgers.values():
-        is_twin = other.buffer.name == ledger.buffer.name and other.entry == ledger.entry
-        if is_twin and other.buffer.device != ledger.buffer.device and other.near.count:
-            return other.buffer.device, other.near.count
-    return None
-
-
-def _on_other_core(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | None:
-    """A core on which the same semaphore is not zero, and its count there."""
-    for other in run.ledgers.values():
-        one, twin = ledger.buffer, other.buffer
-        is_twin = (twin.name, twin.device, other.entry) == (one.name, one.device, ledger.entry)
-        if is_twin and twin.core != one.core and other.near.count:
-            return twin.core, other.near.count
-    return None
-
-
-def _sender(
-    run: OrderTracker, ledger: SemaphoreLedger, stuck: list[Thread]
-) -> tuple[int, SourceLine] | None:
-    """Device and line of what would end a wait, in another thread that is stuck before it."""
-    for thread in stuck:
-        for frame in thread.frames:
-            for step in frame.program.steps[frame.position :]:
-                place = None
-                if isinstance(step, ir.SemaphoreSignal):
-                    place = step.semaphore
-                elif isinstance(step, ir.CopyStart):
-                    place = step.received
-                line = step.site.line
-                if place is None or line is None or getattr(step, "device", None) is None:
-                    continue
-                ref = frame.registers[place.ref.number]
-                if not isinstance(ref, Ref) or ref.buffer.name != ledger.buffer.name:
-                    continue
-                if _target(run, thread, frame, step) in (None, ledger.buffer.device):
-                    return thread.device, line
-    return None
-
-
-def _target(
-    run: OrderTracker, thread: Thread, frame: ProgramFrame, step: ir.MachineStep
-) -> int | None:
-    """Device that a step is about to signal or copy to; None if that is not known yet."""
-    device = getattr(step, "device", None)
-    if not isinstance(device, ir.DeviceId):
-        return None
-    given = device.coordinates
-    mesh = run.launch.mesh
-    registers = frame.registers
-    if device.number is not None:
-        number = registers[device.number.number]
-        return None if number is None else int(number)
-    if len(mesh) != 1 or given is None or len(given) != 1:
-        return None
-    (only,) = given.values() if isinstance(given, Mapping) else given
-    value = registers[only.number]
-    return None if value is None or np.size(value) != 1 else int(np.ravel(value)[0])

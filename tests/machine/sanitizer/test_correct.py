@@ -100,6 +100,19 @@ def splash_gradient(q: Any, k: Any, v: Any) -> Any:
     return jax.grad(lambda *a: kernel(*a).sum(), argnums=(0, 1, 2))(q, k, v)
 
 
+def splash_of_many_blocks(q: Any, k: Any, v: Any) -> Any:
+    """As many blocks as at production sizes, of few elements: rows of them follow each other."""
+    length = q.shape[0]
+    mask = masks.LocalMask((length, length), (300, 0), 0)
+    kernel = splash.make_splash_mqa(
+        masks.MultiHeadMask([mask]),
+        head_shards=1,
+        q_seq_shards=1,
+        block_sizes=splash.BlockSizes(block_q=128, block_kv=256, block_kv_compute=128),
+    )
+    return kernel(q[None], k, v)
+
+
 def flash_gradient(q: Any, k: Any, v: Any) -> Any:
     def loss(*args: Any) -> Any:
         return flash.flash_attention(*args, causal=True).astype(F32).sum()
@@ -120,6 +133,7 @@ OF_JAX: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (S((256, 256), F32), S((256, 256), F32)),
     ),
     "splash": (splash_gradient, (S((2, 256, 128), F32),) * 3),
+    "splash of many blocks": (splash_of_many_blocks, (S((1024, 128), F32),) * 3),
     "flash": (flash_gradient, (S((1, 2, 256, 128), BF16),) * 3),
     "gmm": (
         lambda x, y: gmm(x, y, jnp.array([100, 0, 56, 100], INT), tiling=(128, 128, 128)),
@@ -146,7 +160,9 @@ OF_JAX: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 @pytest.mark.parametrize(
     "name",
     [
-        name if name == "all_gather" else pytest.param(name, marks=pytest.mark.slow)
+        name
+        if name in ("all_gather", "splash of many blocks")
+        else pytest.param(name, marks=pytest.mark.slow)
         for name in OF_JAX
     ],
 )

@@ -407,3 +407,29 @@ def test_a_copy_to_the_wrong_device_is_not_taken_for_one_that_is_still_to_come()
     (finding,) = [f for f in ran.findings if f.kind == "Deadlock"]
     assert finding.operand == "recv"
     assert finding.cause == "on device 1 it is 8192 bytes: the copies went there"
+
+
+@pytest.mark.parametrize("waits", [0, 1, 2])
+def test_a_race_with_a_copy_that_nothing_waits_for_is_one_finding(waits: int) -> None:
+    def kernel(x_ref: Any, o_ref: Any, tiles_ref: Any, sem: Any) -> None:
+        copies = [
+            pltpu.make_async_copy(x_ref.at[pl.ds(i * 8, 8)], tiles_ref.at[i], sem) for i in range(2)
+        ]
+        for copy in copies:
+            copy.start()
+        for copy in copies[:waits]:
+            copy.wait()
+        o_ref[...] = tiles_ref[0] + tiles_ref[1]
+
+    findings = judge(
+        kernel, X[:16], in_specs=[HBM], out_shape=jax.ShapeDtypeStruct((8, 128), F32),
+        scratch_shapes=[pltpu.VMEM((2, 8, 128), F32), DMA],
+    )  # fmt: skip
+    if waits == 2:
+        assert not findings
+        return
+    race, *others = findings
+    assert race.kind == "DataRace"
+    # Of two copies and one wait it is not known whether the missing one is the race's.
+    assert kinds(others) == ["DmaNotAwaited"] * waits
+    assert [str(found.kind) for found in race.consequences] == ["DmaNotAwaited"] * (1 - waits)
