@@ -168,6 +168,7 @@ def deadlock(
     stuck: Sequence[Stuck] = (), sender: tuple[int, SourceLine] | None = None,
     elsewhere: tuple[int, int] | None = None, earlier: SourceLine | None = None,
     is_given: bool = False, core: int = 0, on_core: tuple[int, int] | None = None,
+    axes: Sequence[int] = (),
 ) -> Finding:  # fmt: skip
     """A wait that never ends.
 
@@ -185,6 +186,7 @@ def deadlock(
       is_given: whether another kernel has returned the semaphore.
       core: that waits.
       on_core: core and count of the same semaphore on another core, if it is not zero.
+      axes: parallel grid axes along which the grid points of both waits differ.
     """
     unit = " bytes" if of_copy else ""
     on = f" on core {core}" if core else ""
@@ -221,6 +223,10 @@ def deadlock(
         at = f", in {_short(earlier)}" if earlier else ""
         cause = f"the copies on it were all waited for before{at}: a start is good for one wait"
         advice = "wait once for each start, with the same slices and the same semaphore"
+        if axes:
+            dimension = " and ".join(map(str, axes))
+            cause += f"; here, one core runs all of parallel grid dimension {dimension}"
+            advice += "; a kernel that leaves a part of the grid to each core needs several cores"
     elif of_copy:
         cause = "the copy was started on another semaphore, later, or not at all"
         advice = "start the copy before the wait, on the same semaphore"

@@ -433,3 +433,35 @@ def test_a_race_with_a_copy_that_nothing_waits_for_is_one_finding(waits: int) ->
     # Of two copies and one wait it is not known whether the missing one is the race's.
     assert kinds(others) == ["DmaNotAwaited"] * waits
     assert [str(found.kind) for found in race.consequences] == ["DmaNotAwaited"] * (1 - waits)
+
+
+@pytest.mark.parametrize("starts_each", [False, True])
+def test_a_copy_that_each_core_would_start_for_itself(starts_each: bool) -> None:
+    """A flag in scratch tells whether a core has started; one core runs both halves here."""
+
+    def kernel(x_ref: Any, o_ref: Any, flag_ref: Any, tile_ref: Any, sem: Any) -> None:
+        core, i = pl.program_id(0), pl.program_id(1)
+        copy = pltpu.make_async_copy(x_ref.at[pl.ds(0, 8)], tile_ref, sem)
+
+        @pl.when(i == 0 if starts_each else (flag_ref[0] != 7) & (i == 0))
+        def _start() -> None:
+            flag_ref[0] = 7
+            copy.start()
+
+        @pl.when(i == 0)
+        def _wait() -> None:
+            copy.wait()
+
+        o_ref[...] = tile_ref[...] + core
+
+    findings = judge(
+        kernel, X, grid=(2, 2), in_specs=[HBM], parallel=(True, False),
+        out_specs=pl.BlockSpec((8, 128), lambda c, i: (2 * c + i, 0)),
+        scratch_shapes=[pltpu.SMEM((1,), jnp.int32), TILE, DMA],
+    )  # fmt: skip
+    if starts_each:
+        assert not findings
+        return
+    (finding,) = findings
+    assert (finding.kind, finding.grid_point) == ("Deadlock", (1, 0))
+    assert "here, one core runs all of parallel grid dimension 0" in (finding.cause or "")
