@@ -14,6 +14,8 @@ the tests may be too strict, so that they stay cheap, and `numeric_faults.explai
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +28,7 @@ from jax import lax
 from jax._src import core as jax_core
 
 from pallas_debug.bridge.instrument.primitives import ARITHMETIC
+from pallas_debug.bridge.jaxprs import likeness
 from pallas_debug.bridge.programs import intervals, units
 from pallas_debug.bridge.programs import program as ir
 
@@ -132,8 +135,26 @@ def watch(step: ir.Compute) -> WatchedUnit | WatchedScalars:
                 step.evaluate, frozenset(bit_patterns(unit.eqns, unit.bits))
             )
         else:
-            unit.watched = instrumented(unit.eqns, unit.invars, unit.outvars, unit.bits)
+            unit.watched = _shared(unit)
     found: WatchedUnit | WatchedScalars = unit.watched
+    return found
+
+
+_lock = threading.Lock()
+_instrumented: OrderedDict[Any, WatchedUnit] = OrderedDict()
+
+
+def _shared(unit: units.Unit) -> WatchedUnit:
+    """The same for all units that compute the same, as it is compiled."""
+    key = likeness.key_of(unit.eqns, unit.invars, unit.outvars)
+    made = instrumented(unit.eqns, unit.invars, unit.outvars, unit.bits)
+    if key is None:
+        return made
+    bits = tuple(variable in unit.bits for variable in unit.invars)
+    with _lock:
+        found = _instrumented.setdefault((key, bits), made)
+        if len(_instrumented) > units.MAX_COMPILED:
+            _instrumented.popitem(last=False)
     return found
 
 

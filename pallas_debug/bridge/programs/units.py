@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,10 +18,18 @@ from jax._src.pallas.mosaic import primitives as mosaic_primitives
 
 from pallas_debug.bridge.instrument.flow import COMPARISONS
 from pallas_debug.bridge.interpret import elementwise
+from pallas_debug.bridge.jaxprs import likeness
 from pallas_debug.bridge.programs import program as ir
 
 if TYPE_CHECKING:
     from pallas_debug.bridge.programs.decode import PendingEquation
+
+
+MAX_COMPILED = 1024
+"""Maximum programs that are kept for units that compute the same."""
+
+_lock = threading.Lock()
+_compiled: OrderedDict[Any, Callable[..., Sequence[Any]]] = OrderedDict()
 
 
 @dataclass(eq=False)
@@ -50,8 +60,17 @@ class Unit:
 
     @cached_property
     def compiled(self) -> Callable[..., Sequence[Any]]:
-        """The unit as one program of jax."""
-        compiled: Callable[..., Sequence[Any]] = jax.jit(self.traced)
+        """The unit as one program of jax, the same for all units that compute the same."""
+        compiled: Callable[..., Sequence[Any]] | None
+        key = likeness.key_of(self.eqns, self.invars, self.outvars)
+        with _lock:
+            compiled = _compiled.get(key)
+            if compiled is None:
+                compiled = jax.jit(self.traced)
+                if key is not None:
+                    _compiled[key] = compiled
+                if len(_compiled) > MAX_COMPILED:
+                    _compiled.popitem(last=False)
         return compiled
 
     def traced(self, *values: Any) -> list[Any]:
