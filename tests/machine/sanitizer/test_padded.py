@@ -112,6 +112,28 @@ def test_auto_runs_it_on_the_machine_and_reports_it() -> None:
             np.testing.assert_allclose(result, X @ Y, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("sums", [False, True])
+def test_padding_of_a_result_is_no_result(sums: bool) -> None:
+    """Of an array of 100 columns that is returned in whole tiles."""
+
+    def kernel(n_ref: Any, x_hbm: Any, o_ref: Any, tile: Any, sem: Any) -> None:
+        pltpu.async_copy(x_hbm.at[:, pl.ds(n_ref[0], 128)], tile, sem).wait()
+        o_ref[...] = tile[...] * 2
+        if sums:
+            o_ref[...] += jnp.sum(tile[...])
+
+    def call(n: Any, x: Any) -> Any:
+        return pl.pallas_call(
+            kernel,
+            jax.ShapeDtypeStruct((8, 128), F32),
+            in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), ANY],
+            scratch_shapes=[pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA],
+        )(n, x)
+
+    findings = found(call, np.zeros(1, np.int32), np.ones((8, 100), np.float32))
+    assert [finding.kind for finding in findings] == ["PaddingRead"] * sums
+
+
 @pytest.mark.parametrize("view", ["indexed", "reshaped"])
 def test_copies_of_whole_tiles(view: str) -> None:
     """Into part of a buffer, whose other rows are written by others."""
@@ -122,12 +144,12 @@ def test_copies_of_whole_tiles(view: str) -> None:
         if view == "reshaped":
             rows = tile.reshape(4, 2, 128).at[2]
         pltpu.async_copy(x_hbm.at[:, pl.ds(n_ref[0], 128)], rows, sem).wait()
-        o_ref[...] = tile[...]
+        o_ref[...] = tile[...].sum(axis=1, keepdims=True)
 
     def call(n: Any, x: Any) -> Any:
         return pl.pallas_call(
             kernel,
-            jax.ShapeDtypeStruct((8, 128), F32),
+            jax.ShapeDtypeStruct((8, 1), F32),
             in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), ANY],
             scratch_shapes=[pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA],
         )(n, x)
