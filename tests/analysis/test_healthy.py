@@ -63,6 +63,7 @@ def test_nothing_is_found_in_their_gradients(
         assert list(found(captures(function, spec.args), spec.not_on)) == [], spec.name
 
 
+@pytest.mark.slow
 def test_paged_attention_with_its_tables_is_judged_as_a_whole(
     captures: Callable[..., list[Capture]],
 ) -> None:

@@ -26,6 +26,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hlo", "tpu"])
 def test_what_is_packed_is_unpacked_again(mode: str) -> None:
     generator = np.random.default_rng(0)

@@ -160,6 +160,7 @@ def finite(n_ref: Any, o_ref: Any) -> None:
     pl.run_scoped(scoped, pltpu.VMEM((8, 128), jnp.int32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hlo", "tpu"])
 def test_loops_that_end_give_the_same_results(mode: str) -> None:
     plain = pl.pallas_call(finite, out_shape=N, interpret=True)
@@ -212,6 +213,7 @@ def test_a_loop_in_an_index_map(mode: str) -> None:
     assert finding.source.line == line_of(block_of)
 
 
+@pytest.mark.slow
 def test_index_maps_with_loops_that_end() -> None:
     def kernel(n_ref: Any, o_ref: Any) -> None:
         o_ref[...] = n_ref[...]

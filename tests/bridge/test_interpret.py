@@ -622,6 +622,7 @@ COLLECTIVES = ("right_permute", "all_gather")
 QUICK = ("matmul",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "op",
     [

@@ -140,6 +140,7 @@ def test_a_kernel_on_a_mesh_that_writes_to_references_it_closes_over():
             np.testing.assert_array_equal(call(x), x)
 
 
+@pytest.mark.slow
 def test_pipelines_are_traced_inline_whatever_the_setting():
     block = pl.BlockSpec((8, 128), lambda i: (i, 0))
 

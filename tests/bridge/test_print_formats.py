@@ -270,6 +270,7 @@ def test_an_array_of_booleans(pool: Pool) -> None:
     assert "bitwidth" in (compiled(pool, lower(printing)) or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "printing,dtype,advice",
     [

@@ -110,6 +110,7 @@ def test_what_prints_is_run_once(second_runs: list[again.SecondRun]) -> None:
     assert second_runs == []
 
 
+@pytest.mark.slow
 def test_operands_of_all_kinds_are_handed_on(second_runs: list[again.SecondRun]) -> None:
     """A grid of a size that is known late, a table, and narrow floats."""
 

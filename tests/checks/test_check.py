@@ -74,6 +74,7 @@ def test_jit(transform: Callable[..., Any], mode: str) -> None:
     assert finding.engines == ("checks",)
 
 
+@pytest.mark.slow
 def test_the_values_are_those_of_the_unchecked_kernel() -> None:
     with pallas_debug.interpret("hlo"):
         plain = logs(X)
@@ -229,6 +230,7 @@ def test_what_fails_in_front_of_a_branch_that_is_not_taken(mode: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_branches() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         i = pl.program_id(0)
@@ -399,6 +401,7 @@ def test_dynamic_grids() -> None:
     assert one(dynamic, 0, X).kind == "OutputNotWritten"
 
 
+@pytest.mark.slow
 def test_grids_that_are_empty_and_kernels_without_one() -> None:
     assert checked(lambda x: call(_log_less_one, x, grid=(0,)), X)[0] == ()
     assert one(lambda x: call(_log_less_one, x, grid=()), X).grid_point == ()
@@ -433,6 +436,7 @@ def test_parallel_dimensions(semantics: tuple[str, ...]) -> None:
     assert (finding.grid_point, finding.count, finding.message) == ((2, 1), 7, "2 1")
 
 
+@pytest.mark.slow
 def test_several_outputs_and_aliases() -> None:
     def kernel(x_ref: Any, a_ref: Any, b_ref: Any) -> None:
         a_ref[...] = a_ref[...] + 1
@@ -548,6 +552,7 @@ def test_a_function_without_kernels_is_refused(function: Callable[..., Any]) -> 
         pallas_debug.check(function)(X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_kernel_that_did_not_run_is_not_checked(mode: str) -> None:
     def copies(x_ref: Any, o_ref: Any) -> None:

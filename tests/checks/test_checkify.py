@@ -78,6 +78,7 @@ def at(row: int, value: float) -> jax.Array:
 class TestInBothModes:
     """What holds in HLO and in TPU interpret mode."""
 
+    @pytest.mark.slow
     def test_user_checks(self) -> None:
         assert error_of(positive, X + 1) is None
         assert error_of(positive, at(9, -2.0)) == "block 2 has -2.0 (`check` failed)"
@@ -93,6 +94,7 @@ class TestInBothModes:
         assert error_of(function, X, errors=USER) == "not positive (`check` failed)"
         np.testing.assert_array_equal(jax.jit(function)(X), X)
 
+    @pytest.mark.slow
     def test_nan(self) -> None:
         def function(x: jax.Array) -> jax.Array:
             return call(_roots, x, grid=(4,), in_specs=[ROWS], out_specs=ROWS)
@@ -153,6 +155,7 @@ def test_an_index_of_a_ref() -> None:
     assert "index 12 is out of bounds for axis 0 with size 16" in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_without_jit() -> None:
     error, _ = checkify.checkify(positive)(at(0, -1.0))
@@ -166,6 +169,7 @@ def test_jit_within() -> None:
     assert error_of(jax.jit(jax.jit(positive)), at(4, 0.0)) == "block 1 has 0.0 (`check` failed)"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_vmap_within() -> None:
     batch = jnp.stack([X + 1, at(9, -3.0), at(0, -4.0)])
@@ -326,6 +330,7 @@ def test_scalar_prefetch_scratch_and_when() -> None:
     assert "index 9 is out of bounds for axis 0" in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_dynamic_grid() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:

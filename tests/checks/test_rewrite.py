@@ -84,6 +84,7 @@ def run(mode: Any) -> np.ndarray:
         return np.asarray(jax.jit(lambda x: call(x))(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [True, pltpu.InterpretParams()], ids=["hlo", "tpu"])
 def test_values_stay(mode: Any, request: pytest.FixtureRequest) -> None:
     expected = run(mode)

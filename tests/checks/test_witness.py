@@ -48,6 +48,7 @@ def test_a_nan_names_its_element_and_the_operands_there() -> None:
     assert finding.values == {"element": "[3, 0]", "operands": "-inf, -inf"}
 
 
+@pytest.mark.slow
 def test_a_quotient_says_which_of_its_two_ways_to_nan_it_took() -> None:
     def quotient(x_ref: Any, o_ref: Any) -> None:
         x = x_ref[...]
@@ -104,6 +105,7 @@ def test_a_check_shows_the_comparison_that_is_false() -> None:
     assert findings[0].values == {"condition": "2 > 3"}
 
 
+@pytest.mark.slow
 def test_an_index_names_the_entry_that_it_comes_from() -> None:
     def gather(table_ref: Any, x_ref: Any, y_ref: Any, o_ref: Any) -> None:
         row = x_ref[pl.ds(table_ref[pl.program_id(0)] * 2 + 1, 1), :]
@@ -130,6 +132,7 @@ def test_an_index_names_the_entry_that_it_comes_from() -> None:
 # NaNs that change no result.
 
 
+@pytest.mark.slow
 def test_a_nan_that_reaches_no_output_is_no_finding() -> None:
     def masked(x_ref: Any, o_ref: Any) -> None:
         x = x_ref[...] - 9
@@ -232,6 +235,7 @@ def test_a_condition_of_one_store_is_named_beside_the_others(dtype: Any) -> None
     assert "# conditional" in Path(__file__).read_text().splitlines()[finding.source.line - 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [F32, I32])
 def test_scratch_that_is_only_partly_written(dtype: Any) -> None:
     def accumulate(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:

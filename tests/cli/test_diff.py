@@ -22,6 +22,7 @@ def test_a_pass_against_the_one_before(real_command: Any) -> None:
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_last_pass_that_changed_something_unless_told(command: Any) -> None:
     shown = command("diff", NEW).stdout
     assert shown.splitlines()[1].endswith("21-finalize-llo")

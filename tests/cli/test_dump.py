@@ -56,6 +56,7 @@ def test_a_script_is_run_and_its_kernels_dumped(
     assert not recorded.get("gaps")  # it was recorded when all was compiled
 
 
+@pytest.mark.slow
 def test_nothing_of_libtpu_reaches_the_terminal(real_command: Any, script: Path) -> None:
     environment = {"JAX_PLATFORMS": ""}  # jax itself would look for a TPU
     done = real_command("dump", script, **environment)
@@ -63,6 +64,7 @@ def test_nothing_of_libtpu_reaches_the_terminal(real_command: Any, script: Path)
     assert [line for line in done.stderr.splitlines() if "pallas-debug" not in line] == []
 
 
+@pytest.mark.slow
 def test_a_module_is_run(command: Any, script: Path, tmp_path: Path) -> None:
     done = command("dump", "-m", "script", "argument")
     assert done.returncode == 0, done.stderr
@@ -218,6 +220,7 @@ def test_two_runs_into_one_directory_at_the_same_time(script: Path, tmp_path: Pa
     assert len(list((tmp_path / "dumps").glob("vector_add-*/v5e/compilation.json"))) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_path: Path) -> None:
     script.write_text(SCRIPT + "import time; print('there', flush=True); time.sleep(60)")
     tool = Path(sys.executable).with_name("pallas-debug")
@@ -243,6 +246,7 @@ def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_p
     assert list((tmp_path / "dumps" / ".tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_a_compilation_hangs(script: Path, tmp_path: Path) -> None:
     script.write_text(SCRIPT + "print('there', flush=True)")
     tool = Path(sys.executable).with_name("pallas-debug")

@@ -128,6 +128,7 @@ def test_the_doctor_s_document() -> None:
     check(json.loads(text), "doctor")
 
 
+@pytest.mark.slow
 def test_lines_for_agents(command: Any, tmp_path: Path) -> None:
     (tmp_path / "rows.py").write_text(CODE)
     (tmp_path / "run.log").write_text(LOG)

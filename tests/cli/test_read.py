@@ -206,6 +206,7 @@ def test_doctor_finds_this_machine_well(real_command: Any) -> None:
     assert not [line for line in done.stdout.splitlines() if line.startswith("failed")]
 
 
+@pytest.mark.slow
 def test_doctor_as_json_and_with_flags_of_ones_own(command: Any) -> None:
     done = command("doctor", "--json", LIBTPU_INIT_ARGS="--xla_mosaic_dump_to=elsewhere")
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
@@ -214,6 +215,7 @@ def test_doctor_as_json_and_with_flags_of_ones_own(command: Any) -> None:
     assert checks["target v5e"]["state"] == "ok"
 
 
+@pytest.mark.slow
 def test_demo_shows_what_it_did_and_what_comes_next(real_command: Any) -> None:
     done = real_command("demo")
     assert done.returncode == 0, done.stderr

@@ -61,6 +61,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Path:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", REFUSED)
 def test_the_script_fails_as_the_kernel_did(
     command: Any, dumped: Path, kernel: str, tmp_path: Path
@@ -76,6 +77,7 @@ def test_the_script_fails_as_the_kernel_did(
     assert f"def {kernel}(x_ref, o_ref):" in text
 
 
+@pytest.mark.slow
 def test_the_scripts_run_without_pallas_debug(command: Any, dumped: Path, tmp_path: Path) -> None:
     for kernel in REFUSED:
         done = command("reproduce", dumped, "-k", kernel, "-o", f"{kernel}.py")
@@ -91,6 +93,7 @@ def test_the_scripts_run_without_pallas_debug(command: Any, dumped: Path, tmp_pa
         assert message in part
 
 
+@pytest.mark.slow
 def test_a_kernel_that_compiles(command: Any, dumped: Path) -> None:
     (folder,) = dumped.glob("healthy-*")
     done = command("reproduce", folder / "v5e", "--run")
@@ -110,6 +113,7 @@ def test_another_target(command: Any, dumped: Path) -> None:
     assert "TOPOLOGY = 'v6e:2x2'\nDEVICE_KIND, NUM_CORES = 'TPU v6 lite', 1\n" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_smaller_kernel(command: Any, dumped: Path, tmp_path: Path) -> None:
     done = command("reproduce", dumped, "-k", "refused_by_jax", "--shrink", "-o", "small.py")
     assert done.returncode == 0, done.stderr

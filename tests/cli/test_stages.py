@@ -137,6 +137,7 @@ def test_why_a_file_is_missing(
     assert f"v5e\t\tschedule/estimate.txt\tmissing ({cause})" in listed
 
 
+@pytest.mark.slow
 def test_a_dump_says_what_is_missing(command: Any, tmp_path: Path) -> None:
     """No estimate is possible for v4."""
     done = command(

@@ -138,6 +138,7 @@ def test_source_with_costs(command: Any, dumps: Path) -> None:
     assert document["bundles"][0]["instructions"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_asked_for(command: Any, dumps: Path, tmp_path: Path) -> None:
     done = command("source", dumps, "-t", "v5e", "--cost", "--line", "1")
     assert done.returncode != 0

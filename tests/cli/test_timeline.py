@@ -44,6 +44,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_the_strip(command: Any, dumps: Path) -> None:
     done = command("timeline", dumps, "-t", "v5e")
     assert done.returncode == 0, done.stderr

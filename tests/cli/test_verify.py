@@ -52,6 +52,7 @@ def test_a_sound_kernel_passes_every_engine(real_command: Any) -> None:
     assert rest[-1] == "vector_add: nothing found in 1 kernel; values not judged (no reference)"
 
 
+@pytest.mark.slow
 def test_a_fault_is_said_once_in_every_format(command: Any, module: Path, tmp_path: Path) -> None:
     options = ["--json", "--sarif", "out.sarif", "--github", "-e", "static,checks,machine,races"]
     done = command("verify", "rows:gather", ARGUMENT, *options)
@@ -90,6 +91,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_code_that_asks_for_a_tpu(command: Any, commands: Any, tmp_path: Path) -> None:
     """A script, a module that is imported, and `dump`."""
     (tmp_path / "gated.py").write_text(GATED)
@@ -112,6 +114,7 @@ def test_code_that_asks_for_a_tpu(command: Any, commands: Any, tmp_path: Path) -
     assert "1 kernel for v6e in " in dumped.stderr
 
 
+@pytest.mark.slow
 def test_the_dump_directory_keeps_the_findings(command: Any, module: Path, tmp_path: Path) -> None:
     done = command("verify", "rows:gather", ARGUMENT, "-e", "checks", "-t", "v5e", "-o", "kept")
     assert done.returncode == 1, done.stderr
@@ -270,6 +273,7 @@ if __name__ == "__main__":
 PAST_THE_POOL = "page_ref gives block 9 along dimension 0 of float32[4, 8, 128], which has 4"
 
 
+@pytest.mark.slow
 def test_real_inputs_decide(command: Any, tmp_path: Path) -> None:
     (tmp_path / "pages.py").write_text(PAGES)
     static = ["verify", "pages:gather", "-e", "static", "-t", "v5e"]
@@ -330,6 +334,7 @@ for order in eval(sys.argv[2]):
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tables, orders, code, said",
     [
@@ -377,6 +382,7 @@ def two(x, y):
 """
 
 
+@pytest.mark.slow
 def test_a_reference_judges_values(command: Any, module: Path, tmp_path: Path) -> None:
     (tmp_path / "refs.py").write_text(REFERENCES)
     module.write_text(

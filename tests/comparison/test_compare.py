@@ -100,6 +100,7 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, **_: Any) -> jax.Array:
     return jax.nn.softmax(q @ k.T, axis=1) @ v
 
 
+@pytest.mark.slow
 def test_a_flash_attention_that_rescales_by_the_wrong_maximum() -> None:
     # Every third query meets its largest score in the first block of keys, and no other does.
     q = jnp.tile(jnp.eye(1, 128), (128, 1)) * jnp.where(jnp.arange(128) % 3, -1, 1)[:, None]
@@ -157,6 +158,7 @@ def test_one_block() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_same_rows_of_each_block_and_blocks_along_a_dimension() -> None:
     def last_row(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * 2
@@ -218,6 +220,7 @@ def test_an_index_map_with_scalar_prefetch() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_result_is_followed_through_what_moves_its_elements() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * jnp.where(at_block(1, 1), -2.0, 2.0)
@@ -277,6 +280,7 @@ def halves(x: jax.Array) -> Any:
     return blocks(copy_twice, x.astype(BF16)).astype(F32)
 
 
+@pytest.mark.slow
 def test_the_default_tolerance_is_that_of_the_dtype() -> None:
     for dtype, error, is_ok in [
         (F32, 5e-5, True),
@@ -310,6 +314,7 @@ def test_a_small_element_is_held_to_the_precision_of_the_largest() -> None:
     assert pallas_debug.compare(lambda x: x + off, lambda x: x, x, atol=1e-6, rtol=100.0).ok
 
 
+@pytest.mark.slow
 def test_two_precisions_are_compared_where_that_is_asked_for() -> None:
     def bf16(x: jax.Array) -> Any:
         return blocks(copy_twice, x.astype(BF16))
@@ -331,6 +336,7 @@ def test_two_precisions_are_compared_where_that_is_asked_for() -> None:
         pallas_debug.compare(lambda x: x.astype(jnp.int32), double, X, same_dtypes=False)
 
 
+@pytest.mark.slow
 def test_two_versions_of_a_kernel() -> None:
     def version(x: jax.Array, *, scale: float) -> Any:
         def kernel(x_ref: Any, o_ref: Any) -> None:
@@ -354,6 +360,7 @@ def test_integers_and_bools_are_equal(dtype: Any) -> None:
     assert "allowed: none, as these are not floats" in str(report)
 
 
+@pytest.mark.slow
 def test_int4_float8_complex_and_keys() -> None:
     x = jnp.arange(4)
     assert pallas_debug.compare(lambda x: x.astype(jnp.int4), lambda x: x.astype(jnp.int4), x).ok

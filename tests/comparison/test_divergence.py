@@ -34,6 +34,7 @@ def compared(function: Any, reference: Any, *args: Any, **options: Any) -> tuple
     return finding, line
 
 
+@pytest.mark.slow
 def test_an_attention_and_its_repaired_version() -> None:
     kernel = attention.KERNELS[0]
     args = [jax.random.normal(jax.random.key(i), a.shape, F32) for i, a in enumerate(kernel.args)]
@@ -56,6 +57,7 @@ def test_an_attention_and_its_repaired_version() -> None:
     assert finding.advice == "compare these lines, and what they load"
 
 
+@pytest.mark.slow
 def test_a_sum_that_is_not_reset_is_the_cause_whatever_differs_before() -> None:
     kernel = attention.KERNELS[1]
     x = jax.random.normal(jax.random.key(0), (16, 384), F32)
@@ -107,6 +109,7 @@ def sums(x: jax.Array, dtype: Any, at: int = -1) -> Any:
     )(x)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_precisions() -> None:
     options = {"same_dtypes": False}
     same = pallas_debug.compare(
@@ -239,6 +242,7 @@ def test_blocks_names_grids_and_calls() -> None:
     )
 
 
+@pytest.mark.slow
 def test_runs_that_cannot_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     def order(x: jax.Array, count: int) -> Any:
         def kernel(x_ref: Any, o_ref: Any, a_ref: Any, b_ref: Any) -> None:

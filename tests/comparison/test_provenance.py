@@ -57,6 +57,7 @@ def middle(finding: Finding) -> list[str]:
 # Kernels that keep a state from one grid point to the next.
 
 
+@pytest.mark.slow
 def test_an_accumulator_that_is_rescaled_by_the_wrong_maximum() -> None:
     kernel = attention.KERNELS[0]
     args = [jax.random.normal(jax.random.key(i), a.shape, F32) for i, a in enumerate(kernel.args)]
@@ -77,6 +78,7 @@ def test_an_accumulator_that_is_rescaled_by_the_wrong_maximum() -> None:
     assert finding.values["writers of l_ref"].startswith("set at line ")
 
 
+@pytest.mark.slow
 def test_a_running_sum_that_is_not_reset() -> None:
     kernel = attention.KERNELS[1]
     x = jax.random.normal(jax.random.key(0), (16, 384), F32)
@@ -133,6 +135,7 @@ def matmul(x: jax.Array, y: jax.Array, *, is_right: bool) -> Any:
     )(x, y)
 
 
+@pytest.mark.slow
 def test_a_matmul_that_resets_its_accumulator_at_the_wrong_step() -> None:
     y = jnp.ones((256, 256))
     assert pallas_debug.compare(lambda x: matmul(x, y, is_right=True), lambda x: x @ y, X).ok
@@ -176,6 +179,7 @@ def test_an_output_that_is_added_to_in_place() -> None:
 # Loops, branches, copies, and kernels that are called several times.
 
 
+@pytest.mark.slow
 def test_loops_and_branches_on_the_way_to_a_store() -> None:
     def kernel(x_ref: Any, o_ref: Any, acc_ref: Any, scale_ref: Any) -> None:
         scale_ref[...] = x_ref[...] * 0 + 2
@@ -266,6 +270,7 @@ def gathered(lengths: jax.Array, x: jax.Array) -> Any:
     )(lengths, x)
 
 
+@pytest.mark.slow
 def test_a_buffer_that_holds_rows_of_another_block() -> None:
     x = jnp.arange(2 * 32 * 128.0).reshape(2, 32, 128)
 
@@ -285,6 +290,7 @@ def test_a_buffer_that_holds_rows_of_another_block() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_call_of_a_kernel_that_a_result_comes_from() -> None:
     @jax.jit
     def scale(x: jax.Array) -> Any:
@@ -309,6 +315,7 @@ def test_the_call_of_a_kernel_that_a_result_comes_from() -> None:
     assert finding.values["writers of o_ref"] == f"set at line {finding.source.line}"
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "SECONDS", -1.0)
     finding = found(lambda x: matmul(x, x.T @ x, is_right=False), lambda x: x @ (x.T @ x), X)

@@ -59,6 +59,7 @@ def mismatch(other: Any = reference, *, rtol: float | None = None, **options: An
     return finding
 
 
+@pytest.mark.slow
 def test_an_error_of_the_size_of_rounding_is_put_down_to_it() -> None:
     finding = mismatch(dtype=BF16)
     assert finding.cause is not None
@@ -130,6 +131,7 @@ def lines(function: Any, other: Any, *args: Any) -> list[str]:
     return finding.message.splitlines()
 
 
+@pytest.mark.slow
 def test_a_sum_that_cancels_may_differ_by_what_it_rounded_before() -> None:
     x = jax.random.normal(jax.random.key(0), (8, 128)) + 2
 
@@ -142,6 +144,7 @@ def test_a_sum_that_cancels_may_differ_by_what_it_rounded_before() -> None:
     assert "acc_ref" not in line
 
 
+@pytest.mark.slow
 def test_operands_that_are_not_compared_are_named() -> None:
     def kernel(x: jax.Array, rows: int, name: str) -> Any:
         def doubled(x_ref: Any, o_ref: Any, tmp_ref: Any) -> None:

@@ -71,6 +71,7 @@ def together(pool: Pool, module: Module, monkeypatch: pytest.MonkeyPatch) -> lis
     return pids
 
 
+@pytest.mark.slow
 def test_one_child_serves_pools_in_turn_and_at_once(
     shared_pool: SharedPool, module: Module, temporary: Path
 ) -> None:
@@ -90,6 +91,7 @@ def test_one_child_serves_pools_in_turn_and_at_once(
         compiled(first, module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [("LIBTPU_INIT_ARGS", "--xla_tpu_scoped_vmem_limit_kib=8192"), ("TPU_MIN_LOG_LEVEL", "1")],
@@ -116,6 +118,7 @@ def test_a_child_of_another_environment_is_not_used(
         assert change[1] in Path(f"/proc/{pid}/environ").read_text()
 
 
+@pytest.mark.slow
 def test_a_pool_uses_no_more_children_than_it_asked_for(
     shared_pool: SharedPool, module: Module, monkeypatch: pytest.MonkeyPatch, wait_until: Wait
 ) -> None:
@@ -136,6 +139,7 @@ def test_a_pool_uses_no_more_children_than_it_asked_for(
         assert sorted(small.pids()) == sorted(pids)
 
 
+@pytest.mark.slow
 def test_stopping_a_pool_leaves_the_work_of_others_alone(
     shared_pool: SharedPool,
     module: Module,
@@ -175,6 +179,7 @@ def test_stopping_the_last_pool_leaves_nothing(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_idle_child_ends(
     shared_pool: SharedPool,
     module: Module,
@@ -194,6 +199,7 @@ def test_an_idle_child_ends(
         assert pool.pids() != [pid]
 
 
+@pytest.mark.slow
 def test_of_two_children_the_one_that_is_not_needed_ends(
     shared_pool: SharedPool, module: Module, monkeypatch: pytest.MonkeyPatch, wait_until: Wait
 ) -> None:
@@ -212,6 +218,7 @@ def test_of_two_children_the_one_that_is_not_needed_ends(
         assert set(pool.pids()) < set(pids)
 
 
+@pytest.mark.slow
 def test_a_child_whose_folder_was_deleted_is_replaced(
     shared_pool: SharedPool, module: Module, temporary: Path
 ) -> None:
@@ -350,6 +357,7 @@ def test_children_end_with_the_process(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_forked_process_starts_its_own(
     module_file: Path, temporary: Path, is_running: IsRunning
 ) -> None:

@@ -258,6 +258,7 @@ def test_nowhere_to_write(temporary: Path) -> None:
 # The end.
 
 
+@pytest.mark.slow
 def test_nothing_is_left(
     temporary: Path,
     module: Module,
@@ -294,6 +295,7 @@ def test_nothing_is_left(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_second_child_is_started_only_where_it_pays(
     module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,6 +391,7 @@ def is_free(folder: Path) -> bool:
         os.close(opened)
 
 
+@pytest.mark.slow
 def test_what_killed_runs_left_is_swept(
     module: Module, tmp_path: Path, temporary: Path, wait_until: Wait, is_running: IsRunning
 ) -> None:

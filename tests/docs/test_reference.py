@@ -39,6 +39,7 @@ def test_the_pages_are_fresh() -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_stale_page_is_named_and_left_alone(copy: Path) -> None:
     page = copy / "docs" / "reference" / "exit-codes.md"
     page.write_text("# Exit codes\n\nAll is well.\n")
@@ -60,6 +61,7 @@ def test_a_missing_page_is_written_again_and_then_all_is_fresh(copy: Path) -> No
     assert generate(copy).stdout == ""
 
 
+@pytest.mark.slow
 def test_a_new_package_makes_the_maps_stale(copy: Path) -> None:
     """They are written where `--check` calls a page stale, which other tests show."""
     module = copy / "pallas_debug" / "ir" / "__init__.py"
@@ -76,6 +78,7 @@ def test_the_maps_name_every_package() -> None:
         assert f" {path.parent.name}/ " in text, path
 
 
+@pytest.mark.slow
 def test_an_environment_variable_without_a_description_is_named(copy: Path) -> None:
     module = copy / "pallas_debug" / "cli" / "exits.py"
     module.write_text(module.read_text() + '\nimport os\n\nos.environ.get("SOME_SWITCH")\n')

@@ -132,6 +132,7 @@ def test_the_steps_of_a_kernel_run_in_this_order(tmp_path: Path) -> None:
     assert missing_in_order(here, calls_of(here, dump_and_show)) is None
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_finding_run_in_this_order() -> None:
     steps = [
         step

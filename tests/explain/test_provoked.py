@@ -182,6 +182,7 @@ VERIFIED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VERIFIED)
 def test_what_verify_prints(name: str) -> None:
     kernel = broken(name)
@@ -243,6 +244,7 @@ def test_an_array_of_another_size_than_the_program_was_compiled_for() -> None:
     assert found.id == "program-input"
 
 
+@pytest.mark.slow
 def test_what_libtpu_says_of_programs(
     run_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -277,6 +279,7 @@ def test_names_that_are_gone_and_a_cpu() -> None:
     assert ids == ["removed-name", "only-interpret"]
 
 
+@pytest.mark.slow
 def test_the_table_of_an_overflow_has_the_operands_and_the_blocks_that_it_suggests_fit(
     session: Session,
 ) -> None:

@@ -261,6 +261,7 @@ def test_sm_scale(sm_scale: object) -> None:
     assert message_of(x, x, x, sm_scale=sm_scale) == expected
 
 
+@pytest.mark.slow
 def test_fully_masked_rows_are_zero_in_output_and_gradients() -> None:
     q, k, v = random_qkv(q_seq=256, kv_seq=100)
 
@@ -289,6 +290,7 @@ def test_a_bias_of_minus_infinity_hides_keys() -> None:
     assert residuals.m[0, 0, 0] == -np.inf
 
 
+@pytest.mark.slow
 def test_residuals() -> None:
     q, k, v = random_qkv(q_seq=200, kv_seq=300)
 
@@ -360,6 +362,7 @@ def test_equals_jaxs_flash_attention(dtype: str, tolerance: float) -> None:
         np.testing.assert_allclose(a, e, rtol=0, atol=tolerance * np.abs(e).max())
 
 
+@pytest.mark.slow
 def test_causal_skips_blocks_above_the_diagonal() -> None:
     q, k, v = random_qkv(q_seq=256, kv_seq=256)
     # A masked NaN still spoils its row through 0 * NaN, so a clean row means a skipped block.

@@ -97,6 +97,7 @@ def test_equals_the_reference(op: BundledOperation, spec: Spec, mode: str) -> No
     assert_close(actual, op, spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "op, spec, mode",
     in_modes(

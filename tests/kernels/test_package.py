@@ -35,6 +35,7 @@ def test_import_loads_neither_jax_nor_numpy() -> None:
     assert heavy == "[]"
 
 
+@pytest.mark.slow
 def test_every_public_name_loads_without_pallas_debug() -> None:
     loaded = run(
         "import sys\n"

@@ -102,6 +102,7 @@ def random_pages() -> tuple[jax.Array, ...]:
     return tuple(jnp.asarray(rng.standard_normal(shape, np.float32)) for shape in shapes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [True, pltpu.InterpretParams()], ids=["hlo", "tpu"])
 def test_what_a_sequence_does_not_reach_may_hold_anything(mode: object) -> None:
     q, k, v = random_pages()

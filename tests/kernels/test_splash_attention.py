@@ -194,6 +194,7 @@ def test_hidden_blocks_are_neither_read_forward_nor_backward() -> None:
         assert np.isnan(actual[:, :128]).any()
 
 
+@pytest.mark.slow
 def test_fully_masked_rows_are_zero_forward_and_backward() -> None:
     args = random_qkv(q_heads=2)
     # Queries 0 to 99 see nothing: 0 to 127 share a block with some that do.

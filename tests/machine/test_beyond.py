@@ -120,6 +120,7 @@ def _take(x: Any) -> Any:
     return pltpu.matmul_pop_fifo((128, 128), F32, 0)
 
 
+@pytest.mark.slow
 def test_keys_of_the_tpu() -> None:
     """Equal keys give equal numbers, others others; uniform numbers are uniform."""
 

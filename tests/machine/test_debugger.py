@@ -352,6 +352,7 @@ def test_who_wrote_an_element(session: StepSession) -> None:
         session.who("x_ref[0]")
 
 
+@pytest.mark.slow
 def test_dmas_in_flight_and_calls_by_number(kernels: ModuleType) -> None:
     captured = stepper.capture(lambda: kernels.both(X), kernel="copies_kernel")
     session = captured.session
@@ -415,6 +416,7 @@ def test_a_loop_stops_at_the_limit_with_its_line(
     assert session.run() == said
 
 
+@pytest.mark.slow
 def test_breakpoints_in_a_kernel_stop_the_debugger_alone(
     kernels: ModuleType, tmp_path: Path
 ) -> None:
@@ -480,6 +482,7 @@ def test_step_as_a_function(kernels: ModuleType, capsys: Any, monkeypatch: Any) 
     assert "# deadlock" in shown.out
 
 
+@pytest.mark.slow
 def test_post_mortem_opens_at_the_first_finding(kernels: ModuleType) -> None:
     captured = stepper.capture(lambda: kernels.stale(X), post_mortem=True)
     assert captured.notes[0].startswith("StaleRead in kernel `stale`, grid point (1, 0)")

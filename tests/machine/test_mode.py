@@ -473,6 +473,7 @@ def test_arrays_too_large_for_shadow_memory(monkeypatch: pytest.MonkeyPatch) -> 
     assert "Sanitize it on smaller arrays with the same blocks" in said
 
 
+@pytest.mark.slow
 def test_verify_asks_tpu_interpret_mode_for_what_the_machine_refuses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -530,6 +531,7 @@ def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -
     assert outcome.reason == said + "walks them one by one (at most 5 here); give smaller arguments"
 
 
+@pytest.mark.slow
 def test_prints_callbacks_and_checks_are_those_of_other_modes() -> None:
     called: list[float] = []
 

@@ -153,6 +153,7 @@ def test_counts_go_from_kernel_to_kernel() -> None:
     ) in str(error.value)
 
 
+@pytest.mark.slow
 def test_keys_of_the_tpu() -> None:
     """One and several; equal keys give equal numbers."""
 

@@ -76,6 +76,7 @@ BEYOND = [
 ]
 
 
+@pytest.mark.slow
 @with_and_without_xdist
 def test_what_is_found_fails_the_test_it_belongs_to(
     child: Child, pytester: pytest.Pytester, workers: list[str]
@@ -270,6 +271,7 @@ NO_ROOM = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--pallas-verify=v5e,v6e",)])
 def test_a_kernel_without_room_ends_its_test_before_it_runs(
     child: Child, arguments: tuple[str, ...]
@@ -312,6 +314,7 @@ def test_expected(pallas):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "option", ["--pallas-check", pytest.param("--pallas-verify=v5e", marks=pytest.mark.slow)]
 )

@@ -13,6 +13,7 @@ Child = Callable[..., pytest.RunResult]
 Sessions = Callable[..., list[pytest.RunResult]]
 
 
+@pytest.mark.slow
 @with_and_without_xdist
 def test_they_are_set_before_any_conftest_and_reach_the_compiler(
     child: Child, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: list[str]

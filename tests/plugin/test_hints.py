@@ -72,6 +72,7 @@ def test_in_every_style(child: Child, style: str) -> None:
         assert sum(found.startswith(line) for found in text.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_what_was_switched_off_is_not_recommended(child: Child) -> None:
     tests = TESTS + '@pytest.mark.pallas(interpret="off")\ndef test_marked():\n    rows(12)\n'
     assert (

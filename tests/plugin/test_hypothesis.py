@@ -50,6 +50,7 @@ def test_in_a_helper():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -68,6 +68,7 @@ def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(kernels=KERNELS, test_kernels=TESTS)
 
 
+@pytest.mark.slow
 @with_and_without_xdist
 def test_the_bare_flag_chooses_and_the_summary_says_so(run_pytest: Run, workers: list[str]) -> None:
     result = run_pytest("--pallas-interpret", *workers)
@@ -78,6 +79,7 @@ def test_the_bare_flag_chooses_and_the_summary_says_so(run_pytest: Run, workers:
     assert result.stdout.str().count("kernel `delayed`") == 1
 
 
+@pytest.mark.slow
 def test_while_dumping_too(run_pytest: Run) -> None:
     result = run_pytest("--pallas-dump", "-k", "delayed")
     result.assert_outcomes(passed=2, deselected=2)
@@ -111,6 +113,7 @@ def test_modes_in_three_spellings(pytester: pytest.Pytester, sessions: Sessions,
         result.stdout.re_match_lines([said])
 
 
+@pytest.mark.slow
 def test_parameters_reach_the_interpreter(pytester: pytest.Pytester, sessions: Sessions) -> None:
     pytester.makepyfile(
         test_kernels="""
@@ -136,6 +139,7 @@ def test_off_leaves_it_to_the_code(run_pytest: Run) -> None:
     assert "Only interpret mode is supported on CPU backend" in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_an_error_in_a_kernel_leaves_the_next_test_alone(
     pytester: pytest.Pytester, sessions: Sessions
 ) -> None:
@@ -171,6 +175,7 @@ def test_an_error_in_a_kernel_leaves_the_next_test_alone(
         assert "INTERNALERROR" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_the_chip_is_that_of_the_target(pytester: pytest.Pytester, sessions: Sessions) -> None:
     pytester.makepyfile(
         test_kernels="""

@@ -37,6 +37,7 @@ def test_only_marked():
 """
 
 
+@pytest.mark.slow
 @with_and_without_xdist
 def test_without_an_option_the_marker_turns_it_on_for_its_test(
     child: Child, workers: list[str]
@@ -51,6 +52,7 @@ def test_without_an_option_the_marker_turns_it_on_for_its_test(
     assert "pallas-debug 0" not in text  # no header: the run asked for nothing
 
 
+@pytest.mark.slow
 def test_the_marker_overrides_the_options_for_its_test(
     child: Child, pytester: pytest.Pytester
 ) -> None:
@@ -184,6 +186,7 @@ def test_a_marker_that_makes_no_sense_ends_the_run_with_its_place(child: Child) 
     assert "Traceback" not in result.stderr.str()
 
 
+@pytest.mark.slow
 def test_under_xdist_each_is_an_error_of_collection(child: Child) -> None:
     """A `UsageError` in a worker would be an internal error of its controller."""
     tests = [

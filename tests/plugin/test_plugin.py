@@ -87,6 +87,7 @@ def test_kernels_are_dumped_and_each_test_recorded_with_its_own(
         assert all(c.compilation and c.compilation.ok for c in kernel.compilations)
 
 
+@pytest.mark.slow
 def test_under_xdist_each_kernel_is_compiled_once(
     run_pytest: Run, pytester: pytest.Pytester
 ) -> None:
@@ -114,6 +115,7 @@ def test_under_xdist_each_kernel_is_compiled_once(
     assert len((pytester.path / "compiled.txt").read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_kernel_that_fails_to_compile_is_in_the_summary_and_fails_no_test(
     run_pytest: Run, pytester: pytest.Pytester
 ) -> None:
@@ -141,6 +143,7 @@ def test_a_kernel_that_fails_to_compile_is_in_the_summary_and_fails_no_test(
     )
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_names_its_kernels(run_pytest: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_kernels="""
@@ -178,6 +181,7 @@ def test_an_option_may_stand_in_three_places(pytester: pytest.Pytester, sessions
         assert [c.target for k in kernels for c in k.compilations] == ["v6e", "v6e"]
 
 
+@pytest.mark.slow
 def test_the_command_line_beats_the_environment_and_that_the_ini(
     run_pytest: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +220,7 @@ def test_kernels_run_in_the_mode_that_was_asked_for(
     assert not (pytester.path / "dumps").exists()
 
 
+@pytest.mark.slow
 def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
     run_pytest: Run, pytester: pytest.Pytester
 ) -> None:
@@ -270,6 +275,7 @@ def test_stages_of_the_dump_by_line_and_ini(pytester: pytest.Pytester, sessions:
         assert [c.stages for c in made if c is not None] == [("bundles",)] * 2
 
 
+@pytest.mark.slow
 def test_what_makes_no_sense_is_refused_before_any_test(sessions: Sessions) -> None:
     Path("nan").mkdir()
     results = sessions(*((arguments, {}) for arguments, _ in NO_SENSE))
@@ -279,6 +285,7 @@ def test_what_makes_no_sense_is_refused_before_any_test(sessions: Sessions) -> N
         assert "Traceback" not in result.stderr.str()
 
 
+@pytest.mark.slow
 def test_a_path_after_an_option_is_a_path(pytester: pytest.Pytester, sessions: Sessions) -> None:
     for path in [*pytester.path.glob("test_*.py"), *pytester.path.glob("conftest.py")]:
         path.unlink()
@@ -379,6 +386,7 @@ def test_help_tells_of_every_option_in_its_three_spellings(run_pytest: Run) -> N
         assert option.environment in text
 
 
+@pytest.mark.slow
 def test_a_run_without_our_options_is_as_if_we_were_not_there(
     pytester: pytest.Pytester,
 ) -> None:

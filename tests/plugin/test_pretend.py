@@ -72,6 +72,7 @@ def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(gates=GATES, test_gates=TESTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["option", "xdist", "environment", "ini"])
 def test_gates_open_for_the_run_wherever_it_is_requested(
     run_pytest: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, place: str

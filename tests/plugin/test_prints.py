@@ -26,6 +26,7 @@ def test_records(pallas):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [["--pallas-interpret=hlo"], ["--pallas-dump", "-n", "2"]], ids=["hlo", "xdist"]
 )

@@ -91,6 +91,7 @@ def test_in_three_spellings_and_with_contradictions(
     ) in hlo.stderr.str()
 
 
+@pytest.mark.slow
 def test_grid_points_to_watch(child: Child) -> None:
     result = child(TESTS, "--pallas-sanitize", "--pallas-watch=0:1,*", "--tb=short")
     result.assert_outcomes(passed=1, failed=1)

@@ -95,6 +95,7 @@ def test_it_is_compiled_for_the_chip_it_was_traced_for(
     assert compiled(pytester.path / "dumps") == wanted
 
 
+@pytest.mark.slow
 def test_a_healthy_kernel_is_not_accused_for_the_other_chip(run_pytest: Run) -> None:
     result = run_pytest("--pallas-verify=v5e,v4", "-k", "multiply")
     result.assert_outcomes(passed=2)

@@ -49,6 +49,7 @@ def test_what_any_engine_finds_fails_its_tests(child: Child, workers: list[str])
     )
 
 
+@pytest.mark.slow
 def test_the_first_target_is_the_chip_that_kernels_see(child: Child) -> None:
     result = child(
         "def test_chip():\n    assert generation(GOOD)[0, 0] == 6", "--pallas-verify=v6e"
@@ -95,6 +96,7 @@ def test_good():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)], ids=str
 )
@@ -111,6 +113,7 @@ def test_what_no_interpreter_ran_is_not_ok(child: Child, workers: list[str]) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)], ids=str
 )

@@ -280,6 +280,7 @@ def distances(x: jax.Array, w: jax.Array) -> jax.Array:
     )(x, w)
 
 
+@pytest.mark.slow
 def test_moves_of_a_line_in_several_loops_are_counted_in_one(tmp_path: Path) -> None:
     args = tuple(jax.ShapeDtypeStruct((n, 1024), jnp.float32) for n in (256, 64))
     kernel = SlowKernel(advice="", summary="", function=distances, remedied=distances, args=args)

@@ -129,6 +129,7 @@ def test_a_short_grid_is_one_part() -> None:
     assert [(p.start, p.stop) for p in made(COPIED, first=99, last=99).parts] == [(0, 6)]
 
 
+@pytest.mark.slow
 @simulated
 def test_a_long_grid_is_extrapolated() -> None:
     steps = 1_000_000
@@ -364,6 +365,7 @@ def test_the_trace() -> None:
     )
 
 
+@pytest.mark.slow
 def test_damaged_schedules() -> None:
     """A damaged listing gives a timeline that is well-formed, or a message."""
     whole = loop(6, COPIES + WAIT, ADDRESS).splitlines(keepends=True)

@@ -43,6 +43,7 @@ def test_the_quarters_are_all_of_the_slow_tests_and_each_has_the_unmarked_ones(
     assert ran(pytester, "--quarter", "0", "-k", "unmarked") == {"test_unmarked"}
 
 
+@pytest.mark.slow
 def test_of_the_large_tests_each_part_has_a_sixteenth(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=SLOW.replace("mark.slow", "mark.large").replace("(10)", "(32)"))
     parts = [ran(pytester, "--quarter", str(n)) - {"test_unmarked"} for n in range(tiers.PARTS)]
@@ -50,6 +51,7 @@ def test_of_the_large_tests_each_part_has_a_sixteenth(pytester: pytest.Pytester)
     assert len(set.union(*parts)) == 32
 
 
+@pytest.mark.slow
 def test_a_sparse_run_samples_folders_and_files(pytester: pytest.Pytester) -> None:
     """A quarter of the sampled ones, all of the whole ones and of what is skipped elsewhere."""
     test = "import pytest\n@pytest.mark.parametrize('n', range(8))\ndef test_NAME(n): pass\n"
@@ -81,6 +83,7 @@ def test_what_the_second_python_samples_is_there() -> None:
     assert [name for name in named if not (tests / name).exists()] == []
 
 
+@pytest.mark.slow
 def test_in_sixteen_sparse_runs_each_test_has_its_turn(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=SLOW.replace("(10)", "(32)"))
     parts = [ran(pytester, "--sparse", "--quarter", str(n)) for n in range(tiers.PARTS)]

@@ -64,6 +64,7 @@ def test_no_declared_dependency_brings_jax() -> None:
     assert not {"jax", "jaxlib"} & {name.lower() for name in distributions(declared("pytest"))}
 
 
+@pytest.mark.slow
 def test_every_command(jaxless: Path, dumped: Path) -> None:
     assert {*READ, *REFUSED, *ELSEWHERE} == {*COMMANDS}
     lines = {name: [name, *arguments] for name, (arguments, _) in READ.items()}
@@ -135,6 +136,7 @@ def test_import_in_user_code(jaxless: Path, dumped: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_pytest(jaxless_pytest: Path, tmp_path: Path) -> None:
     (tmp_path / "test_plain.py").write_text("def test_plain(): pass\n")
     (tmp_path / "test_marked.py").write_text(

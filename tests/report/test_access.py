@@ -103,6 +103,7 @@ def names(browser: Browser) -> list[tuple[str, str, dict[str, Any]]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_control_has_a_name(browser: Browser, page: Path, view: str) -> None:
     show(browser, page, view, 1280, False)
@@ -136,6 +137,7 @@ def test_low_contrast_is_seen(browser: Browser, page: Path) -> None:
     assert any(line.startswith("2.") and line.endswith("H1 dumps") for line in low)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width,dark", SIZES)
 def test_contrast_and_width(browser: Browser, page: Path, width: int, dark: bool) -> None:
     for view in VIEWS:
@@ -182,6 +184,7 @@ def test_print_shows_all_kernels_and_no_controls(browser: Browser, page: Path) -
     assert all("pd-view" in name for name in seen)
 
 
+@pytest.mark.slow
 def test_focus_is_visible(browser: Browser, page: Path) -> None:
     from selenium.webdriver import Keys
 

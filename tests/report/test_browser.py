@@ -104,6 +104,7 @@ def test_the_text_before_and_after_a_pass(browser: Browser, page: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_find_in_a_text(browser: Browser, page: Path) -> None:
     open_kernel(browser, page, "double", "/t0/15-lower-to-llo")
     browser.wait("document.querySelector('.pd-current .pd-text .pd-row')")
@@ -121,6 +122,7 @@ def test_find_in_a_text(browser: Browser, page: Path) -> None:
     assert browser.run("location.hash") != "#overview"
 
 
+@pytest.mark.slow
 def test_the_whole_page_by_keys(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.press(Keys.TAB)

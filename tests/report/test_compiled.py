@@ -60,6 +60,7 @@ def page(dump: Dump) -> Iterator[Path]:
     path.unlink()
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_schedule(page: Path, profile: StoredProfile) -> None:
     html = page.read_text()
     stats = profile.profile.stats
@@ -74,6 +75,7 @@ def test_figures_are_those_of_the_schedule(page: Path, profile: StoredProfile) -
         assert use.name in html
 
 
+@pytest.mark.slow
 def test_a_bundle_and_its_line_are_one_selection(
     browser: Browser, page: Path, profile: StoredProfile
 ) -> None:
@@ -132,6 +134,7 @@ def test_the_strip_by_keys(browser: Browser, page: Path, profile: StoredProfile)
     )
 
 
+@pytest.mark.slow
 def test_the_walk_through_the_grid(browser: Browser, page: Path, dump: Dump) -> None:
     (stored,) = open_dumps(dump.folder).kernels()
     blocks = stored.blocks()
@@ -200,6 +203,7 @@ def test_several_processes_write_the_same_page(
     assert path.read_bytes() == page.read_bytes()
 
 
+@pytest.mark.slow
 def test_advice_is_shown_at_its_line(
     browser: Browser, dump: Dump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +261,7 @@ def test_libtpus_estimate_beside_ours_with_its_assumptions(profile: StoredProfil
     assert "libtpu’s estimate" not in shown(90_000, 40_000, None)
 
 
+@pytest.mark.slow
 def test_the_command_and_what_it_reports(command, dump: Dump, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     done = command("report", dump.folder.parent, "-o", "out.html")
     assert done.returncode == 0

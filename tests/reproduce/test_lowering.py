@@ -85,6 +85,7 @@ def test_a_module_or_a_failure(lowerer: Lowerer) -> None:
         lowerer.lower("import os\nos.abort()\n", seconds=60)
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_is_replaced(lowerer: Lowerer) -> None:
     assert lowerer._child is not None
     os.kill(lowerer._child.process.pid, signal.SIGKILL)

@@ -19,6 +19,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels import BundledOperation, operations
+from tiers import first_of_each_fault
 
 from pallas_debug.bridge import unparse
 from pallas_debug.bridge.capture.capture import Capture
@@ -139,7 +140,7 @@ TRACED = [k for k in BROKEN if k.expectation(JaxEngine.TRACE).reaction is Reacti
 """Those that do not fail before there is a kernel."""
 
 
-@pytest.mark.parametrize("kernel", TRACED, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", first_of_each_fault(TRACED))
 def test_broken_kernels(session: Session, kernel: BrokenKernel) -> None:
     with jax.enable_x64(kernel.x64):
         (captured,) = captures(session, kernel.function, kernel.args)

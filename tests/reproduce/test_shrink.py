@@ -139,6 +139,7 @@ def statements_and_elements(text: str) -> tuple[int, int]:
     return text[: text.find("TOPOLOGY")].count("\n    "), sum(shape.size for shape in shapes)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_shrunk(tmp_path: Path) -> None:
     kernel = broken("cumulative_sum")
     found = dumped(kernel.function, kernel.args, "v5e", tmp_path)
@@ -158,6 +159,7 @@ def test_what_cannot_be_shrunk(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_time_that_runs_out_is_said(tmp_path: Path) -> None:
     found = dumped(large, LARGE, "v5e", tmp_path)
     said: list[str] = []

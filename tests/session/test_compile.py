@@ -311,6 +311,7 @@ def test_a_child_that_hangs_is_stopped_and_replaced(tmp_path: Path) -> None:
     assert second.ok
 
 
+@pytest.mark.slow
 def test_a_failed_compilation_that_was_stopped_is_tried_again(tmp_path: Path) -> None:
     failed, good = interfered(tmp_path, signal.SIGKILL, timeout=120)
     assert not failed.ok
@@ -531,6 +532,7 @@ def test_leaving_by_ctrl_c_stops_at_once_and_leaves_nothing_running(tmp_path: Pa
     assert open_dumps(tmp_path).kernels()[0].kernel is not None
 
 
+@pytest.mark.slow
 def test_plugins_hear_of_everything_and_bring_targets(tmp_path: Path) -> None:
     heard: list[tuple[str, str]] = []
 

@@ -209,6 +209,7 @@ print(sizes[1] - sizes[0] > 1_000_000)
 """
 
 
+@pytest.mark.slow
 def test_the_executable_for_a_stand_in_has_the_recorder(run_python: Any) -> None:
     done = run_python(
         "-c", FOR_A_STAND_IN, JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1",

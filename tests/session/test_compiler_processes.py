@@ -29,6 +29,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children[pool._Child]]
     atexit.unregister(own.close)
 
 
+@pytest.mark.slow
 def test_calls_in_a_row_load_libtpu_once(children: Children[pool._Child], tmp_path: Path) -> None:
     seen = []
     for size in (1024, 2048):

@@ -197,6 +197,7 @@ def test_another_mode_within_a_session() -> None:
     assert record.points == 1
 
 
+@pytest.mark.slow
 def test_a_session_says_once_which_kernels_auto_runs_in_tpu_interpret_mode() -> None:
     said: list[str] = []
     with Session(Options(), say=said.append):
@@ -209,6 +210,7 @@ def test_a_session_says_once_which_kernels_auto_runs_in_tpu_interpret_mode() -> 
     ]
 
 
+@pytest.mark.slow
 def test_auto_goes_through_vmap_and_grad() -> None:
     @jax.custom_vjp
     def function(x: Any) -> Any:
@@ -305,6 +307,7 @@ def of_rank_one(x: Any) -> Any:
     return call(x.reshape(2048))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hlo", "tpu", "auto"])
 def test_a_kernel_that_asks_for_its_chip_gets_one(mode: str) -> None:
     with pallas_debug.interpret(mode):
@@ -325,6 +328,7 @@ def test_an_unknown_chip() -> None:
 # What else there is
 
 
+@pytest.mark.slow
 def test_a_bundled_kernel_in_both_modes() -> None:
     q, k, v = (jax.random.normal(jax.random.key(i), (1, 2, 128, 128)) for i in range(3))
     with pallas_debug.interpret("hlo"):

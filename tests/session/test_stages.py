@@ -140,6 +140,7 @@ def test_what_is_missing_is_read_back(copied: Dump, root: Path) -> None:
     assert stored.damaged() == []
 
 
+@pytest.mark.slow
 def test_stages_are_added_to_those_of_an_earlier_dump(tmp_path: Path) -> None:
     def again(stages: str) -> tuple[bool, tuple[str, ...], bool]:
         made = dump(to_smem, TILE, to=tmp_path, targets="v6e", stages=stages)

@@ -134,6 +134,7 @@ def test_a_kernel_that_does_not_print_is_not_named(tmp_path: Path) -> None:
     assert "assert-insertion" not in [p.name for p in dump.compilation("v5e").changed_passes]
 
 
+@pytest.mark.slow
 def test_a_flag_of_libtpus_turns_the_recorder_on_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -407,6 +407,7 @@ def test_missing_package_of_the_store(fresh_stores: None, monkeypatch: pytest.Mo
     assert "pip install 'pallas-debug[remote]'" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_missing_bucket(s3: S3) -> None:
     for use in (open_dumps, open_store):
         with pytest.raises(DumpDirectoryError) as caught:

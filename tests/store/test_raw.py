@@ -141,6 +141,7 @@ def test_text_of_every_pass(data: Path, version: str) -> None:
 # A directory of one's own, made as a TPU job makes it.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["add", "misaligned"])
 def test_own_directory(
     data: Path, tmp_path: Path, run_python: Callable[..., object], name: str

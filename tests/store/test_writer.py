@@ -324,6 +324,7 @@ def test_a_writer_that_is_killed_half_way(tmp_path: Path) -> None:
     assert list((tmp_path / ".tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_kernels(tmp_path: Path) -> None:
     with child(MANY_TIMES, tmp_path, "a") as one, child(MANY_TIMES, tmp_path, "b") as other:
         while one.poll() is None or other.poll() is None:

@@ -170,6 +170,7 @@ def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_cluster_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheduler that loses all its workers, as its client sees it."""
     workers = DaskWorkers.__new__(DaskWorkers)

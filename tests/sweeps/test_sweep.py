@@ -56,6 +56,7 @@ def found(swept_module: Any, dumps: Path) -> SweepResult:
         )
 
 
+@pytest.mark.slow
 def test_figures_come_from_the_compiler(found: SweepResult, dumps: Path) -> None:
     best, second, *failed = found.results
     assert [best.setting, second.setting] == [

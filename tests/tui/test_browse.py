@@ -204,6 +204,7 @@ async def test_narrow_terminals_show_the_focused_pane(raw: Path) -> None:
             await press(pilot, "tab")
 
 
+@pytest.mark.slow
 @drive
 async def test_what_a_file_holds_is_shown_and_not_obeyed(tmp_path: Path, raw: Path) -> None:
     for path in (raw / "libtpu-0.0.50" / "add").iterdir():
@@ -348,6 +349,7 @@ async def test_the_line_under_the_cursor_names_its_python_line_and_its_values(ra
         assert app.text.cursor == line
 
 
+@pytest.mark.slow
 @drive
 async def test_the_source_is_linked_both_ways(dumps: Path) -> None:
     app = BrowseApp(Browser(dumps))
@@ -369,6 +371,7 @@ async def test_the_source_is_linked_both_ways(dumps: Path) -> None:
         assert not app.source.display
 
 
+@pytest.mark.slow
 @drive
 async def test_a_bundle_comes_from_lines_that_do_not_call_each_other(
     dumps: Path, tmp_path: Path

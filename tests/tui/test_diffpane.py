@@ -84,6 +84,7 @@ async def test_every_pass_against_the_next_at_every_size(size: str) -> None:
             assert app.pane.count > 1
 
 
+@pytest.mark.slow
 @drive
 async def test_unified_rows_are_those_of_git() -> None:
     app = Alone()

@@ -144,6 +144,7 @@ def unprivileged(request: pytest.FixtureRequest) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "locked, mode",
     [
@@ -260,6 +261,7 @@ async def test_an_operation_whose_line_has_gone_is_not_followed(
 # The screen.
 
 
+@pytest.mark.slow
 @drive
 async def test_the_smallest_terminals_and_resizing() -> None:
     app = BrowseApp(Browser(LISTED))

@@ -75,6 +75,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Kernels.
 
 
+@pytest.mark.slow
 @drive
 async def test_the_first_screen_of_ten_thousand_kernels_reads_few(
     many: Path, monkeypatch: pytest.MonkeyPatch
@@ -113,6 +114,7 @@ async def test_rows_that_take_long_are_drawn_when_they_are_read(
         assert app.kernels.list.read < 100
 
 
+@pytest.mark.slow
 @drive
 async def test_keys_are_answered_while_kernels_are_read(
     many: Path, monkeypatch: pytest.MonkeyPatch
@@ -298,6 +300,7 @@ async def test_passes_say_what_they_changed() -> None:
         assert "ops" not in rows["log"]
 
 
+@pytest.mark.slow
 @drive
 async def test_where_there_is_little_room_it_says_so_in_short() -> None:
     app = BrowseApp(Browser(LISTED))
@@ -454,6 +457,7 @@ async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
         assert "text--hit" not in {kind for _, kind in app.text.cells(app.text.cursor)}
 
 
+@pytest.mark.slow
 @drive
 async def test_further_hits_are_listed_where_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pallas_debug.tui.model.search.AHEAD", 6)
@@ -494,6 +498,7 @@ async def test_a_search_in_the_kernel_is_kept_for_it() -> None:
         assert not app.search.active
 
 
+@pytest.mark.slow
 @drive
 async def test_a_long_search_is_stopped_by_esc_and_blocks_no_key(tmp_path: Path) -> None:
     folder = tmp_path / "k-00000000" / "v5e" / "passes"

@@ -86,6 +86,7 @@ def test_a_kernel_that_several_could_be_the_twin_of_has_none(two: Browser) -> No
     assert two.twin(next(e for e in two.entries if e.dump == 0)) is None
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_is_shown(two: Browser) -> None:
     first, second = sorted(two.entries, key=lambda e: e.dump)
     place = at(two, first, "apply-vector-layout", "v5e")

@@ -186,6 +186,7 @@ async def test_help_palette_and_keys_are_the_user_s(add: Path) -> None:
 # Going somewhere.
 
 
+@pytest.mark.slow
 @drive
 async def test_a_pass_is_gone_to_by_number_and_name(add: Path) -> None:
     app = BrowseApp(Browser(add))
@@ -212,6 +213,7 @@ async def test_a_pass_is_gone_to_by_number_and_name(add: Path) -> None:
         assert f"there are {app.text.count} lines" in status(app)
 
 
+@pytest.mark.slow
 @drive
 async def test_a_line_of_the_source_marks_its_operations(dumps: Path) -> None:
     app = BrowseApp(Browser(dumps))
@@ -341,6 +343,7 @@ async def test_a_command_that_is_copied_is_one(
         assert command(*words[1:]).returncode == 0, line
 
 
+@pytest.mark.slow
 @drive
 async def test_a_long_text_is_copied_as_far_as_a_terminal_takes_it(
     tmp_path: Path, copied: list[str]
@@ -358,6 +361,7 @@ async def test_a_long_text_is_copied_as_far_as_a_terminal_takes_it(
         assert "copied the first 74,994 bytes of the line" in status(app)
 
 
+@pytest.mark.slow
 @drive
 async def test_a_text_is_saved(add: Path, tmp_path: Path) -> None:
     app = BrowseApp(Browser(add))

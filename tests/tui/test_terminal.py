@@ -252,6 +252,7 @@ def test_a_terminal_with_colours_gets_some(tmp_path: Path, add: str) -> None:
     assert re.search(r"\x1b\[[\d;]*[34]8;[25];", terminal.seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(20, 6), (40, 12), (160, 48)])
 def test_sizes(tmp_path: Path, add: str, size: tuple[int, int]) -> None:
     with Terminal(tmp_path, add, size=size) as terminal:
@@ -337,6 +338,7 @@ def test_a_kernel_or_a_target_is_named_by_its_path(tmp_path: Path, dumps: Path, 
         assert terminal.quit() == 0
 
 
+@pytest.mark.slow
 def test_two_directories(tmp_path: Path, raw: Path) -> None:
     a, b = raw / "libtpu-0.0.42" / "add", raw / "libtpu-0.0.50" / "add"
     with Terminal(tmp_path, str(a), str(b)) as terminal:
@@ -409,6 +411,7 @@ def test_a_source_that_has_changed_is_opened_as_it_was(
     assert not Path(path).exists(), "the copy is gone with the app"
 
 
+@pytest.mark.slow
 def test_the_text_is_opened_in_the_editor_and_read_in_the_pager(
     tmp_path: Path, add: str, recorder: Path
 ) -> None:
@@ -515,6 +518,7 @@ def test_a_process_that_is_ended_leaves_the_terminal_as_it_was(tmp_path: Path, a
         assert terminal.ended() == Exit.CANNOT_RUN
 
 
+@pytest.mark.slow
 def test_one_comes_back_to_where_one_was(tmp_path: Path, add: str) -> None:
     with Terminal(tmp_path, add) as terminal:
         terminal.wait_for("original")
@@ -540,6 +544,7 @@ def test_one_comes_back_to_where_one_was(tmp_path: Path, add: str) -> None:
     assert b"canonicalize" not in state.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_user_s_keys(tmp_path: Path, add: str) -> None:
     file = tmp_path / "config" / "pallas-debug" / "browse.toml"
     file.parent.mkdir(parents=True)

@@ -77,6 +77,7 @@ def texts(values: ComputedValues, point: tuple[int, ...]) -> dict[int, str]:
     return {line: values.text(found) for (_, line), found in values.at(point).items()}
 
 
+@pytest.mark.slow
 def test_each_line_has_what_it_changed(made: Path) -> None:
     values = computed(made / "all")
     assert values.points == ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import jax
 import pytest
 from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
+from tiers import first_of_each_fault
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
@@ -82,9 +83,7 @@ def is_wrong_here(kernel: BrokenKernel) -> bool:
     ) or kernel.topic not in ("lowering", "alignment")
 
 
-@pytest.mark.parametrize(
-    "kernel", [k for k in BROKEN if is_wrong_here(k)], ids=lambda kernel: kernel.name
-)
+@pytest.mark.parametrize("kernel", first_of_each_fault(k for k in BROKEN if is_wrong_here(k)))
 def test_found_with_its_class_and_line(kernel: BrokenKernel) -> None:
     """By the static analysis, or, where that sees nothing, by those that take longer."""
     verdict = judged(kernel, kernel.function, "static")

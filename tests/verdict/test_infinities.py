@@ -57,6 +57,7 @@ def by_zero(x: jax.Array) -> jax.Array:
     return pl.pallas_call(quotient, out_shape=x)(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engines", ["checks", "machine", "checks,machine"])
 def test_the_nan_is_a_consequence_of_an_earlier_overflow(engines: str) -> None:
     (finding,) = verify(over_steps, X, engines=engines, targets="v5e").findings
@@ -72,6 +73,7 @@ def test_the_nan_is_a_consequence_of_an_earlier_overflow(engines: str) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_nan_of_minus_infinities_is_a_fault_of_its_own() -> None:
     found = verify(masked_row_and_overflow, X, engines="checks,machine", targets="v5e").findings
     assert {f.kind for f in found} == {"InfinityProduced", "NanProduced"}

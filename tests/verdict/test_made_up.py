@@ -52,6 +52,7 @@ def by_kind(verdict: Verdict) -> list[tuple[str, tuple[str, ...]]]:
 LENGTHS, BATCH = "lengths (int32[1], zeros)", "batch['x'] (float32[8,128], random normal)"
 
 
+@pytest.mark.slow
 def test_what_rests_on_them_says_so_and_comes_last() -> None:
     verdict = judged(N, {"x": X})
     assert by_kind(verdict) == [
@@ -71,6 +72,7 @@ def test_what_rests_on_them_says_so_and_comes_last() -> None:
     )
 
 
+@pytest.mark.slow
 def test_alone_they_do_not_fail() -> None:
     real = judged(jnp.array([12]), {"x": X})
     assert by_kind(real) == [("OutOfBoundsRead", ())] * 2
@@ -108,6 +110,7 @@ def test_alone_they_do_not_fail() -> None:
     assert github.lines(real)[0].startswith("::error file=")
 
 
+@pytest.mark.slow
 def test_what_the_static_analysis_proves_counts() -> None:
     verdict = judged(N, {"x": X}, engines="static,checks")
     proved = [f for f in verdict.findings if "static" in f.engines]
@@ -115,6 +118,7 @@ def test_what_the_static_analysis_proves_counts() -> None:
     assert not any(f.made_up for f in proved)
 
 
+@pytest.mark.slow
 def test_if_it_cannot_be_determined_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:
         raise RuntimeError("out of luck")
@@ -133,6 +137,7 @@ def test_arguments_too_large_to_fill_are_refused(monkeypatch: pytest.MonkeyPatch
         judged(N, {"x": X})
 
 
+@pytest.mark.slow
 def test_a_key_has_a_value_too() -> None:
     def keyed(key: Any, x: Any) -> Any:
         def body(x_ref: Any, o_ref: Any) -> None:

@@ -66,6 +66,7 @@ def test_values_are_judged_without_checks_and_on_made_up_arguments() -> None:
     assert len(wrong.counted) == 1  # the reference was given the same values
 
 
+@pytest.mark.slow
 def test_of_two_kernels_the_one_that_wrote_the_result_is_found() -> None:
     def both(x: jax.Array) -> Any:
         return scale(scale(x, 2.0, "first"), 2.0, "second")
@@ -85,6 +86,7 @@ def test_of_two_kernels_the_one_that_wrote_the_result_is_found() -> None:
     assert exit_code(summed) == Exit.FAILED
 
 
+@pytest.mark.slow
 def test_a_reference_that_is_nan_leaves_values_unjudged() -> None:
     nan = judged(lambda x: scale(x, 2.0, "right"), lambda x: double(x).at[0, 3].set(jnp.nan))
     assert nan.findings == ()
@@ -109,6 +111,7 @@ def test_a_function_that_does_not_return_leaves_values_unjudged() -> None:
     assert "ZeroDivisionError: here" in reason
 
 
+@pytest.mark.slow
 def test_a_reference_may_call_kernels_and_is_run_first() -> None:
     assert judged(lambda x: scale(x, 2.0, "new"), lambda x: scale(x, 2.0, "old")).kernels == (
         "new",
@@ -131,6 +134,7 @@ def test_what_makes_no_sense() -> None:
         judged(right, 3)
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_kernel_comes_before_the_results_that_it_changes() -> None:
     def ratio(x: jax.Array) -> Any:
         def kernel(x_ref: Any, o_ref: Any) -> None:
@@ -149,6 +153,7 @@ def test_a_fault_of_the_kernel_comes_before_the_results_that_it_changes() -> Non
     assert wrong.source == cause.source
 
 
+@pytest.mark.slow
 def test_two_versions_of_a_kernel_are_compared_step_by_step() -> None:
     verdict = judged(lambda x: scale(x, 3.0, "wrong"), lambda x: scale(x, 2.0, "right"))
     (finding,) = verdict.counted
@@ -159,6 +164,7 @@ def test_two_versions_of_a_kernel_are_compared_step_by_step() -> None:
     assert (finding.index, finding.operand) == ("o_ref[0, 0]", "o_ref")
 
 
+@pytest.mark.slow
 def test_a_function_that_donates_its_arguments_is_judged_by_every_engine() -> None:
     def double(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * 2

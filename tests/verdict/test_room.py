@@ -69,6 +69,7 @@ def test_verify_neither_compiles_nor_interprets_it(compiled: list[str]) -> None:
     }
 
 
+@pytest.mark.slow
 def test_verify_goes_on_with_the_targets_that_it_fits(compiled: list[str]) -> None:
     small = jax.ShapeDtypeStruct((640, 4096), jnp.float32)
     verdict = verify(has_no_room, small, 320, targets="v5e,v6e")

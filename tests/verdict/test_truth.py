@@ -135,6 +135,7 @@ def test_arithmetic_of_8_bit_integers_is_known() -> None:
 # Each fault once.
 
 
+@pytest.mark.slow
 def test_scratch_carried_along_a_parallel_axis() -> None:
     def running(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
         @pl.when(pl.program_id(0) == 0)
@@ -159,6 +160,7 @@ def test_scratch_carried_along_a_parallel_axis() -> None:
     assert finding.advice.startswith('make that dimension "arbitrary" in dimension_semantics')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [F32, I32])
 def test_a_part_of_an_output_that_is_never_written(dtype: Any) -> None:
     def rows(x_ref: Any, o_ref: Any) -> None:
@@ -205,6 +207,7 @@ def test_a_side_of_a_race_without_a_store_has_no_line_of_one() -> None:
     assert "and written back without a store at grid point (0,) on the other" in finding.message
 
 
+@pytest.mark.slow
 def test_an_output_that_serves_as_scratch_is_no_race() -> None:
     def summed(x_ref: Any, o_ref: Any, tmp_ref: Any) -> None:
         tmp_ref[...] = x_ref[...] * 2
@@ -228,6 +231,7 @@ def test_an_output_that_serves_as_scratch_is_no_race() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_check_that_fails_is_seen_by_each_engine_in_its_kernel() -> None:
     def checked(x_ref: Any, o_ref: Any) -> None:
         pl.debug_check(pl.program_id(0) < 1, "too far")
@@ -264,12 +268,14 @@ STARTS = jnp.array([0, 1, 3])
 RAN = "checks,machine"
 
 
+@pytest.mark.slow
 def test_the_rest_of_a_window_is_not_read_for_a_result() -> None:
     x = jnp.ones((32, 128))
     verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 16, 8]), engines=RAN)
     assert verdict.findings == ()
 
 
+@pytest.mark.slow
 def test_a_block_size_that_jax_believes_to_be_whole_tiles() -> None:
     x = jnp.ones((32, 128))
     verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 12, 8]), engines=RAN)
@@ -293,6 +299,7 @@ def test_a_block_size_that_jax_believes_to_be_whole_tiles() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_checks_alone_do_not_claim_that_a_result_is_wrong() -> None:
     x = jnp.ones((32, 128))
     verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 16, 8]), engines="checks")

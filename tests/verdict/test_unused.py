@@ -67,6 +67,7 @@ def test_an_output_that_nothing_uses_is_a_note() -> None:
         )
 
 
+@pytest.mark.slow
 def test_one_that_is_used_anywhere_is_found() -> None:
     for function in (top, used, used_once, used_in_a_loop):
         (finding,) = judged(function).findings
@@ -128,6 +129,7 @@ def checked(function: Any, *, sanitize: bool) -> pallas_debug.Report:
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitize", [False, True])
 def test_a_check_knows_what_the_program_around_the_kernel_uses(sanitize: bool) -> None:
     for function in (unused, lambda x: top(x)[0], jax.jit(unused_in_a_vjp)):
@@ -138,6 +140,7 @@ def test_a_check_knows_what_the_program_around_the_kernel_uses(sanitize: bool) -
         assert not report.ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitize", [False, True])
 def test_it_depends_on_the_caller_of_a_program_that_is_no_more_than_python(sanitize: bool) -> None:
     for function, condition in CONDITIONS.items():
@@ -171,6 +174,7 @@ def program(line: str) -> Verdict:
     return verify_program(run, line, Request(engines="static,checks,machine"))
 
 
+@pytest.mark.slow
 def test_a_script_is_judged_by_its_programs() -> None:
     verdict = program("jitted")
     assert verdict.findings == ()

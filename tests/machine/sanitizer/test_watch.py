@@ -192,6 +192,7 @@ def test_a_grid_of_other_axes_than_named() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_refusal_offers_grid_points_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pallas_debug.defaults.MAX_SHADOW_BYTES", 200_000)
     report, _ = pallas_debug.check(totals, sanitize=True)(X)
