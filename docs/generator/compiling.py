@@ -53,8 +53,8 @@ def interpreters() -> str:
             "An array of 200 columns occupies 256 in HBM. A copy of whole tiles, such as that of "
             "the last block in `emit_pipeline`, takes along what is in the others: `auto` runs a "
             "kernel with such copies on the machine, which reports a `PaddingRead` if that makes "
-            "a result NaN. In a result of whole tiles, what lies past the array's size is taken for "
-            "padding as well, which the program drops.",
+            "a result NaN. In a result of whole tiles, what lies past the array's size is taken "
+            "for padding as well, which the program drops.",
         ],
     )
 
