@@ -92,7 +92,8 @@ class MemorySanitizer(MemoryTracker):
         if found.operand in ("scratch", "scoped", "output") and self.watched is None:
             state = self.threads[thread.number]
             if step.mask is None:
-                self._sums.stores(thread, state, step, region, value, written)
+                is_output = found.operand == "output"
+                self._sums.stores(thread, state, step, region, value, written, is_output=is_output)
             else:
                 self._sums.reads(thread, state, region.buffer)
 

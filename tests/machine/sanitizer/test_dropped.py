@@ -94,10 +94,13 @@ def sum_in_the_output(x: jax.Array, *, zeroed: str) -> list[jax.Array]:
     def kernel(x_ref, twice_ref, total_ref):
         i = pl.program_id(0)
 
-        @pl.when({"first": i == 0, "late": i == 1}[zeroed])
-        def _start() -> None:
+        def start() -> None:
             total_ref[...] = jnp.zeros_like(total_ref)
 
+        if zeroed == "always":
+            start()
+        else:
+            pl.when({"first": i == 0, "late": i == 1}[zeroed])(start)
         total_ref[...] += x_ref[...]
         twice_ref[...] = x_ref[...] * 2
 
@@ -111,7 +114,7 @@ def sum_in_the_output(x: jax.Array, *, zeroed: str) -> list[jax.Array]:
     )(x)
 
 
-@pytest.mark.parametrize("zeroed", ["first", "late"])
+@pytest.mark.parametrize("zeroed", ["first", "late", "always"])
 def test_sum_in_a_used_output(zeroed: str) -> None:
     findings = found(lambda x: sum_in_the_output(x, zeroed=zeroed), np.ones((24, 128), np.float32))
     assert [(f.kind, f.operand, f.grid_point) for f in findings] == (

@@ -8,7 +8,8 @@ that a flag in a table ends. So it is a fault only if
   to, and the buffer is read again before these end;
 - nothing else uses the sum that was stored;
 - grid point and loop iterations alone decide whether the reset runs, not data; and
-- each run of the reset drops an addition, or it is in no loop, and all outputs keep their blocks.
+- each run of the reset drops an addition, or it is in no loop, and all outputs keep their blocks,
+  or each grid point resets an output without having read what others wrote.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class DroppedSum:
       element: the first one whose value changed.
       value, value_before: of that element.
       affected, total: elements that changed, and elements that were reset.
-      is_one_visit: whether all outputs had the same blocks at both, and no loop runs the reset.
+      is_one_visit: whether all outputs had the same blocks at both, or each grid point resets an
+        output; and no loop runs the reset.
     """
 
     buffer: MemoryBuffer
@@ -100,7 +102,7 @@ class DroppedSums:
 
     def stores(
         self, thread: Thread, state: TrackedThread, step: ir.StoreStep, region: MemoryRegion,
-        value: Any, written: WriteRecord,
+        value: Any, written: WriteRecord, *, is_output: bool,
     ) -> None:  # fmt: skip
         """A buffer is about to be written; `written` is the record of that."""
         buffer = region.buffer
@@ -133,11 +135,14 @@ class DroppedSums:
         changed = np.zeros(buffer.content.shape, bool)
         changed[region.index] = mask
         element = tuple(int(i) for i in np.unravel_index(int(changed.argmax()), changed.shape))
+        # As where each grid point stores to an output instead of adding to it.
+        replaces_all = is_output and len(thread.frames) == 1 and not state.has_carried
         everything = range(len(state.outputs) + len(state.arrays))
         self._dropped[key] = DroppedSum(
             buffer, added[1], step, thread.number, thread.point, thread.iterations, state.moment,
             element, new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size),
-            not thread.iterations and added[1].number >= _latest(state, everything),
+            not thread.iterations
+            and (added[1].number >= _latest(state, everything) or replaces_all),
         )  # fmt: skip
 
     def freed(self, thread: Thread, buffer: MemoryBuffer) -> None:
