@@ -6,8 +6,10 @@ A kernel that unrolls a loop has the same arithmetic many times, with other vari
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from jax._src import core as jax_core
@@ -16,6 +18,43 @@ from pallas_debug.bridge.jaxprs.params import plain
 
 MAX_BYTES = 1 << 12
 """Maximum size of a constant that is compared."""
+
+
+MAX_SHARED = 1024
+"""Maximum programs that are kept for equations that compute the same."""
+
+Made = TypeVar("Made")
+
+
+class SharedPrograms(Generic[Made]):
+    """What is made of equations, once for all that compute the same; from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: OrderedDict[Hashable, Made] = OrderedDict()
+
+    def get(
+        self,
+        eqns: Sequence[Any],
+        invars: Sequence[Any],
+        outvars: Sequence[Any],
+        make: Callable[[], Made],
+        *more: Hashable,
+    ) -> Made:
+        """Return what was made of such equations, or make it.
+
+        Args:
+          more: also tells programs apart.
+        """
+        key = key_of(eqns, invars, outvars)
+        if key is None:
+            return make()
+        with self._lock:
+            if (key, more) not in self._made:
+                self._made[key, more] = make()
+                if len(self._made) > MAX_SHARED:
+                    self._made.popitem(last=False)
+            return self._made[key, more]
 
 
 class _Incomparable(Exception):

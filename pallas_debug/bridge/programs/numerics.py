@@ -14,8 +14,6 @@ the tests may be too strict, so that they stay cheap, and `numeric_faults.explai
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -140,22 +138,14 @@ def watch(step: ir.Compute) -> WatchedUnit | WatchedScalars:
     return found
 
 
-_lock = threading.Lock()
-_instrumented: OrderedDict[Any, WatchedUnit] = OrderedDict()
+_instrumented: likeness.SharedPrograms[WatchedUnit] = likeness.SharedPrograms()
 
 
 def _shared(unit: units.Unit) -> WatchedUnit:
     """The same for all units that compute the same, as it is compiled."""
-    key = likeness.key_of(unit.eqns, unit.invars, unit.outvars)
-    made = instrumented(unit.eqns, unit.invars, unit.outvars, unit.bits)
-    if key is None:
-        return made
+    given = unit.eqns, unit.invars, unit.outvars
     bits = tuple(variable in unit.bits for variable in unit.invars)
-    with _lock:
-        found = _instrumented.setdefault((key, bits), made)
-        if len(_instrumented) > units.MAX_COMPILED:
-            _instrumented.popitem(last=False)
-    return found
+    return _instrumented.get(*given, lambda: instrumented(*given, unit.bits), bits)
 
 
 def instrumented(

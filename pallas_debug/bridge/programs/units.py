@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import operator
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,11 +23,7 @@ if TYPE_CHECKING:
     from pallas_debug.bridge.programs.decode import PendingEquation
 
 
-MAX_COMPILED = 1024
-"""Maximum programs that are kept for units that compute the same."""
-
-_lock = threading.Lock()
-_compiled: OrderedDict[Any, Callable[..., Sequence[Any]]] = OrderedDict()
+_compiled: likeness.SharedPrograms[Callable[..., Sequence[Any]]] = likeness.SharedPrograms()
 
 
 @dataclass(eq=False)
@@ -61,17 +55,7 @@ class Unit:
     @cached_property
     def compiled(self) -> Callable[..., Sequence[Any]]:
         """The unit as one program of jax, the same for all units that compute the same."""
-        compiled: Callable[..., Sequence[Any]] | None
-        key = likeness.key_of(self.eqns, self.invars, self.outvars)
-        with _lock:
-            compiled = _compiled.get(key)
-            if compiled is None:
-                compiled = jax.jit(self.traced)
-                if key is not None:
-                    _compiled[key] = compiled
-                if len(_compiled) > MAX_COMPILED:
-                    _compiled.popitem(last=False)
-        return compiled
+        return _compiled.get(self.eqns, self.invars, self.outvars, lambda: jax.jit(self.traced))
 
     def traced(self, *values: Any) -> list[Any]:
         known = dict(zip(self.invars, values, strict=True))
