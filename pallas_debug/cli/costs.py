@@ -58,11 +58,12 @@ def schedule_of(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfil
     """Read the schedule of a compilation, and print what is damaged.
 
     Raises:
-      CannotRunError: it was dumped without.
+      CannotRunError: it was dumped without, or did not compile.
     """
     from pallas_debug.store.profiles import read_profile
 
     read = read_profile(kernel, stored)
+    check_compiled(read, kernel, stored)
     if read is None:
         raise CannotRunError(
             f"{one_line(kernel.name)} was dumped for {one_line(stored.target)} without its "
@@ -72,6 +73,28 @@ def schedule_of(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfil
     for problem in (*read.problems, *read.profile.schedule.problems):
         output.say(problem)
     return read
+
+
+def check_compiled(
+    read: StoredProfile | None, kernel: StoredKernel, stored: StoredCompilation
+) -> None:
+    """Refuse a compilation that failed before it had a schedule.
+
+    Raises:
+      CannotRunError: it did.
+    """
+    made = stored.compilation
+    if (
+        made is None
+        or made.ok
+        or (read is not None and (read.problems or read.profile.texts.bundles))
+    ):
+        return
+    target = one_line(stored.target)
+    raise CannotRunError(
+        f"{one_line(kernel.name)} did not compile for {target}, so there is no schedule. For the "
+        f"error: pallas-debug show {one_line(str(kernel.folder))} error -t {target}"
+    )
 
 
 def check_bundles(read: StoredProfile, name: str, target: str) -> None:

@@ -153,6 +153,8 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
         f"{marked(cycles.total)}: {marked(cycles.compute)} computing, "
         + (f"{marked(cycles.waiting)} waiting for copies"),
     )
+    if cycles.total.formula and cycles.total.note:
+        yield "", cycles.total.note
     yield (
         "  libtpu",
         f"{marked(cycles.compiler)}; ours with its assumptions: " + (marked(cycles.as_compiler)),

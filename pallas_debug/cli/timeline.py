@@ -79,12 +79,13 @@ def run(options: TimelineOptions) -> int:
     the index maps name, and a note says so. Durations are estimates: cycles of the bundles, and
     copies as long as in libtpu's own estimates.
     """
-    from pallas_debug.cli.costs import check_bundles
+    from pallas_debug.cli.costs import check_bundles, check_compiled
     from pallas_debug.store.profiles import read_profile
 
     found, of_path = where.kernel_at(options.kernel_at, options.kernel)
     stored = found.target(options.target or of_path)
     read = read_profile(found, stored)
+    check_compiled(read, found, stored)
     profile, code = None, Exit.OK
     if read is not None:
         for problem in read.problems:

@@ -21,6 +21,9 @@ from pallas_debug.profile.schedule import Schedule
 
 CYCLES = "cycles"
 
+CORES_SHARE = "cores share the grid"
+"""Part of the assumption about cores that run a part of the grid each."""
+
 _STATED = re.compile(r"^\s*estimated_cycles:\s*(\d{1,18})\s*$", re.MULTILINE)
 
 
@@ -91,7 +94,7 @@ def estimate_cycles(
     assumptions = _assumptions(schedule, ours, is_stand_in)
     if steps.value and core_steps.value and core_steps.value < steps.value:
         cores = math.ceil(steps.value / core_steps.value)
-        assumptions += (f"{cores} cores share the grid: one core's cycles, with HBM to itself",)
+        assumptions += (f"{cores} {CORES_SHARE}: one core's cycles, with HBM to itself",)
     origin: Origin = "assumed" if assumptions else "derived"
     is_open = bool(ours.unknown_loops) or not ours.is_complete
     return CycleEstimate(

@@ -6,6 +6,7 @@ slots. On an unknown chip, their number follows from where the region of the bra
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -165,9 +166,14 @@ class Schedule:
     def loops(self) -> tuple[ScheduledLoop, ...]:
         """Loops, outer ones first."""
         spans: dict[int, tuple[int, ScheduledBranch]] = {}
-        for branch in self.branches:
-            if branch.target is not None and branch.target <= branch.bundle:
+        back = [b for b in self.branches if b.target is not None and b.target <= b.bundle]
+        starts = sorted({b.target for b in back if b.target is not None})
+        for branch in back:
+            if branch.target is not None:
                 stop = min(branch.bundle + self.delay_slots + 1, len(self.bundles))
+                # One bundle may stand for several slots, which end before the next loop.
+                following = bisect.bisect_right(starts, branch.bundle)
+                stop = min([stop, *starts[following : following + 1]])
                 known = spans.get(branch.target)
                 if known is None or known[0] < stop:
                     spans[branch.target] = stop, branch

@@ -26,6 +26,9 @@ from pallas_debug.profile.tracing import Chain, Tracing
 
 Bound = Literal["memory", "compute", "latency"]
 
+LATE = 2
+"""Times the cycles of its bytes that a kernel waits for copies, from which latency is the limit."""
+
 LANES = 8 * 128
 """Elements of 32 bits in a vector register."""
 
@@ -62,7 +65,7 @@ class Traffic:
       compute_per_step: cycles of a grid step in which bundles issue or delay.
       copies_per_step: cycles that the bytes of a grid step take at the chip's bandwidth.
       bound: what takes longer of the two, or "latency" where the core waits longer for copies than
-        it computes although their bytes take less time; None if one of them is unknown.
+        it computes although their bytes take less time, or much less; None if one is unknown.
       peak_flops: published peak for the products' type, per second.
       peak_bandwidth: published bandwidth of HBM, in bytes per second.
       ridge: intensity above which the published peak of the matrix units is the limit.
@@ -252,9 +255,10 @@ def _peak(value: float | None, unit: str, note: str, unknown: str) -> Figure:
 def _bound(compute: Figure, copying: Figure, waiting: Figure) -> Bound | None:
     if compute.value is None or copying.value is None:
         return None
-    if copying.value > compute.value:
-        return "memory"
     is_idle = waiting.value is not None and waiting.value > compute.value
+    if copying.value > compute.value:
+        is_late = waiting.value is not None and waiting.value > LATE * copying.value
+        return "latency" if is_late else "memory"
     return "latency" if is_idle else "compute"
 
 

@@ -267,3 +267,23 @@ def test_lines_fit_the_terminal(dumps: Path, width: int, capsys: Any, monkeypatc
     assert " ".join(" ".join(printed).split()) == " ".join(
         " ".join(_text(stats_of(dumps, "tpu7x"), whole=True)).split()
     )
+
+
+@pytest.mark.slow
+def test_a_kernel_that_did_not_compile_has_no_figures(command: Any, tmp_path: Path) -> None:
+    def split(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.concatenate([x_ref[:, ::2], x_ref[:, 1::2]], axis=1)
+
+    x = jax.ShapeDtypeStruct((128, 128), F32)
+    (dump,) = pallas_debug.dump(
+        lambda x: pl.pallas_call(split, out_shape=x)(x),
+        x,
+        targets="v5e",
+        stages="bundles",
+        to=tmp_path,
+    )
+    assert not dump.ok
+    for call in (["stats"], ["source", "--cost"], ["timeline"]):
+        done = command(*call, tmp_path, "-t", "v5e")
+        assert (done.returncode, done.stdout) == (Exit.CANNOT_RUN, ""), done
+        assert "did not compile for v5e, so there is no schedule. For the error: " in done.stderr

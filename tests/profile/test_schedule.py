@@ -92,3 +92,19 @@ def test_units_of_opcodes() -> None:
     assert units.is_vector("vmatpush1.bf16.msra.mxu0")
     assert not units.is_vector("dma.done.wait")
     assert not units.is_vector("sadd.s32")
+
+
+def test_a_loop_ends_before_the_next_one_begins() -> None:
+    """The bundle after the branch stands for all of its delay slots."""
+    text = """\
+     0   :  { %s1 = smov 0 }
+   0x1 LB: > { %s2 = sadd.s32 1, %s1 } /* Start region 5 */
+   0x2   : > { %4 = sbr.rel (!%p3) target = $region5 }
+   0x3   :  {} /* End region 5 */
+   0x4 LB: > { %s5 = sadd.s32 1, %s1 } /* Start region 6 */
+   0x5   : > { %6 = sbr.rel (!%p3) target = $region6 }
+   0x6   :  {} /* End region 6 */
+   0x7   :  { %s7 = smov 0 }
+"""
+    loops = schedule_of(text, target="tpu7x").loops
+    assert [(loop.start, loop.stop, loop.depth) for loop in loops] == [(1, 4, 0), (4, 8, 0)]

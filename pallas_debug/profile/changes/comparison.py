@@ -147,6 +147,8 @@ _Key = tuple[str, str, int]
 
 
 def _lines(old: Stats, new: Stats, old_texts: Texts, new_texts: Texts) -> list[LineChange]:
+    if old.cycles.compute.value is None or new.cycles.compute.value is None:
+        return []
     before, after = dict(_own(old, old_texts)), dict(_own(new, new_texts))
     total = max(sum(c for _, c, _ in before.values()), sum(c for _, c, _ in after.values()), 1.0)
     found = []

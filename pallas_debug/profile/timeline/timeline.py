@@ -17,6 +17,7 @@ from pallas_debug.errors import UsageError
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 from pallas_debug.profile.core.copies import CopyModel
+from pallas_debug.profile.cycles import CORES_SHARE
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.stats import Profile
 from pallas_debug.profile.timeline.origins import copy_origins, placements
@@ -364,7 +365,9 @@ class _Maker:
         """The first and last steps, the cycles of all, and the share of waits in them."""
         if run is None or run.seen < first:
             return self._simulated(first, last)
-        self._notes += self._profile.cycles.assumptions
+        # How the cores share the grid is noted already.
+        assumed = (a for a in self._profile.cycles.assumptions if CORES_SHARE not in a)
+        self._notes += assumed
         steps = self._steps
         events = {"steps": run.steps, "copies": run.copies, "waits": run.waits}
         note = "walked through the schedule"

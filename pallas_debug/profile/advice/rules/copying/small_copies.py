@@ -7,7 +7,9 @@ import re
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
 from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation, shape_of
+from pallas_debug.profile.advice.rules.moves import is_vector_instruction
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.schedule import ScheduledLoop
 
 MIN_TRIPS = 8
 """Minimum copies that the loop starts."""
@@ -36,7 +38,7 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
         loop = subject.loop_of(starts)
         if size is None or loop is None or subject.is_of_grid(loop) or not starts:
             continue
-        if not _is_regular(program, operation):
+        if not _is_regular(program, operation) or _computes(subject, loop):
             continue
         running = size / subject.bytes_per_cycle
         if loop.size <= running:
@@ -79,6 +81,14 @@ def copy_size(operation: ProgramOperation) -> int | None:
     return math.ceil(math.prod(shape[0]) * int(bits["bits"]) / 8) if bits else None
 
 
+def _computes(subject: AdviceSubject, loop: ScheduledLoop) -> bool:
+    """Whether a loop computes on vectors beside its copies, so that its length is not theirs."""
+    return any(
+        is_vector_instruction(p.opcode) and not p.opcode.startswith(("vld", "vst"))
+        for p in subject.inside(loop)
+    )
+
+
 def _is_regular(program: MosaicProgram, operation: ProgramOperation) -> bool:
     """Whether what is copied follows from counters alone: a table of pages cannot be rearranged."""
     for operand in operation.operands:
@@ -92,8 +102,8 @@ KIND = AdviceKind(
     name="small-copies",
     title="Copies that take longer to start than to run",
     condition=(
-        f"A loop starts at least {MIN_TRIPS} copies at regular places, and its bundles for each "
-        "exceed the cycles that the copy takes at peak bandwidth."
+        f"A loop that does not compute starts at least {MIN_TRIPS} copies at regular places, and "
+        "its bundles for each exceed the cycles that the copy takes at peak bandwidth."
     ),
     remedy="Copy the whole slice at once, from an array in which it is contiguous.",
     rule=advise_small_copies,
