@@ -44,8 +44,7 @@ class Operand:
       index_map: jaxpr of the index map as text; None if there is no block.
       memory_space: as requested by the kernel; `default` if it left the choice to Pallas.
       pipeline: buffering requested by the kernel, as text; None for jax's default.
-      block_source: line of its index map, or of its spec among the arguments of the call; None if
-        not found.
+      block_source: line of its index map, or of its spec in the call; None if not found.
     """
 
     name: str
@@ -74,8 +73,7 @@ class Kernel:
 
     Attributes:
       name: jax's name of the kernel (`name=` of the call, else the Python function's name).
-      digest: 64 hex digits over the kernel itself, without its line numbers; identical for two runs
-        that trace the same kernel at the same shapes.
+      digest: 64 hex digits over the kernel itself, without its line numbers; the same in each run.
       source: first line of the kernel function.
       grid: None for a dimension whose size is known only at run time.
       aliases: pairs of input and output position that share a buffer.
@@ -273,8 +271,7 @@ class Compilation:
     """A kernel compiled for one target.
 
     Attributes:
-      key: 64 hex digits over kernel, source lines, target, versions and flags; compiling again with
-        the same key and stages would give the same result.
+      key: 64 hex digits over kernel, source lines, target, versions and flags; a cache key.
       flags: libtpu flags, in its own syntax.
       switches: names of the options it was compiled with, such as `log_recorder`.
       stages: stages that were kept besides Mosaic's, as users write them: `llo:post-ra`, `bundles`.
