@@ -52,6 +52,7 @@ def test_nothing_is_found_in_the_bundled_kernels(
         assert list(found(kernels, spec.not_on)) == [], spec.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "op", [op for op in operations() if op.differentiable], ids=lambda op: op.name
 )

@@ -31,6 +31,7 @@ def recorded(function: Any, *args: Any) -> tuple[Any, CallRecorder]:
     return captured, recorder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int4", "bfloat16", "float8_e4m3fn", "bool", "float32"])
 def test_a_call_is_made_again_with_its_arrays(dtype: str) -> None:
     x = (jnp.arange(8 * 128).reshape(8, 128) % 3).astype(dtype)
@@ -44,6 +45,7 @@ def test_a_call_is_made_again_with_its_arrays(dtype: str) -> None:
     np.testing.assert_array_equal(out.astype("float32"), (x + x).astype("float32"))
 
 
+@pytest.mark.slow
 def test_calls_that_differ_only_in_floats_are_kept_once() -> None:
     ones = jnp.ones((8, 128))
 

@@ -59,6 +59,7 @@ def line_of(kernel: Callable[..., None], text: str = "# here") -> int:
     return next(start + i for i, line in enumerate(lines) if text in line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_loop_in_which_nothing_changes(mode: str) -> None:
     finding = stopped(call(waits_for_itself), mode)
@@ -178,6 +179,7 @@ def test_loops_that_end_give_the_same_results(mode: str) -> None:
     np.testing.assert_array_equal(found, plain(N))
 
 
+@pytest.mark.slow
 def test_under_shard_map_and_x64() -> None:
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Auto,))
     spec = PartitionSpec("x")

@@ -144,6 +144,7 @@ print(platform.{call}, platform.xla_bridge.backends_are_initialized())
     assert done.stdout == f"{expected} False\n", done.stderr
 
 
+@pytest.mark.slow
 def test_jax_does_not_look_for_a_tpu_that_is_not_there(run_python: Callable[..., Any]) -> None:
     code = """
 import jax

@@ -76,6 +76,7 @@ def mesh_of(cores: int) -> Any:
     return pltpu.create_tensorcore_mesh("core", num_cores=cores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_captured_scalar_in_a_kernel_on_a_mesh_of_cores(cores):
     mesh = mesh_of(cores)
@@ -122,6 +123,7 @@ def test_a_kernel_that_writes_to_references_it_closes_over():
         np.testing.assert_array_equal(call(x), x)
 
 
+@pytest.mark.slow
 def test_a_kernel_on_a_mesh_that_writes_to_references_it_closes_over():
     @jax.jit
     def call(x):

@@ -79,6 +79,7 @@ def test_compile_options_are_those_of_jax(device_ids: list[int], overrides: dict
     assert ours(device_ids, overrides) != xla_client.CompileOptions().SerializeAsString()
 
 
+@pytest.mark.slow
 def test_the_environment_of_jax_is_read(run_python: Run) -> None:
     done = run_python("-c", IN_A_CHILD, **ENVIRONMENT)
     assert done.returncode == 0, done.stderr

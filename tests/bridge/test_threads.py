@@ -33,6 +33,7 @@ def on_two_cores(x: jax.Array) -> jax.Array:
     return result
 
 
+@pytest.mark.slow
 def test_the_body_is_compiled_once_for_all_threads_and_launches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -234,6 +234,7 @@ def test_masked_stores_of_more_rows_than_columns() -> None:
     np.testing.assert_array_equal(run(kernel, scratch_shapes=[tall]), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [6, 7])
 def test_masked_stores_may_reach_beyond_the_end(count: int) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
@@ -313,6 +314,7 @@ def test_a_copy_to_a_view_that_it_leaves() -> None:
     assert finding.index == "o_ref.reshape(4, 2, 128)[3:5, 0:2, 0:128]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [0, 1])
 def test_races_of_views_are_those_of_their_elements(offset: int) -> None:
     """Two cores write alternate rows, through a reshaped reference; or one writes the other's."""
@@ -372,6 +374,7 @@ def copy_tiles(shape: tuple[int, ...], size: tuple[int, int], *, view: Any = Non
     return x.reshape(shape), result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape, size, view",
     [

@@ -151,6 +151,7 @@ def test_nested_loops_and_what_run_scoped_allocates() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_block_from_a_table() -> None:
     def gather(table_ref: Any, page_ref: Any, out_ref: Any) -> None:
         out_ref[...] = page_ref[...]
@@ -178,6 +179,7 @@ def test_a_block_from_a_table() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_race_of_a_copy() -> None:
     def double(x_ref: Any, out_ref: Any, tile_ref: Any, sem: Any) -> None:
         copy = pltpu.make_async_copy(x_ref.at[pl.ds(pl.program_id(0) * 8, 8)], tile_ref, sem)
@@ -211,6 +213,7 @@ def test_a_race_of_a_copy() -> None:
         assert facts["other copy"] == "x_ref to tile_ref"
 
 
+@pytest.mark.slow
 def test_a_race_of_two_cores() -> None:
     def copy(x_ref: Any, out_ref: Any) -> None:
         out_ref[...] = x_ref[...]
@@ -235,6 +238,7 @@ def test_a_race_of_two_cores() -> None:
     assert state.races_found
 
 
+@pytest.mark.slow
 def test_a_copy_and_a_semaphore_left_over(capfd: pytest.CaptureFixture[str]) -> None:
     def kernel(x_ref: Any, out_ref: Any, tile_ref: Any, sem: Any, counts: Any) -> None:
         out_ref[...] = x_ref[...] * 1.0
@@ -302,6 +306,7 @@ def test_direct_access_to_hbm() -> None:
 # Where kernels run.
 
 
+@pytest.mark.slow
 def test_one_core_waits_for_one_that_is_done() -> None:
     def kernel(x_ref: Any, out_ref: Any, sem: Any) -> None:
         out_ref[...] = x_ref[...]
@@ -360,6 +365,7 @@ def test_one_device_reads_past_the_end_and_all_of_them_say_why() -> None:
             np.testing.assert_array_equal(result[:, 0], 1 + np.repeat(np.arange(4), 8))
 
 
+@pytest.mark.slow
 def test_one_device_is_not_signalled() -> None:
     def kernel(x_ref: Any, out_ref: Any, sem: Any) -> None:
         me = lax.axis_index("x")
@@ -385,6 +391,7 @@ def test_all_devices_wait_and_each_line_is_told_once() -> None:
     assert "; 3 more threads wait as well" in seen.only.message
 
 
+@pytest.mark.slow
 def test_what_arrives_from_another_device_is_never_awaited() -> None:
     def kernel(x_ref: Any, out_ref: Any, send: Any, arrive: Any) -> None:
         copy = pltpu.make_async_remote_copy(
@@ -400,6 +407,7 @@ def test_what_arrives_from_another_device_is_never_awaited() -> None:
         assert seen.only.values["semaphore"] == "arrive"
 
 
+@pytest.mark.slow
 def test_a_copy_adds_one_to_a_regular_semaphore() -> None:
     def kernel(x_ref: Any, out_ref: Any) -> None:
         def body(send: Any, arrive: Any) -> None:
@@ -508,6 +516,7 @@ def test_the_next_kernel_runs_whatever_the_last_one_did() -> None:
         np.testing.assert_array_equal(launch(sound)(X), X + 1)
 
 
+@pytest.mark.slow
 def test_what_was_jitted_before_is_seen_and_is_as_before_afterwards() -> None:
     function = jax.jit(ROTATE)
 
@@ -539,6 +548,7 @@ def test_what_is_not_waited_for_is_reported_before_the_context_is_left() -> None
     np.testing.assert_array_equal(result, X + 1)
 
 
+@pytest.mark.slow
 def test_a_line_is_told_once_and_from_any_thread() -> None:
     found: list[Finding] = []
 

@@ -58,6 +58,7 @@ def doubles_without_padding(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = jnp.where(rows < 14, x_ref[...], 0.0) * 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function, x, runs, failures",
     [
@@ -79,6 +80,7 @@ def test_when_it_runs_again(
     assert [seen.is_same for seen in second_runs] == runs
 
 
+@pytest.mark.slow
 def test_it_is_compiled_once_for_all_launches(
     monkeypatch: pytest.MonkeyPatch, second_runs: list[again.SecondRun]
 ) -> None:
@@ -101,6 +103,7 @@ def prints(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = jnp.sqrt(x_ref[...])
 
 
+@pytest.mark.slow
 def test_what_prints_is_run_once(second_runs: list[again.SecondRun]) -> None:
     report = checked(over_blocks(prints), X - 1)
     assert [record.text for record in report.prints] == [

@@ -117,6 +117,7 @@ def test_the_twin_is_fully_checked_and_sound(evidence: Evidence, kernel: BrokenK
 SEEN_TOPICS = ("bounds", "initialization", "hints", "numerics")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel", by_topic(kernel for kernel in BROKEN if kernel.topic in SEEN_TOPICS)
 )

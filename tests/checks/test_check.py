@@ -137,6 +137,7 @@ def test_in_a_scan_and_a_cond_of_the_program() -> None:
     assert one(jax.jit(branching), X, jnp.bool_(True)).count == 2
 
 
+@pytest.mark.slow
 def test_under_shard_map() -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
     spec = jax.sharding.PartitionSpec("d")
@@ -191,6 +192,7 @@ def fails_in(body: Callable[[Any], Any], **kwargs: Any) -> Finding:
     return one(lambda x: call(kernel, x, grid=(4,)), X, **kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_when(mode: str) -> None:
     def body(x_ref: Any) -> None:
@@ -287,6 +289,7 @@ def test_loops(name: str) -> None:
     assert finding.count == 8
 
 
+@pytest.mark.slow
 def test_a_loop_without_a_counter() -> None:
     def body(x_ref: Any) -> None:
         def step(value: Any) -> Any:
@@ -299,6 +302,7 @@ def test_a_loop_without_a_counter() -> None:
     assert (finding.loop, finding.count) == ((-1,), 4)
 
 
+@pytest.mark.slow
 def test_nested_loops() -> None:
     def body(x_ref: Any) -> None:
         def outer(i: Any, _: Any) -> None:
@@ -350,6 +354,7 @@ def test_the_condition_of_a_while_loop() -> None:
     assert (finding.values, finding.loop) == ({"index": "16"}, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_scoped_buffers(mode: str) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
@@ -479,6 +484,7 @@ def test_integers_of_all_kinds(dtype: str) -> None:
 # Order, choice, refusals.
 
 
+@pytest.mark.slow
 def test_what_fails_first_comes_first() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         i = pl.program_id(0)
@@ -523,6 +529,7 @@ def test_only_what_is_asked_for_is_checked() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_check_without_debug_needs_no_checkify() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         checkify.check(jnp.all(x_ref[...] >= 0), "negative")
@@ -589,6 +596,7 @@ def test_prints_are_in_the_report() -> None:
     assert [(p.text, p.grid_point) for p in report.prints] == [("x = 1.0", (0,)), ("x = 1.0", (1,))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hlo", "tpu"])
 def test_a_printed_reference_is_read(mode: str) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:

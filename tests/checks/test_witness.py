@@ -38,6 +38,7 @@ def one(kernel: Callable[..., None], *args: Any, **kwargs: Any) -> Finding:
 # NaN, division and checks: the element, and the operands there.
 
 
+@pytest.mark.slow
 def test_a_nan_names_its_element_and_the_operands_there() -> None:
     def softmax(x_ref: Any, o_ref: Any) -> None:
         x = jnp.where(lax.broadcasted_iota(I32, (8, 128), 0) == 3, -jnp.inf, x_ref[...])
@@ -62,6 +63,7 @@ def test_a_quotient_says_which_of_its_two_ways_to_nan_it_took() -> None:
     assert infinite.cause.startswith("infinity divided by infinity: ")
 
 
+@pytest.mark.slow
 def test_a_product_of_matrices_gives_the_range_of_each() -> None:
     def product(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.dot(x_ref[...], y_ref[...], preferred_element_type=F32)
@@ -76,6 +78,7 @@ def test_a_product_of_matrices_gives_the_range_of_each() -> None:
     assert finding.values == {"element": "[2, 3]", "operand 0": "1 to inf", "operand 1": "0 to 2"}
 
 
+@pytest.mark.slow
 def test_a_division_names_its_element_and_dividend() -> None:
     def divide(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
         o_ref[...] = lax.div(x_ref[...], y_ref[...])
@@ -87,6 +90,7 @@ def test_a_division_names_its_element_and_dividend() -> None:
     assert finding.values == {"element": "[2, 5]", "operands": "261"}
 
 
+@pytest.mark.slow
 def test_a_check_shows_the_comparison_that_is_false() -> None:
     def checks(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
         n, x = n_ref[0], x_ref[...]
@@ -150,6 +154,7 @@ def test_a_nan_that_reaches_no_output_is_no_finding() -> None:
     assert found(rows, x, grid=(2,), in_specs=[blocks], out_specs=blocks, out_shape=x) == ()
 
 
+@pytest.mark.slow
 def test_a_nan_that_is_masked_in_one_output_and_kept_in_another_is_one() -> None:
     def both(x_ref: Any, o_ref: Any, kept_ref: Any) -> None:
         y = jnp.log(x_ref[...] - 9)
@@ -159,6 +164,7 @@ def test_a_nan_that_is_masked_in_one_output_and_kept_in_another_is_one() -> None
     assert one(both, X, out_shape=(X, X)).kind == "NanProduced"
 
 
+@pytest.mark.slow
 def test_a_nan_that_becomes_an_integer_is_one() -> None:
     def largest(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = (jnp.log(x_ref[...] - 9) > 1).astype(I32)
@@ -265,6 +271,7 @@ def test_scratch_that_is_only_partly_written(dtype: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_integers_that_equal_the_fill_value_are_no_finding() -> None:
     lowest = jnp.iinfo(I32).min
 

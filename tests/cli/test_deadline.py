@@ -32,6 +32,7 @@ with deadline(0.5, stop):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, places",
     [

@@ -84,6 +84,7 @@ def test_a_function_is_traced(command: Any, behind: bool, tmp_path: Path) -> Non
     assert next((tmp_path / "here").glob("flash_attention-*/v6e")).is_dir()
 
 
+@pytest.mark.slow
 def test_json_is_data_on_standard_output(command: Any) -> None:
     done = command("dump", "--json", "--arg=f32[256]", "--arg=f32[256]",
                    "pallas_debug_kernels:vector_add")  # fmt: skip
@@ -99,6 +100,7 @@ def test_the_second_time_nothing_is_compiled(command: Any, script: Path) -> None
     assert "(1 of 1 compilation cached)" in again.stderr
 
 
+@pytest.mark.slow
 def test_a_kernel_that_fails_makes_the_exit_code_1(command: Any, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     done = command("dump", "broken.py")
@@ -178,6 +180,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_makes_no_sense_exits_with_2(commands: Any, script: Path) -> None:
     results = commands(*(arguments for arguments, _ in NO_SENSE))
     for done, (_, said) in zip(results, NO_SENSE, strict=True):
@@ -332,6 +335,7 @@ def test_switches_are_in_the_dump_and_shown(
     assert int(size.replace(",", "")) > 1_000_000
 
 
+@pytest.mark.slow
 def test_switches_may_stand_behind_a_function(command: Any, printing: Path) -> None:
     done = command(
         "dump", "printing:printing", "--arg=f32[8,128]", "--switch=log_recorder", "--json"

@@ -29,6 +29,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dump]:
     return root, dump
 
 
+@pytest.mark.slow
 def test_ls_lists_a_line_per_kernel_and_target(
     real_command: Any, dumped: tuple[Path, Dump]
 ) -> None:

@@ -27,6 +27,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dump]:
     return root, dump
 
 
+@pytest.mark.slow
 def test_ls_lists_them_after_the_passes(command: Any, dumped: tuple[Path, Dump]) -> None:
     listed = command("ls", dumped[0], "-k", "vector", "-t", "v5e").stdout.splitlines()
     rows = [row for row in (line.split("\t") for line in listed) if row[3] in ("LLO", "schedule")]

@@ -45,6 +45,7 @@ def stats_of(root: Path, target: str) -> Stats:
     return found.profile.stats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["v5e", "tpu7x"])
 def test_flash_attention_in_numbers(dumps: Path, target: str) -> None:
     stats = stats_of(dumps, target)
@@ -120,6 +121,7 @@ def test_the_command(command: Any, dumps: Path) -> None:
     assert document["stats"]["bundles"]["origin"] == "compiler"
 
 
+@pytest.mark.slow
 def test_source_with_costs(command: Any, dumps: Path) -> None:
     done = command("source", dumps, "-t", "v5e", "--cost")
     assert done.returncode == 0, done.stderr
@@ -157,6 +159,7 @@ def test_what_cannot_be_asked_for(command: Any, dumps: Path, tmp_path: Path) -> 
     assert "Dump it again with --stages bundles" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_truncated_schedule_is_reported(command: Any, dumps: Path, tmp_path: Path) -> None:
     raw = stats_of(dumps, "v5e")
     (kernel,) = open_dumps(dumps).kernels()
@@ -213,6 +216,7 @@ def repeated(n: jax.Array, x: jax.Array) -> jax.Array:
     )(n, x)
 
 
+@pytest.mark.slow
 def test_a_kernel_without_a_loop_and_libtpus_estimate() -> None:
     stats = pallas_debug.stats(add, X)
     assert (stats.loops, stats.cycles.steps.value) == ((), 1)

@@ -64,6 +64,7 @@ def test_the_strip(command: Any, dumps: Path) -> None:
     ) in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_the_cores_of_a_device_share_the_grid(command: Any, dumps: Path) -> None:
     done = command("timeline", dumps, "-t", "v5p", "--ascii")
     assert done.returncode == 0, done.stderr
@@ -73,6 +74,7 @@ def test_the_cores_of_a_device_share_the_grid(command: Any, dumps: Path) -> None
     assert "x_ref 4 of" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_trace(command: Any, dumps: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     done = command("timeline", dumps, "-t", "v5e", "-o", trace)
@@ -113,6 +115,7 @@ def test_a_chip_with_other_rates(command: Any, dumps: Path) -> None:
     assert int(stalled[1]) > 80
 
 
+@pytest.mark.slow
 def test_a_dump_without_bundles(command: Any, dumps: Path, tmp_path: Path) -> None:
     pallas_debug.dump(project, X, W, to=tmp_path / "plain")
     done = command("timeline", tmp_path / "plain")

@@ -134,6 +134,7 @@ def test_the_dump_directory_keeps_the_findings(command: Any, module: Path, tmp_p
     assert notes == [[LINE, "finding", f"OutOfBoundsRead: {finding.message}"]]
 
 
+@pytest.mark.slow
 def test_suppressed_findings_do_not_fail(command: Any, module: Path, tmp_path: Path) -> None:
     (tmp_path / "pallas-debug.toml").write_text(
         '[[suppress]]\nkind = "OutOfBoundsRead"\nkernel = "rows"\nreason = "to be mended"\n'

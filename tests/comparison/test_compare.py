@@ -140,6 +140,7 @@ def test_a_flash_attention_that_rescales_by_the_wrong_maximum() -> None:
 # Blocks, grid points and patterns.
 
 
+@pytest.mark.slow
 def test_one_block() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * jnp.where(at_block(1, 0), 4.0, 2.0)
@@ -185,6 +186,7 @@ def test_the_same_rows_of_each_block_and_blocks_along_a_dimension() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_block_that_no_grid_point_visits() -> None:
     half = functools.partial(blocks, copy_twice, grid=(1, 2))
     finding = one(half, double, X)
@@ -199,6 +201,7 @@ def test_a_block_that_no_grid_point_visits() -> None:
     assert finding.cause == "no grid point visits the blocks that differ"
 
 
+@pytest.mark.slow
 def test_an_index_map_with_scalar_prefetch() -> None:
     def swapped(order: jax.Array, x: jax.Array) -> Any:
         return pl.pallas_call(
@@ -243,6 +246,7 @@ def test_a_result_is_followed_through_what_moves_its_elements() -> None:
     assert "is the negative of what is expected" in report.findings[0].message
 
 
+@pytest.mark.slow
 def test_a_result_that_is_computed_from_a_kernels_has_no_grid_point() -> None:
     finding = one(lambda x: blocks(copy_twice, x).sum(axis=0), lambda x: x.sum(axis=0), X)
     assert (finding.kernel, finding.grid_point) == (
@@ -263,6 +267,7 @@ def test_a_result_that_is_computed_from_a_kernels_has_no_grid_point() -> None:
     assert finding.message.splitlines()[2] == "copied at a line that is not known, from src_ref"
 
 
+@pytest.mark.slow
 def test_under_vmap_the_grid_point_begins_with_the_batch_index() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.where(x_ref[...] > 50, 0.0, x_ref[...] * 2)
@@ -349,6 +354,7 @@ def test_two_versions_of_a_kernel() -> None:
     assert "each is 1.5 times what is expected" in one(second, first, X).message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.int32, jnp.int8, jnp.uint8, jnp.bool_])
 def test_integers_and_bools_are_equal(dtype: Any) -> None:
     x = jnp.arange(6).reshape(2, 3).astype(dtype)
@@ -379,6 +385,7 @@ def test_int4_float8_complex_and_keys() -> None:
 # What is not an array of numbers as usual.
 
 
+@pytest.mark.slow
 def test_empty_arrays_and_scalars() -> None:
     empty = pallas_debug.compare(lambda x: x[:0], lambda x: x[:0], X)
     assert empty.ok
@@ -392,6 +399,7 @@ def test_empty_arrays_and_scalars() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_infinities_are_equal_to_themselves_and_to_nothing_else() -> None:
     x = jnp.array([jnp.inf, -jnp.inf, 1.0])
     assert pallas_debug.compare(lambda x: x, lambda x: x, x).ok
@@ -526,6 +534,7 @@ def test_it_cannot_be_traced_and_takes_functions() -> None:
         pallas_debug.compare(double, 3, X)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_fault_that_an_interpreter_reports_comes_first() -> None:
     def beyond(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 8 + 4, 8), :]

@@ -152,6 +152,7 @@ def test_a_matmul_that_resets_its_accumulator_at_the_wrong_step() -> None:
     assert finding.cause.endswith(f"and line {add} goes on with it at grid point (0, 1, 0)")
 
 
+@pytest.mark.slow
 def test_an_output_that_is_added_to_in_place() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         @pl.when(pl.program_id(1) == 0)
@@ -234,6 +235,7 @@ def copied(x: jax.Array) -> Any:
     )(x)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_output_that_is_copied_by_dma() -> None:
     x = X[:, :128]
     finding = found(copied, lambda x: x * jnp.where(jnp.arange(16) < 9, 3, 2)[:, None], x)

@@ -80,6 +80,7 @@ def test_an_error_of_the_size_of_rounding_is_put_down_to_it() -> None:
     assert str(finding.cause).startswith("rounding alone can explain it: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_a_larger_error_is_not(dtype: Any) -> None:
     finding = mismatch(dtype=dtype, gain=1.3)
@@ -91,6 +92,7 @@ def test_a_larger_error_is_not(dtype: Any) -> None:
     assert "precision" not in entry.cause
 
 
+@pytest.mark.slow
 def test_a_small_error_with_a_pattern_has_the_cause_of_that() -> None:
     def scaled(x: jax.Array, y: jax.Array) -> Any:
         return reference(x, y) * 1.001

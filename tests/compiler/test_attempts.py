@@ -57,6 +57,7 @@ def attempt_at(pool: Pool, module: bytes, stages: str = "estimate") -> tuple[Att
         return attempt, set(attempt.files(parse(stages)))
 
 
+@pytest.mark.slow
 def test_a_flag_that_libtpu_does_not_know(
     pool: Pool, module: Module, stand_in: StandIn, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_flag_that_libtpu_does_not_know(
     assert len(started.read_text().splitlines()) == 2  # with it, and once without
 
 
+@pytest.mark.slow
 def test_an_estimate_that_takes_too_long(
     pool: Pool, module: Module, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_kernel_that_the_compiler_never_survives(pool: Pool, stand_in: StandIn
     }
 
 
+@pytest.mark.slow
 def test_a_compiler_that_dies_of_the_dump_as_a_whole(
     pool: Pool, module: Module, stand_in: StandIn
 ) -> None:

@@ -168,6 +168,7 @@ def test_stopping_a_pool_leaves_the_work_of_others_alone(
         assert other.pids() == [others]
 
 
+@pytest.mark.slow
 def test_stopping_the_last_pool_leaves_nothing(
     shared_pool: SharedPool, module: Module, is_running: IsRunning, temporary: Path
 ) -> None:
@@ -346,6 +347,7 @@ def test_children_that_lose_their_files_are_not_started_forever() -> None:
     assert not lease.held
 
 
+@pytest.mark.slow
 def test_children_end_with_the_process(
     module_file: Path, temporary: Path, is_running: IsRunning
 ) -> None:

@@ -22,6 +22,7 @@ KERNEL = Kernel(name="add", digest="0123456789abcdef" * 4, primitive="pallas_cal
 V5E = targets.resolve("v5e")
 
 
+@pytest.mark.slow
 def test_ok(shared: Pool, module: Module, tmp_path: Path) -> None:
     """From the compiler to the store and back."""
     store = Store(tmp_path)

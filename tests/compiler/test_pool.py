@@ -40,6 +40,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_compiles(shared: Pool, module: Module) -> None:
     with shared.compile(module("add"), topology=V5E) as outcome:
         assert outcome.ended is None
@@ -155,6 +156,7 @@ def test_the_work_may_fail(shared: Pool, module: Module) -> None:
     assert shared.pids() == [pid]
 
 
+@pytest.mark.slow
 def test_a_child_is_killed_at_work(shared: Pool, module: Module, wait_until: Wait) -> None:
     pid = warm(shared, module)
     found = stopped_at_work(shared, module, wait_until)
@@ -165,6 +167,7 @@ def test_a_child_is_killed_at_work(shared: Pool, module: Module, wait_until: Wai
     assert warm(shared, module) != pid
 
 
+@pytest.mark.slow
 def test_a_child_is_killed_while_idle(shared: Pool, module: Module, wait_until: Wait) -> None:
     """No kernel loses its result for it."""
     pid = warm(shared, module)
@@ -173,6 +176,7 @@ def test_a_child_is_killed_while_idle(shared: Pool, module: Module, wait_until: 
     assert warm(shared, module) != pid
 
 
+@pytest.mark.slow
 def test_a_child_hangs(
     shared: Pool, module: Module, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +318,7 @@ def test_a_second_child_is_started_only_where_it_pays(
     assert started(4) == 2
 
 
+@pytest.mark.slow
 def test_closing_waits_for_what_is_under_way(module: Module, temporary: Path) -> None:
     done = []
 
@@ -432,6 +437,7 @@ def test_what_killed_runs_left_is_swept(
 # Flags.
 
 
+@pytest.mark.slow
 def test_the_users_flags(module: Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are honoured, all but a Mosaic dump directory: that is ours to set."""
     mosaic, llo = tmp_path / "mosaic", tmp_path / "llo"
@@ -451,6 +457,7 @@ def test_the_users_flags(module: Module, tmp_path: Path, monkeypatch: pytest.Mon
     assert any("final_bundles" in path.name for path in llo.iterdir())
 
 
+@pytest.mark.slow
 def test_flags_of_xla_are_the_programs_alone(
     module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def test_a_worker_never_imports_jax(module: Module, monkeypatch: pytest.MonkeyPa
     assert imported.isdisjoint({"jax", "jax._src", "msgspec", "libtpu", "textual", "rich"})
 
 
+@pytest.mark.slow
 def test_what_jax_sets_on_a_tpu_host_reaches_the_worker(run_python: Run) -> None:
     done = run_python("-c", ON_A_TPU_HOST, JAX_FORCE_TPU_INIT="1")
     assert done.returncode == 0, done.stderr

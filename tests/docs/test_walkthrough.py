@@ -118,6 +118,7 @@ def rows(x: Any) -> Any:
 X = np.zeros((12, 128), np.float32)
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_kernel_run_in_this_order(tmp_path: Path) -> None:
     def dump_and_show() -> None:
         pallas_debug.dump(rows, X, targets="v5e", to=tmp_path)

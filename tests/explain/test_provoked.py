@@ -120,6 +120,7 @@ INTERPRETED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INTERPRETED)
 def test_what_jaxs_own_interpreter_raises(name: str) -> None:
     kernel = broken(name)
@@ -211,6 +212,7 @@ def test_a_compiler_that_is_not_given_enough_time(tmp_path: Path) -> None:
     assert found.id == "compiler-timeout"
 
 
+@pytest.mark.slow
 def test_a_compiler_that_is_killed(tmp_path: Path) -> None:
     """As the system does that has no memory left."""
     with short_session(tmp_path / "dumps", timeout=600.0) as session:

@@ -59,6 +59,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(site)}
 
 
+@pytest.mark.slow
 def test_a_plugin_of_another_distribution_is_loaded_and_told(
     command: Any, installed: dict[str, str], tmp_path: Path
 ) -> None:

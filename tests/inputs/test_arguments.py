@@ -55,6 +55,7 @@ def test_an_array_has_the_values_that_are_written(text: str, dtype: str, values:
     np.testing.assert_array_equal(np.asarray(array, np.asarray(values).dtype), values)
 
 
+@pytest.mark.slow
 def test_random_values_are_the_same_each_time_and_not_in_each_argument() -> None:
     texts = ["f32[64]=normal(10,2)", "f32[64]=uniform(-1,1)", "i8[64]=randint(5,100)"]
     texts += ["i32[64]=permutation", "f32[64]=normal", "f32[64]=normal", "i32[64]=randint(3)"]

@@ -54,6 +54,7 @@ def renumbered(lines: Sequence[str], rng: random.Random) -> list[str]:
     return re.sub(r"%\w+", lambda m: table[m[0]], text).split("\n")
 
 
+@pytest.mark.slow
 def test_any_renumbering_is_no_change_and_any_other_operand_is_one() -> None:
     rng = random.Random(21)
     for _ in range(150):
@@ -147,6 +148,7 @@ def test_names_that_are_much_alike(one: str, other: str) -> None:
     assert changed(old, ["%0 = a.x", "%1 = a.y", "a.u %1", "a.v %1"]) == ([2], [2])
 
 
+@pytest.mark.slow
 def test_names_that_are_longer_than_the_longest() -> None:
     for letter in ("x", "é", "→"):
         for size in (4095, 4096, 4097, 50_000):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import time
 
+import pytest
+
 from pallas_debug.ir.match import Block, Budget, joined, match
 
 
@@ -29,6 +31,7 @@ def matched(blocks: list[Block], a: str, b: str) -> int:
     return sum(size for _, _, size in blocks)
 
 
+@pytest.mark.slow
 def test_as_many_lines_as_there_can_be() -> None:
     rng = random.Random(8)
     for _ in range(500):

@@ -153,6 +153,7 @@ def test_many_files_with_progress_and_problems(tmp_path: Path) -> None:
     assert [n for _, n, _ in count(paths[:1], Query(text="x"), first=True)] == [1]
 
 
+@pytest.mark.slow
 def test_a_search_is_ended_by_who_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"x\n" * 1_000_000)

@@ -25,6 +25,7 @@ def rows(count: int) -> jax.Array:
     return jnp.arange(count * 128, dtype=jnp.float32).reshape(count, 128)
 
 
+@pytest.mark.slow
 def test_all_gather_puts_every_row_on_every_device() -> None:
     x = rows(32)
     with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()):

@@ -62,6 +62,7 @@ def cases(*, differentiable: bool) -> list[Any]:
     return slow_but_first(found, lambda op, spec: op.name if op.name in QUICK else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op, spec", cases(differentiable=False))
 def test_forward(session: Session, op: BundledOperation, spec: Spec) -> None:
     dumps = compiled(session, partial(op.function, **spec.kwargs), spec)

@@ -279,6 +279,7 @@ def test_fully_masked_rows_are_zero_in_output_and_gradients() -> None:
     np.testing.assert_allclose(out[0, 0, 156], v[0, 0, 0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_bias_of_minus_infinity_hides_keys() -> None:
     q, k, v = random_qkv(q_seq=128, kv_seq=128)
     ab = jnp.zeros((1, 1, 128, 128)).at[:, :, 0].set(-jnp.inf).at[:, :, 1, 1:].set(-jnp.inf)

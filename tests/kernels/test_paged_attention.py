@@ -122,6 +122,7 @@ def test_what_a_sequence_does_not_reach_may_hold_anything(mode: object) -> None:
     np.testing.assert_array_equal(out[1], 0.0)
 
 
+@pytest.mark.slow
 def test_large_scores_do_not_overflow() -> None:
     q, k, v = random_pages()
     lengths, table = jnp.array([60, 33]), jnp.arange(8).reshape(2, 4)

@@ -90,6 +90,7 @@ def test_semaphores_that_kernels_hand_on() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_keys_and_random_bits_are_those_of_the_machine() -> None:
     for function, args, why in (
         (uniform_of, (3,), "jax's interpreters have no keys of the TPU ("),
@@ -103,6 +104,7 @@ def test_keys_and_random_bits_are_those_of_the_machine() -> None:
         assert said.startswith(f"kernel `{name}` runs on the kernel machine: {why}{__file__}:")
 
 
+@pytest.mark.slow
 def test_transformations() -> None:
     """And kernels next to it run in HLO interpret mode, or where their code says."""
 
@@ -186,6 +188,7 @@ def test_named_tpu_interpret_mode_still_refuses() -> None:
     assert "Run it in interpret mode `machine`" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_check_finds_faults_there() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         pltpu.prng_seed(1)

@@ -137,6 +137,7 @@ def test_names_of_operands_that_are_no_identifiers() -> None:
     assert parse_part("args[1]")[0] == "args"
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="xni01.,:()[]+-*/<>=!&| anyordtshpewl_'", max_size=40))
 def test_any_text_is_evaluated_or_refused(text: str) -> None:

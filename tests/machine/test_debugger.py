@@ -182,6 +182,7 @@ def run_of(session: StepSession) -> live.LiveRun:
     return session.track
 
 
+@pytest.mark.slow
 def test_every_line_backwards_is_that_of_forwards(
     session: StepSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

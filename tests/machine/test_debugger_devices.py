@@ -79,6 +79,7 @@ def line(comment: str) -> int:
     return next(n for n, text in enumerate(lines, 1) if text.endswith(comment))
 
 
+@pytest.mark.slow
 def test_devices_take_turns_in_both_directions(shifting: StepSession) -> None:
     assert isinstance(shifting.track, LiveRun)
     assert (shifting.place.device, shifting.place.devices) == (0, DEVICES)
@@ -135,6 +136,7 @@ def test_who_wrote_on_another_device(shifting: StepSession) -> None:
     assert prompt.execute("p out_ref[0, 5]") == ["5.0"]
 
 
+@pytest.mark.slow
 def test_devices_that_run_a_kernel_each_on_its_own() -> None:
     session = opened(doubled).session
     prompt = CommandPrompt(session)

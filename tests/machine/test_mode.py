@@ -53,6 +53,7 @@ def test_dtypes_and_several_kernels_in_one_program(dtype: str) -> None:
     np.testing.assert_array_equal(two, (x * 2 + 1) * 2 + 1)
 
 
+@pytest.mark.slow
 def test_sixty_four_bits() -> None:
     with jax.enable_x64(True):
         for dtype in ("float64", "int64"):
@@ -62,6 +63,7 @@ def test_sixty_four_bits() -> None:
             np.testing.assert_array_equal(out, x * 2 + 1)
 
 
+@pytest.mark.slow
 def test_transformations() -> None:
     @jax.custom_vjp
     def f(x: jax.Array) -> jax.Array:
@@ -77,6 +79,7 @@ def test_transformations() -> None:
     np.testing.assert_array_equal(total[0], ((x * 2 + 1) * 2 + 1) * 2 + 1)
 
 
+@pytest.mark.slow
 def test_large_arrays_between_kernels_do_not_wait_for_each_other() -> None:
     """Both the program and the kernels use all threads that XLA has."""
 
@@ -96,6 +99,7 @@ def test_large_arrays_between_kernels_do_not_wait_for_each_other() -> None:
     np.testing.assert_array_equal(out, jnp.eye(1024))
 
 
+@pytest.mark.slow
 def test_it_runs_what_was_jitted_before_and_code_that_says_interpret() -> None:
     x = jnp.ones((8, 128))
 
@@ -170,6 +174,7 @@ def table_call(body: Any, index_map: Any, block: tuple[int, int]) -> Any:
     return call
 
 
+@pytest.mark.slow
 def test_blocks_that_do_not_exist() -> None:
     def body(t_ref: Any, x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...]
@@ -417,6 +422,7 @@ def test_a_mesh_that_is_too_large_or_partitioned_by_jax(monkeypatch: pytest.Monk
 # Asking for the sanitizer
 
 
+@pytest.mark.slow
 def test_where_the_sanitizer_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     def body(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 8 + 4, 8)]
@@ -511,6 +517,7 @@ def test_verify_asks_tpu_interpret_mode_for_what_the_machine_refuses(
     assert (str(finding.kind), finding.engines) == ("OutOfBoundsRead", ("machine",))
 
 
+@pytest.mark.slow
 def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_MACHINE_POINTS", 5)
     x = jnp.ones((48, 128))

@@ -66,6 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return to
 
 
+@pytest.mark.slow
 def test_a_recording_steps_as_the_run_does(folder: Path) -> None:
     opened, original = recording.read(folder), live()
     for track in (opened, original):

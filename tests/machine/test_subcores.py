@@ -60,6 +60,7 @@ def lanes(
     return np.asarray(run(call, x))
 
 
+@pytest.mark.slow
 def test_scans() -> None:
     odd = X % 2 == 1
     total = lanes(lambda ref: sc.cumsum(ref[...], mask=ref[...] % 2 == 1))

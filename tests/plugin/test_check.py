@@ -213,6 +213,7 @@ def test_the_names_are_those_of_the_checks() -> None:
         assert options.checks(text) == names.parse(text)
 
 
+@pytest.mark.slow
 def test_an_unknown_check_is_refused_with_the_list(
     sessions: Sessions, pytester: pytest.Pytester
 ) -> None:

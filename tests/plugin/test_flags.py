@@ -51,6 +51,7 @@ def test_by_themselves_they_are_all_that_is_done(child: Child, pytester: pytest.
     result.stdout.fnmatch_lines(["pallas-debug *: libtpu flags --xla_a=1 --xla_b=2"])
 
 
+@pytest.mark.slow
 def test_too_late_is_an_error_that_says_so(child: Child, pytester: pytest.Pytester) -> None:
     pytest.importorskip("libtpu")
     pytester.makepyfile(

@@ -48,6 +48,7 @@ def test_of_its_own():
 """
 
 
+@pytest.mark.slow
 @with_and_without_xdist
 def test_a_failure_names_the_option_or_the_code_that_cures_it(
     child: Child, workers: list[str]
@@ -65,6 +66,7 @@ def test_a_failure_names_the_option_or_the_code_that_cures_it(
     assert at_fault[-1].startswith(">")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["short", "native"])
 def test_in_every_style(child: Child, style: str) -> None:
     text = child(TESTS, f"--tb={style}").stdout.str()

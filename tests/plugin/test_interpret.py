@@ -97,6 +97,7 @@ HEADERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", HEADERS)
 def test_modes_in_three_spellings(pytester: pytest.Pytester, sessions: Sessions, mode: str) -> None:
     pytester.makepyfile(test_kernels="def test_nothing(): pass")
@@ -205,6 +206,7 @@ NO_SENSE = {
 }
 
 
+@pytest.mark.slow
 @with_and_without_xdist
 def test_a_value_that_makes_no_sense(sessions: Sessions, workers: list[str]) -> None:
     results = sessions(*(([f"--pallas-interpret={mode}", *workers], {}) for mode in NO_SENSE))

@@ -140,6 +140,7 @@ def test_no_device_was_looked_at(request):
 """
 
 
+@pytest.mark.slow
 def test_what_the_target_does_not_meet_is_skipped_with_the_reason(
     pytester: pytest.Pytester, sessions: Sessions
 ) -> None:
@@ -256,6 +257,7 @@ def test_requirements_on_versions() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_test_that_only_requires_costs_no_jax(child: Child, pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """

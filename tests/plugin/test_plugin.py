@@ -317,6 +317,7 @@ def test_a_path_after_an_option_is_a_path(pytester: pytest.Pytester, sessions: S
     assert "nan\n" in named.stdout.str().replace("nan.", "nan\n")
 
 
+@pytest.mark.slow
 def test_a_failing_test_s_traceback_has_no_frames_of_ours(
     pytester: pytest.Pytester, sessions: Sessions
 ) -> None:
@@ -343,6 +344,7 @@ def test_a_failing_test_s_traceback_has_no_frames_of_ours(
     assert "/pallas_debug/bridge/lowering/hook.py" in kept.stdout.str()
 
 
+@pytest.mark.slow
 def test_former_names_of_environment_variables(sessions: Sessions) -> None:
     quiet = ["-k", "test_without_kernels"]
     former = {"PALLAS_DEBUG_TARGET": "v6e"}
@@ -453,6 +455,7 @@ def test_what_conftest_sets_for_jaxs_backend_is_still_in_time(
             os.environ["XLA_FLAGS"] = environment
 
 
+@pytest.mark.slow
 @with_and_without_xdist
 def test_our_own_failure_fails_no_test_and_is_an_error_at_the_end(
     run_pytest: Run, pytester: pytest.Pytester, workers: list[str]

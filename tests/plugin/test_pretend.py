@@ -86,6 +86,7 @@ def test_gates_open_for_the_run_wherever_it_is_requested(
     result.stdout.fnmatch_lines([HEADER])
 
 
+@pytest.mark.slow
 def test_without_the_option_only_the_marked_test_sees_a_tpu(run_pytest: Run) -> None:
     result = run_pytest("-rs")
     result.assert_outcomes(passed=3, skipped=2)
@@ -101,6 +102,7 @@ def test_it_is_the_first_target_or_that_of_the_test(
     result.stdout.fnmatch_lines([HEADER])
 
 
+@pytest.mark.slow
 def test_what_it_cannot_be(run_pytest: Run, pytester: pytest.Pytester) -> None:
     for value, message in (
         ("v6e,v5e", "*'v6e,v5e' is not one target; jax's devices answer as one, such as v6e"),

@@ -55,6 +55,7 @@ def test_in_three_spellings(sessions: Sessions, pytester: pytest.Pytester) -> No
         )
 
 
+@pytest.mark.slow
 def test_modes_in_which_no_race_is_seen_are_refused(sessions: Sessions) -> None:
     modes = ["hlo", "off", "tpu,detect_races=false"]
     if importlib.util.find_spec("jax._src.pallas.mosaic_gpu.interpret") is not None:

@@ -36,6 +36,7 @@ def test_a_fault_fails_its_test(child: Child, workers: list[str]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_in_the_marker_and_what_cannot_be_judged(child: Child) -> None:
     tests = """
 @pytest.mark.pallas(interpret="machine,sanitize")
@@ -66,6 +67,7 @@ def test_refused(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_in_three_spellings_and_with_contradictions(
     sessions: Sessions, pytester: pytest.Pytester
 ) -> None:

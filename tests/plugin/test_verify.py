@@ -135,6 +135,7 @@ def test_not_taken():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "option",
     [

@@ -66,7 +66,7 @@ def cases() -> list[Any]:
         for target in TARGETS
         for kernel in SLOW
     ]
-    return slow_but_first(found, lambda kernel, target: kernel.name)
+    return slow_but_first(found, lambda kernel, target: kernel.advice)
 
 
 @pytest.mark.parametrize("kernel, target", cases())
@@ -125,6 +125,7 @@ ELSEWHERE = [
 """Slow kernels on targets where something else decides, and the advice there."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, target, kinds", slow_but_first([pytest.param(*row) for row in ELSEWHERE], lambda *_: "")
 )
@@ -177,6 +178,7 @@ def recurrence(x: jax.Array) -> jax.Array:
     )(x)
 
 
+@pytest.mark.slow
 def test_rows_that_wait_for_each_other_would_not_overlap(tmp_path: Path) -> None:
     x = jax.ShapeDtypeStruct((4096, 128), jnp.float32)
     kernel = SlowKernel(
@@ -201,6 +203,7 @@ def upcast(x: jax.Array, w: jax.Array) -> jax.Array:
     )(x, w)
 
 
+@pytest.mark.slow
 def test_an_upcast_that_costs_nothing_is_not_advised_against(tmp_path: Path) -> None:
     args = tuple(jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((1024, 1024), (1024, 256)))
     kernel = SlowKernel(advice="", summary="", function=upcast, remedied=upcast, args=args)
@@ -223,6 +226,7 @@ def streamed_transpose(x: jax.Array, w: jax.Array) -> jax.Array:
     )(x, w)
 
 
+@pytest.mark.slow
 def test_what_copies_hide_is_told_but_not_advised(tmp_path: Path) -> None:
     args = tuple(jax.ShapeDtypeStruct((1024, n), jnp.bfloat16) for n in (4096, 128))
     function = streamed_transpose
@@ -287,6 +291,7 @@ def test_moves_of_a_line_in_several_loops_are_counted_in_one(tmp_path: Path) -> 
     assert _compiled(tmp_path, kernel, False, "v5e").advice == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel",
     [pytest.param(k, id=k.name, marks=[pytest.mark.slow] if n else []) for n, k in enumerate(SLOW)],

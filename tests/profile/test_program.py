@@ -154,6 +154,7 @@ def test_cut_programs() -> None:
         assert advise(subject_of(PROGRAM[:stop])) == ()
 
 
+@pytest.mark.slow
 def test_long_chains_of_operations() -> None:
     deep = "\n".join(f"    %a{n + 1} = arith.addi %a{n}, %a{n} : i32" for n in range(10_000))
     body = f"    %a0 = arith.constant 1 : i32\n{deep}\n"

@@ -29,6 +29,7 @@ def ran(pytester: pytest.Pytester, *arguments: str) -> set[str]:
     return {line.split()[0].split("::")[1] for line in done.outlines if " PASSED" in line}
 
 
+@pytest.mark.slow
 def test_the_quarters_are_all_of_the_slow_tests_and_each_has_the_unmarked_ones(
     pytester: pytest.Pytester,
 ) -> None:
@@ -137,6 +138,7 @@ def test_costs_and_reasons_of_skips_are_repeated(
     assert summary["costly"].keys() == {"test_burn.py::test_burn"}
 
 
+@pytest.mark.slow
 def test_what_was_left_out_is_counted_by_workers_too(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

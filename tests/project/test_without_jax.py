@@ -122,6 +122,7 @@ def attention(): ...
 """
 
 
+@pytest.mark.slow
 def test_import_in_user_code(jaxless: Path, dumped: Path) -> None:
     done = run(jaxless, dumped, "-c", CODE)
     names = ("check", "compile", "debug", "dump", "interpret", "verify")

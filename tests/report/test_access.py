@@ -117,6 +117,7 @@ def test_every_control_has_a_name(browser: Browser, page: Path, view: str) -> No
     assert {"banner", "main", "navigation"} <= landmarks
 
 
+@pytest.mark.slow
 def test_tables_and_figures_have_captions(browser: Browser, page: Path) -> None:
     show(browser, page, "double", 1280, False)
     found = names(browser)
@@ -151,6 +152,7 @@ def test_contrast_and_width(browser: Browser, page: Path, width: int, dark: bool
         assert browser.run(OVERFLOWING) == []
 
 
+@pytest.mark.slow
 def test_narrow_tables_scroll_and_keep_names_whole(browser: Browser, page: Path) -> None:
     show(browser, page, "double", 400, False)
     lines = """
@@ -170,6 +172,7 @@ def test_narrow_tables_scroll_and_keep_names_whole(browser: Browser, page: Path)
     assert browser.run(stays) == [True, True, True]
 
 
+@pytest.mark.slow
 def test_print_shows_all_kernels_and_no_controls(browser: Browser, page: Path) -> None:
     show(browser, page, "double", 1280, False)
     browser.command("Emulation.setEmulatedMedia", media="print")

@@ -54,6 +54,7 @@ def test_opens_from_a_disk_without_an_error(browser: Browser, page: Path) -> Non
     assert browser.errors() == []
 
 
+@pytest.mark.slow
 def test_a_line_of_source_marks_its_operations(browser: Browser, page: Path) -> None:
     open_kernel(browser, page, "double", "/t0/12-apply-vector-layout")
     choose(browser, "source", "o_ref[...] = x_ref[...] + x_ref[...]")
@@ -67,6 +68,7 @@ def test_a_line_of_source_marks_its_operations(browser: Browser, page: Path) -> 
     assert selected == len(marked)
 
 
+@pytest.mark.slow
 def test_an_operation_marks_its_line_of_source(browser: Browser, page: Path) -> None:
     open_kernel(browser, page, "double", "/t0/12-apply-vector-layout")
     choose(browser, "text", "arith.addf")
@@ -75,6 +77,7 @@ def test_an_operation_marks_its_line_of_source(browser: Browser, page: Path) -> 
     assert browser.text(STATUS) == "This line comes from no line of Python."
 
 
+@pytest.mark.slow
 def test_a_finding_is_below_its_line(browser: Browser, page: Path) -> None:
     browser.open(page)
     id_ = kernel_id(browser, "double")
@@ -86,6 +89,7 @@ def test_a_finding_is_below_its_line(browser: Browser, page: Path) -> None:
     assert shown[at + 1] == "▲ OutOfBoundsRead: x_ref[32:40, 0:128] reaches 8 rows past x_ref"
 
 
+@pytest.mark.slow
 def test_the_text_before_and_after_a_pass(browser: Browser, page: Path) -> None:
     open_kernel(browser, page, "double", "/t0/10-infer-vector-layout")
     browser.press("d")
@@ -174,6 +178,7 @@ def test_the_count_of_findings_leads_to_them(browser: Browser, page: Path) -> No
     browser.wait(f"scrollY > 0 && {found} < innerHeight / 2")
 
 
+@pytest.mark.slow
 def test_parts_of_a_kernel_are_one_key_away(browser: Browser, page: Path) -> None:
     browser.open(page)
     assert browser.run("document.querySelector('#parts').hidden")
@@ -198,6 +203,7 @@ def test_filter_of_kernels(browser: Browser, page: Path) -> None:
     assert browser.run(shown) == 3
 
 
+@pytest.mark.slow
 def test_a_text_longer_than_the_screen_is_drawn_in_part(
     browser: Browser, dumps: Path, write: Write
 ) -> None:
@@ -213,6 +219,7 @@ def test_a_text_longer_than_the_screen_is_drawn_in_part(
     assert browser.run(f"{ROWS.format('text')}.at(-1).ariaSetSize") == "30000"
 
 
+@pytest.mark.slow
 def test_colours_can_be_chosen(browser: Browser, page: Path) -> None:
     browser.open(page, dark=True)
     background = "getComputedStyle(document.body).backgroundColor"
@@ -240,6 +247,7 @@ def test_an_injected_script_does_not_run(browser: Browser, page: Path) -> None:
     assert sum("Content Security Policy" in message for message in errors) >= 2
 
 
+@pytest.mark.slow
 def test_texts_of_a_hostile_dump_stay_text(browser: Browser, dumps: Path, write: Write) -> None:
     evil = "<img src=x onerror=document.title=1>"
     source = dumps / DOUBLE / "source.py"
@@ -257,6 +265,7 @@ def test_texts_of_a_hostile_dump_stay_text(browser: Browser, dumps: Path, write:
     assert browser.errors() == []
 
 
+@pytest.mark.slow
 def test_a_pass_with_an_odd_name_is_reached_from_the_table(
     browser: Browser, dumps: Path, write: Write
 ) -> None:
@@ -275,6 +284,7 @@ def test_a_pass_with_an_odd_name_is_reached_from_the_table(
     assert any("arith.addf" in line for line in rows(browser, "text"))
 
 
+@pytest.mark.slow
 def test_a_browser_that_cannot_inflate(browser: Browser, page: Path) -> None:
     added = browser.command(
         "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream;"
@@ -288,6 +298,7 @@ def test_a_browser_that_cannot_inflate(browser: Browser, page: Path) -> None:
         browser.command("Page.removeScriptToEvaluateOnNewDocument", identifier=added["identifier"])
 
 
+@pytest.mark.slow
 def test_a_damaged_chunk_is_named(browser: Browser, page: Path) -> None:
     browser.open(page)
     id_ = kernel_id(browser, "double")
@@ -302,6 +313,7 @@ def test_a_damaged_chunk_is_named(browser: Browser, page: Path) -> None:
     assert rows(browser, "source")
 
 
+@pytest.mark.slow
 def test_an_unknown_address_shows_the_overview(browser: Browser, page: Path) -> None:
     for fragment in ("k99/t3/l1", "%E0%A4%A", "constructor/t0"):
         browser.open(page, fragment)
@@ -309,6 +321,7 @@ def test_an_unknown_address_shows_the_overview(browser: Browser, page: Path) -> 
         assert browser.errors() == []
 
 
+@pytest.mark.slow
 def test_the_summary_is_complete_without_a_script(browser: Browser, page: Path) -> None:
     browser.command("Emulation.setScriptExecutionDisabled", value=True)
     try:

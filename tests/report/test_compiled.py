@@ -104,6 +104,7 @@ def test_a_bundle_and_its_line_are_one_selection(
     assert shares[1].startswith(f"{busiest.bundles:,} bundle")
 
 
+@pytest.mark.slow
 def test_the_strip_by_keys(browser: Browser, page: Path, profile: StoredProfile) -> None:
     table = profile.profile.schedule.table
     assert table is not None
@@ -174,6 +175,7 @@ def test_the_walk_through_the_grid(browser: Browser, page: Path, dump: Dump) -> 
     assert browser.errors() == []
 
 
+@pytest.mark.slow
 def test_targets_can_be_compared(browser: Browser, page: Path) -> None:
     open_kernel(browser, page, "matmul", "/t0")
     choose = """
@@ -191,6 +193,7 @@ def test_targets_can_be_compared(browser: Browser, page: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_several_processes_write_the_same_page(
     dump: Dump, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ def test_bundled_operations(session: Session, op: BundledOperation) -> None:
     check(captures(session, partial(op.function, **spec.kwargs), spec.args))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", cases(differentiable=True))
 def test_their_gradients(session: Session, op: BundledOperation) -> None:
     spec = op.tagged("small")[-1]

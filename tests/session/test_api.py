@@ -27,6 +27,7 @@ def unsaid(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_bare_decorator(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     @pallas_debug.debug
     def added(x: Any) -> Any:

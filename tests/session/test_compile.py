@@ -291,6 +291,7 @@ def interfered(tmp_path: Path, signum: int, timeout: float) -> tuple[Dump, Dump]
     return first, second
 
 
+@pytest.mark.slow
 def test_a_child_that_is_killed_is_replaced(tmp_path: Path) -> None:
     first, second = interfered(tmp_path, signal.SIGKILL, timeout=120)
     failure = first.compilation("v5e").failure
@@ -299,6 +300,7 @@ def test_a_child_that_is_killed_is_replaced(tmp_path: Path) -> None:
     assert second.ok
 
 
+@pytest.mark.slow
 def test_a_child_that_hangs_is_stopped_and_replaced(tmp_path: Path) -> None:
     first, second = interfered(tmp_path, signal.SIGSTOP, timeout=6)
     failure = first.compilation("v5e").failure

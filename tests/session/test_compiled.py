@@ -129,6 +129,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return StandIn(monkeypatch)
 
 
+@pytest.mark.slow
 def test_it_compiles_once_for_each_kind_of_arguments(stand_in: StandIn) -> None:
     made = pallas_debug.compile(stand_in.function)
     x = jnp.ones((8, 128))

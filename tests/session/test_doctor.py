@@ -89,6 +89,7 @@ def test_a_check_that_crashes_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> N
     assert (check.state, check.detail) == ("failed", "RuntimeError: no metadata")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fits,state", [(True, "ok"), (False, "warning")])
 def test_the_age_of_libtpu(monkeypatch: pytest.MonkeyPatch, fits: bool, state: str) -> None:
     """An old libtpu is right for an old jax."""

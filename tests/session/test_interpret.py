@@ -73,6 +73,7 @@ class Recorder:
         return token
 
 
+@pytest.mark.slow
 def test_a_bare_decorator_chooses_for_each_kernel(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -95,12 +96,14 @@ def test_a_bare_decorator_chooses_for_each_kernel(
     assert list(tmp_path.iterdir()) == []  # nothing is dumped
 
 
+@pytest.mark.slow
 def test_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     with pallas_debug.interpret(quiet=True):
         branching(X[:8])
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_decorator_with_a_mode_and_its_parameters() -> None:
     record = Recorder()
 
@@ -112,6 +115,7 @@ def test_a_decorator_with_a_mode_and_its_parameters() -> None:
     assert record.points > 0
 
 
+@pytest.mark.slow
 def test_a_block() -> None:
     with pallas_debug.interpret("tpu,detect_races", num_cores=2) as session:
         np.testing.assert_array_equal(rows(8), X[8:])
@@ -162,6 +166,7 @@ def test_what_makes_no_sense_is_refused_at_once(
     assert said in str(caught.value)
 
 
+@pytest.mark.slow
 def test_debug_takes_the_same(tmp_path: Path) -> None:
     for mode in ("tpu,dma_execution_mode=eager", Mode("tpu", {"dma_execution_mode": "eager"})):
         with pallas_debug.debug(interpret=mode, targets="", to=tmp_path, quiet=True) as session:
@@ -184,6 +189,7 @@ def test_a_session_says_nothing_of_the_mode_unless_told(monkeypatch: pytest.Monk
     assert Session(Options(interpret="auto")).interpret_mode == Mode("auto")
 
 
+@pytest.mark.slow
 def test_another_mode_within_a_session() -> None:
     record = Recorder()
     with Session(Options(interpret="hlo")) as session:
@@ -245,6 +251,7 @@ def test_after_an_error_the_next_kernel_works(mode: str) -> None:
             np.testing.assert_array_equal(rows(8), X[8:])
 
 
+@pytest.mark.slow
 def test_an_error_of_the_program_itself_resets_too() -> None:
     @pallas_debug.interpret("tpu")
     def failing() -> None:
@@ -257,6 +264,7 @@ def test_an_error_of_the_program_itself_resets_too() -> None:
         np.testing.assert_array_equal(rows(8), X[8:])
 
 
+@pytest.mark.slow
 def test_an_error_in_a_kernel_that_auto_chose_tpu_for() -> None:
     @jax.jit
     def beyond(start: Any) -> Any:
@@ -272,6 +280,7 @@ def test_an_error_in_a_kernel_that_auto_chose_tpu_for() -> None:
     np.testing.assert_array_equal(decorated(8), X[8:])
 
 
+@pytest.mark.slow
 def test_a_session_ends_in_order_after_an_error_in_a_kernel(tmp_path: Path) -> None:
     session = Session(Options(dumps=tmp_path, targets=("v5e",), interpret="tpu"))
     with pytest.raises(jax.errors.JaxRuntimeError, match=BEYOND), session:

@@ -37,6 +37,7 @@ def over_a_mesh(x: jax.Array) -> jax.Array:
     return pl.kernel(pltpu.sync_copy, out, mesh=mesh, name="over_a_mesh")(x)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_the_checks_do_not_support(tmp_path: Path) -> None:
     options = Options(dumps=tmp_path, checks=("nan",), interpret="tpu", chip="v5e")
     with Session(options, runs=True) as session:

@@ -96,6 +96,7 @@ def copied(root: Path) -> Dump:
     return dump(to_smem, TILE, to=root, targets=ALL, stages=STAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ALL)
 def test_every_target_has_a_schedule(copied: Dump, target: str) -> None:
     compilation = copied.compilation(target)
@@ -162,6 +163,7 @@ def test_stages_of_an_earlier_dump_are_kept(tmp_path: Path) -> None:
     assert list((made.folder / "v6e" / layout.LLO).iterdir())
 
 
+@pytest.mark.slow
 def test_the_executable_is_the_same(copied: Dump, tmp_path: Path) -> None:
     plain = dump(to_smem, TILE, to=tmp_path, targets="v5e,v6e")
     for target in ("v5e", "v6e"):
@@ -169,6 +171,7 @@ def test_the_executable_is_the_same(copied: Dump, tmp_path: Path) -> None:
         assert plain.compilation(target).key == copied.compilation(target).key
 
 
+@pytest.mark.slow
 def test_sessions_of_different_stages_at_once(tmp_path: Path) -> None:
     made: dict[str, Dump] = {}
 
@@ -195,6 +198,7 @@ def test_a_dynamic_grid(root: Path) -> None:
     assert made.compilation("v6e").missing == ()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_fails_in_llo_keeps_what_was_written(root: Path) -> None:
     x = jax.ShapeDtypeStruct((4096, 2048), jnp.float32)
     made = dump(too_large, x, to=root, targets="v5e", stages=STAGES)

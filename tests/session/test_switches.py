@@ -100,6 +100,7 @@ def code(dump: Dump) -> int:
     return memory.generated_code
 
 
+@pytest.mark.slow
 def test_the_recorder_is_in_and_the_dump_says_so(plain: Dump, tmp_path: Path) -> None:
     (dump,) = pallas_debug.dump(talking, X, to=tmp_path, switches="log_recorder")
     compilation = dump.compilation("v5e")
@@ -144,6 +145,7 @@ def test_a_flag_of_libtpus_turns_the_recorder_on_as_well(
     assert dump.compilation("v5e").notes == ()
 
 
+@pytest.mark.slow
 def test_assertions_become_assertions_of_the_kernels_module(plain: Dump, tmp_path: Path) -> None:
     (dump,) = pallas_debug.dump(talking, X, to=tmp_path, switches="assertions")
     assert "cf.assert" not in (plain.folder / "v5e" / "mosaic.mlir").read_text()
@@ -219,6 +221,7 @@ def test_one_that_is_refused_is_a_failure_that_names_it(
     assert dump.compilation("v5e").switches == ("poison_vmem",)
 
 
+@pytest.mark.slow
 def test_the_decorator_takes_switches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pallas_debug.debug(
         to=tmp_path, interpret="hlo", switches=["log_recorder", "poison_vmem"]
@@ -250,6 +253,7 @@ def test_a_print_that_a_tpu_cannot_do_is_why_the_dump_failed(tmp_path: Path) -> 
     assert dump.compilation("v5e").notes == ()
 
 
+@pytest.mark.slow
 def test_a_print_that_kills_the_compiler_is_why(tmp_path: Path) -> None:
     (dump,) = pallas_debug.dump(unformatted, X, to=tmp_path)
     compilation = dump.compilation("v5e")

@@ -89,6 +89,7 @@ def url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("in_memory")())
 
 
+@pytest.mark.slow
 def test_everything_written_is_read(url: str, kernel: Kernel, compiled: Compiled) -> None:
     store = open_store(url)
     assert store.is_empty()
@@ -447,6 +448,7 @@ def refusing(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
     return s3
 
 
+@pytest.mark.slow
 def test_refused_access(refusing: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DumpDirectoryError) as caught:
         open_store(refusing.folder)

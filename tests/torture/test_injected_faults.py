@@ -205,6 +205,7 @@ def test_what_stops_the_program_passes(
         jax.jit(vector_add).lower(VECTOR, VECTOR)
 
 
+@pytest.mark.slow
 def test_parts_that_fail_leave_the_compilation_as_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -312,6 +313,7 @@ def test_a_kernel_that_could_not_be_captured_has_a_row(inject: Injected) -> None
     assert text.endswith("nothing is known about its kernels; values not judged (no reference)")
 
 
+@pytest.mark.slow
 def test_a_disagreement_that_cannot_be_looked_for_is_no_agreement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -431,6 +433,7 @@ def pytest_configure(config):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "patch, options, missing",
     [

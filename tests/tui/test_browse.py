@@ -91,6 +91,7 @@ async def test_brackets_go_to_what_changed_and_braces_to_any_pass(raw: Path) -> 
         assert not all(step.changed for step in app.steps.steps)
 
 
+@pytest.mark.slow
 @drive
 async def test_search_counts_and_goes_round(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
@@ -128,6 +129,7 @@ async def test_keys_that_are_typed_ahead_are_for_what_those_before_them_lead_to(
         assert app.text.line(3) == app.browser.lines(place)[3]
 
 
+@pytest.mark.slow
 @drive
 async def test_only_the_lines_that_have_something_are_shown_until_esc(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
@@ -169,6 +171,7 @@ async def test_a_line_is_gone_to(raw: Path) -> None:
         assert app.text.cursor == app.text.count - 1
 
 
+@pytest.mark.slow
 @drive
 async def test_layers_peel_off_and_only_q_leaves(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
@@ -217,6 +220,7 @@ async def test_what_a_file_holds_is_shown_and_not_obeyed(tmp_path: Path, raw: Pa
         assert "␛[2J␛]0;title␇ [red]%x␀��" in visible(line)
 
 
+@pytest.mark.slow
 @drive
 async def test_an_empty_directory_says_what_makes_a_kernel(tmp_path: Path) -> None:
     app = BrowseApp(Browser(tmp_path))
@@ -273,6 +277,7 @@ def test_highlighting(line: str, kinds: set[str]) -> None:
     assert kinds <= {kind for _, kind in parts}
 
 
+@pytest.mark.slow
 @drive
 async def test_a_diff_shows_what_a_pass_changed(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
@@ -301,6 +306,7 @@ async def test_a_diff_shows_what_a_pass_changed(raw: Path) -> None:
         assert not app.diff.display
 
 
+@pytest.mark.slow
 @drive
 async def test_an_operation_is_followed_through_the_passes(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
@@ -401,6 +407,7 @@ async def test_a_bundle_comes_from_lines_that_do_not_call_each_other(
         assert app.source.cursor == own + 1, "the line that was asked for stays chosen"
 
 
+@pytest.mark.slow
 @drive
 async def test_the_source_opens_at_the_kernel(dumps: Path) -> None:
     browser = Browser(dumps)

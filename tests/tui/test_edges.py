@@ -56,6 +56,7 @@ async def test_only_the_line_under_the_cursor_is_highlighted(raw: Path) -> None:
             assert drawn_bold(app, column) == [row], key
 
 
+@pytest.mark.slow
 @drive
 async def test_keys_act_in_the_order_in_which_they_are_typed() -> None:
     """Those of the app, of a pane, and of a prompt, without a pause between them."""
@@ -208,6 +209,7 @@ async def test_a_source_in_a_folder_that_may_not_be_searched_is_the_dump_s(
 # Huge texts.
 
 
+@pytest.mark.slow
 @drive
 async def test_an_operation_is_not_followed_through_a_huge_text(raw: Path, tmp_path: Path) -> None:
     folder = tmp_path / "add"

@@ -149,6 +149,7 @@ async def test_keys_are_answered_while_kernels_are_read(
         assert kernel(app) == "kernel_00002"
 
 
+@pytest.mark.slow
 @drive
 async def test_kernels_that_failed_are_gone_to(many: Path) -> None:
     app = BrowseApp(Browser(many))
@@ -162,6 +163,7 @@ async def test_kernels_that_failed_are_gone_to(many: Path) -> None:
         assert app.kernels.list.read < 400
 
 
+@pytest.mark.slow
 @drive
 async def test_the_filter_is_shown_with_counts_and_peels_off(golden: Golden) -> None:
     app = BrowseApp(Browser(LISTED))
@@ -252,6 +254,7 @@ async def test_names_are_shown_and_not_obeyed(tmp_path: Path) -> None:
         assert not any("\x1b" in s.text for strip in strips for s in strip)
 
 
+@pytest.mark.slow
 @drive
 async def test_what_vanishes_while_it_is_shown(tmp_path: Path) -> None:
     root = Path(shutil.copytree(LISTED, tmp_path / "dumps"))
@@ -316,6 +319,7 @@ async def test_where_there_is_little_room_it_says_so_in_short() -> None:
         assert {len(row) <= app.steps.columns for row in rows.values()} == {True}
 
 
+@pytest.mark.slow
 @drive
 async def test_passes_are_filtered_and_hidden() -> None:
     app = BrowseApp(Browser(LISTED))
@@ -382,6 +386,7 @@ async def test_a_failure_is_told_above_its_operation(
 # Findings and prints.
 
 
+@pytest.mark.slow
 @drive
 async def test_findings_lead_to_the_line_of_the_source(golden: Golden) -> None:
     app = BrowseApp(Browser(LISTED))
@@ -427,6 +432,7 @@ async def test_without_runs_it_says_what_makes_some(tmp_path: Path) -> None:
 # Searching everywhere.
 
 
+@pytest.mark.slow
 @drive
 async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
     app = BrowseApp(Browser(LISTED))
@@ -483,6 +489,7 @@ async def test_further_hits_are_listed_where_one_goes_on(monkeypatch: pytest.Mon
         assert "the next hits are being listed" in str(app.query_one("#status", Static).render())
 
 
+@pytest.mark.slow
 @drive
 async def test_a_search_in_the_kernel_is_kept_for_it() -> None:
     app = BrowseApp(Browser(LISTED))

@@ -102,6 +102,7 @@ def test_what_no_line_has_narrows_nothing() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_hits_that_become_known_later_are_shown_then(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         app = Alone()

@@ -63,6 +63,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # Help and palette.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(40, 12), (80, 24), (160, 48)])
 @drive
 async def test_the_help_has_every_key_and_scrolls(add: Path, size: tuple[int, int]) -> None:
@@ -120,6 +121,7 @@ async def test_what_most_need_next_is_preloaded(
         assert loaded[0] is not threading.main_thread()
 
 
+@pytest.mark.slow
 def test_what_is_preloaded_is_what_takes_long() -> None:
     code = (
         "import sys\n"
@@ -161,6 +163,7 @@ async def test_lines_that_were_drawn_before_take_on_a_theme(add: Path) -> None:
     assert drawn[0] == drawn[1]
 
 
+@pytest.mark.slow
 @drive
 async def test_help_palette_and_keys_are_the_user_s(add: Path) -> None:
     keys = {**default(registry()).keys, "pass.next_changed": "j", "copy.command": "f5"}
@@ -280,6 +283,7 @@ async def test_what_has_gone_is_not_come_back_to(dumps: Path) -> None:
 # Taking it elsewhere.
 
 
+@pytest.mark.slow
 @drive
 async def test_what_is_copied(add: Path, dumps: Path, copied: list[str]) -> None:
     app = BrowseApp(Browser(add))
@@ -319,6 +323,7 @@ async def test_what_is_copied(add: Path, dumps: Path, copied: list[str]) -> None
         assert copied[-1] == app.browser.source_lines(app.entry)[7]
 
 
+@pytest.mark.slow
 @drive
 async def test_a_command_that_is_copied_is_one(
     add: Path, dumps: Path, copied: list[str], command: Callable[..., Any]

@@ -182,6 +182,7 @@ def test_from_start_to_quit(tmp_path: Path, dumps: Path) -> None:
         assert terminal.quit() == 0
 
 
+@pytest.mark.slow
 def test_in_an_installation_without_jax(tmp_path: Path, dumps: Path, jaxless: Path) -> None:
     program = (jaxless, "-m", "pallas_debug", "browse")
     with Terminal(tmp_path, str(dumps), program=program) as terminal:
@@ -192,6 +193,7 @@ def test_in_an_installation_without_jax(tmp_path: Path, dumps: Path, jaxless: Pa
         assert terminal.quit() == 0
 
 
+@pytest.mark.slow
 def test_keys_typed_while_it_is_loaded_are_kept_and_not_printed(tmp_path: Path, add: str) -> None:
     held, typed, told = tmp_path / "held", tmp_path / "typed", tmp_path / "told"
     script = tmp_path / "slow.py"
@@ -472,6 +474,7 @@ def test_an_editor_that_cannot_be_run(
 # How it ends, and what is remembered.
 
 
+@pytest.mark.slow
 def test_an_error_of_its_own_is_reported(tmp_path: Path, add: str) -> None:
     script = tmp_path / "broken.py"
     script.write_text(
@@ -501,6 +504,7 @@ def test_an_error_of_its_own_is_reported(tmp_path: Path, add: str) -> None:
         assert wanted in text
 
 
+@pytest.mark.slow
 def test_a_terminal_that_goes_away_ends_it(tmp_path: Path, add: str) -> None:
     with Terminal(tmp_path, add, program=STARTED) as terminal:
         terminal.wait_for("original")
@@ -511,6 +515,7 @@ def test_a_terminal_that_goes_away_ends_it(tmp_path: Path, add: str) -> None:
     assert (tmp_path / "state" / "pallas-debug" / "browse.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_ended_leaves_the_terminal_as_it_was(tmp_path: Path, add: str) -> None:
     with Terminal(tmp_path, add, program=STARTED) as terminal:
         terminal.wait_for("original")

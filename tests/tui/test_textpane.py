@@ -152,6 +152,7 @@ async def test_what_is_wide_combining_or_hostile_takes_the_cells_it_says() -> No
         assert rows[5].startswith("6 a       b               c ")
 
 
+@pytest.mark.slow
 @drive
 async def test_a_line_of_ten_million_characters_is_read_by_slices(tmp_path: Path) -> None:
     path = tmp_path / "text"
@@ -383,6 +384,7 @@ async def test_the_end_is_gone_to_as_far_as_it_is_known(tmp_path: Path) -> None:
             )
 
 
+@pytest.mark.slow
 @drive
 async def test_a_search_that_is_given_up_stops(tmp_path: Path) -> None:
     path = tmp_path / "text"

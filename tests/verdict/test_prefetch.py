@@ -153,6 +153,7 @@ def test_each_call_is_judged_with_its_own_table() -> None:
     assert not_judged(verdict) == NOT_JUDGED
 
 
+@pytest.mark.slow
 def test_of_many_calls_some_are_looked_at_and_the_rest_is_said() -> None:
     def many(pool: Any) -> Any:
         return [gather(jnp.array([i % 4, i // 4, 0]), pool) for i in range(10)]

@@ -57,6 +57,7 @@ def test_a_right_and_a_wrong_result() -> None:
     assert judged(lambda x: scale(x, 3.0, "wrong"), double, rtol=0.5, atol=0.0).ok
 
 
+@pytest.mark.slow
 def test_values_are_judged_without_checks_and_on_made_up_arguments() -> None:
     x = jax.ShapeDtypeStruct((16, 128), jnp.float32)
     wrong = verify(
@@ -97,6 +98,7 @@ def test_a_reference_that_is_nan_leaves_values_unjudged() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_function_that_does_not_return_leaves_values_unjudged() -> None:
     def fails(x: Any) -> Any:
         y = scale(x, 2.0, "right")
@@ -187,6 +189,7 @@ def test_a_function_that_donates_its_arguments_is_judged_by_every_engine() -> No
     }
 
 
+@pytest.mark.slow
 def test_rows_that_no_step_writes() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[:8] = x_ref[:8] * 2

@@ -173,6 +173,7 @@ def test_a_part_of_an_output_that_is_never_written(dtype: Any) -> None:
     assert finding.message.startswith("o_ref[1:9, 0:128] and o_ref[10:16, 0:128] are never written")
 
 
+@pytest.mark.slow
 def test_a_race_that_both_engines_see() -> None:
     def early(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
         copy = pltpu.make_async_copy(x_ref, tile_ref, sem)

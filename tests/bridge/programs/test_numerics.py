@@ -412,6 +412,7 @@ def test_one_element_of_many(bad: float) -> None:
 # Sums in few bits
 
 
+@pytest.mark.slow
 def test_a_single_sum_is_compared_with_float32() -> None:
     x = np.ones((1, 2048), "float32")
     unit = unit_of(lambda x: lax.cumsum(x, 1), array(x, BF16))

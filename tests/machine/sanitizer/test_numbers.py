@@ -98,6 +98,7 @@ ROWS = np.ones((8, 128), "float32")
 ROWS[3] = 0
 
 
+@pytest.mark.slow
 def test_a_nan_that_another_unit_masks_is_none(judged: Judged) -> None:
     def masked(x_ref: Any, out_ref: Any, mean_ref: Any) -> None:
         mean_ref[...] = x_ref[...] / x_ref[...].sum(axis=1, keepdims=True)
@@ -134,6 +135,7 @@ def _ranked(x_ref: Any, out_ref: Any, log_ref: Any) -> None:
     out_ref[...] = jnp.broadcast_to(first.astype(F32), out_ref.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body, sign", [(_compared, ">"), (_branched, ">"), (_ranked, "argmax")])
 def test_a_nan_that_decides_a_comparison(body: Any, sign: str, judged: Judged) -> None:
     scratch = [pltpu.VMEM((8, 128), F32)]
@@ -179,6 +181,7 @@ def test_a_nan_of_the_inputs_may_decide(judged: Judged) -> None:
     assert judged(lambda x: call(compared, x), given) == []
 
 
+@pytest.mark.slow
 def test_an_operation_that_jax_can_only_compile_is_explained(judged: Judged) -> None:
     def recast(x_ref: Any, out_ref: Any) -> None:
         bits = pltpu.bitcast(x_ref[...], I32)
@@ -188,6 +191,7 @@ def test_an_operation_that_jax_can_only_compile_is_explained(judged: Judged) -> 
     assert finding.kind == "InfinityProduced"
 
 
+@pytest.mark.slow
 def test_bits_that_a_cast_drops(judged: Judged) -> None:
     def packed(x_ref: Any, out_ref: Any) -> None:
         out_ref[...] = x_ref[...].astype(jnp.int8).astype(I32) & 255
@@ -273,6 +277,7 @@ def shares(x: jax.Array) -> jax.Array:
     return x / x.sum(axis=1, keepdims=True)
 
 
+@pytest.mark.slow
 def test_the_line_is_that_inside_calls_loops_and_branches(judged: Judged) -> None:
     """Plain ones, which touch no reference."""
 

@@ -73,6 +73,7 @@ def require_padding_of_x(finding: Finding) -> None:
     assert "past the end of x_hbm, float32[8, 200] in HBM, and takes along" in finding.cause
 
 
+@pytest.mark.slow
 def test_padding_in_one_factor_of_a_product() -> None:
     (finding,) = found(product, X, Y)
     require_padding_of_x(finding)
@@ -93,6 +94,7 @@ def test_a_run_that_is_not_judged_is_explained_if_padding_makes_its_results_nan(
     assert padded.explain(call, arrays, run.run(call, arrays).results) == []
 
 
+@pytest.mark.slow
 def test_auto_runs_it_on_the_machine_and_reports_it() -> None:
     for function, count in ((product, 1), (masked_product, 0)):
         said: list[str] = []

@@ -164,6 +164,7 @@ def test_tiles_without_room_are_not_made() -> None:
 # What is judged
 
 
+@pytest.mark.slow
 def test_only_watched_grid_points_are_judged() -> None:
     assert watched("4:6,*")[0] == ["StaleRead (5, 0)"]
     found, left_out = watched("totals_kernel=3,*")
@@ -225,6 +226,7 @@ def added_kernel(x_ref: Any, out_ref: Any) -> None:
     out_ref[...] = x_ref[...] + jnp.int8(100)
 
 
+@pytest.mark.slow
 def test_arithmetic_and_grids_that_the_call_gives() -> None:
     def added(x: jax.Array, steps: Any) -> jax.Array:
         rows = pl.BlockSpec((32, 128), lambda i: (i, 0))
@@ -306,6 +308,7 @@ def test_outputs_that_watched_grid_points_leave_unwritten(points: str, rows: str
 # From everywhere
 
 
+@pytest.mark.slow
 def test_verify_does_not_count_a_kernel_watched_in_part_as_judged() -> None:
     verdict = pallas_debug.verify(totals, X, engines="machine", watch="0,*")
     (outcome,) = (o for o in verdict.outcomes if o.engine == "machine")
