@@ -61,12 +61,19 @@ def _compiled(folder: Path, kernel: SlowKernel, is_remedied: bool, target: str) 
 
 
 def cases() -> list[Any]:
+    """Slow but the first of each kind of advice; large for the second target."""
     found = [
         pytest.param(kernel, target, id=f"{kernel.name}-{target}")
         for target in TARGETS
         for kernel in SLOW
     ]
-    return slow_but_first(found, lambda kernel, target: kernel.advice)
+    marked = slow_but_first(found, lambda kernel, target: kernel.advice)
+    return [
+        pytest.param(*case.values, id=case.id, marks=pytest.mark.large)
+        if case.values[1] != TARGETS[0]
+        else case
+        for case in marked
+    ]
 
 
 @pytest.mark.parametrize("kernel, target", cases())
