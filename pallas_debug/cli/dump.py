@@ -72,6 +72,8 @@ def run(options: DumpOptions) -> int:
     """
     function = None if options.module else programs.named_function(options.what)
     if function is not None and options.rest:
+        if not options.rest[0].startswith("-"):
+            programs.refuse_words(options.what, options.rest)
         # Options are also accepted after a function, since it has no arguments of its own.
         given = [*_given(click.get_current_context()), *options.rest, options.what]
         return command.main(given, standalone_mode=False) or 0

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import re
 import runpy
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,19 @@ def refuse_arguments(options: FunctionOptions) -> None:
     for name in [name for name, value in given.items() if value]:
         raise UsageError(
             f"{name} is for package.module:function, and {options.what!r} is a script or module"
+        )
+
+
+def refuse_words(what: str, words: Sequence[str]) -> None:
+    """Reject words after a function, such as its arguments without `--arg`.
+
+    Raises:
+      UsageError: there is a word.
+    """
+    if words:
+        raise UsageError(
+            f"{what} is a function, and takes no words after it: {words[0]!r}. Its arguments are "
+            f"given with --arg: --arg {shlex.quote(words[0])}"
         )
 
 

@@ -164,10 +164,7 @@ def _called(options: StepOptions) -> tuple[Callable[[], Any], tuple[str, ...]]:
                 raise error
 
         return execute, ()
-    if options.rest:
-        raise UsageError(
-            f"{what} is a function, and takes no arguments after it: {options.rest[0]!r}"
-        )
+    programs.refuse_words(what, options.rest)
     function = programs.imported(*named)
     args, kwargs = programs.function_arguments(function, options, values=True)
     programs.check_call(what, function, args, kwargs)

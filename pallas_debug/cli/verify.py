@@ -231,8 +231,7 @@ def _verdict(options: VerifyOptions) -> Verdict:
             return programs.execute(what, rest, module=options.module)
 
         return verify_program(execute, what, Request(**wanted), source)
-    if rest:
-        raise UsageError(f"{what} is a function, and takes no arguments after it: {rest[0]!r}")
+    programs.refuse_words(what, rest)
     try:
         function = programs.import_function(*named)
     except PallasDebugError:

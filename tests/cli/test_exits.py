@@ -232,6 +232,16 @@ def test_an_outcome_has_the_same_code_in_every_command(
     assert not wrong
 
 
+def test_arguments_without_their_option(commands: Any) -> None:
+    what = "pallas_debug_kernels:softmax"
+    for done in commands(*([name, what, "f32[8,128]"] for name in ("dump", "verify", "step"))):
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"pallas-debug: {what} is a function, and takes no words after it: 'f32[8,128]'. Its "
+            "arguments are given with --arg: --arg 'f32[8,128]'\n"
+        )
+
+
 def test_the_reader_of_the_output_goes_away(folder: Path) -> None:
     script = f"{installed()} show dumps finalize-llo | head -c 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, check=False)
