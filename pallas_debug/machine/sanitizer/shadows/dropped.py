@@ -151,7 +151,7 @@ class DroppedSums:
         self._dropped.pop((thread.number, buffer.number), None)
 
     def _decided(self, thread: Thread, step: ir.StoreStep) -> bool:
-        """Whether grid point and loop iterations decide whether a store runs."""
+        """Whether the conditions of a store depend on the grid point and loop iterations alone."""
         found = self._is_static.get(id(step))
         if found is None:
             found = self._is_static[id(step)] = not reach.depends_on_data(thread.frames)
@@ -174,7 +174,7 @@ def _is_uniform(value: Any) -> bool:
 
 
 def _is_sum(thread: Thread, step: ir.StoreStep, buffer: MemoryBuffer) -> bool | None:
-    """Whether a store adds to its buffer, and nothing else uses the sum; None if that is used."""
+    """Whether a store accumulates into its buffer; None if something else uses the sum, too."""
     if step.adds:
         return True
     if not reach.depends_on(thread.frames, step.value.number, buffer):

@@ -56,7 +56,7 @@ class ValueFlow:
         return frozenset(found)
 
     def is_moved(self, name: str) -> bool:
-        """Whether an operand's values are only moved: what may hold them holds nothing computed."""
+        """Whether an operand's values are only copied, and nothing is computed from them."""
         return not any((_COMPUTED, target) in self.direct for target in self.reached(name))
 
     def _walk(

@@ -99,7 +99,7 @@ def depends_on(frames: Sequence[ProgramFrame], number: int, buffer: MemoryBuffer
 
 
 def depends_on_data(frames: Sequence[ProgramFrame]) -> bool:
-    """Whether any of the conditions around the current step was computed from memory."""
+    """Whether any condition that the current step is under depends on values in memory."""
     return any(
         _depends(frames, depth - 1, frame.caller.index.number, None, set())
         for depth, frame in enumerate(frames)
