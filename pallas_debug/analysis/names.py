@@ -74,7 +74,7 @@ def _instead(module: str, name: str) -> str | None:
 
 @functools.lru_cache(maxsize=16)
 def _source(text: str) -> _Source | None:
-    """What a file's text says; None if Python cannot parse it. Kept: a file has many kernels."""
+    """Parse a file's text, once for all of its kernels; None if it is not valid Python."""
     try:
         return _Source(ast.parse(text))
     except (SyntaxError, ValueError, RecursionError):

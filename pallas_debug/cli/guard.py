@@ -26,7 +26,7 @@ _KEEP_RESULTS = ("dump", "demo", "sweep")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""What click raises without a command, with the whole help as its message; since click 8.2."""
+"""Raised by click (8.2 or later) where no command is given; its message is the help."""
 
 _MAX_MESSAGE = 300
 """Maximum number of characters quoted from an unexpected exception's message."""

@@ -27,7 +27,7 @@ Made = TypeVar("Made")
 
 
 class SharedPrograms(Generic[Made]):
-    """What is made of equations, once for all that compute the same; from any thread."""
+    """Thread-safe cache of programs, keyed by what their equations compute."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
