@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -114,6 +115,16 @@ def test_auto_runs_it_on_the_machine_and_reports_it() -> None:
             np.testing.assert_allclose(result, X @ Y, rtol=1e-4, atol=1e-4)
 
 
+def copying(kernel: Callable[..., None], shape: tuple[int, int]) -> Callable[..., Any]:
+    """A call whose kernel copies into a tile of scratch, from a column that is passed in."""
+    return pl.pallas_call(
+        kernel,
+        jax.ShapeDtypeStruct(shape, F32),
+        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), ANY],
+        scratch_shapes=[pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA],
+    )
+
+
 @pytest.mark.parametrize("sums", [False, True])
 def test_padding_of_a_result_is_no_result(sums: bool) -> None:
     """Of an array of 100 columns that is returned in whole tiles."""
@@ -124,15 +135,9 @@ def test_padding_of_a_result_is_no_result(sums: bool) -> None:
         if sums:
             o_ref[...] += jnp.sum(tile[...])
 
-    def call(n: Any, x: Any) -> Any:
-        return pl.pallas_call(
-            kernel,
-            jax.ShapeDtypeStruct((8, 128), F32),
-            in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), ANY],
-            scratch_shapes=[pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA],
-        )(n, x)
-
-    findings = found(call, np.zeros(1, np.int32), np.ones((8, 100), np.float32))
+    findings = found(
+        copying(kernel, (8, 128)), np.zeros(1, np.int32), np.ones((8, 100), np.float32)
+    )
     assert [finding.kind for finding in findings] == ["PaddingRead"] * sums
 
 
@@ -148,14 +153,6 @@ def test_copies_of_whole_tiles(view: str) -> None:
         pltpu.async_copy(x_hbm.at[:, pl.ds(n_ref[0], 128)], rows, sem).wait()
         o_ref[...] = tile[...].sum(axis=1, keepdims=True)
 
-    def call(n: Any, x: Any) -> Any:
-        return pl.pallas_call(
-            kernel,
-            jax.ShapeDtypeStruct((8, 1), F32),
-            in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), ANY],
-            scratch_shapes=[pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA],
-        )(n, x)
-
-    findings = found(call, np.zeros(1, np.int32), np.ones((2, 100), np.float32))
+    findings = found(copying(kernel, (8, 1)), np.zeros(1, np.int32), np.ones((2, 100), np.float32))
     assert [finding.kind for finding in findings] == ["PaddingRead"]
     assert f"{2 * 28} of 1,024 elements, the first of them tile[4, 100]" in findings[0].message
