@@ -36,7 +36,10 @@ from pallas_debug.guards import guarded
 
 @dataclass(frozen=True, kw_only=True)
 class ModeChoice:
-    """A mode other than HLO interpret mode that `auto` chose for a kernel, and the reason."""
+    """A mode other than HLO interpret mode that `auto` chose for a kernel, and the reason.
+
+    Or what TPU interpret mode, chosen by the user, does not judge of it.
+    """
 
     kernel: str
     kind: Literal["tpu", "machine"]
@@ -417,6 +420,9 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
         interpret_limits.require_any(params)
     if asked.mode.kind == "hlo" and (not given or is_hlo(given)):
         interpret_limits.require_hlo(params)
+    if isinstance(given or asked.value, pltpu.InterpretParams):
+        with guarded("hook", "looking for padding that a kernel copies", asked.report):
+            _notify_chosen(asked, params, interpret_limits.unjudged_padding(params))
     if asked.mode.kind != "auto":
         return given or asked.value or False
     if given and not is_hlo(given):

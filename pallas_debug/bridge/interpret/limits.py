@@ -103,6 +103,22 @@ def why_machine(params: Mapping[str, Any]) -> str | None:
     return None
 
 
+def unjudged_padding(params: Mapping[str, Any]) -> str | None:
+    """Say what TPU interpret mode leaves unjudged of a kernel whose copies may take padding along.
+
+    The mode reads NaN there, without a report if a result depends on it.
+    """
+    for jaxpr in jaxprs_of(params):
+        for eqn, _ in _equations(jaxpr):
+            padded = _copied_with_padding(eqn)
+            if padded is not None:
+                return (
+                    f"a copy may take the padding of the tiles of {padded} along{_at(eqn)}, and "
+                    "whether a result depends on it is not judged; modes `auto` and `machine` do"
+                )
+    return None
+
+
 _TILE = (8, 128)
 """Least rows and columns of a tile of an array in HBM."""
 

@@ -115,6 +115,19 @@ def test_auto_runs_it_on_the_machine_and_reports_it() -> None:
             np.testing.assert_allclose(result, X @ Y, rtol=1e-4, atol=1e-4)
 
 
+def test_tpu_mode_says_that_it_does_not_judge_it() -> None:
+    said: list[str] = []
+    with Session(Options(interpret="tpu", chip="v5e"), say=said.append):
+        jax.eval_shape(product, X, Y)
+        jax.eval_shape(product, X[:, :128], Y[:128])  # whole tiles
+    (sentence,) = said
+    assert sentence == (
+        "kernel `padded_product` runs in TPU interpret mode: a copy may take the padding of the "
+        "tiles of float32[8, 200] along, and whether a result depends on it is not judged; modes "
+        "`auto` and `machine` do"
+    )
+
+
 def copying(kernel: Callable[..., None], shape: tuple[int, int]) -> Callable[..., Any]:
     """A call whose kernel copies into a tile of scratch, from a column that is passed in."""
     return pl.pallas_call(
