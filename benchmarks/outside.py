@@ -319,6 +319,8 @@ def _outcome(line: Mapping[str, object]) -> Outcome:
     if kinds:
         return Outcome("found", first, seconds)
     kind = str(line.get("kind", "")).removeprefix("builtins.")
+    if kind.endswith("JaxAssertionError"):
+        return Outcome("refused", _first(text), seconds)
     if "MachineError: " in text or kind.endswith("MachineError"):
         *_, said = text.split("MachineError: ")
         return Outcome("refused", _first(said), seconds)

@@ -81,6 +81,20 @@ class MachineError(CannotRunError):
         super().__init__(text + place.rstrip())
 
 
+class JaxAssertionError(CannotRunError, AssertionError):
+    """An assertion of jax's own that failed without a message while jax traced a kernel.
+
+    Attributes:
+      headline: what failed and where, without its explanation.
+      where: innermost line outside jax that led there.
+    """
+
+    def __init__(self, text: str, headline: str, where: SourceLine | None = None) -> None:
+        self.headline = headline
+        self.where = where
+        super().__init__(text)
+
+
 class DumpDirectoryError(CannotRunError):
     """Unusable dump directory: missing, a file, not writable, full."""
 

@@ -105,7 +105,7 @@ def machine_of(called: CalledKernel, observer: MachineObserver | None) -> Machin
       MachineError: it cannot run the kernel.
     """
     decoded = decoded_launch(called)
-    return Machine(decoded, [arrays(called.operands)], observer=observer)
+    return Machine(decoded, [arrays(called.operands)], observer=observer, stray="nearest")
 
 
 def decoded_launch(called: CalledKernel) -> Launch:

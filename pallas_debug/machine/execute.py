@@ -11,10 +11,12 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine import matrices, places, subcores, transfers
 from pallas_debug.machine.memory import (
     MemoryBuffer,
+    OutOfBounds,
     Ref,
     access,
     concrete,
 )
+from pallas_debug.machine.memory import unwritten as unwritten_value
 from pallas_debug.machine.threads import ProgramFrame, Thread
 from pallas_debug.stepping import unwritten
 
@@ -39,11 +41,36 @@ def load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.LoadSte
     if step.mask is not None:
         _masked_load(machine, thread, frame, step)
         return
-    region = access(frame.registers, step.place)
+    try:
+        region = access(frame.registers, step.place)
+    except OutOfBounds as error:
+        value = _stray(machine, thread, error)
+        if value is None:
+            raise
+        if machine.observer is not None:
+            machine.observer.strays(thread, step, error)
+        registers[step.output.number] = value
+        return
     value = region.read()
     if machine.observer is not None:
         machine.observer.loads(thread, step, region, value)
     registers[step.output.number] = value[()] if value.ndim == 0 else value
+
+
+def _stray(machine: Machine, thread: Thread, error: OutOfBounds) -> Any:
+    """What a scalar read outside its table sees; None if the run cannot go on."""
+    if machine.stray is None or thread.index_map_of or error.recast:
+        return None
+    content = error.buffer.content
+    if error.buffer.type.space != "smem" or error.shape != content.shape or not content.size:
+        return None
+    if not all(isinstance(entry, int) for entry in error.index):
+        return None
+    machine.num_strays += 1
+    if machine.stray == "number":
+        return unwritten_value((), content.dtype, "number")[()]
+    limits = zip(error.index, error.shape, strict=True)
+    return content[tuple(min(max(int(at), 0), n - 1) for at, n in limits)]  # type: ignore[arg-type]
 
 
 def _masked_load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.LoadStep) -> None:

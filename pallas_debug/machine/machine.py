@@ -65,6 +65,10 @@ class Machine:
       eager: whether DMAs are performed when they are started, instead of when they are awaited.
       backwards: whether threads, and the DMAs in flight at a wait, are run the last first.
       buffers: memory that exists; `num_buffers` counts what has ever been allocated.
+      stray: what a scalar read sees whose index leaves its table in SMEM: "nearest" for the
+        element at the nearest index, "number" for another value; None stops the run. Kernels read
+        such tables speculatively, and discard what they read: `jnp.where(i >= 0, table[i], 0)`.
+      num_strays: how many such reads there were.
       calls_back: whether functions of the host are called; a second run of a call should not.
       copies: DMAs in flight, oldest first.
     """
@@ -78,6 +82,7 @@ class Machine:
         fill: str = "nan",
         eager: bool = False,
         backwards: bool = False,
+        stray: str | None = None,
         calls_back: bool = True,
         first: int = 0,
     ) -> None:
@@ -92,6 +97,8 @@ class Machine:
         self.fill = fill
         self.eager = eager
         self.backwards = backwards
+        self.stray = stray
+        self.num_strays = 0
         self.calls_back = calls_back
         self.first = first
         self.buffers: list[MemoryBuffer] = []

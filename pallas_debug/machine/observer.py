@@ -115,6 +115,9 @@ class MachineObserver:
     def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         """An index leaves a reference. The machine stops after this."""
 
+    def strays(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
+        """A scalar read leaves its table; the run goes on with some value."""
+
     def block_leaves(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
         """An index map names a block that the array does not have. The machine stops after this."""
 

@@ -17,6 +17,7 @@ from pallas_debug.machine.sanitizer import areas, report
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sanitizer.numbers import LoopObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
+from pallas_debug.machine.sanitizer.shadows.shadow import differing
 from pallas_debug.model import Finding
 
 Array = np.ndarray[Any, Any]
@@ -68,10 +69,11 @@ def run(
     Raises:
       MachineError: the machine has no rule for what the kernel does.
     """
-    stopping = report.BoundsObserver(launch), LoopObserver(launch)
+    bounds, loops = report.BoundsObserver(launch), LoopObserver(launch)
+    stopping = bounds, loops
     orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
     group = ObserverGroup([*observers, *stopping])
-    machine = Machine(launch, arrays, observer=group, first=first)
+    machine = Machine(launch, arrays, observer=group, first=first, stray="nearest")
     why = None
     try:
         machine.run()
@@ -82,6 +84,15 @@ def run(
     found = [one for observer in observers for one in _findings(observer)]
     if launch.meshes:
         found = _under_races(found)
+    if machine.num_strays:
+        is_used = why is not None or _strays_matter(launch, arrays, machine.results(), first)
+        strayed = bounds.strayed(is_discarded=not is_used)
+        if is_used:
+            return MachineRun(
+                results=machine.results(), findings=(*strayed, *found), stopped=strayed[0]
+            )
+        if orders:  # the kernel is judged, not only run
+            found = [*strayed, *found]
     if why is None:
         for order in orders:
             found += order.compared(arrays, machine.results(), first=first)
@@ -97,6 +108,25 @@ def run(
     stopped = ends[-1]
     found = [*(finding for finding in found if finding != stopped), stopped]
     return MachineRun(results=machine.results(), findings=tuple(found), stopped=stopped)
+
+
+def _strays_matter(
+    launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int
+) -> bool:
+    """Whether results depend on what scalar reads see that leave their tables."""
+    other = Machine(
+        launch, arrays, observer=LoopObserver(launch), calls_back=False, first=first, stray="number"
+    )
+    try:
+        again = other.run()
+    except (Stopped, MachineError, NotImplementedError, AssertionError):
+        return True
+    pairs = zip(results, again, strict=True)
+    return any(
+        bool(differing(one, two).any())
+        for mine, others in pairs
+        for one, two in zip(mine, others, strict=True)
+    )
 
 
 def _under_races(found: list[Finding]) -> list[Finding]:

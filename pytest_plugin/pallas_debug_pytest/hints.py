@@ -49,7 +49,23 @@ def hint(item: pytest.Item, error: BaseException) -> str | None:
 
         known = explain(str(error))
         return None if known is None else f"{known.title}; {known.advice}"
+    if type(error) is AssertionError and not error.args and "jax" in _innermost_file(error):
+        from pallas_debug.findings.explain import asserted, explain
+
+        failed = asserted.assertion(error, traced=True)
+        known = None if failed is None else explain(failed.headline)
+        if failed is not None and known is not None:
+            return f"{failed.headline}; {known.advice}"
     return None
+
+
+def _innermost_file(error: BaseException) -> str:
+    frame = error.__traceback__
+    file = ""
+    while frame is not None:
+        file = frame.tb_frame.f_code.co_filename
+        frame = frame.tb_next
+    return file
 
 
 def _is_interpreted(item: pytest.Item) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import linecache
+from typing import Any
+
 import jax
 import pytest
 from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
 from jax.experimental import pallas as pl
 
+import pallas_debug
 from pallas_debug.bridge.lowering import raised
+from pallas_debug.errors import JaxAssertionError
 
 TRACED = [k for k in BROKEN if k.expectation(JaxEngine.TRACE).reaction is Reaction.RAISES]
 
@@ -52,3 +57,56 @@ def test_a_block_that_the_caller_holds_is_not_blamed_for_what_is_wrong_in_the_ke
     failure = raised.failure(error.value)
     assert failure.source is not None
     assert failure.source.text == "o_ref[...] = x_ref[...].reshape(7)"
+
+
+def jax_function(statement: str) -> Any:
+    """A function of one statement, as if jax had it."""
+    file = "/python/site-packages/jax/_src/pallas/mosaic/pipeline.py"
+    text = f"def advance():\n  {statement}\n"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    found: dict[str, Any] = {}
+    exec(compile(text, file, "exec"), found)
+    return found["advance"]
+
+
+def test_an_assertion_of_jax_names_the_line_of_the_kernel_that_led_there() -> None:
+    advance = jax_function("assert not __name__")
+
+    def call(x: jax.Array) -> jax.Array:
+        def body(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+            advance()
+            o_ref[...] = x_ref[...]
+
+        return pl.pallas_call(body, out_shape=x)(x)
+
+    x = jax.ShapeDtypeStruct((8, 128), "float32")
+    with pytest.raises(AssertionError) as bare:
+        jax.jit(call).trace(x)
+    assert type(bare.value) is AssertionError
+    with pallas_debug.interpret("machine"), pytest.raises(JaxAssertionError) as error:
+        jax.jit(call).lower(x)
+    assert isinstance(error.value, AssertionError)
+    said = str(error.value).splitlines()
+    assert said[0] == (
+        "an assertion of jax's failed: `assert not __name__` in advance "
+        "(jax/_src/pallas/mosaic/pipeline.py:2), while jax traced the kernel"
+    )
+    assert said[1].endswith("   advance()")
+    assert "the assertion is jax's, not the kernel's" in said[2]
+    failure = raised.failure(error.value)
+    assert failure.message == said[0]
+    assert failure.source is not None
+    assert failure.source.text == "advance()"
+    assert failure.explanation is not None
+
+
+def test_an_assertion_of_the_kernel_stays_what_it_is() -> None:
+    def call(x: jax.Array) -> jax.Array:
+        def body(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+            raise AssertionError
+
+        return pl.pallas_call(body, out_shape=x)(x)
+
+    with pallas_debug.interpret("machine"), pytest.raises(AssertionError) as error:
+        jax.jit(call).lower(jax.ShapeDtypeStruct((8, 128), "float32"))
+    assert type(error.value) is AssertionError

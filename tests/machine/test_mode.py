@@ -174,6 +174,38 @@ def table_call(body: Any, index_map: Any, block: tuple[int, int]) -> Any:
     return call
 
 
+def test_a_read_outside_a_table_whose_value_is_discarded() -> None:
+    """Kernels read tables speculatively; only the sanitizer reports it."""
+
+    def body(t_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        i = pl.program_id(0)
+        before = jnp.where(i > 0, t_ref[i - 1], 0)
+        o_ref[...] = x_ref[...] + before.astype(jnp.float32)
+
+    call, table = table_call(body, lambda i, t: (i, 0), (8, 128)), jnp.array([4, 7])
+    out = ran(jax.jit(call), table)
+    np.testing.assert_array_equal(out[::8, 0], [1, 5])
+    report, out = pallas_debug.check(call, sanitize=True)(table)
+    np.testing.assert_array_equal(out[::8, 0], [1, 5])
+    (finding,) = report.findings
+    assert (str(finding.kind), finding.grid_point) == ("OutOfBoundsRead", (0,))
+    assert finding.message == (
+        "t_ref[-1] begins 1 before the start of dimension 0 of int32[2] in SMEM; no result depends "
+        "on the value"
+    )
+
+
+def test_a_read_outside_a_table_whose_value_is_used() -> None:
+    def body(t_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        i = pl.program_id(0)
+        o_ref[...] = x_ref[...] + t_ref[i + 1].astype(jnp.float32)
+
+    finding, _ = stopped(table_call(body, lambda i, t: (i, 0), (8, 128)), jnp.array([4, 7]))
+    assert (str(finding.kind), finding.grid_point) == ("OutOfBoundsRead", (1,))
+    assert finding.message.startswith("t_ref[2] reaches 1 past the end of dimension 0")
+    assert "depends" not in finding.message
+
+
 @pytest.mark.slow
 def test_blocks_that_do_not_exist() -> None:
     def body(t_ref: Any, x_ref: Any, o_ref: Any) -> None:

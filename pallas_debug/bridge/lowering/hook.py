@@ -32,6 +32,7 @@ from pallas_debug.bridge.interpret import interpret, launched
 from pallas_debug.bridge.jaxprs import outputs
 from pallas_debug.bridge.lowering import calls
 from pallas_debug.errors import PallasDebugError
+from pallas_debug.findings.explain import asserted
 from pallas_debug.guards import guarded
 
 PRIMITIVES: dict[str, jax_core.Primitive] = {
@@ -238,7 +239,7 @@ def _without_outer_line() -> Iterator[None]:
 
 
 def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the kernel's own source lines on its equations.
+    """Keep the kernel's own source lines on its equations, and name assertions of jax's.
 
     When a function with a custom derivative is traced for its gradient, jax replays it under the
     traceback of the outer call and gives that one line to every equation inside.
@@ -249,7 +250,13 @@ def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
         with contextlib.ExitStack() as stack:
             with guarded("hook", "keeping the lines of a kernel that jax traces", _report):
                 stack.enter_context(_without_outer_line())
-            return trace(*args, **kwargs)
+            try:
+                return trace(*args, **kwargs)
+            except AssertionError as error:
+                failed = asserted.assertion(error)
+                if failed is None:
+                    raise
+                raise asserted.error_of(failed) from error
 
     return trace_kernel
 

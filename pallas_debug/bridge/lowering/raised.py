@@ -21,6 +21,7 @@ from jax.experimental import pallas as pl
 from pallas_debug.bridge import patches
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.lowering import lower
+from pallas_debug.errors import JaxAssertionError
 from pallas_debug.findings.explain import explained
 from pallas_debug.model import Failure, SourceLine
 
@@ -44,6 +45,8 @@ def failure(error: BaseException) -> Failure:
     and this library. Exceptions raised within `with_all_frames` carry more information.
     """
     found = lower.failure_of(error)
+    if isinstance(error, JaxAssertionError):
+        return explained(replace(found, message=error.headline, source=error.where))
     if not found.message and isinstance(error, AssertionError):
         found = replace(found, message=_assertion(error))
     if isinstance(error, _VALUE_NEEDED):  # the message names the `def` of the kernel

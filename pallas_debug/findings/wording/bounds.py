@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault
@@ -58,6 +59,16 @@ def out_of_bounds(
             cause,
             f"{keep}, or {larger}",
         ),
+    )
+
+
+def discarded(found: Finding) -> Finding:
+    """A read past the ends of a table in SMEM, of which no result depends on what it sees."""
+    return replace(
+        found,
+        message=f"{found.message}; no result depends on the value",
+        advice="clamp the index before the read, as in `table[jnp.maximum(i, 0)]`: a read outside "
+        "of the table sees whatever lies beside it",
     )
 
 

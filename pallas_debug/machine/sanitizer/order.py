@@ -88,7 +88,7 @@ class OrderSanitizer(OrderTracker):
             other = OrderSanitizer(self.launch, devices=len(arrays))
             machine = Machine(
                 self.launch, arrays, observer=other, first=first, eager=not backwards,
-                backwards=backwards,
+                backwards=backwards, stray="nearest",
             )  # fmt: skip
             try:
                 found = differences.found(self, other, results, machine.run())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,16 +76,40 @@ class BoundsObserver(MachineObserver):
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._findings: list[Finding] = []
+        self._strays: dict[int, Finding] = {}
 
     def findings(self) -> list[Finding]:
         return self._findings
 
+    def strayed(self, *, is_discarded: bool) -> list[Finding]:
+        """Return the scalar reads that left their tables, each line once.
+
+        Args:
+          is_discarded: whether no result depends on what they read.
+        """
+        found = list(self._strays.values())
+        return [bounds.discarded(one) for one in found] if is_discarded else found
+
+    def strays(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
+        known = self._strays.get(id(step))
+        if known is None:
+            dim, start, _, _ = _first_outside(error.index, error.shape)
+            self._strays[id(step)] = self._access(thread, step, error, dim, start)
+        else:
+            self._strays[id(step)] = replace(known, count=known.count + 1)
+
     def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         dim, start, size, stride = _first_outside(error.index, error.shape)
-        buffer = error.buffer
         if thread.index_map_of:
             self._findings.append(self._table(thread, step, error, dim, start))
-            return
+        else:
+            self._findings.append(self._access(thread, step, error, dim, start, size, stride))
+
+    def _access(
+        self, thread: Thread, step: ir.MachineStep, error: OutOfBounds, dim: int, start: int,
+        size: int | None = None, stride: int = 1,
+    ) -> Finding:  # fmt: skip
+        buffer = error.buffer
         seen = sighting(
             self._launch,
             thread,
@@ -98,20 +123,18 @@ class BoundsObserver(MachineObserver):
             registers = thread.frames[-1].registers
             source, destination = (registers[p.ref.number] for p in (step.source, step.destination))
             copy = source.buffer.name, destination.buffer.name
-        self._findings.append(
-            bounds.out_of_bounds(
-                seen,
-                writes=_writes(step, error),
-                dim=dim,
-                start=start,
-                size=size,
-                bound=error.shape[dim],
-                stride=stride,
-                is_block=buffer.kind == "window" and self._is_part(buffer),
-                is_scratch=buffer.kind in ("scratch", "scoped"),
-                copy=copy,
-                entry=origins.of_index(thread, step, error, dim),
-            )
+        return bounds.out_of_bounds(
+            seen,
+            writes=_writes(step, error),
+            dim=dim,
+            start=start,
+            size=size,
+            bound=error.shape[dim],
+            stride=stride,
+            is_block=buffer.kind == "window" and self._is_part(buffer),
+            is_scratch=buffer.kind in ("scratch", "scoped"),
+            copy=copy,
+            entry=origins.of_index(thread, step, error, dim),
         )
 
     def _is_part(self, window: MemoryBuffer) -> bool:

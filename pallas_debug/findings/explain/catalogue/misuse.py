@@ -163,6 +163,15 @@ ENTRIES = (
         links=(JAX + "37267", JAX + "22197"),
     ),
     entry(
+        "jax-assertion",
+        "while jax traced the kernel",
+        title="jax's own code failed a check of its state while it traced a kernel",
+        cause="the assertion is jax's, not the kernel's: this release of jax does not expect what "
+        "the kernel passes to that function, or has a bug in it",
+        advice="run the kernel with the release of jax that it was written for, or call the "
+        "function in a simpler form, with fewer of its options; report it to jax with the kernel",
+    ),
+    entry(
         "automatic-partitioning",
         "Mosaic kernels cannot be automatically partitioned",
         "pallas_call requires all mesh axes to be Manual",

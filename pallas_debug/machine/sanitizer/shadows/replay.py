@@ -54,8 +54,9 @@ class KernelCall:
         """
         watched = ObserverGroup([observer, LoopObserver(self.launch)])
         machine = Machine(
-            self.launch, self.arrays, observer=watched, calls_back=False, **self.options
-        )
+            self.launch, self.arrays, observer=watched, calls_back=False,
+            **{"stray": "nearest", **self.options},
+        )  # fmt: skip
         with contextlib.suppress(Stopped, MachineError):
             machine.run()
         return machine.results()
