@@ -2,12 +2,15 @@
 
 python docs/generate.py             writes them
 python docs/generate.py --check     names the pages that are stale, and then exits with 1
+python docs/generate.py hooks.md    writes only the pages named
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 from generator import (
     REFERENCE,
@@ -48,16 +51,23 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
+def _with_map(path: Path, rooms: bool) -> str:
+    return maps.with_map(path.read_text(), maps.architecture(rooms=rooms))
+
+
 def main(arguments: Sequence[str]) -> int:
+    writers = {REFERENCE / name: write for name, write in PAGES.items()}
+    writers |= {ROOT / name: partial(_with_map, ROOT / name, rooms) for name, rooms in MAPS.items()}
+    writers[ROOT / "llms.txt"] = maps.llms
+    named = {argument for argument in arguments if not argument.startswith("--")}
+    if unknown := named - {path.name for path in writers}:
+        print(f"there is no page {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
     stale = []
-    texts = {REFERENCE / name: write() for name, write in PAGES.items()}
-    for name, rooms in MAPS.items():
-        page_with_map = ROOT / name
-        texts[page_with_map] = maps.with_map(
-            page_with_map.read_text(), maps.architecture(rooms=rooms)
-        )
-    texts[ROOT / "llms.txt"] = maps.llms()
-    for path, text in texts.items():
+    for path, write in writers.items():
+        if named and path.name not in named:
+            continue
+        text = write()
         if path.is_file() and path.read_text() == text:
             continue
         stale.append(path)

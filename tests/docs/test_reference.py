@@ -43,7 +43,7 @@ def test_the_pages_are_fresh() -> None:
 def test_a_stale_page_is_named_and_left_alone(copy: Path) -> None:
     page = copy / "docs" / "reference" / "exit-codes.md"
     page.write_text("# Exit codes\n\nAll is well.\n")
-    done = generate(copy, "--check")
+    done = generate(copy, "--check", "exit-codes.md", "hooks.md")
     assert done.returncode == 1
     assert done.stdout == "stale: docs/reference/exit-codes.md\n"
     assert "python docs/generate.py" in done.stderr
@@ -54,11 +54,13 @@ def test_a_stale_page_is_named_and_left_alone(copy: Path) -> None:
 def test_a_missing_page_is_written_again_and_then_all_is_fresh(copy: Path) -> None:
     page = copy / "docs" / "reference" / "hooks.md"
     page.unlink()
-    done = generate(copy)
+    done = generate(copy, "hooks.md", "exit-codes.md")
     assert done.returncode == 0
     assert done.stdout == "written: docs/reference/hooks.md\n"
     assert page.read_text() == (ROOT / "docs" / "reference" / "hooks.md").read_text()
-    assert generate(copy).stdout == ""
+    assert generate(copy, "hooks.md", "exit-codes.md").stdout == ""
+    done = generate(copy, "hook.md")
+    assert (done.returncode, done.stderr) == (2, "there is no page hook.md\n")
 
 
 @pytest.mark.slow
@@ -66,7 +68,7 @@ def test_a_new_package_makes_the_maps_stale(copy: Path) -> None:
     """They are written where `--check` calls a page stale, which other tests show."""
     module = copy / "pallas_debug" / "ir" / "__init__.py"
     module.write_text('"""Text of compilers."""\n')
-    written = generate(copy).stdout
+    written = generate(copy, "README.md", "CONTRIBUTING.md").stdout
     for page in ("README.md", "CONTRIBUTING.md"):
         assert f"written: {page}\n" in written
         assert "  ir/             Text of compilers.\n" in (copy / page).read_text()
@@ -82,7 +84,7 @@ def test_the_maps_name_every_package() -> None:
 def test_an_environment_variable_without_a_description_is_named(copy: Path) -> None:
     module = copy / "pallas_debug" / "cli" / "exits.py"
     module.write_text(module.read_text() + '\nimport os\n\nos.environ.get("SOME_SWITCH")\n')
-    done = generate(copy, "--check")
+    done = generate(copy, "--check", "environment.md")
     assert done.returncode == 1
     assert "SOME_SWITCH" in done.stderr
 
