@@ -90,6 +90,7 @@ and jax that the others do not."""
 
 WHOLE = (
     "bridge/interpret/test_primitives.py",
+    "bridge/interpret/test_params.py",
     "bridge/test_capture.py",
     "bridge/test_fit.py",
     "bridge/test_interpret.py",

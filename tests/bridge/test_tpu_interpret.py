@@ -6,10 +6,8 @@ Detection of each broken kernel is tested in `test_tpu_broken.py`.
 from __future__ import annotations
 
 import dataclasses
-import re
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +21,24 @@ from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interprete
 from jax._src.pallas.mosaic.interpret import race_detection_state, shared_memory
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import AxisType, PartitionSpec
-from pallas_debug_kernels import all_gather, right_permute
-from pallas_debug_kernels.ops.pipelined import (
-    dma_copy,
-    dma_matmul,
-    pipelined_copy,
-    pipelined_matmul,
+from tpu_interpreted import (
+    DMA,
+    EAGER,
+    F32,
+    FIRST,
+    HANG_AFTER,
+    HBM,
+    PARALLEL,
+    PLAIN,
+    RACES,
+    REGULAR,
+    ROWS,
+    TILE,
+    TWO_CORES,
+    WHOLE,
+    Seen,
+    X,
+    launch,
 )
 
 from pallas_debug.bridge import selftest
@@ -38,60 +47,6 @@ from pallas_debug.bridge.interpret import tpu_interpret
 from pallas_debug.errors import KernelFault
 from pallas_debug.model import Finding
 from pallas_debug.render import finding_text
-
-F32 = jnp.float32
-X = jnp.ones((16, 128), F32)
-ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
-FIRST = pl.BlockSpec((8, 128), lambda i: (0, 0))
-WHOLE = pl.BlockSpec((16, 128), lambda i: (0, 0))
-HBM = pl.BlockSpec(memory_space=pl.ANY)
-TILE = pltpu.VMEM((8, 128), F32)
-DMA = pltpu.SemaphoreType.DMA
-REGULAR = pltpu.SemaphoreType.REGULAR
-PARALLEL = pltpu.CompilerParams(dimension_semantics=("parallel",))
-
-
-HANG_AFTER = 1.0
-PLAIN = pltpu.InterpretParams()
-EAGER = pltpu.InterpretParams(dma_execution_mode="eager")
-RACES = pltpu.InterpretParams(detect_races=True, vector_clock_size=1024)
-TWO_CORES = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, vector_clock_size=1024)
-
-
-class Seen:
-    """The findings of one call, and what it raised."""
-
-    def __init__(
-        self,
-        call: Callable[[], Any],
-        params: pltpu.InterpretParams = PLAIN,
-        hang_after: float | None = HANG_AFTER,
-    ) -> None:
-        self.findings: list[Finding] = []
-        self.error: Exception | None = None
-        with tpu_interpret.reporting(self.findings.append, hang_after=hang_after):
-            try:
-                with pltpu.force_tpu_interpret_mode(params):
-                    self.result = jax.block_until_ready(call())
-            except Exception as error:  # noqa: BLE001 - the tests look at it
-                self.error = error
-
-    @property
-    def only(self) -> Finding:
-        assert len(self.findings) == 1, (self.findings, self.error)
-        return self.findings[0]
-
-    @property
-    def text(self) -> list[str]:
-        """Lines of the only finding, with this file's name alone."""
-        text = finding_text(self.only)
-        return re.sub(r"\S*/(\w+\.py):\d+ ", r"\1 ", text).splitlines()
-
-
-def launch(kernel: Callable[..., None], **options: Any) -> Callable[..., Any]:
-    """Called, it calls the kernel: jax reads the interpret mode when `pallas_call` is called."""
-    options.setdefault("out_shape", X)
-    return lambda *args: pl.pallas_call(kernel, **options)(*args)
 
 
 def here(marker: str) -> int:
@@ -224,7 +179,7 @@ def test_a_race_of_two_cores() -> None:
     assert points == {"(0,)", "(1,)"}
     assert {seen.only.values["core"], seen.only.values["other core"]} == {"0", "1"}
     assert seen.text[1] == (
-        "  test_tpu_interpret.py   FIRST = pl.BlockSpec((8, 128), lambda i: (0, 0))"
+        "  tpu_interpreted.py   FIRST = pl.BlockSpec((8, 128), lambda i: (0, 0))"
     )
     assert seen.text[2].startswith("  out_ref[0:8, 0:128], float32[16, 128] in HBM, is written at")
     assert seen.text[4:] == [
@@ -327,134 +282,6 @@ def test_one_core_waits_for_one_that_is_done() -> None:
     assert seen.only.kind == "Deadlock"
     assert seen.only.grid_point == (0,)
     assert finding_text(seen.only) in str(seen.error)
-
-
-def on_four_devices(kernel: Callable[..., None], **options: Any) -> Callable[[], Any]:
-    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
-    rows = PartitionSpec("x")
-
-    def block(x: jax.Array) -> Any:
-        return launch(kernel, out_shape=jax.ShapeDtypeStruct((8, 128), F32), **options)(x)
-
-    call = jax.shard_map(block, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
-    return lambda: jax.jit(call)(jnp.ones((32, 128), F32))
-
-
-def right_of(me: Any) -> Any:
-    return {"device_id": ((me + 1) % 4,)}
-
-
-@pytest.mark.slow
-def test_one_device_reads_past_the_end_and_all_of_them_say_why() -> None:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        out_ref[...] = x_ref[pl.ds((lax.axis_index("x") == 2) * 4, 8), :]
-
-    seen = Seen(on_four_devices(kernel))
-    assert seen.only.values["device"] == "2"
-    assert finding_text(seen.only) in str(seen.error)
-
-    def sound(x_ref: Any, out_ref: Any) -> None:
-        out_ref[...] = x_ref[...] + lax.axis_index("x")
-
-    found: list[Finding] = []
-    with tpu_interpret.reporting(found.append), pltpu.force_tpu_interpret_mode(PLAIN):
-        for _ in range(2):
-            with pytest.raises(Exception, match="KernelFault"):
-                jax.block_until_ready(on_four_devices(kernel)())
-            result = on_four_devices(sound)()
-            np.testing.assert_array_equal(result[:, 0], 1 + np.repeat(np.arange(4), 8))
-
-
-@pytest.mark.slow
-def test_one_device_is_not_signalled() -> None:
-    def kernel(x_ref: Any, out_ref: Any, sem: Any) -> None:
-        me = lax.axis_index("x")
-
-        @pl.when(me != 2)
-        def _() -> None:
-            pl.semaphore_signal(sem, 1, **right_of(me))
-
-        pl.semaphore_wait(sem, 1)
-        out_ref[...] = x_ref[...]
-
-    seen = Seen(on_four_devices(kernel, scratch_shapes=[REGULAR]))
-    assert seen.text[2] == "  sem on device 3 is 0, and the wait needs 1"
-    assert seen.text[3] == "  cause: it is never signalled"
-    assert finding_text(seen.only) in str(seen.error)
-
-
-def test_all_devices_wait_and_each_line_is_told_once() -> None:
-    def kernel(x_ref: Any, out_ref: Any, sem: Any) -> None:
-        pl.semaphore_wait(sem, 1)
-
-    seen = Seen(on_four_devices(kernel, scratch_shapes=[REGULAR]), hang_after=60.0)
-    assert "; 3 more threads wait as well" in seen.only.message
-
-
-@pytest.mark.slow
-def test_what_arrives_from_another_device_is_never_awaited() -> None:
-    def kernel(x_ref: Any, out_ref: Any, send: Any, arrive: Any) -> None:
-        copy = pltpu.make_async_remote_copy(
-            x_ref, out_ref, send, arrive, **right_of(lax.axis_index("x"))
-        )
-        copy.start()
-        copy.wait_send()
-
-    call = on_four_devices(kernel, in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA, DMA])
-    for params in (PLAIN, EAGER):
-        seen = Seen(call, params)
-        assert seen.only.kind == "DmaNotAwaited"
-        assert seen.only.values["semaphore"] == "arrive"
-
-
-@pytest.mark.slow
-def test_a_copy_adds_one_to_a_regular_semaphore() -> None:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        def body(send: Any, arrive: Any) -> None:
-            device = right_of(lax.axis_index("x"))
-            pltpu.make_async_remote_copy(x_ref, out_ref, send, arrive, **device).start()
-            pl.semaphore_wait(send, 1)
-            pl.semaphore_wait(arrive, 1)
-
-        pl.run_scoped(body, REGULAR, REGULAR)
-
-    call = on_four_devices(kernel, in_specs=[HBM], out_specs=HBM)
-    for params in (PLAIN, EAGER):
-        seen = Seen(call, params)
-        assert (seen.findings, seen.error) == ([], None)
-
-
-SOUND: list[tuple[Callable[..., Any], dict[str, int]]] = [
-    (dma_copy, {"block_rows": 16}),
-    (pipelined_copy, {"block_rows": 16}),
-    (dma_matmul, {"block_m": 16, "block_n": 128, "block_k": 128}),
-    (pipelined_matmul, {"block_m": 16, "block_n": 128, "block_k": 128}),
-    (all_gather, {}),
-    (right_permute, {}),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("execution", ["on_wait", "eager"])
-@pytest.mark.parametrize(
-    "function, blocks", SOUND, ids=lambda value: getattr(value, "__name__", "")
-)
-def test_sound_kernels_with_copies_of_their_own(
-    function: Callable[..., Any], blocks: dict[str, int], execution: Any
-) -> None:
-    x = jnp.arange(32 * 256, dtype=F32).reshape(32, 256) / 1000
-    y = (jnp.eye(256, dtype=F32),) if "matmul" in function.__name__ else ()
-    params = pltpu.InterpretParams(
-        detect_races=True, vector_clock_size=1024, dma_execution_mode=execution
-    )
-    seen = Seen(lambda: function(x, *y, **blocks), params)
-    assert seen.error is None
-    assert seen.findings == []
-    if y:
-        np.testing.assert_allclose(seen.result, x, rtol=1e-6)
-
-
-# The context itself.
 
 
 def patched() -> list[object]:

@@ -1,0 +1,163 @@
+"""How interpret modes and their parameters are written."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.bridge.interpret import params as interpret_params
+from pallas_debug.bridge.interpret.params import KINDS, Mode
+from pallas_debug.errors import UsageError
+
+FIELDS = {f.name: f for f in dataclasses.fields(pltpu.InterpretParams)}
+
+
+@pytest.mark.parametrize("kind", ["auto", "hlo", "tpu", "off"])
+def test_a_mode_by_its_name(kind: str) -> None:
+    mode = Mode.parse(kind)
+    assert (mode.kind, dict(mode.params), str(mode)) == (kind, {}, kind)
+    assert Mode.parse(mode) is mode
+
+
+def test_what_jax_takes() -> None:
+    assert Mode("hlo").value() is True
+    assert Mode("tpu").value() == pltpu.InterpretParams()
+    assert Mode("auto").value() is Mode("off").value() is None
+
+
+VALUES: dict[str, tuple[str, object]] = {
+    "detect_races": ("yes", True),
+    "on_race": ("warn", "warn"),
+    "out_of_bounds_reads": ("uninitialized", "uninitialized"),
+    "skip_floating_point_ops": ("true", True),
+    "uninitialized_memory": ("zero", "zero"),
+    "num_cores_or_threads": ("2", 2),
+    "vector_clock_size": ("17", 17),
+    "logging_mode": ("semaphore", None),
+    "dma_execution_mode": ("eager", "eager"),
+    "random_seed": ("0x10", 16),
+    "allow_hbm_allocation_in_run_scoped": ("on", True),
+    "buffer_bounds": ("padded", "padded"),
+}
+"""A value as text and as jax has it; a parameter of a later jax wants a line here."""
+
+
+@pytest.mark.parametrize("name", [name for name in FIELDS if name != "grid_point_recorder"])
+def test_every_parameter_of_this_jax_is_reached_by_its_own_name(name: str) -> None:
+    text, value = VALUES[name]
+    mode = Mode.parse(f"tpu, {name} = {text}")
+    assert list(mode.params) == [name]
+    if value is not None:
+        assert getattr(mode.value(), name) == value
+    assert Mode.parse(str(mode)) == mode
+    assert hash(Mode.parse(str(mode))) == hash(mode)
+
+
+def test_a_function_is_given_from_python() -> None:
+    def record(*_: Any) -> None: ...
+
+    mode = Mode("tpu", {"grid_point_recorder": record})
+    assert mode.value().grid_point_recorder is record
+    assert str(mode) == "tpu,grid_point_recorder=record"
+    with pytest.raises(UsageError, match="a function, which can be given only from Python"):
+        Mode.parse("tpu,grid_point_recorder=record")
+
+
+def test_flags_are_joined() -> None:
+    mode = Mode.parse("tpu,logging_mode=semaphore|shared_memory")
+    assert str(mode) == "tpu,logging_mode=semaphore|shared_memory"
+    assert Mode("tpu", {"logging_mode": "semaphore|shared_memory"}) == mode
+
+
+def test_none_and_a_bare_name() -> None:
+    mode = Mode.parse("tpu,detect_races,vector_clock_size=none,random_seed=7")
+    assert dict(mode.params) == {"detect_races": True, "vector_clock_size": None, "random_seed": 7}
+    assert mode.value().vector_clock_size is None
+
+
+def test_races_are_looked_for_with_clocks_enough() -> None:
+    assert Mode.parse("tpu,detect_races").value().vector_clock_size == interpret_params.CLOCKS
+    assert Mode.parse("tpu,detect_races=no").value().vector_clock_size is None
+    assert Mode.parse("tpu,detect_races,vector_clock_size=9").value().vector_clock_size == 9
+    assert Mode.parse("tpu,detect_races,num_cores=3").value().num_cores_or_threads == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "num_cores",
+        "num_cores_per_device",
+        "num_cores_or_threads",
+        "num_cores_or_threads_per_device",
+    ],
+)
+def test_names_of_other_versions_are_translated(name: str) -> None:
+    (installed,) = Mode.parse(f"tpu,{name}=2").params
+    assert installed in FIELDS
+    assert Mode("tpu", {name: 2}) == Mode.parse(f"tpu,{name}=2")
+
+
+def test_on_race_with_a_jax_that_only_prints() -> None:
+    assert Mode.parse("tpu,on_race=warn").value() is not None
+    if "on_race" in FIELDS:
+        assert Mode.parse("tpu,on_race=raise").value().on_race == "raise"
+    else:
+        with pytest.raises(UsageError, match="on_race can only be warn with this jax"):
+            Mode.parse("tpu,on_race=raise")
+
+
+@pytest.mark.parametrize(
+    "text,said",
+    [
+        ("", "'' is no interpret mode; there are: auto, hlo, tpu, gpu, machine, off"),
+        ("fast", "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, machine, off"),
+        ("detect_races", "detect_races is a parameter of one: write tpu,detect_races"),
+        ("hlo,tpu", "'hlo' and 'tpu' are two interpret modes, and a kernel runs in one; `auto`"),
+        ("hlo,detect_races", "the interpret mode 'hlo' takes no parameters, such as detect_races;"),
+        ("auto,random_seed=1", "random_seed is one of tpu: write tpu,random_seed"),
+        ("off,nothing", "the interpret mode 'off' takes no parameters, such as nothing"),
+        ("tpu,detect_race", "has no parameter 'detect_race' (did you mean detect_races?); jax "),
+        ("tpu,speed=1", "has: detect_races, "),
+        ("tpu,detect_races=7", "detect_races must be true or false, not '7'"),
+        ("tpu,num_cores", "num_cores needs a value: a whole number"),
+        ("tpu,num_cores=two", "num_cores must be a whole number, not 'two'"),
+        ("tpu,num_cores=0", "tpu,num_cores_or_threads=0: Number of cores or threads must be"),
+        ("tpu,num_cores=1,num_cores_per_device=1", "num_cores_per_device is given twice"),
+        ("tpu,random_seed=x", "random_seed must be a whole number or none, not 'x'"),
+        ("tpu,dma_execution_mode=now", "must be eager or on_wait, not 'now'"),
+        ("tpu,logging_mode=loud", "must be barrier|semaphore|shared_memory or none, not 'loud'"),
+        ("tpu,", "an empty parameter of the interpret mode 'tpu': write it as tpu or tpu,NAME="),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Mode.parse(text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "params,said",
+    [
+        ({"detect_races": 1}, "detect_races must be true or false, not 1"),
+        ({"num_cores_or_threads": True}, "must be a whole number, not True"),
+        ({"random_seed": "3"}, "random_seed must be a whole number or none, not '3'"),
+        ({"dma_execution_mode": None}, "must be eager or on_wait, not None"),
+        ({"grid_point_recorder": 3}, "or none, not 3"),
+        ({"num_cores": 1, "num_cores_per_device": 1}, "are one parameter; give one of them"),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused(params: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Mode("tpu", params)
+    assert said in str(caught.value)
+
+
+def test_titles() -> None:
+    assert Mode.parse("tpu,detect_races").title == "TPU interpret mode (detect_races=true)"
+    assert (
+        Mode("auto").title == "HLO interpret mode, and TPU interpret mode for kernels that need it"
+    )
+    assert set(interpret_params.NAMES) == set(KINDS)
