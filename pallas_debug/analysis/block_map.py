@@ -6,20 +6,17 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk import index_maps
-from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Grid, NotReadable
+from pallas_debug.bridge.walk.index_maps import Block, Grid, NotReadable
 from pallas_debug.profile import visits
 from pallas_debug.profile.blocks import (
     MAX_ENDS,
     MAX_GRID_DIMENSIONS,
     MAX_VALUES,
-    BlockDimensionKind,
-    BlockIndex,
     BlockMap,
     OperandBlocks,
 )
@@ -79,7 +76,7 @@ def _operand(
     else:
         found = index_maps.indices(captured, block.position, tables, deadline)
         unknown = None if found.dims is not None else found.reason
-    plain = () if odd else tuple(map(_dimension, block.dims))
+    plain = () if odd else tuple(dim.index for dim in block.dims)
     described = OperandBlocks(
         name=block.name,
         kind="input" if block.kind == "input" else "output",
@@ -123,8 +120,3 @@ def _operand(
         first=first,
         last=last,
     )
-
-
-def _dimension(dim: BlockDim) -> BlockIndex:
-    kind = cast(BlockDimensionKind, dim.kind)
-    return BlockIndex(kind=kind, size=dim.size, bound=max(dim.bound, 0), padding=dim.padding)

@@ -1,4 +1,4 @@
-"""Order and coverage of the output blocks that the grid visits.
+"""Order and coverage of the blocks that the grid visits.
 
 A grid dimension that an index map does not depend on only repeats blocks, so blocks are enumerated
 over the other dimensions alone.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from pallas_debug.analysis.reach import covered_by, slice_starts, stores
 from pallas_debug.analysis.subject import Result, Subject, index_text, shape_text
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim
-from pallas_debug.findings.wording import contents, order
+from pallas_debug.findings.wording import bounds, contents, order
 
 MAX_POINTS = 1 << 24
 """Maximum grid points over which blocks are enumerated."""
@@ -53,20 +54,25 @@ class _Visit:
 
 
 def look(subject: Subject) -> Result:
-    """Report outputs left unwritten, revisited, or shared between parallel grid points."""
+    """Report outputs left unwritten, revisited, or shared between parallel grid points, and inputs
+    that are not read to their end.
+    """
     result = Result()
     if 0 in subject.grid.sizes:
         return result
+    visits: list[_Visit] = []
     for number, block in enumerate(subject.grid.outputs):
         if not _is_pipelined(block):
             continue
         visit = _visit(subject, block, result)
         if visit is None:
             continue
+        visits.append(visit)
         if number not in subject.grid.aliased:
             _coverage(subject, visit, result)
         if not _parallel(subject, visit, result) and not block.revisits:
             _order(subject, visit, result)
+    _inputs(subject, visits, result)
     return result
 
 
@@ -153,18 +159,124 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
     result.findings.append(finding)
 
 
-def _rounded_down(subject: Subject, visit: _Visit) -> int | None:
-    """Grid dimension, in the author's numbering, that ends too early for the array.
+@dataclass(frozen=True, kw_only=True)
+class _Passage:
+    """A dimension of an array along which the index map passes a program id through.
 
-    The index map passes its program id through. None if there is no such dimension.
+    Attributes:
+      dim: of the array.
+      axis: of the grid; it has `steps` grid points.
     """
-    dims = subject.indices[visit.block.position].dims or ()
-    for index, count in zip(dims, visit.counts, strict=True):
-        steps = index.ravel()
-        if 1 < len(steps) < count and (steps == np.arange(len(steps))).all():
-            axis = index.shape.index(len(steps))
-            return axis - sum(1 for added in subject.grid.batch if added < axis)
+
+    block: Block
+    dim: int
+    axis: int
+    steps: int
+
+    @property
+    def missing(self) -> int:
+        """Number of blocks that are never visited."""
+        return self.block.dims[self.dim].blocks - self.steps
+
+    @property
+    def left(self) -> int:
+        """Number of elements in these."""
+        along = self.block.dims[self.dim]
+        return along.bound - self.steps * along.size
+
+    @property
+    def is_rounded_down(self) -> bool:
+        """Whether only a last, partial block is missing, as with `size // block` steps."""
+        along = self.block.dims[self.dim]
+        return along.kind == "blocked" and self.missing == 1 and self.left < along.size
+
+
+def _passages(subject: Subject, block: Block) -> list[_Passage]:
+    found = []
+    for dim, index in enumerate(subject.indices[block.position].dims or ()):
+        axes = [axis for axis, size in enumerate(index.shape) if size > 1]
+        if len(axes) == 1 and np.array_equal(index.ravel(), np.arange(index.size)):
+            found.append(_Passage(block=block, dim=dim, axis=axes[0], steps=index.size))
+    return found
+
+
+def _rounded_down(subject: Subject, visit: _Visit) -> int | None:
+    """Grid dimension, in the author's numbering, that ends too early for the array; or None."""
+    for passage in _passages(subject, visit.block):
+        if passage.missing > 0:
+            return _authors(subject, passage.axis)
     return None
+
+
+def _authors(subject: Subject, axis: int) -> int:
+    """A dimension of the grid in the author's numbering, without those that `vmap` added."""
+    return axis - sum(1 for added in subject.grid.batch if added < axis)
+
+
+def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None:
+    """Report inputs whose last, partial block is never visited, as with `size // block` steps.
+
+    Where an output passes the same program id through, it is either cut short as well, and has been
+    reported, or made for the blocks that are visited. The same holds for an input that ends with
+    them. An input in place keeps its values.
+    """
+    quiet = {p.axis for visit in outputs for p in _passages(subject, visit.block)}
+    cut: dict[int, list[_Passage]] = {}
+    for block in subject.grid.blocks[: subject.grid.num_inputs]:
+        if not _is_pipelined(block) or block_ids(subject, block) is None:
+            continue
+        for passage in _passages(subject, block):
+            if not passage.is_rounded_down or _is_read_otherwise(subject, passage):
+                quiet.add(passage.axis)
+            else:
+                cut.setdefault(passage.axis, []).append(passage)
+    for axis in sorted(cut.keys() - quiet):
+        first, *others = cut[axis]
+        source = subject.block_line(first.block)
+        finding = bounds.input_not_read(
+            subject.sighting(
+                source=subject.site.line("grid", _authors(subject, axis)) or source,
+                operand=first.block.name,
+                shape=shape_text(first.block.dtype, first.block.shape),
+            ),
+            parts=[_part(one) for one in (first, *others)],
+            steps=first.steps,
+            axis=_authors(subject, axis),
+        )
+        result.findings.append(finding)
+
+
+def _is_read_otherwise(subject: Subject, passage: _Passage) -> bool:
+    """Whether another operand of the same shape and dtype has what the blocks leave out.
+
+    It may be the same array, passed once more.
+    """
+    mine = passage.block
+    for block in subject.grid.blocks[: subject.grid.num_inputs]:
+        if block is mine or (block.shape, block.dtype) != (mine.shape, mine.dtype):
+            continue
+        dims = subject.indices[block.position].dims
+        if dims is None or not _is_pipelined(block):
+            return True
+        along = block.dims[passage.dim]
+        unit = along.size if along.counts_blocks else 1
+        if (int(dims[passage.dim].max()) * unit) + along.size > passage.steps * (
+            mine.dims[passage.dim].size
+        ):
+            return True
+    return False
+
+
+def _part(passage: _Passage) -> bounds.UnreadPart:
+    block, along = passage.block, passage.block.dims[passage.dim]
+    return bounds.UnreadPart(
+        operand=block.name,
+        array=shape_text(block.dtype, block.shape),
+        dimension=passage.dim,
+        start=along.bound - passage.left,
+        stop=along.bound,
+        block=along.size,
+    )
 
 
 def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:

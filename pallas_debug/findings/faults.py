@@ -288,6 +288,10 @@ class Fault(StrEnum):
         *("PaddingRead", Severity.UNDEFINED, _MACHINE | _PROVED | {"checks": Sure.INFERRED}),
         "the padding of a ragged last block reaches a result",
     )
+    INPUT_NOT_READ = (
+        *("InputNotRead", Severity.VALUES, _PROVED),
+        "the end of an input is in no block that the grid visits",
+    )
     NAN_PRODUCED = (
         *("NanProduced", Severity.VALUES, _MACHINE | _CHECKED),
         "an operation produces a NaN from operands that held none",

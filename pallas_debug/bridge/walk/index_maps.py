@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +17,7 @@ from pallas_debug.bridge.walk.events import Event, Walked
 from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value
 from pallas_debug.bridge.walk.walker import Walker
 from pallas_debug.model import SourceLine
+from pallas_debug.profile.blocks import BlockDimensionKind, BlockIndex
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,13 @@ class BlockDim:
     def blocks(self) -> int:
         """Number of blocks; the last one may extend past the end of the array."""
         return math.ceil(self.bound / self.size) if self.size else 0
+
+    @property
+    def index(self) -> BlockIndex:
+        """What a block map records of it; of kind `blocked`, `squeezed` or `element` only."""
+        kind = cast(BlockDimensionKind, self.kind)
+        bound = max(self.bound, 0)
+        return BlockIndex(kind=kind, size=self.size, bound=bound, padding=self.padding)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,14 @@
-"""Wording of out-of-bounds accesses and blocks."""
+"""Wording of accesses and blocks beyond an array, and of blocks that end before it does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.wording.stored import listed
 from pallas_debug.model import Finding
 
 _NEGATIVE = "a negative index does not count from the end, unlike in NumPy"
@@ -143,3 +144,55 @@ def _beyond(point: Sequence[int], value: int, unit: str) -> str:
             "steps than the array has blocks there"
         )
     return f"the index map goes past the last {unit}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnreadPart:
+    """The end of an input that is in no block, along one dimension.
+
+    Attributes:
+      array: dtype and shape.
+      start, stop: range of elements.
+      block: size of the blocks.
+    """
+
+    operand: str
+    array: str
+    dimension: int
+    start: int
+    stop: int
+    block: int
+
+
+def input_not_read(
+    seen: Sighting, *, parts: Sequence[UnreadPart], steps: int, axis: int
+) -> Finding:
+    """Inputs whose last, partial block the grid does not visit.
+
+    Args:
+      parts: one per input; the first is that of the witness.
+      steps: number of grid points along dimension `axis` of the grid.
+    """
+    said = [
+        f"{part.start}:{part.stop} along dimension {part.dimension} of {part.operand} "
+        f"({part.array})"
+        for part in parts
+    ]
+    first = parts[0]
+    seen = seen.at(
+        values={
+            "not read": f"{first.stop - first.start} of {first.stop}",
+            "steps": str(steps),
+            "needed": str(steps + 1),
+        }
+    )
+    return seen.found(
+        Fault.INPUT_NOT_READ,
+        Wording(
+            f"no grid point gets {listed(said)}: these elements are never read",
+            f"dimension {axis} of the grid has {steps:,} steps, and {first.stop:,} elements in "
+            f"blocks of {first.block:,} take {steps + 1:,}: a size was rounded down",
+            "use pl.cdiv(size, block) steps, and mask what the last block holds past the end; or "
+            "take a block that divides the size",
+        ),
+    )

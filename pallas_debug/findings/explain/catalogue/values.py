@@ -20,6 +20,14 @@ ENTRIES = (
         kinds=("OutputNotWritten",),
     ),
     entry(
+        "input-not-read",
+        title="the end of an input is never read",
+        cause="the grid has size // block steps, and the size is no multiple of the block",
+        advice="count steps with pl.cdiv and mask the padding of the last block, or take a block "
+        "that divides the size",
+        kinds=("InputNotRead",),
+    ),
+    entry(
         "stale-read",
         title="scratch is read that still holds data of another output block",
         cause="scratch keeps its contents from one grid point to the next: without a reset where "

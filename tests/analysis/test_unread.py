@@ -1,0 +1,144 @@
+"""Inputs that a grid of `size // block` steps does not read to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.analysis import analyze
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.model import Finding
+
+Captures = Callable[..., list[Capture]]
+F32 = jnp.float32
+S = jax.ShapeDtypeStruct
+
+
+def matmul(x_ref: Any, y_ref: Any, o_ref: Any, acc_ref: Any) -> None:
+    @pl.when(pl.program_id(1) == 0)
+    def _start() -> None:
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += x_ref[...] @ y_ref[...]
+    o_ref[...] = acc_ref[...]
+
+
+def product(x: Any, y: Any) -> Any:
+    """A matmul whose grid divides K by 128 and rounds down."""
+    rows, k = x.shape
+    return pl.pallas_call(
+        matmul,
+        out_shape=S((rows, y.shape[1]), F32),
+        grid=(rows // 8, k // 128),
+        in_specs=[
+            pl.BlockSpec((8, 128), lambda i, k: (i, k)),
+            pl.BlockSpec((128, 128), lambda i, k: (k, 0)),
+        ],
+        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+        scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+    )(x, y)
+
+
+def found(captures: Captures, function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
+    (captured,) = captures(function, args)
+    return analyze(captured).findings
+
+
+def test_the_end_of_a_contraction(captures: Captures) -> None:
+    (finding,) = found(captures, product, S((16, 300), F32), S((300, 128), F32))
+    assert finding.kind == "InputNotRead"
+    assert finding.operand == "x_ref"
+    assert finding.source is not None
+    assert "k // 128" in (finding.source.text or "")
+    assert finding.message == (
+        "no grid point gets 256:300 along dimension 1 of x_ref (float32[16, 300]) and 256:300 "
+        "along dimension 0 of y_ref (float32[300, 128]): these elements are never read"
+    )
+    assert finding.cause == (
+        "dimension 1 of the grid has 2 steps, and 300 elements in blocks of 128 take 3: a size "
+        "was rounded down"
+    )
+    assert finding.advice == (
+        "use pl.cdiv(size, block) steps, and mask what the last block holds past the end; or take "
+        "a block that divides the size"
+    )
+    values = finding.witness.values
+    assert (values["not read"], values["steps"], values["needed"]) == ("44 of 300", "2", "3")
+
+
+def test_under_vmap_the_dimension_is_the_authors(captures: Captures) -> None:
+    batch = jax.vmap(product)
+    (finding,) = found(captures, batch, S((3, 16, 300), F32), S((3, 300, 128), F32))
+    assert "dimension 1 of the grid has 2 steps" in (finding.cause or "")
+
+
+def copy(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...]
+
+
+def added(x_ref: Any, again_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...] + again_ref[...]
+
+
+def summed(x_ref: Any, o_ref: Any) -> None:
+    @pl.when(pl.program_id(0) == 0)
+    def _start() -> None:
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+    o_ref[...] += x_ref[...]
+
+
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
+ONE = pl.BlockSpec((8, 128), lambda i: (0, 0))
+
+
+def rows(
+    kernel: Any, rows_of_output: int, *in_specs: Any, out: Any = ROWS, **more: Any
+) -> Callable[..., Any]:
+    """A call of two steps over its rows."""
+    return lambda *args: pl.pallas_call(
+        kernel,
+        out_shape=S((rows_of_output, 128), F32),
+        grid=(2,),
+        in_specs=in_specs,
+        out_specs=out,
+        **more,
+    )(*args)
+
+
+X = S((20, 128), F32)
+QUIET = {
+    # The output is made for what is read: the rest is left out on purpose.
+    "a pooled output": (rows(copy, 16, ROWS), (X,), []),
+    # The output ends too early itself, and says so.
+    "a cut output": (rows(copy, 20, ROWS), (X,), ["OutputNotWritten"]),
+    # More than the last block is missing: not a size that was rounded down.
+    "whole blocks": (rows(summed, 8, ROWS, out=ONE), (S((32, 128), F32),), []),
+    "an input that fits": (rows(summed, 8, ROWS, out=ONE), (S((16, 128), F32),), []),
+    # The other operand reads on.
+    "a halo": (
+        rows(added, 8, ROWS, pl.BlockSpec((8, 128), lambda i: (i + 1, 0)), out=ONE),
+        (X, X),
+        ["OutputRevisited"],
+    ),
+    "an input in place": (rows(copy, 20, ROWS, input_output_aliases={0: 0}), (X,), []),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_what_is_left_out_on_purpose_is_not_reported(captures: Captures, name: str) -> None:
+    function, args, expected = QUIET[name]
+    kinds = [f.kind for f in found(captures, function, *args) if f.kind != "OutputRevisited"]
+    assert kinds == [kind for kind in expected if kind != "OutputRevisited"]
+
+
+def test_a_sum_over_rows_that_ends_too_early(captures: Captures) -> None:
+    (finding,) = found(captures, rows(summed, 8, ROWS, out=ONE), X)
+    assert finding.kind == "InputNotRead"
+    assert finding.message.startswith("no grid point gets 16:20 along dimension 0 of x_ref")
