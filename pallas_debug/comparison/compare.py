@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import mismatch
 from pallas_debug.findings.wording.diverging import Divergence
-from pallas_debug.findings.wording.mismatch import Mismatch, RoundingError, Written
+from pallas_debug.findings.wording.mismatch import Mismatch, RoundingError, UnreadInput, Written
 from pallas_debug.findings.wording.stored import StoreHistory
 from pallas_debug.model import Finding, Gap, Witness
 
@@ -252,6 +253,15 @@ class _Sources:
             return {}
         return {i: table for i, table in enumerate(calls[0]) if table is not None}
 
+    def unread(self, origin: KernelOrigin) -> tuple[UnreadInput, ...]:
+        """Inputs that the kernel's grid does not visit as a whole."""
+        if origin.captured is None:
+            return ()
+        doing = "looking for inputs that are not read"
+        with guards.guarded("engine", doing, self._lost), contextlib.suppress(places.Unknown):
+            return places.unread(origin.captured, self.tables(origin))
+        return ()
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
@@ -377,6 +387,7 @@ def _finding(
         unjudged=int(pair.unjudged.sum()),
         rounding=_rounding(pair, sources.of(number)),
         not_compared=() if aligned is None else aligned.not_compared,
+        unread=sources.unread(sources.of(number)),
     )
     return mismatch.value_mismatch(place.seen, facts), place.digest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Mapping
 
@@ -12,8 +13,9 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.comparison import patterns
 from pallas_debug.comparison.differences import unravel
-from pallas_debug.findings.wording.mismatch import Written, ranges
+from pallas_debug.findings.wording.mismatch import UnreadInput, Written, ranges
 from pallas_debug.findings.wording.regions import DifferingRegion
+from pallas_debug.profile.visits import visits as visits_of
 
 SECONDS = 5.0
 """Time limit of the evaluation of an index map."""
@@ -92,6 +94,41 @@ def written(
         unvisited=int((flat & ~visited).sum()),
     )
     return facts, elements, last
+
+
+def unread(captured: Capture, tables: Mapping[int, np.ndarray]) -> tuple[UnreadInput, ...]:
+    """Inputs of which no grid point's block has a part.
+
+    Left out are those whose blocks a table chooses, which rarely names all of them.
+    """
+    try:
+        grid = index_maps.grid(captured)
+    except index_maps.NotReadable:
+        return ()
+    deadline = time.monotonic() + SECONDS
+    left = []
+    for block in grid.blocks[: grid.num_inputs]:
+        if block.space in ("any", "hbm") or 0 in block.shape or 0 in grid.sizes:
+            continue
+        if not all(dim.kind in ("blocked", "squeezed", "element") for dim in block.dims):
+            continue
+        found = index_maps.indices(captured, block.position, tables, deadline)
+        if found.dims is None or found.reads:
+            continue
+        indices = [np.asarray(dim, np.int64) for dim in found.dims]
+        seen = visits_of([dim.index for dim in block.dims], indices, grid.sizes)
+        if seen is not None and seen.untouched:
+            parts = tuple(map(str, seen.untouched_parts))
+            left.append(
+                UnreadInput(
+                    operand=block.name,
+                    elements=(seen.untouched, math.prod(block.shape)),
+                    parts=parts,
+                    has_more=seen.has_more_parts,
+                    line=block.source,
+                )
+            )
+    return tuple(left)
 
 
 def _window(

@@ -201,6 +201,35 @@ def test_a_block_that_no_grid_point_visits() -> None:
     assert finding.cause == "no grid point visits the blocks that differ"
 
 
+def test_an_operand_that_stays_at_its_first_block() -> None:
+    def call(x: Any, scale: Any, moves: int = 0) -> Any:
+        return pl.pallas_call(
+            lambda x_ref, scale_ref, o_ref: o_ref.__setitem__(..., x_ref[...] * scale_ref[...]),
+            out_shape=x,
+            grid=(2,),
+            in_specs=[
+                pl.BlockSpec((8, 128), lambda i: (i, 0)),
+                pl.BlockSpec((8, 1), lambda i: (i * moves, 0)),
+            ],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+        )(x, scale)
+
+    x, scale = jax.random.normal(jax.random.key(0), (16, 128)), jnp.arange(1.0, 17.0)[:, None] ** 2
+    finding = one(call, lambda x, scale: x * jnp.sqrt(scale), x, scale)
+    assert "no grid point gets scale_ref[8:16, 0:1]: 8 of 16 elements of scale_ref" in (
+        finding.message.splitlines()
+    )
+    assert finding.cause == ("the blocks of scale_ref leave a part out that the reference may use")
+    assert re.fullmatch(
+        r"compare its index map \(line \d+\) with the output's: does it move along with it, and to "
+        r"the end\?",
+        finding.advice or "",
+    )
+    moved = functools.partial(call, moves=1)
+    finding = one(moved, lambda x, scale: x * jnp.sqrt(scale), x, scale)
+    assert "no grid point gets" not in finding.message
+
+
 @pytest.mark.slow
 def test_an_index_map_with_scalar_prefetch() -> None:
     def swapped(order: jax.Array, x: jax.Array) -> Any:

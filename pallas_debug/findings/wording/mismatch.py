@@ -19,7 +19,13 @@ from pallas_debug.findings.wording.regions import (
     relation_text,
 )
 from pallas_debug.findings.wording.stored import StoreHistory
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, SourceLine
+
+MAX_UNREAD = 4
+"""Maximum inputs of which a message says what is not read."""
+
+MAX_PARTS = 3
+"""Maximum parts of an input that a message lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,24 @@ class Written:
     region: DifferingRegion | None = None
     inside: DifferingRegion | None = None
     unvisited: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnreadInput:
+    """An input of which a part is in no block of the grid.
+
+    Attributes:
+      elements: number of those in no block, and of all.
+      parts: the first of these parts: `[128:512, 0:64]`.
+      has_more: whether there are others.
+      line: that of its index map.
+    """
+
+    operand: str
+    elements: tuple[int, int]
+    parts: tuple[str, ...]
+    has_more: bool = False
+    line: SourceLine | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +121,7 @@ class Mismatch:
       rounding: the largest error in units of rounding, if all values are finite floats.
       not_compared: operands whose stores were not compared on the way to `diverged` or `agrees`,
         each with the reason, as clauses.
+      unread: inputs that the grid does not visit as a whole.
     """
 
     what: str
@@ -122,6 +147,7 @@ class Mismatch:
     unjudged: int = 0
     rounding: RoundingError | None = None
     not_compared: tuple[str, ...] = ()
+    unread: tuple[UnreadInput, ...] = ()
 
 
 def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
@@ -147,6 +173,7 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
     ]
     if found.unwatched:
         lines.append(f"the line that stored it is not known: {found.unwatched}")
+    lines += [_unread(one) for one in found.unread[:MAX_UNREAD]]
     if found.unjudged:
         lines.append(f"not judged: {found.unjudged:,} at which the reference is NaN")
     cause, advice = _cause(found)
@@ -175,6 +202,13 @@ def _history(found: Mismatch) -> list[str]:
     if found.history is None:
         return []
     return stored.history(found.history, is_shown=found.diverged is None)
+
+
+def _unread(one: UnreadInput) -> str:
+    left, total = one.elements
+    more = " and others" if one.has_more or len(one.parts) > MAX_PARTS else ""
+    parts = ", ".join(f"{one.operand}{part}" for part in one.parts[:MAX_PARTS])
+    return f"no grid point gets {parts}{more}: {left:,} of {total:,} elements of {one.operand}"
 
 
 def place(element: Sequence[int]) -> str:
@@ -306,6 +340,9 @@ _CAUSES: dict[RelationKind, tuple[str, str]] = {
     ),
 }
 
+_SCALED: tuple[RelationKind, ...] = ("factor", "factor per slice", "offset")
+"""Patterns that an operand taken from the wrong place leaves as well."""
+
 
 def _cause(found: Mismatch) -> tuple[str | None, str | None]:
     """Cause and advice by the pattern; None leaves them to the explanation of the fault."""
@@ -325,12 +362,14 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
         return _rounding(found.rounding)
     if found.diverged is not None:
         return diverging.cause(found.diverged)
+    mixed = None if found.history is None else stored.left_over(found.history)
+    if found.unread and mixed is None and all(one.kind in _SCALED for one in related):
+        return _not_all_read(found.unread)
     for relation in related:
         is_stored = found.history is not None and found.history.store is not None
         if relation.kind == "zero" and is_stored:
             return _STORED_ZERO
         return _CAUSES[relation.kind]
-    mixed = None if found.history is None else stored.left_over(found.history)
     if mixed is not None:
         return mixed
     ends = [one for one in found.region.dims if not one.is_all]
@@ -342,6 +381,18 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
             "step",
         )
     return None, None
+
+
+def _not_all_read(unread: Sequence[UnreadInput]) -> tuple[str, str]:
+    names = stored.listed([one.operand for one in unread])
+    lines = dict.fromkeys(stored.where(one.line) for one in unread if one.line is not None)
+    at = f" ({stored.listed([*lines])})" if lines else ""
+    one = len(unread) == 1
+    return (
+        f"the blocks of {names} leave a part out that the reference may use",
+        f"compare {'its index map' if one else 'their index maps'}{at} with the output's: "
+        f"{'does it' if one else 'do they'} move along with it, and to the end?",
+    )
 
 
 def _rounding(found: RoundingError) -> tuple[str, str]:
