@@ -7,8 +7,10 @@ text of 10,000 lines has a few hundred.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from pallas_debug.ir.chains import Chains
 from pallas_debug.ir.operations import LONG, Module, location_at
 from pallas_debug.model import SourceLine
 
@@ -33,10 +35,30 @@ class BareText:
     chains: list[ChainsOfLine]
 
 
-def bare_text(module: Module) -> BareText:
-    """Remove the locations of a text."""
+@dataclass(frozen=True)
+class KnownLocations:
+    """Locations resolved before: two thirds of the passes of a module share their aliases."""
+
+    _tables: dict[tuple[str, ...], tuple[Chains, dict[str, ChainsOfLine]]] = field(
+        default_factory=dict
+    )
+
+    def of(self, aliases: Sequence[str]) -> tuple[Chains, dict[str, ChainsOfLine]]:
+        """The resolver of some lines that define aliases, and the locations it resolved."""
+        key = tuple(aliases)
+        if key not in self._tables:
+            self._tables[key] = Chains(aliases), {"unknown": ()}
+        return self._tables[key]
+
+
+def bare_text(module: Module, locations: KnownLocations | None = None) -> BareText:
+    """Remove the locations of a text.
+
+    Args:
+      locations: of texts of the same kernel.
+    """
     if module.kind == "mlir":
-        lines, chains = _bare_mlir(module)
+        lines, chains = _bare_mlir(module, locations or KnownLocations())
     elif module.kind in ("llo", "bundles"):
         lines, chains = _bare_llo(module)
     elif module.kind == "jaxpr":
@@ -50,10 +72,10 @@ def bare_text(module: Module) -> BareText:
     return BareText(lines=lines, chains=chains)
 
 
-def _bare_mlir(module: Module) -> tuple[list[str], list[ChainsOfLine]]:
+def _bare_mlir(module: Module, locations: KnownLocations) -> tuple[list[str], list[ChainsOfLine]]:
     lines: list[str] = []
     chains: list[ChainsOfLine] = []
-    known: dict[str, ChainsOfLine] = {"unknown": ()}
+    resolver, known = locations.of([line for line in module.lines if line.startswith(_ALIAS)])
     for number, line in enumerate(module.lines):
         if line.startswith(_ALIAS):
             continue
@@ -62,11 +84,12 @@ def _bare_mlir(module: Module) -> tuple[list[str], list[ChainsOfLine]]:
         if body.startswith(_ALIAS) or body == "unknown":
             found = known.get(body)
             if found is None:
-                found = known[body] = _chains(module.chains.resolve(body))
+                found = known[body] = _chains(resolver.resolve(body))
             chains.append(found)
             bare = line[:start]
         else:
-            chains.append(_chains(module.source(number)))
+            inline = module.location(number)
+            chains.append(_chains(resolver.resolve(inline)) if inline else ())
             at = location_at(line, "mlir")
             bare = line if at is None else line[: at[0]] + line[at[1] :]
         lines.append(_OF_ARGUMENT.sub("", bare) if " loc(" in bare else bare)

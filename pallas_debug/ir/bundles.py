@@ -143,6 +143,7 @@ def read_bundles(text: str) -> BundleListing:
     # Comments contain line breaks, braces and `;;`; without them, a bundle is one line.
     plain, comments = _without_comments(text.replace(_HOLE, "\N{REPLACEMENT CHARACTER}"))
     bundles: list[Bundle] = []
+    read: dict[str, _Comment] = {}
     is_cut = False
     for line, row, inside in _rows(plain, comments):
         found = _START.match(row)
@@ -151,7 +152,7 @@ def read_bundles(text: str) -> BundleListing:
         if len(bundles) == MAX_BUNDLES or "}" not in found["body"]:
             is_cut = True
             break
-        bundles.append(_bundle(found, line, inside))
+        bundles.append(_bundle(found, line, inside, read))
     return BundleListing(bundles=tuple(bundles), is_cut=is_cut)
 
 
@@ -193,7 +194,13 @@ def _rows(plain: str, comments: Sequence[str]) -> Iterator[tuple[int, str, Seque
         number += 1 + sum(comment.count("\n") for comment in inside)
 
 
-def _bundle(found: re.Match[str], line: int, comments: Sequence[str]) -> Bundle:
+_Comment = tuple[tuple[str, ...], tuple[str, ...]]
+"""Locations and remarks in a comment. Most comments are on several instructions."""
+
+
+def _bundle(
+    found: re.Match[str], line: int, comments: Sequence[str], read: dict[str, _Comment]
+) -> Bundle:
     body = found["body"]
     # Braces within: `[shape: f32[8,128], index: 0, shape index: {}]`.
     inside, _, after = body[1:].rpartition("}")
@@ -203,7 +210,7 @@ def _bundle(found: re.Match[str], line: int, comments: Sequence[str]) -> Bundle:
     taken = 0
     for part in inside.split(";;"):
         holes = part.count(_HOLE)
-        instruction = _instruction(part, comments[taken : taken + holes])
+        instruction = _instruction(part, comments[taken : taken + holes], read)
         taken += holes
         if instruction is not None:
             instructions.append(instruction)
@@ -223,22 +230,35 @@ def _bundle(found: re.Match[str], line: int, comments: Sequence[str]) -> Bundle:
     )
 
 
-def _instruction(part: str, comments: Sequence[str]) -> Instruction | None:
+def _comment(comment: str) -> _Comment:
+    locations: list[str] = []
+    remarks: list[str] = []
+    for piece in comment.split(" :: "):
+        located = _LOCATION.match(piece.strip())
+        if located:
+            locations.append(located["body"])
+        elif piece.strip():
+            remarks.append(piece.strip())
+    return tuple(locations), tuple(remarks)
+
+
+def _instruction(
+    part: str, comments: Sequence[str], read: dict[str, _Comment]
+) -> Instruction | None:
     text = part.replace(_HOLE, "").strip()
     found = _INSTRUCTION.fullmatch(text)
     if found is None:
         return None
     rest = found["rest"]
-    predicated = _PREDICATE.search(rest)
+    predicated = _PREDICATE.search(rest) if "%p" in rest else None
     locations: list[str] = []
     remarks: list[str] = []
     for comment in comments:
-        for piece in comment.split(" :: "):
-            located = _LOCATION.match(piece.strip())
-            if located:
-                locations.append(located["body"])
-            elif piece.strip():
-                remarks.append(piece.strip())
+        known = read.get(comment)
+        if known is None:
+            known = read[comment] = _comment(comment)
+        locations += known[0]
+        remarks += known[1]
     kept = predicated["kept"] if predicated else None
     after = rest[: predicated.start()] + rest[predicated.end() :] if predicated else rest
     return Instruction(

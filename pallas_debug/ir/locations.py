@@ -48,6 +48,8 @@ def unescape(text: str) -> str:
 
     Bytes that are not UTF-8 become surrogates, so that the path can still be opened.
     """
+    if "\\" not in text and text.isascii():
+        return text
     raw = _ESCAPE.sub(
         lambda m: b"\\" if m[1] == b"\\" else bytes.fromhex(m[1].decode()),
         text.encode(errors="replace"),

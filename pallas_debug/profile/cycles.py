@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pallas_debug.model import Kernel
 from pallas_debug.profile.core.copies import copy_model
 from pallas_debug.profile.core.events import Event
-from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS, Walk, walk
+from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS, Walk, decode, walk
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.schedule import Schedule
 
@@ -89,8 +89,10 @@ def estimate_cycles(
             core_steps=core_steps,
         )
     model, is_stand_in = copy_model(schedule.chip)
-    ours = walk(schedule, replace(model, shares_hbm=True), unknown="enter", listen=listen)
-    theirs = walk(schedule, model, unknown="zero")
+    decoded = decode(schedule)
+    sharing = replace(model, shares_hbm=True)
+    ours = walk(schedule, sharing, unknown="enter", listen=listen, decoded=decoded)
+    theirs = walk(schedule, model, unknown="zero", decoded=decoded)
     assumptions = _assumptions(schedule, ours, is_stand_in)
     if steps.value and core_steps.value and core_steps.value < steps.value:
         cores = math.ceil(steps.value / core_steps.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -42,14 +41,29 @@ class LineCost:
     derived: int = 0
 
 
+@dataclass(slots=True)
 class _Tally:
-    def __init__(self, source: SourceLine) -> None:
-        self.source = source
-        self.bundles: set[int] = set()
-        self.weight = 0.0
-        self.own = 0.0
-        self.counts: Counter[str] = Counter()
-        self.units: Counter[str] = Counter()
+    source: SourceLine
+    bundles: int = 0
+    last: int = -1
+    weight: float = 0.0
+    own: float = 0.0
+    instructions: int = 0
+    derived: int = 0
+    spills: int = 0
+    fills: int = 0
+    copies: int = 0
+    units: dict[str, int] = field(default_factory=dict)
+
+    def add(self, bundle: int, weight: float, used: Iterable[str]) -> None:
+        """Count an instruction; those of a bundle come one after the other."""
+        if bundle != self.last:
+            self.last = bundle
+            self.bundles += 1
+        self.weight += weight
+        self.instructions += 1
+        for name in used:
+            self.units[name] = self.units.get(name, 0) + 1
 
 
 def line_costs(
@@ -63,31 +77,42 @@ def line_costs(
     weights = [1.0] * len(schedule.bundles) if executions is None else executions
     total = sum(weights)
     tallies: dict[Place, _Tally] = {}
+    of_trace: dict[int, list[_Tally]] = {}  # by identity: instructions of a place share a trace
     for at, (bundle, traces) in enumerate(zip(schedule.bundles, tracing.traces, strict=True)):
         weight = weights[at] / len(traces) if traces else 0.0
         for instruction, trace in zip(bundle.instructions, traces, strict=True):
             name, text = instruction.opcode, instruction.text
+            known = of_trace.get(id(trace))
+            if known is None:
+                # A recursive call, or an instruction combined from two, has a line twice.
+                places = _by_place(trace.chain).items()
+                known = [tallies.setdefault(place, _Tally(line)) for place, line in places]
+                of_trace[id(trace)] = known
+            if not known:
+                continue
+            known[0].own += weight
             used = units.units_of(name, text)
-            # A recursive call, or an instruction combined from two, has a line twice.
-            for position, (place, line) in enumerate(_by_place(trace.chain).items()):
-                tally = tallies.setdefault(place, _Tally(line))
-                tally.bundles.add(at)
-                tally.weight += weight
-                tally.own += weight * (position == 0)
-                tally.units.update(used)
-                tally.counts["instructions"] += 1
-                tally.counts["derived"] += trace.origin == "derived"
-                tally.counts["spills"] += units.is_spill(name, text)
-                tally.counts["fills"] += units.is_fill(name, text)
-                tally.counts["copies"] += units.is_copy(name)
+            is_derived = trace.origin == "derived"
+            is_spill, is_fill = units.is_spill(name, text), units.is_fill(name, text)
+            is_copy = units.is_copy(name)
+            for tally in known:
+                tally.add(at, weight, used)
+                tally.derived += is_derived
+                tally.spills += is_spill
+                tally.fills += is_fill
+                tally.copies += is_copy
     found = (
         LineCost(
             source=tally.source,
-            bundles=len(tally.bundles),
+            bundles=tally.bundles,
             share=tally.weight / total if total else 0.0,
             own_share=tally.own / total if total else 0.0,
-            units=dict(tally.units.most_common()),
-            **tally.counts,
+            instructions=tally.instructions,
+            units=dict(sorted(tally.units.items(), key=lambda unit: -unit[1])),
+            spills=tally.spills,
+            fills=tally.fills,
+            copies=tally.copies,
+            derived=tally.derived,
         )
         for tally in tallies.values()
     )

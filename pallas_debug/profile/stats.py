@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -208,12 +207,7 @@ def _stats(profile: Profile) -> Stats:
     schedule, compilation = profile.schedule, profile.compilation
     has_bundles = bool(schedule.bundles)
     memory = compilation.memory if compilation else None
-    counts = Counter[str]()
-    for bundle in schedule.bundles:
-        counts["empty"] += not bundle.instructions
-        for i in bundle.instructions:
-            counts["spills"] += units.is_spill(i.opcode, i.text)
-            counts["fills"] += units.is_fill(i.opcode, i.text)
+    spilled = _spilled(schedule)
 
     def counted(value: int, note: str, origin: Origin = "compiler") -> Figure:
         if not has_bundles:
@@ -235,17 +229,22 @@ def _stats(profile: Profile) -> Stats:
             else missing("the compiler stated no size of the code", unit="bytes")
         ),
         bundles=counted(len(schedule.bundles), "final bundles of the kernel"),
-        empty_bundles=counted(counts["empty"], "final bundles without an instruction"),
+        empty_bundles=counted(
+            sum(not bundle.instructions for bundle in schedule.bundles),
+            "final bundles without an instruction",
+        ),
         cycles=profile.cycles,
         units=_unit_uses(profile),
-        spills=counted(counts["spills"], "stores to spill slots in VMEM and SMEM"),
-        fills=counted(counts["fills"], "loads from spill slots in VMEM and SMEM"),
+        spills=counted(sum(spilled.spills), "stores to spill slots in VMEM and SMEM"),
+        fills=counted(sum(spilled.fills), "loads from spill slots in VMEM and SMEM"),
         loops=tuple(
-            _code_cost(profile, "loop", loop.number, loop.start, loop.stop, loop.depth)
+            _code_cost(profile, spilled, "loop", loop.number, loop.start, loop.stop, loop.depth)
             for loop in schedule.loops
         ),
         regions=tuple(
-            _code_cost(profile, "region", r.number, r.start, r.stop, _depth(schedule, r.start))
+            _code_cost(
+                profile, spilled, "region", r.number, r.start, r.stop, _depth(schedule, r.start)
+            )
             for r in schedule.regions
         ),
         memory=profile.memory,
@@ -256,6 +255,22 @@ def _stats(profile: Profile) -> Stats:
         hidden=profile.hidden,
         problems=schedule.problems,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spilled:
+    """Number of spills and fills in each bundle."""
+
+    spills: list[int]
+    fills: list[int]
+
+
+def _spilled(schedule: Schedule) -> _Spilled:
+    spills, fills = [], []
+    for bundle in schedule.bundles:
+        spills.append(sum(units.is_spill(i.opcode, i.text) for i in bundle.instructions))
+        fills.append(sum(units.is_fill(i.opcode, i.text) for i in bundle.instructions))
+    return _Spilled(spills=spills, fills=fills)
 
 
 def _depth(schedule: Schedule, bundle: int) -> int:
@@ -286,13 +301,18 @@ def _share(value: float | None, note: str) -> Figure:
 
 
 def _code_cost(
-    profile: Profile, kind: str, number: int, start: int, stop: int, depth: int
+    profile: Profile,
+    spilled: _Spilled,
+    kind: str,
+    number: int,
+    start: int,
+    stop: int,
+    depth: int,
 ) -> CodeCost:
     schedule, executions = profile.schedule, profile.cycles.executions
     inside = range(start, stop)
     total = sum(executions)
     executed = sum(executions[start:stop]) if executions else None
-    instructions = [i for at in inside for i in schedule.bundles[at].instructions]
     is_known = executed is not None and total > 0
     return CodeCost(
         kind=kind,
@@ -310,6 +330,6 @@ def _code_cost(
             origin=profile.cycles.compute.origin,
         ),
         units=units.shares(schedule.table, inside) if schedule.table else {},
-        spills=sum(units.is_spill(i.opcode, i.text) for i in instructions),
-        fills=sum(units.is_fill(i.opcode, i.text) for i in instructions),
+        spills=sum(spilled.spills[start:stop]),
+        fills=sum(spilled.fills[start:stop]),
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,13 +113,15 @@ def trace(listing: BundleListing, mosaic: Module | None = None) -> Tracing:
     flow = _Flow(listing)
     chains = _Chains(flow, _Calls(mosaic) if mosaic is not None else None)
     found: list[Trace] = []
+    known: dict[tuple[int, bool], Trace] = {}  # by identity of the chain, which `chains` keeps
     for number in range(len(flow.instructions)):
         own = chains.of(number)
-        if own:
-            found.append(Trace(chain=own))
-        else:
-            inherited = chains.inherited(number)
-            found.append(Trace(chain=inherited, origin="derived") if inherited else NO_TRACE)
+        chain = own or chains.inherited(number)
+        made = known.get((id(chain), not own)) if chain else NO_TRACE
+        if made is None:
+            made = Trace(chain=chain, origin="compiler" if own else "derived")
+            known[id(chain), not own] = made
+        found.append(made)
     traces: list[tuple[Trace, ...]] = []
     taken = 0
     for bundle in listing.bundles:
@@ -298,7 +300,7 @@ class _Chains:
         seen = {number}
         ring = deque([number])
         for _ in range(_REACH):
-            found: Counter[Chain] = Counter()
+            found: dict[Chain, int] = {}
             following: deque[int] = deque()
             for at in ring:
                 for neighbour in edges[at]:
@@ -306,41 +308,52 @@ class _Chains:
                         continue
                     seen.add(neighbour)
                     following.append(neighbour)
-                    if self._own[neighbour]:
-                        found[self._own[neighbour]] += 1
+                    if chain := self._own[neighbour]:
+                        found[chain] = found.get(chain, 0) + 1
             if found:
-                return found.most_common(1)[0][0]
+                return max(found, key=found.__getitem__)
             ring = following
         return ()
 
     def _complete(self, calls: _Calls) -> None:
         """Extend the places of instructions by the calls that led there."""
         open_: dict[str, list[int]] = defaultdict(list)
-        bare = list(self._own)  # the innermost lines only, as votes
+        lines: list[Place | None] = []  # the innermost ones, as votes
+        interned: dict[Place, Place] = {}
+        keys: dict[str, str] = {}
         for number, instruction in enumerate(self._flow.instructions):
-            if not bare[number]:
+            own = self._own[number]
+            if not own:
+                lines.append(None)
                 continue
-            place = _PLACE.search(instruction.locations[0])
-            known = calls.chains.get(place[0], []) if place else []
+            line = own[0].file, own[0].line
+            lines.append(interned.setdefault(line, line))
+            location = instruction.locations[0]
+            key = keys.get(location)
+            if key is None:
+                place = _PLACE.search(location)
+                key = keys[location] = place[0] if place else ""
+            known = calls.chains.get(key, [])
             if len(known) == 1:
                 self._own[number] = known[0]
-            elif len(known) > 1 and place:
-                open_[place[0]].append(number)
+            elif len(known) > 1:
+                open_[key].append(number)
         for key, numbers in open_.items():
-            self._decide(numbers, calls.chains[key], calls.neighbours, bare)
+            self._decide(numbers, calls.chains[key], calls.neighbours, lines)
 
     def _decide(
         self,
         numbers: Sequence[int],
         chains: Sequence[Chain],
         neighbours: Mapping[Chain, set[tuple[bool, Place]]],
-        bare: Sequence[Chain],
+        lines: Sequence[Place | None],
     ) -> None:
         """Choose among several chains for the instructions at one place."""
         decided: dict[int, Chain] = {}
+        around = [neighbours.get(chain, set()) for chain in chains]
         for number in numbers:
-            votes = self._votes(number, bare)
-            scores = [len(votes & neighbours.get(chain, set())) for chain in chains]
+            votes = self._votes(number, lines)
+            scores = [len(votes & near) for near in around]
             best = max(scores)
             if best and scores.count(best) == 1:
                 decided[number] = chains[scores.index(best)]
@@ -356,20 +369,22 @@ class _Chains:
             else:
                 self._own[number] = chains[0][:1]  # the innermost line is certain
 
-    def _votes(self, number: int, bare: Sequence[Chain]) -> set[tuple[bool, Place]]:
+    def _votes(self, number: int, lines: Sequence[Place | None]) -> set[tuple[bool, Place]]:
         """Lines of the closest instructions at other lines, up- and downstream."""
-        mine = bare[number][0].file, bare[number][0].line
-        return {
-            (is_user, place)
-            for is_user, edges in ((False, self._flow.producers), (True, self._flow.users))
-            for place in _first_others(number, edges, bare, mine)
-        }
+        producers = _first_others(number, self._flow.producers, lines)
+        users = _first_others(number, self._flow.users, lines)
+        return {(False, place) for place in producers} | {(True, place) for place in users}
 
 
 def _first_others(
-    number: int, edges: Sequence[Sequence[int]], bare: Sequence[Chain], mine: Place
+    number: int, edges: Sequence[Sequence[int]], lines: Sequence[Place | None]
 ) -> Iterable[Place]:
-    """Lines at which a search along the edges leaves the line of its start."""
+    """Lines at which a search along the edges leaves the line of its start.
+
+    Args:
+      lines: of each instruction; the same tuple for the same line.
+    """
+    mine = lines[number]
     seen = {number}
     queue = deque([number])
     found: dict[Place, None] = {}
@@ -378,11 +393,11 @@ def _first_others(
             if neighbour in seen:
                 continue
             seen.add(neighbour)
-            chain = bare[neighbour]
-            if chain and (chain[0].file, chain[0].line) != mine:
-                found[chain[0].file, chain[0].line] = None
-            else:
+            line = lines[neighbour]
+            if line is None or line is mine:
                 queue.append(neighbour)
+            else:
+                found[line] = None
     return found
 
 

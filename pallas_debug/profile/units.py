@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 MXU, XLU, VALU, VPOP, EUP = "MXU", "XLU", "VALU", "VPOP", "EUP"
 LOAD, FILL, STORE, SPILL, SALU = "VLOAD", "VLOAD:FILL", "VSTORE", "VSTORE:SPILL", "SALU"
@@ -44,6 +45,9 @@ _NO_SLOT = ("inlined_call_operand", "sphi", "vphi", "pphi", "int_to_ptr", "contr
 _WAITS = ("dma.done.wait", "vsyncadd", "vsyncpa", "vwait")
 _MXU = ("vmatmul", "vmatprep", "vmatpush", "vdwg", "vlatch")
 _SPILL = re.compile(r"#allocation\d+_spill\]")
+
+_MAX_OPCODES = 4096
+"""Maximum number of opcodes whose units are remembered; kernels have a few hundred."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +85,7 @@ def read_utilization(text: str) -> UnitTable | None:
     """
     names: tuple[str, ...] = ()
     numbers: list[tuple[int, ...]] = []
+    known: dict[str, tuple[int, ...]] = {}  # most rows occur many times
     is_cut = not text.endswith("\n")
     for line in text.split("\n"):
         if line.startswith("==") or not line.strip():
@@ -90,7 +95,10 @@ def read_utilization(text: str) -> UnitTable | None:
             if len(names) > _MAX_COLUMNS:
                 return None
             continue
-        row = tuple(map(int, line.split())) if _NUMBERS.fullmatch(line) else ()
+        row = known.get(line)
+        if row is None:
+            row = tuple(map(int, line.split())) if _NUMBERS.fullmatch(line) else ()
+            known[line] = row
         if len(row) != len(names):
             is_cut = True
             break
@@ -100,6 +108,7 @@ def read_utilization(text: str) -> UnitTable | None:
     return UnitTable(names=names, capacity=numbers[0], rows=tuple(numbers[1:]), is_cut=is_cut)
 
 
+@lru_cache(_MAX_OPCODES)
 def slot_of(opcode: str) -> str | None:
     """Issue slot that an instruction takes; None if it takes none."""
     if opcode.startswith(_NO_SLOT):
@@ -133,6 +142,7 @@ def units_of(opcode: str, text: str = "") -> tuple[str, ...]:
     return (slot,)
 
 
+@lru_cache(_MAX_OPCODES)
 def is_vector(opcode: str) -> bool:
     """Whether an instruction does vector or matrix work: not scalar, and no wait."""
     slot = slot_of(opcode)

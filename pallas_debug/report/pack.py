@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pallas_debug.ir.bare import BareText, ChainsOfLine, bare_text
+from pallas_debug.ir.bare import BareText, ChainsOfLine, KnownLocations, bare_text
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import SourceLine
 from pallas_debug.render import visible
@@ -60,6 +60,7 @@ class Packer:
 
     files: dict[str, int] = field(default_factory=dict)
     chains: dict[ChainsOfLine, int] = field(default_factory=dict)
+    _locations: KnownLocations = field(default_factory=KnownLocations, repr=False)
     _seen: dict[int, tuple[ChainsOfLine, int]] = field(default_factory=dict, repr=False)
 
     def text(self, text: Text) -> dict[str, Any]:
@@ -69,11 +70,11 @@ class Packer:
             if text.text is None:
                 return {"name": text.name, "problem": text.problem or "it is not in the dump"}
             module = Module.of(text.text)
-            bare, kind = bare_text(module), module.kind
+            bare, kind = bare_text(module, self._locations), module.kind
         return {
             "name": text.name,
             "kind": kind,
-            "text": "\n".join(map(shortened, shown_lines(bare.lines))),
+            "text": _joined(bare.lines),
             "chains": runs(map(self._chain, bare.chains)),
         }
 
@@ -125,11 +126,14 @@ def shown(text: str) -> str:
     return visible(text) if _SUSPICIOUS.search(text) else text
 
 
-def shown_lines(lines: Sequence[str]) -> Sequence[str]:
-    """The same for many lines."""
-    if not _SUSPICIOUS.search("\n".join(lines)):
-        return lines
-    return [line if line.isprintable() else visible(line) for line in lines]
+def _joined(lines: Sequence[str]) -> str:
+    """Lines as they are shown, shortened."""
+    text = "\n".join(lines)
+    if not text.isascii() or not text.replace("\n", "").replace("\t", "").isprintable():
+        lines = [line if line.isprintable() else visible(line) for line in lines]
+    elif max(map(len, lines), default=0) <= MAX_LINE:
+        return text
+    return "\n".join(map(shortened, lines))
 
 
 def compressed(document: Any) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.model import Compilation, SourceLine
@@ -43,7 +46,8 @@ def build_section(reported: ReportedKernel) -> BuiltSection:
 
 
 MIN_PARALLEL = 6
-"""Minimum number of kernels for which other processes are started: each takes half a second."""
+"""Minimum number of kernels for which other processes are started: one that cannot be forked takes
+half a second."""
 
 
 def build_sections(kernels: Sequence[ReportedKernel], jobs: int) -> list[BuiltSection]:
@@ -55,10 +59,17 @@ def build_sections(kernels: Sequence[ReportedKernel], jobs: int) -> list[BuiltSe
     from multiprocessing import get_context
 
     try:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(jobs, mp_context=get_context(_start_method())) as pool:
             return list(pool.map(build_section, kernels))
     except BrokenProcessPool:  # one was killed, perhaps because memory ran out
         return list(map(build_section, kernels))
+
+
+def _start_method() -> Literal["fork", "spawn"]:
+    """`fork` where it is safe: without the threads of numpy or jax, which a child would lack."""
+    if sys.platform != "linux" or {"numpy", "jax"} & sys.modules.keys():
+        return "spawn"
+    return "fork" if threading.active_count() == 1 else "spawn"
 
 
 def link_of(reported: ReportedKernel) -> Link:

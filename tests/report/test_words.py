@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
+import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +14,7 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.memory import AllocatedMemory, MemoryMap
 from pallas_debug.profile.stats import Profile, ScheduleTexts
-from pallas_debug.report import schedule, words
+from pallas_debug.report import schedule, section, words
 from pallas_debug.report.markup import Markup, escape, tag
 from pallas_debug.report.pack import MAX_LINE, Packer, Text, document, runs, shortened
 from pallas_debug.report.parts.memory import COLOURS, memory_part
@@ -94,6 +97,41 @@ def test_locations_are_removed_and_kept_as_chains() -> None:
     tables = packer.tables()
     assert tables["files"] == ["k.py"]
     assert tables["chains"] == [[0, 7, 0, 20], [0, 9]]
+
+
+def test_texts_share_locations_only_where_their_aliases_are_the_same() -> None:
+    passes = [
+        f'  %0 = arith.addi %1, %1 : i32 loc(#loc1)\n#loc1 = loc("k.py":{line}:1 to :2)\n'
+        for line in (7, 7, 8)
+    ]
+    packer = Packer()
+    made = document(packer, [Text(name=f"{n}", text=text) for n, text in enumerate(passes)])
+    assert [text["chains"] for text in made["texts"]] == [[0, 1], [0, 1], [1, 1]]
+    assert made["chains"] == [[0, 7], [0, 8]]
+
+
+@pytest.mark.parametrize(
+    "line,expected",
+    [("x\x1b", "x\\x1b"), ("\té", "\té"), ("x" * (MAX_LINE + 1), f"{'x' * MAX_LINE} … 1 more")],
+)
+def test_packed_lines_are_visible_and_short(line: str, expected: str) -> None:
+    packed = Packer().text(Text(name="log", text=f"first\n{line}\nlast"))
+    first, shown, last = packed["text"].split("\n")
+    assert (first, last) == ("first", "last")
+    assert shown.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "modules,threads,expected",
+    [((), 1, "fork"), ((), 2, "spawn"), (("jax",), 1, "spawn"), (("numpy",), 1, "spawn")],
+)
+def test_processes_are_forked_where_that_is_safe(
+    modules: tuple[str, ...], threads: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = {"sys": sys, **dict.fromkeys(modules, sys)}
+    monkeypatch.setattr(section, "sys", SimpleNamespace(platform="linux", modules=loaded))
+    monkeypatch.setattr(threading, "active_count", lambda: threads)
+    assert section._start_method() == expected
 
 
 def test_a_bundle_has_a_chain_for_each_instruction() -> None:

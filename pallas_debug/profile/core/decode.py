@@ -56,8 +56,8 @@ class DecodedJump:
     target: int | None
 
 
-Decoded = DecodedScalar | DecodedCopy | DecodedWait | DecodedMove | DecodedJump
-"""Parts of a bundle that the walk evaluates."""
+Decoded = DecodedCopy | DecodedWait | DecodedMove | DecodedJump
+"""Parts of a bundle that the walk evaluates, besides scalar arithmetic."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,14 +65,15 @@ class DecodedBundle:
     """The part of a bundle that the walk evaluates.
 
     Attributes:
-      operations: stores and branches first, as they read what earlier bundles wrote.
+      operations: evaluated before `scalars`, as they read what earlier bundles wrote.
     """
 
     operations: tuple[Decoded, ...] = ()
+    scalars: tuple[DecodedScalar, ...] = ()
     phis: tuple[DecodedPhi, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.operations or self.phis)
+        return bool(self.operations or self.scalars or self.phis)
 
 
 def decode_bundle(bundle: Bundle, starts: Mapping[int, int]) -> DecodedBundle:
@@ -82,15 +83,22 @@ def decode_bundle(bundle: Bundle, starts: Mapping[int, int]) -> DecodedBundle:
       starts: index of the first bundle of each region.
     """
     operations: list[Decoded] = []
+    arithmetic: list[DecodedScalar] = []
     phis: list[DecodedPhi] = []
     for i in bundle.instructions:
         if i.opcode.startswith(("sphi", "pphi")) and len(i.operands) == 2:
             first, second = i.operands
             phis.append(DecodedPhi(result=i.results[0], first=first, second=second))
-        elif (operation := _decoded(i, starts)) is not None:
+        elif isinstance(operation := _decoded(i, starts), DecodedScalar):
+            arithmetic.append(operation)
+        elif operation is not None:
             operations.append(operation)
-    operations.sort(key=lambda operation: isinstance(operation, DecodedScalar))
-    return DecodedBundle(operations=tuple(operations), phis=tuple(phis))
+    if not (operations or arithmetic or phis):
+        return _NOTHING
+    return DecodedBundle(operations=tuple(operations), scalars=tuple(arithmetic), phis=tuple(phis))
+
+
+_NOTHING = DecodedBundle()
 
 
 def scalars_by_value(bundles: Sequence[Bundle]) -> int:
@@ -102,7 +110,9 @@ def scalars_by_value(bundles: Sequence[Bundle]) -> int:
     )
 
 
-def _decoded(i: Instruction, starts: Mapping[int, int]) -> Decoded | None:
+def _decoded(i: Instruction, starts: Mapping[int, int]) -> Decoded | DecodedScalar | None:
+    if not i.opcode.startswith(("s", "dma.")):
+        return scalars.decode(i)
     predicate = scalars.predicate_of(i)
     if i.opcode.startswith("sbr"):
         target = starts.get(i.target) if i.target is not None else None

@@ -21,10 +21,13 @@ Scalar = int | Address | None
 _ALLOCATION = re.compile(r"\[#(?P<name>\w+)(?: \+ \$(?P<offset>0x[0-9a-f]{1,8}))?\]")
 _OFFSET = re.compile(r"\+ (?:\$(?P<hex>0x[0-9a-f]{1,8})|(?P<value>%[\w$.-]+)|(?P<number>\d{1,9}))")
 _MASK = (1 << 32) - 1
+_LIMIT = 1 << 31
 
 
 def wrapped(value: int) -> int:
     """Wrap a number to 32 bits, signed."""
+    if -_LIMIT <= value < _LIMIT:
+        return value
     value &= _MASK
     return value - (1 << 32) if value >> 31 else value
 
@@ -133,7 +136,7 @@ class MemoryPlace:
     offset: int = 0
     index: str | None = None
 
-    def at(self, registers: Mapping[str, Scalar]) -> Address | None:
+    def at(self, registers: Mapping[str | Scalar, Scalar]) -> Address | None:
         """The address, if known."""
         base = registers.get(self.base) if isinstance(self.base, str) else self.base
         if not isinstance(base, tuple):

@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 from pallas_debug.profile.core import scalars
 from pallas_debug.profile.core.copies import CopyModel
 from pallas_debug.profile.core.decode import (
+    DecodedBundle,
     DecodedCopy,
     DecodedJump,
     DecodedMove,
@@ -23,7 +24,7 @@ from pallas_debug.profile.core.decode import (
     scalars_by_value,
 )
 from pallas_debug.profile.core.events import CopyEvent, Event, IterationEvent, WaitEvent
-from pallas_debug.profile.core.scalars import Address, DecodedScalar, Scalar
+from pallas_debug.profile.core.scalars import Address, Scalar
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 
 Unknown = Literal["enter", "zero"]
@@ -83,6 +84,7 @@ def walk(
     unknown: Unknown = "enter",
     listen: Callable[[Event], None] | None = None,
     budget: int = BUDGET,
+    decoded: Sequence[DecodedBundle] | None = None,
 ) -> Walk:
     """Walk through a kernel's schedule from its first bundle to its last.
 
@@ -90,8 +92,14 @@ def walk(
       unknown: what to assume of values that are known only at run time.
       listen: called with each copy, wait and iteration.
       budget: maximum number of scalar instructions before loops are extrapolated.
+      decoded: the schedule's bundles, if they were decoded for another walk.
     """
-    return _Walker(schedule, model, unknown, listen, budget).run()
+    return _Walker(schedule, model, unknown, listen, budget, decoded or decode(schedule)).run()
+
+
+def decode(schedule: Schedule) -> list[DecodedBundle]:
+    """Decode all bundles of a schedule."""
+    return [decode_bundle(bundle, schedule.starts) for bundle in schedule.bundles]
 
 
 @dataclass(slots=True)
@@ -117,6 +125,7 @@ class _Walker:
         unknown: Unknown,
         listen: Callable[[Event], None] | None,
         budget: int,
+        decoded: Sequence[DecodedBundle],
     ) -> None:
         self._schedule = schedule
         self._model = model
@@ -125,18 +134,25 @@ class _Walker:
         self._budget = budget
         self._size = len(schedule.bundles)
         # libtpu's estimate does not count empty bundles, which are delay slots.
-        self._cost = [
+        self._cost: list[int] = [
             (1 if bundle.instructions or not self._zero else 0) + delay
             for bundle, delay in zip(schedule.bundles, schedule.delays, strict=True)
         ]
         self._before = [0, *_running(self._cost)]
-        self._decoded = [decode_bundle(bundle, schedule.starts) for bundle in schedule.bundles]
+        self._decoded = decoded
         self._next = self._next_active()
         self._loop_at = {loop.start: loop for loop in schedule.loops}
         self._back = {
             loop.branch.bundle: loop for loop in schedule.loops if loop.branch is not None
         }
-        self._registers: dict[str, Scalar] = {}
+        # Constants are their own names, so that arguments are looked up alike.
+        self._registers: dict[str | Scalar, Scalar] = {
+            argument: argument
+            for bundle in decoded
+            for scalar in bundle.scalars
+            for argument in scalar.arguments
+            if not isinstance(argument, str)
+        }
         self._memory: dict[Address, Scalar] = {}
         self._pending: dict[Address | None, list[tuple[float, int]]] = defaultdict(list)
         self._visits = [0.0] * (self._size + 1)
@@ -182,7 +198,9 @@ class _Walker:
                 self._iterate(loop, is_first=not came_by_jump)
             came_by_jump = False
             jump = self._evaluate(at)
-            self._visit(at, at + 1)
+            self._visits[at] += 1
+            self._visits[at + 1] -= 1
+            self._time += self._cost[at]
             if jump is not None and landing < 0:
                 landing, target = min(at + slots, self._size - 1), jump
             at += 1
@@ -227,21 +245,10 @@ class _Walker:
         jump: int | None = None
         registers = self._registers
         written: list[tuple[str, Scalar]] = []
-        for micro in self._decoded[at].operations:
+        bundle = self._decoded[at]
+        for micro in bundle.operations:
             self._spent += 1
-            if isinstance(micro, DecodedScalar):
-                runs = self._holds(micro.predicate)
-                if runs is False:
-                    if micro.kept is not None:
-                        registers[micro.result] = self._value(micro.kept)
-                elif micro.function is None:
-                    registers[micro.result] = 0 if self._zero else None
-                else:
-                    value = micro.function(*[self._value(a) for a in micro.arguments])
-                    if runs is None and value != self._value(micro.kept):
-                        value = None
-                    registers[micro.result] = value
-            elif isinstance(micro, DecodedMove):
+            if isinstance(micro, DecodedMove):
                 self._move(micro, written)
             elif isinstance(micro, DecodedJump):
                 if self._branch(at, micro):
@@ -250,7 +257,22 @@ class _Walker:
                 self._start(at, micro)
             else:
                 self._wait(at, micro)
-        registers.update(written)
+        self._spent += len(bundle.scalars)
+        get = registers.get
+        for scalar in bundle.scalars:
+            runs = True if scalar.predicate is None else self._holds(scalar.predicate)
+            if runs is False:
+                if scalar.kept is not None:
+                    registers[scalar.result] = self._value(scalar.kept)
+            elif scalar.function is None:
+                registers[scalar.result] = 0 if self._zero else None
+            else:
+                value = scalar.function(*map(get, scalar.arguments))
+                if runs is None and value != self._value(scalar.kept):
+                    value = None
+                registers[scalar.result] = value
+        if written:
+            registers.update(written)
         return jump
 
     def _move(self, move: DecodedMove, written: list[tuple[str, Scalar]]) -> None:
