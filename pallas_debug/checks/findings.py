@@ -21,6 +21,8 @@ def findings(run: CheckedRun) -> tuple[Finding, ...]:
     kept = [failure for failure in run.failures if _matters(failure, run)]
     found = [_found(f, run) for f in kept]
     if not kept:
+        found += filter(None, (_bools_read(run, name) for name in run.unwritten))
+    if not found:
         parts = {**run.outputs, **run.filled} if _is_unwritten(run) else run.filled
         found += [_never_written(run, name, part) for name, part in parts.items()]
     return tuple(caused(Collector(found).findings))
@@ -101,6 +103,19 @@ def _is_unwritten(run: CheckedRun) -> bool:
     """Whether a NaN in an output can only be the interpreter's own fill value."""
     failed = [f for f in run.failures if not f.site.details.get("integer")]
     return not run.inputs and not any(f.site.check in _OF_NAN for f in failed)
+
+
+def _bools_read(run: CheckedRun, name: str) -> Finding | None:
+    """A buffer of booleans on whose initial values results depend, at the first line that reads it.
+
+    Neither value of a boolean tells that it was not written, so the read itself is not observed.
+    """
+    of_it = [s for s in run.sites if s.check == "uninitialized" and s.operand == name]
+    reads = sorted((s for s in of_it if s.operation != "store"), key=lambda site: site.step)
+    if not reads:
+        return None
+    site = SiteFailure(site=reads[0], count=1, order=(), grid_point=(), loops=(), values=())
+    return _uninitialized(_sighting(run.kernel, site), site, run)
 
 
 def _never_written(run: CheckedRun, name: str, box: ArrayPart) -> Finding:
@@ -317,7 +332,7 @@ def _uninitialized(seen: Sighting, failure: SiteFailure, run: CheckedRun) -> Fin
         before = "branches" if all(o.details["conditional"] for o in ahead) else "some"
     stays = bool(failure.grid_point) and not details["scoped"]
     return contents.uninitialized_read(
-        seen, reaches_output=bool(run.outputs), before=before, stays=stays
+        seen, reaches_output=bool(run.outputs or run.filled), before=before, stays=stays
     )
 
 

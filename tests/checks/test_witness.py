@@ -209,6 +209,34 @@ def test_zeros_that_a_kernel_writes_and_reads_are_no_finding(dtype: Any) -> None
     assert found(twice, ~zeros, out_shape=zeros) == ()
 
 
+@pytest.mark.parametrize("dtype", [jnp.int16, jnp.bool_])
+@pytest.mark.parametrize(
+    "memory",
+    ["scratch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("output", "scope"))],
+)
+def test_zeros_that_nothing_wrote_are_one_finding(dtype: Any, memory: str) -> None:
+    """They change a float result; a scratch buffer of the same type is written."""
+
+    def kernel(x_ref: Any, o_ref: Any, kept_ref: Any, full_ref: Any, part_ref: Any) -> None:
+        def reads(scoped_ref: Any) -> None:
+            full_ref[...] = (x_ref[...] > 0).astype(dtype)
+            read_ref = {"scratch": part_ref, "output": kept_ref, "scope": scoped_ref}[memory]
+            read_ref[0:4] = full_ref[0:4]
+            o_ref[...] = jnp.where(read_ref[...] > 0, x_ref[...], -1.0)  # the read
+            kept_ref[...] = full_ref[...]
+
+        pl.run_scoped(reads, scoped_ref=pltpu.VMEM(X.shape, dtype))
+
+    scratch = pltpu.VMEM(X.shape, dtype)
+    finding = one(kernel, X, out_shape=(X, X.astype(dtype)), scratch_shapes=[scratch, scratch])
+    name = {"scratch": "part_ref", "output": "kept_ref", "scope": "scoped_ref"}[memory]
+    assert (finding.kind, finding.operand) == ("UninitializedRead", name)
+    assert "is read before it was written, and that reaches an output" in finding.message
+    assert finding.cause == "the stores to it before this line do not reach all of it"
+    assert finding.source is not None
+    assert finding.source.text.endswith("# the read")
+
+
 @pytest.mark.parametrize("dtype", [F32, I32])
 def test_a_condition_is_the_cause_only_if_every_store_has_one(dtype: Any) -> None:
     def conditional(x_ref: Any, o_ref: Any) -> None:

@@ -85,19 +85,24 @@ class Again:
         self._ours = ours
         self._x64 = config.enable_x64.value
         self._compiled: tuple[RecordLayout, Any] | None = None
-        self._filled: Any = None
-        self._fills_narrow = _only_writes_narrow(params)
+        self._filled: dict[frozenset[int] | None, Any] = {}
+        self._memory = _memory(params)
 
     def may_be_unwritten(self, output: np.ndarray) -> bool:
-        """Whether an output holds what HLO interpret mode fills unwritten memory with.
-
-        int16 and `bool` are filled with 0, which is no sign of a fault: only where they cannot have
-        been read does the run with other values say which elements were never written.
-        """
+        """Whether an output holds what HLO interpret mode fills unwritten memory with."""
         dtype = output.dtype
         if dtype in NARROW:
-            return self._fills_narrow and not output.all()
+            return not output.all()
         return dtype.kind in "iu" and bool((output == conditions.fill_of(dtype)).any())
+
+    @property
+    def reads_narrow(self) -> bool:
+        """Whether the kernel may read memory of `NARROW` types before it writes it.
+
+        They are filled with zeros, which are no sign of a fault, so that only a run with other
+        values tells.
+        """
+        return any(buffer.is_read and buffer.dtype in NARROW for buffer in self._memory)
 
     def run(self, args: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> SecondRun:
         """Run the kernel on `args`, which gave `results` in the first run."""
@@ -120,11 +125,39 @@ class Again:
 
         Runs the kernel without checks, and with another fill value than in the first run.
         """
+        return self._otherwise(args, results, None)
+
+    def unwritten_bools(
+        self, args: Sequence[np.ndarray], results: Sequence[np.ndarray]
+    ) -> tuple[str, ...]:
+        """Names of the buffers of booleans that are read, and of whose initial values results
+        depend.
+
+        Other integers show where they are read: they hold a value that is rare.
+        """
+        candidates = [
+            (number, buffer.name)
+            for number, buffer in enumerate(self._memory)
+            if buffer.is_read and buffer.dtype == np.dtype(bool)
+        ]
+        return tuple(
+            name
+            for number, name in candidates
+            if any(mask.any() for mask in self._otherwise(args, results, frozenset({number})))
+        )
+
+    def _otherwise(
+        self,
+        args: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
+        only: frozenset[int] | None,
+    ) -> list[np.ndarray]:
         with _lock:
-            if self._filled is None:
-                with patches.installed(patches.FILL), _filling(self._fills_narrow):
-                    self._filled = self._load(self._plain, args)
-        second = _execute(self._filled, args)
+            if only not in self._filled:
+                fill = _Fill(self._memory, _other_value, only)
+                with patches.installed(patches.FILL), _filling(fill):
+                    self._filled[only] = self._load(self._plain, args)
+        second = _execute(self._filled[only], args)
         return [_differs(a, b) for a, b in zip(results, second, strict=True)]
 
     def _plain(self, args: Sequence[Any]) -> list[Any]:
@@ -134,7 +167,9 @@ class Again:
         made = instrument.instrument(self._params, self._checks, fills=True)
         assert made is not None
         assert made.layout is not None
-        return made.layout, self._load(functools.partial(made.bind, self._primitive), args)
+        # Zeros would not show where they are read.
+        with patches.installed(patches.FILL), _filling(_Fill(self._memory, _rare_value)):
+            return made.layout, self._load(functools.partial(made.bind, self._primitive), args)
 
     def _load(self, function: Callable[..., list[Any]], args: Sequence[np.ndarray]) -> Any:
         with jax.enable_x64(self._x64), interpret.suspended(), self._ours():
@@ -148,53 +183,133 @@ class Again:
         return _client().compile_and_load(module, devices, options)
 
 
+NARROW = (np.dtype("int16"), np.dtype("bool"))
+"""Types that HLO interpret mode fills with zeros. It takes int16 for semaphores, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Buffer:
+    """Memory that nothing has written when a kernel begins.
+
+    Attributes:
+      dtype: None for semaphores.
+      is_read: whether the kernel may read it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    is_read: bool
+    is_scoped: bool = False
+
+
+def _memory(params: Mapping[str, Any]) -> tuple[_Buffer, ...]:
+    """Outputs and scratch in the order in which HLO interpret mode fills them, then scopes'."""
+    if "grid_mapping" not in params:
+        return ()
+    jaxpr, mapping = params["jaxpr"], params["grid_mapping"]
+    of_inputs = mapping.num_index_operands + mapping.num_inputs
+    aliased = {of_inputs + output for _, output in params.get("input_output_aliases") or ()}
+    read = {
+        effect.input if isinstance(effect.input, int) else jaxpr.invars.index(effect.input)
+        for effect in jaxpr.effects
+        if isinstance(effect, RefEffect) and not isinstance(effect, WriteEffect)
+    }
+    names = instrument.names_of(jaxpr)
+    arrays = {
+        of_inputs + i: block.array_aval for i, block in enumerate(mapping.block_mappings_output)
+    }
+    found = [
+        _buffer(names[i], arrays.get(i, variable.aval), is_read=i in read)
+        for i, variable in enumerate(jaxpr.invars)
+        if i >= of_inputs and i not in aliased
+    ]
+    return tuple(buffer for buffer in [*found, *_scoped(jaxpr)] if buffer.shape)
+
+
+def _buffer(name: str, aval: Any, *, is_read: bool, is_scoped: bool = False) -> _Buffer:
+    is_number = jnp.issubdtype(aval.dtype, jnp.number) or aval.dtype == jnp.bool_
+    dtype = np.dtype(aval.dtype) if is_number else None
+    return _Buffer(
+        name=name, shape=tuple(aval.shape), dtype=dtype, is_read=is_read, is_scoped=is_scoped
+    )
+
+
+def _scoped(jaxpr: Any) -> Iterator[_Buffer]:
+    for eqn in rewrite.equations(jaxpr):
+        if eqn.primitive.name == "run_scoped":
+            inner = eqn.params["jaxpr"]
+            names = instrument.names_of(inner)
+            for name, variable in zip(names, inner.invars, strict=True):
+                yield _buffer(name, variable.aval, is_read=True, is_scoped=True)
+
+
+@dataclass(eq=False)
+class _Fill:
+    """Values for unwritten memory of integers, in a kernel that this thread lowers.
+
+    Attributes:
+      value: of a type; None leaves it to jax.
+      only: numbers of the buffers to fill; None fills all of them.
+    """
+
+    memory: Sequence[_Buffer]
+    value: Callable[[Any], Any]
+    only: frozenset[int] | None = None
+    count: int = 0
+
+    def of(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Value for the next memory that jax fills; None leaves it to jax."""
+        is_narrow = dtype in NARROW
+        # A scalar pads an array to whole blocks.
+        if not shape or not (is_narrow or jnp.issubdtype(dtype, jnp.integer)):
+            self.count += bool(shape)
+            return None
+        number, self.count = self.count, self.count + 1
+        known = self._known(number, shape, dtype)
+        if is_narrow and known is None:
+            return None  # perhaps a semaphore
+        if self.only is not None and known not in self.only:
+            return None
+        return self.value(dtype)
+
+    def _known(self, number: int, shape: tuple[int, ...], dtype: Any) -> int | None:
+        """Number of the buffer that this is, as far as it is the only one that it can be."""
+        top = [buffer for buffer in self.memory if not buffer.is_scoped]
+        if number < len(top):
+            is_it = top[number].shape == shape and top[number].dtype == dtype
+            return number if is_it else None
+        alike = [
+            i
+            for i, buffer in enumerate(self.memory)
+            if buffer.is_scoped and buffer.shape == shape and buffer.dtype in (dtype, None)
+        ]
+        return alike[0] if len(alike) == 1 and self.memory[alike[0]].dtype == dtype else None
+
+
+def _other_value(dtype: Any) -> Any:
+    return True if dtype == jnp.bool_ else int(jnp.iinfo(dtype).max) // 3
+
+
+def _rare_value(dtype: Any) -> Any:
+    return None if dtype == jnp.bool_ else conditions.fill_of(dtype)
+
+
 class _Here(threading.local):
-    fills: bool = False
-    narrow: bool = False
+    fill: _Fill | None = None
 
 
 _here = _Here()
 
 
 @contextlib.contextmanager
-def _filling(narrow: bool) -> Iterator[None]:
-    """Fill unwritten integers with another value, in kernels that this thread lowers.
-
-    Args:
-      narrow: whether to fill int16 and `bool` as well.
-    """
-    _here.fills, _here.narrow = True, narrow
+def _filling(fill: _Fill) -> Iterator[None]:
+    """Fill unwritten integers with other values, in kernels that this thread lowers."""
+    _here.fill = fill
     try:
         yield
     finally:
-        _here.fills = _here.narrow = False
-
-
-NARROW = (np.dtype("int16"), np.dtype("bool"))
-"""Types that HLO interpret mode fills with zeros. It takes int16 for semaphores, too."""
-
-
-def _only_writes_narrow(params: Mapping[str, Any]) -> bool:
-    """Whether all unwritten memory of NARROW types is outputs that the kernel does not read."""
-    if "grid_mapping" not in params:
-        return False
-    jaxpr, mapping = params["jaxpr"], params["grid_mapping"]
-    of_inputs = mapping.num_index_operands + mapping.num_inputs
-    read = {
-        effect.input if isinstance(effect.input, int) else jaxpr.invars.index(effect.input)
-        for effect in jaxpr.effects
-        if isinstance(effect, RefEffect) and not isinstance(effect, WriteEffect)
-    }
-    for i, variable in enumerate(jaxpr.invars[of_inputs:], of_inputs):
-        dtype = getattr(variable.aval, "dtype", None)
-        is_output = i < of_inputs + mapping.num_outputs
-        if not (is_output and i not in read) and not _is_wide(dtype):
-            return False
-    return "run_scoped" not in rewrite.primitives(jaxpr)
-
-
-def _is_wide(dtype: Any) -> bool:
-    return dtype not in NARROW and bool(jnp.issubdtype(dtype, jnp.number))
+        _here.fill = None
 
 
 def filling(uninitialized_value: Callable[..., Any]) -> Callable[..., Any]:
@@ -202,14 +317,8 @@ def filling(uninitialized_value: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(uninitialized_value)
     def fill(shape: tuple[int, ...], dtype: Any) -> Any:
-        # A scalar pads an array to whole blocks, and jax takes int16 for semaphores.
-        is_narrow = dtype in NARROW
-        is_memory = shape and (is_narrow or jnp.issubdtype(dtype, jnp.integer))
-        if not _here.fills or not is_memory or (is_narrow and not _here.narrow):
-            return uninitialized_value(shape, dtype)
-        if dtype == jnp.bool_:
-            return jnp.full(shape, True, dtype)
-        return jnp.full(shape, int(jnp.iinfo(dtype).max) // 3, dtype)
+        value = None if _here.fill is None else _here.fill.of(tuple(shape), dtype)
+        return uninitialized_value(shape, dtype) if value is None else jnp.full(shape, value, dtype)
 
     return fill
 

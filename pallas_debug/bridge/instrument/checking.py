@@ -259,13 +259,14 @@ class Checker(BoundsChecker):
         is_read = ACCESSES[eqn.primitive][0] == "read"
         value = outputs[0] if is_read else inputs[1]
         is_float = conditions.is_float(value)
-        if not is_float and not (self._fills and conditions.may_be_filled(value, is_read)):
+        if not is_float and not (self._fills and conditions.may_be_filled(value)):
             return
         is_clean = id(value) in self._clean
         if is_read and known.kind == "input":
             self._origins.mark(value, len(self.sites))
         aval = jax_core.typeof(inputs[0])
-        is_fill = is_read and not is_float and known.kind != "input"
+        is_bool = jnp.result_type(value) == jnp.bool_  # of which neither value is rare
+        is_fill = is_read and not is_float and not is_bool and known.kind != "input"
         failed = None if self._trips or is_clean else conditions.is_nan(value)
         if not is_float:
             failed = conditions.is_fill(value) if is_fill else NEVER

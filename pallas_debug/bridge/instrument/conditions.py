@@ -41,13 +41,10 @@ def is_float(value: Any) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(value), jnp.floating))
 
 
-def may_be_filled(value: Any, is_read: bool) -> bool:
-    """Whether a value is of integers, which HLO interpret mode fills with `fill_of` at first.
-
-    So it does with booleans, but a False that is read says nothing.
-    """
+def may_be_filled(value: Any) -> bool:
+    """Whether a value is of integers or booleans, which HLO interpret mode fills at first."""
     dtype = jnp.result_type(value)
-    return bool(jnp.issubdtype(dtype, jnp.integer)) or (dtype == jnp.bool_ and not is_read)
+    return bool(jnp.issubdtype(dtype, jnp.integer)) or dtype == jnp.bool_
 
 
 def is_fill(value: Any) -> Any:

@@ -127,7 +127,7 @@ def instrument(
 def array_names(params: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Names of the kernel's inputs, and of its outputs without the checks output."""
     mapping = params["grid_mapping"]
-    names = _names(params["jaxpr"])[mapping.num_index_operands :]
+    names = names_of(params["jaxpr"])[mapping.num_index_operands :]
     outputs = names[mapping.num_inputs : mapping.num_inputs + mapping.num_outputs]
     return names[: mapping.num_inputs], outputs[:-1]
 
@@ -184,7 +184,7 @@ class _Rewriting:
     def with_checks(self, layout: RecordLayout, block: Any, prefix: int) -> Any:
         """Return the kernel's jaxpr with the checks, and with a ref for them after its outputs."""
         position = self._mapping.num_index_operands + len(self._mapping.block_mappings)
-        avals, names = [v.aval for v in self._jaxpr.invars], _names(self._jaxpr)
+        avals, names = [v.aval for v in self._jaxpr.invars], names_of(self._jaxpr)
         avals.insert(position, block.ref_aval)
         names.insert(position, "checks_ref")
         sequential = max(prefix - len(self._mapping.vmapped_dims), 0)
@@ -316,7 +316,7 @@ def _at_first(action: Callable[[], None], sequential: Sequence[Any]) -> None:
     lax.cond(first, taken, lambda: ())
 
 
-def _names(jaxpr: Any) -> list[str]:
+def names_of(jaxpr: Any) -> list[str]:
     """Parameter names of the kernel function, or `args[0]` as in jax where they are unknown."""
     names = list(jaxpr.debug_info.arg_names or ())[: len(jaxpr.invars)]
     return names + [f"args[{i}]" for i in range(len(names), len(jaxpr.invars))]
@@ -328,5 +328,5 @@ def _operands(jaxpr: Any, mapping: Any, refs: Sequence[Any]) -> dict[int, RefOpe
     kinds += ["scratch"] * (len(refs) - len(kinds))
     return {
         id(ref): RefOperand(name=name, kind=kind)
-        for ref, name, kind in zip(refs, _names(jaxpr), kinds, strict=False)
+        for ref, name, kind in zip(refs, names_of(jaxpr), kinds, strict=False)
     }

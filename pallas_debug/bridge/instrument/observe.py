@@ -46,6 +46,8 @@ class CheckedRun:
       inputs: names of the inputs that held a NaN at the start.
       outputs: for each output with NaNs at the end, where they are.
       filled: for each output that depends on integers that were never written, where it does.
+      unwritten: names of the buffers of booleans that are read and were never written, on which
+        outputs depend.
       sees_outputs: whether outputs were inspected: those on a device are not.
       uncovered: names of the outputs with blocks that the grid does not reach.
       uses: what the program uses of its outputs.
@@ -58,6 +60,7 @@ class CheckedRun:
     inputs: frozenset[str]
     outputs: Mapping[str, ArrayPart]
     filled: Mapping[str, ArrayPart] = field(default_factory=dict)
+    unwritten: tuple[str, ...] = ()
     sees_outputs: bool
     uncovered: frozenset[str]
     uses: OutputUses = field(default_factory=dict)
@@ -330,8 +333,6 @@ def _telling(
         args: Sequence[np.ndarray],
         results: Sequence[np.ndarray],
     ) -> Sequence[SiteFailure]:
-        if not tripped:
-            return ()
         try:
             seen = second.run(args, results)
         except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
@@ -340,7 +341,7 @@ def _telling(
                 name, f"a check failed in it, with {reason}", is_fault=True
             )
             return ()
-        if seen.misses(tripped):
+        if tripped and seen.misses(tripped):
             _innermost(observer).skipped(
                 name,
                 "a check failed in it, and not again in the second run that says which one",
@@ -355,14 +356,15 @@ def _telling(
 
     def compare_fills(
         second: again.Again, args: Sequence[np.ndarray], results: Sequence[np.ndarray]
-    ) -> Mapping[str, ArrayPart]:
+    ) -> tuple[Mapping[str, ArrayPart], tuple[str, ...]]:
         try:
             masks = second.filled_otherwise(args, results)
+            names = second.unwritten_bools(args, results) if any(map(np.any, masks)) else ()
         except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
             _fault(_innermost(observer), name, error, "running it with other unwritten integers")
-            return {}
+            return {}, ()
         parts = {n: part_of(n, mask) for n, mask in zip(outputs, masks, strict=False)}
-        return {n: part for n, part in parts.items() if part is not None}
+        return {n: part for n, part in parts.items() if part is not None}, names
 
     tokens, uses = launched.current(), program_outputs.current_uses(outputs)
 
@@ -380,17 +382,21 @@ def _telling(
         written = zip(outputs, results, strict=False) if looks_for_nan else ()
         boxes = {n: part_of(n, _is_nan(a)) for n, a in written}
         filled: Mapping[str, ArrayPart] = {}
+        unwritten: tuple[str, ...] = ()
         if second is None:
             failures: Sequence[SiteFailure] = layout.read(np.asarray(rows))
         else:
             tripped = int(np.bitwise_or.reduce(rows, axis=None))
             outputs_of_it = map(np.asarray, fresh(results))
             if looks_for_nan and (
-                tripped & FILL or any(map(second.may_be_unwritten, outputs_of_it))
+                tripped & FILL
+                or second.reads_narrow
+                or any(map(second.may_be_unwritten, outputs_of_it))
             ):
-                filled = compare_fills(second, args, results)
+                filled, unwritten = compare_fills(second, args, results)
             # A NaN that was read but shows in no output is harmless, and so is an integer.
-            matters = tripped & ~(READ | FILL) or any(boxes.values()) or filled
+            is_nan = tripped and any(boxes.values())
+            matters = tripped & ~(READ | FILL) or is_nan or filled
             failures = run_again(second, tripped, args, results) if matters else ()
         # Inputs matter only if a NaN was read or stored.
         asks = looks_for_nan and (any(boxes.values()) or bool(failures))
@@ -404,6 +410,7 @@ def _telling(
                 inputs=frozenset(n for n, array in with_nan if _is_nan(array).any()),
                 outputs={n: box for n, box in boxes.items() if box is not None},
                 filled=filled,
+                unwritten=unwritten,
                 sees_outputs=bool(boxes) or not outputs,
                 uncovered=uncovered,
                 uses=uses,

@@ -379,15 +379,19 @@ def is_jaxpr(value: Any) -> bool:
     return isinstance(value, _JAXPRS)
 
 
-def primitives(jaxpr: Any) -> set[str]:
-    """Names of the primitives of a jaxpr, and of all jaxprs within."""
-    found = {eqn.primitive.name for eqn in jaxpr.eqns}
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Equations of a jaxpr, each before those of the jaxprs within it."""
     for eqn in jaxpr.eqns:
+        yield eqn
         for value in eqn.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
                 if is_jaxpr(inner):
-                    found |= primitives(opened(inner)[0])
-    return found
+                    yield from equations(opened(inner)[0])
+
+
+def primitives(jaxpr: Any) -> set[str]:
+    """Names of the primitives of a jaxpr, and of all jaxprs within."""
+    return {eqn.primitive.name for eqn in equations(jaxpr)}
 
 
 def _holds_jaxpr(value: Any) -> bool:
