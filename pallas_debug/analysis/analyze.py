@@ -20,6 +20,7 @@ from pallas_debug.analysis import (
     visits,
 )
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.walk import index_maps
 from pallas_debug.bridge.walk.index_maps import NotReadable
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.faults import Fault
@@ -54,6 +55,7 @@ def analyze(
     targets: Sequence[Target] = (),
     *,
     prefetch: Sequence[np.ndarray | None] | None = None,
+    bounds: Sequence[np.ndarray | None] = (),
     time_limit: float = TIME_LIMIT,
 ) -> Analysis:
     """Analyse a captured kernel without running it.
@@ -63,12 +65,19 @@ def analyze(
       targets: chips to check memory and dtypes against; with none, neither is checked.
       prefetch: values of the scalar-prefetch operands, in order; None where they are unknown, for
         one operand or for all. Index maps that read an unknown operand are not judged.
+      bounds: sizes of the grid that the call passes, in order; None where they are unknown. If one
+        is, only what every size has in common is judged: blocks, memory and operations.
       time_limit: seconds.
 
     Raises:
       ValueError: `prefetch` does not fit the kernel's scalar-prefetch operands.
     """
     deadline = time.monotonic() + time_limit
+    if index_maps.is_unsized(captured):
+        sizes = [int(size) for size in bounds if size is not None]
+        if not bounds or len(sizes) < len(bounds):
+            return _of_any_size(captured, targets, deadline)
+        captured = index_maps.with_grid(captured, sizes)
     try:
         tables = _tables(captured, prefetch)
         kernel = subject.read(captured, tables, deadline)
@@ -101,6 +110,26 @@ def analyze(
         gaps=_gaps(captured, left_out, is_partial=True),
         memory=uses,
         scratch=tuple(name for result in results for name in result.scratch),
+    )
+
+
+def _of_any_size(captured: Capture, targets: Sequence[Target], deadline: float) -> Analysis:
+    """What holds for a grid of any size but 0: it is that of a single step."""
+    count = sum(not isinstance(n, int) for n in captured.params["grid_mapping"].grid)
+    try:
+        kernel = subject.read(index_maps.with_grid(captured, [1] * count), {}, deadline)
+    except NotReadable as error:
+        return Analysis(gaps=_gaps(captured, [str(error)], is_partial=False), is_judged=False)
+    used, uses = memory.look(kernel, targets)
+    results = [tiling.look(kernel), used, operations.look(kernel, targets)]
+    left_out = [reason for result in results for reason in result.left_out]
+    left_out.append(
+        f"index maps, accesses, copies and semaphores: {index_maps.UNSIZED}, and it was not given"
+    )
+    return Analysis(
+        findings=Collector(f for result in results for f in result.findings).findings,
+        gaps=_gaps(captured, left_out, is_partial=True),
+        memory=uses,
     )
 
 

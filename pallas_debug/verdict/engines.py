@@ -245,16 +245,23 @@ def static(
     """Run the static analysis on a kernel.
 
     Args:
-      given: scalar prefetch of each call, as far as it is known; empty if it is unknown.
+      given: of each call, the sizes of the grid that it passes and its scalar prefetch, as far as
+        they are known; empty if they are unknown.
     """
     start = time.perf_counter()
     calls: Sequence[prefetch.Tables | None] = given or [None]
-    analyses = [analyze(captured, targets, prefetch=tables) for tables in calls[:MOST_CALLS]]
+    bounds = len(captured.kernel.of_kind("dynamic_grid"))
+    analyses = [
+        analyze(captured, targets)
+        if tables is None
+        else analyze(captured, targets, prefetch=tables[bounds:], bounds=tables[:bounds])
+        for tables in calls[:MOST_CALLS]
+    ]
     left_out: list[Gap | str] = [gap for one in analyses for gap in one.gaps]
     if len(calls) > MOST_CALLS:
         left_out.append(
-            f"{len(calls) - MOST_CALLS} of {len(calls)} calls, each with scalar prefetch of its "
-            f"own: the first {MOST_CALLS} are looked at"
+            f"{len(calls) - MOST_CALLS} of {len(calls)} calls, each with scalar prefetch or a grid "
+            f"of its own: the first {MOST_CALLS} are looked at"
         )
     findings = Collector(finding for one in analyses for finding in one.findings).findings
     outcome = outcome_of(captured.kernel, "static", "found" if findings else "ok")
@@ -286,22 +293,27 @@ def _removed(findings: Sequence[Finding]) -> Seen:
     return Seen(outcomes=(outcome,) if findings else (), findings=tuple(findings))
 
 
+def takes_tables(kernel: Kernel) -> bool:
+    """Whether a call passes scalar prefetch, or sizes of the grid."""
+    return bool(kernel.of_kind("scalar_prefetch") or kernel.of_kind("dynamic_grid"))
+
+
 def prefetched(
     call: Call, captures: Sequence[tuple[Capture, tuple[Target, ...]]]
 ) -> tuple[dict[str, list[prefetch.Tables]], list[str]]:
     """Scalar prefetch of each kernel's calls, and the problems met in computing it."""
     found: dict[str, list[prefetch.Tables]] = {}
     problems: list[str] = []
-    takes = [pair for pair in captures if pair[0].kernel.of_kind("scalar_prefetch")]
+    takes = [pair for pair in captures if takes_tables(pair[0].kernel)]
     # A function may call different kernels for another chip.
     for target in {targets[0].name: targets[0] for _, targets in takes}.values():
         try:
             found = {**prefetch.tables(call.function, call.args, call.kwargs, target), **found}
         except Exception as error:  # noqa: BLE001 - what is known without it is said none the less
             problems.append(
-                "the scalar prefetch of the kernels could not be computed from the arguments "
-                f"({type(error).__name__}: {raised.failure(error).headline}); what depends on it "
-                "is left to the engines that run them"
+                "the grids and the scalar prefetch of the kernels could not be computed from the "
+                f"arguments ({type(error).__name__}: {raised.failure(error).headline}); what "
+                "depends on it is left to the engines that run them"
             )
     return found, problems
 

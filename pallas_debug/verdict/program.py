@@ -90,17 +90,17 @@ def _static_of_calls(
     """Run the static analysis with the scalar prefetch of a program's calls."""
     seen = static_of(captured, targets, _recorded_tables(captured, recorder))
     left_out = recorder.left_out(captured.kernel.digest)
-    if left_out is None or not captured.kernel.of_kind("scalar_prefetch"):
+    if left_out is None or not ask.takes_tables(captured.kernel):
         return seen
     return replace(seen, outcomes=tuple(o.without(left_out) for o in seen.outcomes))
 
 
 def _recorded_tables(captured: Capture, recorder: calls.CallRecorder) -> list[prefetch.Tables]:
-    """Scalar prefetch of the calls that a program made of a kernel."""
-    first = len(captured.kernel.of_kind("dynamic_grid"))
-    count = len(captured.kernel.of_kind("scalar_prefetch"))
-    known = recorder.calls(captured.kernel.digest) if count else ()
-    return [operands[first : first + count] for operands in known]
+    """Grids and scalar prefetch of the calls that a program made of a kernel."""
+    kernel = captured.kernel
+    count = len(kernel.of_kind("dynamic_grid")) + len(kernel.of_kind("scalar_prefetch"))
+    known = recorder.calls(kernel.digest) if count else ()
+    return [operands[:count] for operands in known]
 
 
 def _replayed(

@@ -309,15 +309,37 @@ def test_prefetch_of_the_wrong_shape_is_an_error(captures: Captures) -> None:
     )
 
 
-def test_a_grid_whose_size_is_known_only_at_run_time(captures: Captures) -> None:
+def sized(block: tuple[int, int], *, first: int = 0) -> Any:
     def run(n: Any, x: Any) -> Any:
-        rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
-        return pl.pallas_call(copy, out_shape=x, grid=(n,), in_specs=[rows], out_specs=rows)(x)
+        rows = pl.BlockSpec(block, lambda i: (i, 0))
+        out = pl.BlockSpec(block, lambda i: (i + first, 0))
+        return pl.pallas_call(copy, out_shape=x, grid=(n,), in_specs=[rows], out_specs=out)(x)
 
-    (captured,) = captures(run, (S((), jnp.int32), S((32, 128), F32)))
-    reason = "its grid has a dimension whose size is known only at run time"
-    gap = Gap(kernel="copy", engine="static", reason=reason, is_limit=True)
-    assert analyze(captured) == Analysis(is_judged=False, gaps=(gap,))
+    return run
+
+
+SIZED = (S((), jnp.int32), S((32, 128), F32))
+
+
+def test_a_grid_whose_size_is_known_only_at_run_time(captures: Captures) -> None:
+    """What does not depend on its size is judged."""
+    reason = (
+        "index maps, accesses, copies and semaphores: its grid has a dimension whose size is known "
+        "only at run time, and it was not given"
+    )
+    gap = Gap(kernel="copy", engine="static", reason=reason, is_limit=True, is_partial=True)
+    for block, kinds in (((8, 128), []), ((7, 100), ["BlockShapeTiling"] * 2)):
+        (captured,) = captures(sized(block), SIZED)
+        found = analyze(captured)
+        assert [finding.kind for finding in found.findings] == kinds
+        assert found.gaps == analyze(captured, bounds=[None]).gaps == (gap,)
+
+
+def test_a_grid_whose_size_the_call_passes(captures: Captures) -> None:
+    (captured,) = captures(sized((8, 128), first=1), SIZED)
+    for size, kinds in ((2, ["OutputNotWritten"]), (4, ["BlockOutOfBounds"]), (0, [])):
+        found = analyze(captured, bounds=[np.int32(size)])
+        assert ([finding.kind for finding in found.findings], found.gaps) == (kinds, ())
 
 
 def test_a_kernel_over_a_mesh(captures: Captures) -> None:

@@ -161,7 +161,7 @@ def test_of_many_calls_some_are_looked_at_and_the_rest_is_said() -> None:
     verdict = judged(many, POOL)
     assert verdict.ok
     assert not_judged(verdict) == (
-        "2 of 10 calls, each with scalar prefetch of its own: the first 8 are looked at",
+        "2 of 10 calls, each with scalar prefetch or a grid of its own: the first 8 are looked at",
     )
 
 
@@ -182,6 +182,6 @@ def test_a_fault_of_ours_is_said_and_costs_no_more_than_the_tables(
     assert verdict.ok
     assert not_judged(verdict) == NOT_JUDGED
     assert verdict.notes == (
-        "the scalar prefetch of the kernels could not be computed from the arguments "
+        "the grids and the scalar prefetch of the kernels could not be computed from the arguments "
         "(RuntimeError: out of luck); what depends on it is left to the engines that run them",
     )

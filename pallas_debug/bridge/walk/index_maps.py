@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -161,6 +161,24 @@ class Indices:
     reads: tuple[Event, ...] = ()
 
 
+UNSIZED = "its grid has a dimension whose size is known only at run time"
+
+
+def is_unsized(captured: Capture) -> bool:
+    """Whether the size of a kernel's grid is known only at run time."""
+    mapping = captured.params.get("grid_mapping")
+    return mapping is not None and any(not isinstance(size, int) for size in mapping.grid)
+
+
+def with_grid(captured: Capture, sizes: Sequence[int]) -> Capture:
+    """Set the sizes of a grid that are known only at run time, in their order."""
+    given = iter(sizes)
+    mapping = captured.params["grid_mapping"]
+    grid = tuple(n if isinstance(n, int) else max(int(next(given)), 0) for n in mapping.grid)
+    sized = mapping.replace(grid=grid)
+    return replace(captured, params={**captured.params, "grid_mapping": sized})
+
+
 def grid(captured: Capture) -> Grid:
     """Describe the grid of a captured kernel.
 
@@ -174,8 +192,8 @@ def grid(captured: Capture) -> Grid:
     mapping = params["grid_mapping"]
     if any(word in type(params.get("compiler_params")).__module__ for word in _GPU):
         raise NotReadable("it is a kernel for a GPU")
-    if any(not isinstance(size, int) for size in mapping.grid):
-        raise NotReadable("its grid has a dimension whose size is known only at run time")
+    if is_unsized(captured):
+        raise NotReadable(UNSIZED)
     names = _names(params["jaxpr"])
     first = mapping.num_index_operands
     blocks = tuple(

@@ -26,7 +26,8 @@ from pallas_debug.bridge.lowering import hook
 from pallas_debug.model import Target
 
 Tables = tuple[np.ndarray | None, ...]
-"""Scalar prefetch of one kernel call, per operand; None if unknown."""
+"""Sizes of the grid that a kernel call passes, then its scalar prefetch, per operand; None if
+unknown."""
 
 MAX_EQUATIONS = 2_000
 """Maximum number of equations to evaluate for one program."""
@@ -72,7 +73,7 @@ _Values = Sequence[_Known | None]
 def tables(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> dict[str, list[Tables]]:
-    """Tables of each call of each kernel with scalar prefetch, by the kernel's digest."""
+    """Tables of each call of each kernel that takes any, by the kernel's digest."""
     call, given = arrays.of_arrays(function, args, kwargs)
     shapes = [jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf)) for leaf in given]
     with chip.answering(target), hook.without_caches():
@@ -146,17 +147,18 @@ class _Program:
 
     def _kernel(self, eqn: Any, inputs: list[_Known | None]) -> None:
         mapping = eqn.params.get("grid_mapping")
-        if mapping is None or not mapping.num_index_operands:
+        if mapping is None:
             return
-        first = mapping.num_dynamic_grid_bounds
+        count = mapping.num_dynamic_grid_bounds + mapping.num_index_operands
+        if not count:
+            return
         # As in the hook, so that the same kernel has the same digest.
         context = SimpleNamespace(
             module_context=SimpleNamespace(axis_context=None),
             avals_in=[atom.aval for atom in eqn.invars],
         )
         seen = capture.capture(eqn.primitive.name, context, eqn.params)
-        given = inputs[first : first + mapping.num_index_operands]
-        self._calls.append((seen.kernel.digest, given))
+        self._calls.append((seen.kernel.digest, inputs[:count]))
 
     def computed(self) -> dict[str, list[Tables]]:
         """The tables of each kernel, without duplicates."""
