@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault
@@ -284,12 +284,15 @@ def dropped_sum(
     lost: Access,
     reset: Access,
     element: WrittenElement,
+    is_stored_early: bool = False,
 ) -> Finding:
     """A sum of which a part is lost: it is reset after something was added, and before any read.
 
     Args:
       seen: with the reset as `source`, and the addition as `other`.
       block: what both are for; None without blocked outputs.
+      is_stored_early: whether the output was stored before the addition, and the reset is for
+        another block.
     """
     name = seen.witness.operand
     change = ""
@@ -299,7 +302,10 @@ def dropped_sum(
     count = f" in {element.count()}" if element.count() else ""
     is_here = (lost.grid_point, lost.loop) == (reset.grid_point, reset.loop)
     where = "at the same grid point" if is_here else f"at {_at(reset)}"
-    if is_here:
+    if is_stored_early:
+        cause = f"{block or 'the output'} was stored before that addition, and not after it"
+        advice = "store it at the last step of each block, after the last addition"
+    elif is_here:
         line = seen.witness.other
         adding = "the line that adds" if line is None else f"line {line.line}, which adds"
         cause = f"this line runs after {adding} to {name}"
@@ -307,7 +313,7 @@ def dropped_sum(
     else:
         cause = f"{block or 'what is summed'} has begun before that"
         advice = "reset it before the first addition of each block"
-    if block is not None and block.begins is not None:
+    if block is not None and block.begins is not None and not is_stored_early:
         advice += f": {block.begins}"
     return _other(seen, lost, element.facts(name)).found(
         Fault.LOST_WRITE,
@@ -318,6 +324,21 @@ def dropped_sum(
             advice,
         ),
     )
+
+
+def likewise(found: Finding, others: Sequence[Finding]) -> Finding:
+    """One slip that shows in several buffers: the first finding names the others."""
+    names = [
+        f"{other.operand}" + ("" if other.source is None else f" in line {other.source.line}")
+        for other in others
+        if other.operand is not None and other.operand != found.operand
+    ]
+    if not names:
+        return found
+    message = f"{found.message}; likewise {' and '.join(dict.fromkeys(names))}"
+    operands = ", ".join(dict.fromkeys(str(other.operand) for other in others))
+    values = {**found.witness.values, "likewise": operands}
+    return replace(found, message=message, witness=replace(found.witness, values=values))
 
 
 def _axes(axes: Sequence[int]) -> str:

@@ -26,12 +26,13 @@ count: a running maximum that is not reset is reported though it cancels out but
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.wording import writers
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.shadows import stale
@@ -55,6 +56,10 @@ MAX_REPLAYS = 12
 """Maximum number of further runs that look for the one of several reads that matters."""
 
 
+Slip = frozenset[int]
+"""Identities of the conditions under which a buffer is reset."""
+
+
 class MemorySanitizer(MemoryTracker):
     """Observes a run; `findings` runs the kernel again where that is needed to judge a read."""
 
@@ -74,12 +79,18 @@ class MemorySanitizer(MemoryTracker):
         self._first: MemoryTracker = self
         self._replays = 0
         self._sums = DroppedSums()
+        self._copied_out: dict[str, bool] = {}
 
     # Sums that are reset too late
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
         super().loads(thread, step, region, value)
-        self._sums.reads(thread, self.threads[thread.number], region.buffer)
+        self._sums.reads(thread, self.threads[thread.number], region)
+
+    def point_begins(self, thread: Thread) -> None:
+        super().point_begins(thread)
+        if not self.watches(self.threads[thread.number], thread.point):
+            self._sums.forget(thread)
 
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
@@ -89,17 +100,32 @@ class MemorySanitizer(MemoryTracker):
         written = self.writes.get(self.count)
         if not isinstance(step, ir.StoreStep) or found is None or written is None:
             return
-        if found.operand in ("scratch", "scoped", "output") and self.watched is None:
-            state = self.threads[thread.number]
+        state = self.threads[thread.number]
+        if not self.watches(state, thread.point):
+            return
+        if found.operand in ("scratch", "scoped", "output"):
+            is_output = found.operand == "output"
+            if is_output or self._is_copied_out(region.buffer):
+                self._sums.stores_output(thread, state, step)
             if step.mask is None:
-                is_output = found.operand == "output"
                 self._sums.stores(thread, state, step, region, value, written, is_output=is_output)
             else:
-                self._sums.reads(thread, state, region.buffer)
+                self._sums.reads(thread, state, region)
+
+    def _is_copied_out(self, buffer: MemoryBuffer) -> bool:
+        """Whether copies to an output have what a buffer holds as their source."""
+        name = buffer.name
+        known = self._copied_out.get(name)
+        if known is None:
+            outputs = {o.name for o in self.launch.operands if o.kind == "output"}
+            is_source = any(name in sources for sources in self.flow.copied.values())
+            known = is_source and any(self.flow.stores_to_others(name, one) for one in outputs)
+            self._copied_out[name] = known
+        return known
 
     def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
         super().copy_starts(thread, copy)
-        self._sums.reads(thread, self.threads[thread.number], copy.source.buffer)
+        self._sums.reads(thread, self.threads[thread.number], copy.source)
 
     def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
         super().freed(buffer, thread)
@@ -120,23 +146,30 @@ class MemorySanitizer(MemoryTracker):
         stale_reads = self._stale({s.buffer.name for s in (*uninitialized, *carried)})
         conflicts = self._conflicts()
         reads = [*uninitialized, *carried, *stale_reads]
-        wording = MemoryWording(self, self._history(reads), self._call.arrays)
+        history = self._history(reads)
+        wording = MemoryWording(self, history, self._call.arrays)
         found: list[tuple[int, Finding]] = []
+        slips: dict[int, Slip] = {}
         for suspect in uninitialized:
             found.append((suspect.first, wording.uninitialized(suspect)))
         for suspect in carried:
             found.append((suspect.first, wording.uninitialized(suspect, other_core=True)))
         for suspect in stale_reads:
-            found.append((suspect.first, wording.stale(suspect)))
+            finding = wording.stale(suspect)
+            of_buffer = history.buffers[buffer_key(suspect.buffer)]
+            slips[id(finding)] = of_buffer.reset_under(suspect.element)
+            found.append((suspect.first, finding))
         known = {s.buffer.name for s in reads} | {w.operand for w in self.arrays.lost.values()}
         for dropped in self._sums.faults():
             if dropped.buffer.name not in known:
-                found.append((dropped.before.number + 1, wording.dropped(dropped)))
+                finding = wording.dropped(dropped)
+                slips[id(finding)] = dropped.conditions
+                found.append((dropped.before.number + 1, finding))
         if reads:
             self.arrays.lost.clear()  # what was replaced was computed from what they read
         found += wording.arrays(conflicts)
         found.sort(key=lambda one: one[0])
-        return [finding for _, finding in found]
+        return _by_slip([finding for _, finding in found], slips)
 
     # Reads of memory that was never written
 
@@ -228,3 +261,28 @@ class MemorySanitizer(MemoryTracker):
         if elements:
             self._call.run(history)
         return history
+
+
+def _by_slip(found: Sequence[Finding], slips: Mapping[int, Slip]) -> list[Finding]:
+    """Join findings of one kind and grid point about several buffers where their cause is one.
+
+    It is if they are at one line, or the buffers are reset under the same conditions.
+
+    Args:
+      slips: these conditions, by the identity of the finding.
+    """
+    groups: list[list[Finding]] = []
+    for finding in found:
+        slip = slips.get(id(finding))
+        for group in groups:
+            first = group[0]
+            is_alike = (first.kind, first.grid_point, first.loop) == (
+                finding.kind, finding.grid_point, finding.loop,
+            )  # fmt: skip
+            is_one = slip and slip == slips.get(id(first))
+            if is_alike and (is_one or (first.source and first.source == finding.source)):
+                group.append(finding)
+                break
+        else:
+            groups.append([finding])
+    return [writers.likewise(first, others) for first, *others in groups]

@@ -122,6 +122,127 @@ def test_sum_in_a_used_output(zeroed: str) -> None:
     )
 
 
+@pytest.mark.parametrize("step", [1, 2])
+def test_output_stored_before_the_last_addition(step: int) -> None:
+    def kernel(x_ref, out_ref, acc_ref):
+        k = pl.program_id(1)
+
+        @pl.when(k == 0)
+        def _() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+
+        @pl.when(k == step)
+        def _() -> None:
+            out_ref[...] = acc_ref[...]
+
+    findings = found(lambda x: call_by_rows(kernel, x, [TILE]), X)
+    if step == 2:
+        assert not findings
+        return
+    (finding,) = findings
+    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", (1, 0))
+    assert finding.message.startswith("what grid point (0, 2) added to acc_ref is lost")
+    assert finding.cause == (
+        "block (0, 0) of out_ref was stored before that addition, and not after it"
+    )
+
+
+def call_by_rows(kernel: Any, x: jax.Array, scratch: Any, width: int = 128) -> jax.Array:
+    """A kernel with an output block for each row of blocks."""
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 3),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
+        out_specs=pl.BlockSpec((8, width), lambda i, k: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((16, width), F32),
+        scratch_shapes=scratch,
+    )(x)
+
+
+def totals_before(x: jax.Array) -> jax.Array:
+    """Sums of the blocks before each one: the last total of a row is used by nothing."""
+
+    def kernel(x_ref, out_ref, acc_ref):
+        k = pl.program_id(1)
+
+        @pl.when(k == 0)
+        def _() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        out_ref[:, pl.ds(k * 128, 128)] = acc_ref[...]
+        acc_ref[...] += x_ref[...]
+
+    return call_by_rows(kernel, x, [TILE], 384)
+
+
+def first_blocks(x: jax.Array, counts: jax.Array) -> jax.Array:
+    """Sums of as many blocks of each row as a table says; the rest is added, and not stored."""
+
+    def kernel(counts_ref, x_ref, out_ref, acc_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(k == 0)
+        def _() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+
+        @pl.when(k == counts_ref[i] - 1)
+        def _() -> None:
+            out_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(2, 3),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, k, _: (i, k))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, k, _: (i, 0)),
+            scratch_shapes=[TILE],
+        ),
+        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+    )(counts, x)
+
+
+@pytest.mark.parametrize("reset", ["first", "always"])
+def test_counters_in_smem_are_judged_one_by_one(reset: str) -> None:
+    def kernel(x_ref, out_ref):
+        def start() -> None:
+            for b in range(4):
+                out_ref[b] = 0
+
+        if reset == "always":
+            start()
+        else:
+            pl.when(pl.program_id(0) == 0)(start)
+
+        def count(j: Any, _: Any) -> None:
+            out_ref[x_ref[0, 0, j]] += 1
+
+        lax.fori_loop(0, 8, count, None)
+
+    def histogram(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel,
+            grid=(3,),
+            in_specs=[
+                pl.BlockSpec((1, 1, 8), lambda i: (i, 0, 0), memory_space=pltpu.SMEM),
+            ],
+            out_specs=pl.BlockSpec(memory_space=pltpu.SMEM),
+            out_shape=jax.ShapeDtypeStruct((4,), I32),
+        )(x)
+
+    numbers = np.arange(24, dtype=np.int32).reshape(3, 1, 8) % 4
+    findings = found(histogram, numbers)
+    if reset == "first":
+        assert not findings
+        return
+    assert {(f.kind, f.operand, f.grid_point) for f in findings} == {("LostWrite", "out_ref", (1,))}
+    assert "out_ref[0] was 2, and is 0" in findings[0].message
+
+
 def softmax_of_rows(x: jax.Array, *, loops: bool) -> list[jax.Array]:
     """An online softmax's sums, with its maximum in an output that nothing else uses.
 
@@ -244,8 +365,50 @@ STARTS = np.array([1, 0, 1, 0], np.int32)
         (documents, (ROWS, STARTS)),
         (last_document, (ROWS, STARTS)),
         (lambda x: sums_of_rows(x, reset="last"), (X,)),
+        (totals_before, (X,)),
+        (first_blocks, (X, np.array([2, 1], np.int32))),
     ],
-    ids=["maximum", "maximum in a loop", "states", "last document", "zeros left"],
+    ids=[
+        *("maximum", "maximum in a loop", "states", "last document", "zeros left"),
+        *("totals before", "first blocks"),
+    ],
 )
 def test_what_is_left_unread_on_purpose(function: Any, args: Any) -> None:
     assert not found(function, *args)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_one_slip_with_two_buffers_is_one_finding(apart: bool) -> None:
+    """Two sums that are reset too late in one place; or one too late, and the other after it."""
+
+    def kernel(x_ref, out_ref, sum_ref, squares_ref):
+        k = pl.program_id(1)
+
+        @pl.when(k == 1)
+        def _() -> None:
+            sum_ref[...] = jnp.zeros_like(sum_ref)
+            if not apart:
+                squares_ref[...] = jnp.zeros_like(squares_ref)
+
+        if apart:
+
+            @pl.when(k == 1)
+            def _() -> None:
+                squares_ref[...] = jnp.zeros_like(squares_ref)
+
+        sum_ref[...] += x_ref[...]
+        squares_ref[...] += x_ref[...] * x_ref[...]
+
+        @pl.when(k == 2)
+        def _() -> None:
+            out_ref[...] = sum_ref[...] - squares_ref[...]
+
+    findings = found(lambda x: call_by_rows(kernel, x, [TILE, TILE]), X)
+    assert {(f.kind, f.grid_point) for f in findings} == {("LostWrite", (0, 1))}
+    assert [f.operand for f in findings] == (["sum_ref", "squares_ref"] if apart else ["sum_ref"])
+    (first, *_), line = findings, findings[0].source
+    assert line is not None
+    assert ("likewise" in first.message) is not apart
+    if not apart:
+        assert first.message.endswith(f"; likewise squares_ref in line {line.line + 2}")
+        assert first.witness.values["likewise"] == "squares_ref"

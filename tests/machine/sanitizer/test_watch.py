@@ -286,6 +286,36 @@ def test_what_others_write_gives_no_finding(points: str, kinds: list[str]) -> No
     assert watched(points, copied, x)[0] == kinds
 
 
+@pytest.mark.parametrize(
+    "points, kinds",
+    [("0, :", ["LostWrite (0, 1)"]), ("1, 0:2", ["LostWrite (1, 1)"]), (":, 1:", []), (":, 0", [])],
+)
+def test_sums_that_are_reset_late_within_what_is_watched(points: str, kinds: list[str]) -> None:
+    def kernel(x_ref: Any, out_ref: Any, acc_ref: Any) -> None:
+        @pl.when(pl.program_id(1) == 1)
+        def _() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+
+        @pl.when(pl.program_id(1) == 2)
+        def _() -> None:
+            out_ref[...] = acc_ref[...]
+
+    def late(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel,
+            out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+            grid=(2, 3),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+            scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+        )(x)
+
+    found, _ = watched(points, late, jnp.ones((16, 384), F32))
+    assert [one for one in found if one.startswith("Lost")] == kinds
+
+
 def short_kernel(x_ref: Any, out_ref: Any) -> None:
     out_ref[0:6] = x_ref[0:6] + 1
 

@@ -10,12 +10,18 @@ that a flag in a table ends. So it is a fault only if
 - grid point and loop iterations alone decide whether the reset runs, not data; and
 - each run of the reset drops an addition, or it is in no loop, and all outputs keep their blocks,
   or each grid point resets an output without having read what others wrote.
+
+A sum is also dropped where its output is stored too early: the last addition for a block comes at a
+moment that stores to no output, and the reset for the next block drops it. That is a fault if each
+reset but the first drops such an addition, and grid point and loop iterations alone decide when
+outputs are stored. (A running total of what came before, which a scan leaves at the end of a row,
+is stored to at a moment that stores to its output as well.)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
     from pallas_debug.machine.sanitizer.shadows.tracked import TrackedThread
 
 Point = tuple[int, ...]
+
+_T = TypeVar("_T")
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +52,9 @@ class DroppedSum:
       affected, total: elements that changed, and elements that were reset.
       is_one_visit: whether all outputs had the same blocks at both, or each grid point resets an
         output; and no loop runs the reset.
+      is_stored_early: whether the output was stored before the addition, and the reset is for
+        another block.
+      conditions: identities of the conditions around the reset.
     """
 
     buffer: MemoryBuffer
@@ -59,6 +70,8 @@ class DroppedSum:
     affected: int
     total: int
     is_one_visit: bool
+    is_stored_early: bool = False
+    conditions: frozenset[int] = frozenset()
 
 
 @dataclass(eq=False, slots=True)
@@ -68,15 +81,22 @@ class _ResetSite:
     Attributes:
       runs, drops: how often it ran, and dropped an addition.
       found: drops that are read again within the block: the first, and the first in one visit.
+      unused: how often it dropped an addition that came after the output was stored.
+      early: the first of these.
     """
 
     runs: int = 0
     drops: int = 0
+    unused: int = 0
+    early: DroppedSum | None = None
     found: list[DroppedSum] = field(default_factory=list)
 
 
 _Key = tuple[int, int]
 """A thread and a buffer."""
+
+_Part = Point | None
+"""An element in SMEM that is accessed alone; None for anything else."""
 
 
 class DroppedSums:
@@ -84,21 +104,36 @@ class DroppedSums:
 
     def __init__(self) -> None:
         self._sites: dict[tuple[int, str], _ResetSite] = {}
-        self._added: dict[_Key, tuple[int, WriteRecord]] = {}
-        self._dropped: dict[_Key, DroppedSum] = {}
+        self._added: dict[_Key, dict[_Part, tuple[int, WriteRecord]]] = {}
+        self._dropped: dict[_Key, dict[_Part, DroppedSum]] = {}
+        self._stored_at: dict[int, set[int]] = {}
+        self._data_decide = False
         self._is_sum: dict[tuple[int, str], bool | None] = {}
         self._is_static: dict[int, bool] = {}
 
-    def reads(self, thread: Thread, state: TrackedThread, buffer: MemoryBuffer) -> None:
-        """A buffer is read or copied."""
+    def reads(self, thread: Thread, state: TrackedThread, region: MemoryRegion) -> None:
+        """Memory is read or copied."""
+        buffer, part = region.buffer, _part(region)
         key = thread.number, buffer.number
-        self._added.pop(key, None)
-        dropped = self._dropped.pop(key, None)
-        if dropped is None or dropped.before.number < _begins(state, buffer.name):
-            return
-        site = self._sites[id(dropped.step), buffer.name]
-        if not site.found or (dropped.is_one_visit and not site.found[-1].is_one_visit):
-            site.found.append(dropped)
+        _taken(self._added, key, part)
+        for dropped in _taken(self._dropped, key, part):
+            if dropped.before.number < _begins(state, buffer.name):
+                continue
+            site = self._sites[id(dropped.step), buffer.name]
+            if not site.found or (dropped.is_one_visit and not site.found[-1].is_one_visit):
+                site.found.append(dropped)
+
+    def stores_output(self, thread: Thread, state: TrackedThread, step: ir.StoreStep) -> None:
+        """Something is stored or copied to an output, or to what is copied to one."""
+        moments = self._stored_at.setdefault(thread.number, set())
+        moments.add(state.moment)
+        self._data_decide = self._data_decide or not self._decided(thread, step)
+
+    def forget(self, thread: Thread) -> None:
+        """A grid point is not watched: nothing is known of what it reads."""
+        for kept in (self._added, self._dropped):
+            for key in [key for key in kept if key[0] == thread.number]:
+                del kept[key]
 
     def stores(
         self, thread: Thread, state: TrackedThread, step: ir.StoreStep, region: MemoryRegion,
@@ -106,26 +141,34 @@ class DroppedSums:
     ) -> None:  # fmt: skip
         """A buffer is about to be written; `written` is the record of that."""
         buffer = region.buffer
+        part = _part(region)
         key, site_key = (thread.number, buffer.number), (id(step), buffer.name)
         if site_key not in self._is_sum:
             self._is_sum[site_key] = _is_sum(thread, step, buffer)
         is_sum = self._is_sum[site_key]
         if is_sum:
             if step.adds:
-                self.reads(thread, state, buffer)
-            self._added[key] = shadow.index_key(region), written
+                self.reads(thread, state, region)
+            if part is None:
+                self._added.pop(key, None)
+            self._added.setdefault(key, {})[part] = shadow.index_key(region), written
             return
-        added = self._added.pop(key, None)
-        self._dropped.pop(key, None)
+        additions = _taken(self._added, key, part)
+        added = additions[-1] if additions else None
+        _taken(self._dropped, key, part)
         if is_sum is None or not _is_uniform(value):
             return
         site = self._sites.setdefault(site_key, _ResetSite())
         site.runs += 1
         if added is None or (added[0] != shadow.index_key(region) and not region.is_whole):
             return
-        if added[1].number < _begins(state, buffer.name) or not self._decided(thread, step):
+        if not self._decided(thread, step):
             return
-        site.drops += 1
+        is_late = added[1].number >= _begins(state, buffer.name)
+        if not is_late and (is_output or self._stores(thread, added[1].moment)):
+            return
+        if is_late:
+            site.drops += 1
         old = region.read()
         new = np.broadcast_to(np.asarray(value), old.shape).astype(old.dtype)
         mask = shadow.differing(old, new)
@@ -138,12 +181,22 @@ class DroppedSums:
         # As where each grid point stores to an output instead of adding to it.
         replaces_all = is_output and len(thread.frames) == 1 and not state.has_carried
         everything = range(len(state.outputs) + len(state.arrays))
-        self._dropped[key] = DroppedSum(
+        dropped = DroppedSum(
             buffer, added[1], step, thread.number, thread.point, thread.iterations, state.moment,
             element, new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size),
             not thread.iterations
             and (added[1].number >= _latest(state, everything) or replaces_all),
+            is_stored_early=not is_late,
+            conditions=frozenset(id(branch) for branch in reach.conditions(thread.frames)),
         )  # fmt: skip
+        if is_late:
+            self._dropped.setdefault(key, {})[part] = dropped
+        else:
+            site.unused += 1
+            site.early = site.early or dropped
+
+    def _stores(self, thread: Thread, moment: int) -> bool:
+        return moment in self._stored_at.get(thread.number, ())
 
     def freed(self, thread: Thread, buffer: MemoryBuffer) -> None:
         """A buffer ends."""
@@ -165,7 +218,26 @@ class DroppedSums:
                 found.append(site.found[0])
             elif site.found and site.found[-1].is_one_visit:
                 found.append(site.found[-1])
+            elif site.early and site.unused == site.runs - 1 and not self._data_decide:
+                found.append(site.early)
         return found
+
+
+def _part(region: MemoryRegion) -> _Part:
+    if region.buffer.type.space != "smem" or region.index is None:
+        return None
+    numbers = tuple(entry for entry in region.index if isinstance(entry, int))
+    return numbers if len(numbers) == len(region.index) else None
+
+
+def _taken(kept: dict[_Key, dict[_Part, _T]], key: _Key, part: _Part) -> list[_T]:
+    """Take out what is kept of a part of a buffer, and of what may overlap with it."""
+    parts = kept.get(key)
+    if parts is None:
+        return []
+    if part is None:
+        return list(kept.pop(key).values())
+    return [parts.pop(one) for one in (None, part) if one in parts]
 
 
 def _is_uniform(value: Any) -> bool:

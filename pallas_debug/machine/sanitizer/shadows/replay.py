@@ -252,6 +252,11 @@ class BufferHistory:
     used_at: set[int] = field(default_factory=set)
     buffer: MemoryBuffer | None = None
 
+    def reset_under(self, element: Point) -> frozenset[int]:
+        """Identities of the conditions around stores that reset an element."""
+        resets = [event for event in self.events[element] if event.writes and not event.updates]
+        return frozenset(id(branch) for event in resets for branch in event.conditions)
+
     def keep(self, stored: StoredPart, point: Point, selected: shadow.Mask) -> None:
         """Note which elements a store or a copy writes, if the grid point was asked for."""
         if point not in self.points:

@@ -121,14 +121,13 @@ class MemoryWording:
     def dropped(self, found: DroppedSum) -> Finding:
         """A sum that a reset drops."""
         thread = self._run.threads[found.thread]
-        outputs = thread.outputs_of(found.buffer.name)
-        seen = self._seen(
-            found.step, found.point, found.iterations, found.buffer,
-            other=found.before.step.site.line,
-        )  # fmt: skip
+        line = found.before.step.site.line
+        seen = self._seen(found.step, found.point, found.iterations, found.buffer, other=line)
+        moment = found.before.moment if found.is_stored_early else found.moment
         return writers.dropped_sum(
             seen,
-            block=self._block(thread, found.moment, outputs),
+            block=self._block(thread, moment, thread.outputs_of(found.buffer.name)),
+            is_stored_early=found.is_stored_early,
             lost=_access(found.before),
             reset=order.Access(writes=True, grid_point=found.point, loop=found.iterations),
             element=WrittenElement(
