@@ -33,16 +33,18 @@ class Sighting:
         """Return a copy with some facts of the witness replaced."""
         return replace(self, witness=replace(self.witness, **facts))
 
-    def found(self, kind: Fault, wording: Wording) -> Finding:
-        """Create the finding, with an explanation if the wording lacks a cause or advice."""
+    def found(
+        self, kind: Fault, message: str, cause: str | None = None, advice: str | None = None
+    ) -> Finding:
+        """Create the finding, with an explanation if the cause or the advice is not given."""
         at = self.witness
         return explain.explained(
             Finding(
                 kind=kind,
                 kernel=self.kernel,
-                message=wording.message,
-                cause=wording.cause,
-                advice=wording.advice,
+                message=message,
+                cause=cause,
+                advice=advice,
                 witness=replace(at, source=_with_text(at.source), other=_with_text(at.other)),
                 engines=(self.engine,),
                 targets=self.targets,

@@ -10,7 +10,7 @@ import pytest
 
 from pallas_debug.errors import KernelFault, PallasDebugError
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding, SourceLine, Witness
 from pallas_debug.render import finding_text
 
@@ -49,10 +49,10 @@ def test_only_what_is_known() -> None:
 
 def test_a_wording_without_a_reason_gets_that_of_the_catalogue() -> None:
     seen = Sighting(kernel="k", engine="static")
-    bare = seen.found(Fault.DEADLOCK, Wording("nothing signals sem"))
+    bare = seen.found(Fault.DEADLOCK, "nothing signals sem")
     assert (bare.cause or "").startswith("the semaphore is never signalled, or no copy is left")
     assert (bare.advice or "").startswith("start a copy for every wait")
-    known = seen.found(Fault.DEADLOCK, Wording("nothing signals sem", "c", "a"))
+    known = seen.found(Fault.DEADLOCK, "nothing signals sem", "c", "a")
     assert (known.cause, known.advice, known.engines) == ("c", "a", ("static",))
 
 

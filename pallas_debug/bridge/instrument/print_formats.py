@@ -53,7 +53,7 @@ def findings(kernel: str, params: Mapping[str, Any]) -> tuple[Finding, ...]:
             engine="print formats",
             witness=Witness(source=source, values={"format": repr(eqn.params["fmt"])}),
         )
-        found.append(seen.found(Fault.PRINT_NOT_SUPPORTED, problem))
+        found.append(seen.found(Fault.PRINT_NOT_SUPPORTED, *problem))
     return tuple(found)
 
 

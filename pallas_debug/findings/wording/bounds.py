@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.stored import listed
 from pallas_debug.model import Finding
 
@@ -55,11 +55,9 @@ def out_of_bounds(
         keep = f"take at most {bound} elements"
     return seen.found(
         Fault.OUT_OF_BOUNDS_WRITE if writes else Fault.OUT_OF_BOUNDS_READ,
-        Wording(
-            f"{at.index} {how} of dimension {dim} of {at.shape}{of_copy}",
-            cause,
-            f"{keep}, or {larger}",
-        ),
+        f"{at.index} {how} of dimension {dim} of {at.shape}{of_copy}",
+        cause,
+        f"{keep}, or {larger}",
     )
 
 
@@ -84,12 +82,10 @@ def table_out_of_bounds(
     cause = "the grid is larger than the table" if is_small else None
     return seen.found(
         Fault.OUT_OF_BOUNDS_READ,
-        Wording(
-            f"the index map of {map_of} reads {seen.witness.operand} at {value} of dimension "
-            f"{dim}, which has {bound}",
-            _NEGATIVE if value < 0 else cause,
-            f"keep the index between 0 and {bound - 1}",
-        ),
+        f"the index map of {map_of} reads {seen.witness.operand} at {value} of dimension "
+        f"{dim}, which has {bound}",
+        _NEGATIVE if value < 0 else cause,
+        f"keep the index between 0 and {bound - 1}",
     )
 
 
@@ -130,7 +126,7 @@ def block_out_of_bounds(
     else:
         cause = _beyond(seen.witness.grid_point or (), value, unit)
         advice = f"return a value between {first} and {last}"
-    return seen.found(Fault.BLOCK_OUT_OF_BOUNDS, Wording(message, cause, advice))
+    return seen.found(Fault.BLOCK_OUT_OF_BOUNDS, message, cause, advice)
 
 
 def _beyond(point: Sequence[int], value: int, unit: str) -> str:
@@ -188,11 +184,9 @@ def input_not_read(
     )
     return seen.found(
         Fault.INPUT_NOT_READ,
-        Wording(
-            f"no grid point gets {listed(said)}: these elements are never read",
-            f"dimension {axis} of the grid has {steps:,} steps, and {first.stop:,} elements in "
-            f"blocks of {first.block:,} take {steps + 1:,}: a size was rounded down",
-            "use pl.cdiv(size, block) steps, and mask what the last block holds past the end; or "
-            "take a block that divides the size",
-        ),
+        f"no grid point gets {listed(said)}: these elements are never read",
+        f"dimension {axis} of the grid has {steps:,} steps, and {first.stop:,} elements in "
+        f"blocks of {first.block:,} take {steps + 1:,}: a size was rounded down",
+        "use pl.cdiv(size, block) steps, and mask what the last block holds past the end; or "
+        "take a block that divides the size",
     )

@@ -66,12 +66,10 @@ def uninitialized_read(
         advice = "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)"
     return seen.found(
         Fault.UNINITIALIZED_READ,
-        Wording(
-            f"{seen.witness.operand}, {seen.witness.shape}, is read before it was written, and "
-            f"{kept}{_first(element, seen.witness.operand)}",
-            cause,
-            advice,
-        ),
+        f"{seen.witness.operand}, {seen.witness.shape}, is read before it was written, and "
+        f"{kept}{_first(element, seen.witness.operand)}",
+        cause,
+        advice,
     )
 
 
@@ -143,12 +141,10 @@ def output_not_written(
         advice = f"copy the input's block to {name} where nothing else is stored"
     return seen.found(
         Fault.OUTPUT_NOT_WRITTEN,
-        Wording(
-            f"{what} {'are' if is_several else 'is'} never written, and "
-            f"{'hold' if is_several else 'holds'} {held}{count}",
-            causes[why] + (f"; its block was that of {points_text(visits)}" if any(visits) else ""),
-            advice,
-        ),
+        f"{what} {'are' if is_several else 'is'} never written, and "
+        f"{'hold' if is_several else 'holds'} {held}{count}",
+        causes[why] + (f"; its block was that of {points_text(visits)}" if any(visits) else ""),
+        advice,
     )
 
 
@@ -179,21 +175,17 @@ def padding_read(
     if copied is not None:
         return seen.found(
             Fault.PADDING_READ,
-            Wording(
-                message,
-                f"a copy reaches past the end of {copied}, and takes along what is in the rest of "
-                "the array's last tiles, which is undefined",
-                "mask what lies past the end with jnp.where, in each factor of a product (0 times "
-                "NaN is NaN), or pad the array to whole tiles",
-            ),
+            message,
+            f"a copy reaches past the end of {copied}, and takes along what is in the rest of "
+            "the array's last tiles, which is undefined",
+            "mask what lies past the end with jnp.where, in each factor of a product (0 times "
+            "NaN is NaN), or pad the array to whole tiles",
         )
     return seen.found(
         Fault.PADDING_READ,
-        Wording(
-            message,
-            f"the last block reaches past the array's end{masked}",
-            "mask what lies past the end with jnp.where, or pad the array to whole blocks",
-        ),
+        message,
+        f"the last block reaches past the array's end{masked}",
+        "mask what lies past the end with jnp.where, or pad the array to whole blocks",
     )
 
 
@@ -258,7 +250,7 @@ def nan_produced(
         message += (
             f"; no result holds it, but `{decides}`{where} compares it, and results depend on that"
         )
-    found = seen.found(Fault.NAN_PRODUCED, Wording(message, cause, advice))
+    found = seen.found(Fault.NAN_PRODUCED, message, cause, advice)
     return replace(found, comes_of=_origins(operation, values, ranges))
 
 
@@ -322,7 +314,9 @@ def infinity_produced(
         cause, advice = "the operand is zero here", "guard it: jnp.where(d == 0, 1, d)"
     found = seen.found(
         Fault.INFINITY_PRODUCED,
-        Wording(f"`{operation}` made an infinity of {of}{at}", cause, advice),
+        f"`{operation}` made an infinity of {of}{at}",
+        cause,
+        advice,
     )
     return replace(found, comes_of=_origins(operation, values, ranges))
 
@@ -343,11 +337,9 @@ def division_by_zero(
     at = f" at {list(element)}" if element is not None else ""
     return seen.found(
         Fault.DIVISION_BY_ZERO,
-        Wording(
-            f"{kind} {what}{of} by zero{at}; divisor {divisor}",
-            "the divisor is zero here; the result is undefined, and differs between chips",
-            "guard it: jnp.where(d == 0, 1, d)",
-        ),
+        f"{kind} {what}{of} by zero{at}; divisor {divisor}",
+        "the divisor is zero here; the result is undefined, and differs between chips",
+        "guard it: jnp.where(d == 0, 1, d)",
     )
 
 
@@ -371,7 +363,7 @@ def check_failed(
         at = f" at {list(element)}" if element is not None else ""
         cause = f"{condition} is false{at}"
         advice = "find out where these values come from, or correct the check"
-    return seen.found(Fault.CHECK_FAILED, Wording(said, cause, advice))
+    return seen.found(Fault.CHECK_FAILED, said, cause, advice)
 
 
 def debug_check_false(seen: Sighting, *, points: int) -> Finding:
@@ -379,12 +371,10 @@ def debug_check_false(seen: Sighting, *, points: int) -> Finding:
     facts = {"grid points": f"{seen.count} of {points}"}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.CHECK_FAILED,
-        Wording(
-            f"the condition of this check is false at {seen.count} of {points} grid points",
-            "when compiled for a TPU, debug_check is left out unless "
-            "jax_pallas_enable_debug_checks is set",
-            "find out where the values that it does not allow come from",
-        ),
+        f"the condition of this check is false at {seen.count} of {points} grid points",
+        "when compiled for a TPU, debug_check is left out unless "
+        "jax_pallas_enable_debug_checks is set",
+        "find out where the values that it does not allow come from",
     )
 
 
@@ -408,18 +398,16 @@ def false_hint(seen: Sighting, *, value: int, divisor: int, of_pipeline: bool = 
             "the compiler trusts pl.multiple_of, and reads or writes in another place",
             f"make the value a multiple of {divisor}, or claim {math.gcd(value, divisor)}",
         )
-    return seen.found(Fault.FALSE_HINT, wording)
+    return seen.found(Fault.FALSE_HINT, *wording)
 
 
 def low_precision_accumulator(seen: Sighting, *, terms: int, dtype: str, bits: int) -> Finding:
     return seen.found(
         Fault.LOW_PRECISION_ACCUMULATOR,
-        Wording(
-            f"{seen.witness.operand} adds up {terms} terms in {dtype}, which keeps {bits} bits of "
-            "each sum",
-            "a small term is lost where the sum so far is large",
-            "accumulate in a float32 scratch buffer, and cast at the last step",
-        ),
+        f"{seen.witness.operand} adds up {terms} terms in {dtype}, which keeps {bits} bits of "
+        "each sum",
+        "a small term is lost where the sum so far is large",
+        "accumulate in a float32 scratch buffer, and cast at the last step",
     )
 
 
@@ -440,11 +428,9 @@ def engines_disagree(
     facts = {"element": where, one: str(first), other: str(second)}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.ENGINES_DISAGREE,
-        Wording(
-            f"the interpreted runs {one} and {other} give different results: {where} is {first} "
-            f"and {second}",
-            "the kernel depends on something that no engine guarantees: the order of its grid "
-            "points, what a buffer holds before it is written, or when a copy arrives",
-            "look for outputs that are read, or left and revisited, and for copies without a wait",
-        ),
+        f"the interpreted runs {one} and {other} give different results: {where} is {first} "
+        f"and {second}",
+        "the kernel depends on something that no engine guarantees: the order of its grid "
+        "points, what a buffer holds before it is written, or when a copy arrives",
+        "look for outputs that are read, or left and revisited, and for copies without a wait",
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import diverging, stored
 from pallas_debug.findings.wording.diverging import Divergence
 from pallas_debug.findings.wording.regions import (
@@ -183,7 +183,7 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
         if carried is not None and carried.carried is not None:
             seen = seen.at(other=carried.carried.line)
     return seen.at(values={**seen.witness.values, **facts}).found(
-        Fault.VALUE_MISMATCH, Wording("\n".join(lines), cause, advice)
+        Fault.VALUE_MISMATCH, "\n".join(lines), cause, advice
     )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.contents import number
 from pallas_debug.model import Finding
 
@@ -68,12 +68,10 @@ def integer_overflow(
     facts = _facts(element, values) | {"exact": f"{exact}", "result": f"{result}"}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.INTEGER_OVERFLOW,
-        Wording(
-            f"`{operation}`{of}{count} overflows {dtype}{at}: the exact result is {exact:,}, and "
-            f"it gives {result:,}",
-            cause,
-            advice,
-        ),
+        f"`{operation}`{of}{count} overflows {dtype}{at}: the exact result is {exact:,}, and "
+        f"it gives {result:,}",
+        cause,
+        advice,
     )
 
 
@@ -110,12 +108,10 @@ def narrowing_loss(
     facts = _facts(element, (value,)) | {"result": number(result)}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.NARROWING_LOSS,
-        Wording(
-            f"the cast from {source} to {target} changes {_shown(value)}{_at(element)} to "
-            f"{_shown(result)}",
-            cause,
-            advice,
-        ),
+        f"the cast from {source} to {target} changes {_shown(value)}{_at(element)} to "
+        f"{_shown(result)}",
+        cause,
+        advice,
     )
 
 
@@ -152,15 +148,13 @@ def precision_loss(
     }
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.PRECISION_LOSS,
-        Wording(
-            f"{what} is {number(result)}{_at(element)}{count}, where float32 gives "
-            f"{number(exact)}: off by {error:.1%} of its largest entry, {number(largest)}, and "
-            f"{bound:.0%} is allowed",
-            f"{dtype} keeps {_bits(dtype)} bits of each sum: a small term is lost where the sum so "
-            "far is large",
-            _PRECISE.get(
-                operation, "accumulate in a float32 scratch buffer, and cast at the last step"
-            ),
+        f"{what} is {number(result)}{_at(element)}{count}, where float32 gives "
+        f"{number(exact)}: off by {error:.1%} of its largest entry, {number(largest)}, and "
+        f"{bound:.0%} is allowed",
+        f"{dtype} keeps {_bits(dtype)} bits of each sum: a small term is lost where the sum so "
+        "far is large",
+        _PRECISE.get(
+            operation, "accumulate in a float32 scratch buffer, and cast at the last step"
         ),
     )
 

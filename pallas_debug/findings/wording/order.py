@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding
 
 Point = tuple[int, ...]
@@ -141,12 +141,10 @@ def data_race(
     shared = f"; both access {overlap}" if overlap else ""
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.DATA_RACE,
-        Wording(
-            f"{what} is {sides[0]} here, and {sides[1]} on the other side; nothing orders the "
-            f"two{shared}",
-            cause,
-            advice,
-        ),
+        f"{what} is {sides[0]} here, and {sides[1]} on the other side; nothing orders the "
+        f"two{shared}",
+        cause,
+        advice,
     )
 
 
@@ -240,13 +238,11 @@ def remote_copy_too_early(
     facts = {"sender": f"device {sender}", "receiver": f"device {receiver}"}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.DATA_RACE,
-        Wording(
-            f"the copy of {copy[0]} from device {sender} writes {what} on device {receiver}, which "
-            "may not have entered the kernel yet",
-            f"{known}: until device {receiver} is in the kernel, its memory is in use for "
-            "something else",
-            advice,
-        ),
+        f"the copy of {copy[0]} from device {sender} writes {what} on device {receiver}, which "
+        "may not have entered the kernel yet",
+        f"{known}: until device {receiver} is in the kernel, its memory is in use for "
+        "something else",
+        advice,
     )
 
 
@@ -288,12 +284,10 @@ def nondeterministic_result(
         advice = f"wait for {reads} where its value matters, instead of reading it"
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.NONDETERMINISTIC_RESULT,
-        Wording(
-            f"{element} is {one} if {first} comes first, and {other} if {second} does; {differ:,} "
-            f"of {size:,} elements differ",
-            f"nothing orders {first} and {second}",
-            advice,
-        ),
+        f"{element} is {one} if {first} comes first, and {other} if {second} does; {differ:,} "
+        f"of {size:,} elements differ",
+        f"nothing orders {first} and {second}",
+        advice,
     )
 
 
@@ -305,12 +299,10 @@ def output_revisited(
     facts = {"first visit": str(first), "last visit": str(last)}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.OUTPUT_REVISITED,
-        Wording(
-            f"{what} is the output block again at grid point {again}, as it was {visits}, with "
-            "another block in between: what it held has left VMEM",
-            "an output block is written back when the next one begins, and is never read back",
-            "make the grid axes over which the block stays the same the last ones",
-        ),
+        f"{what} is the output block again at grid point {again}, as it was {visits}, with "
+        "another block in between: what it held has left VMEM",
+        "an output block is written back when the next one begins, and is never read back",
+        "make the grid axes over which the block stays the same the last ones",
     )
 
 
@@ -343,29 +335,23 @@ def endless_loop(
         )
         return seen.found(
             Fault.ENDLESS_LOOP,
-            Wording(
-                f"the loop never ends: in iteration {count} its condition sees what it saw in "
-                f"iteration {since}{state}",
-                cause,
-                f"change {names} in the body, so that the condition becomes false",
-            ),
+            f"the loop never ends: in iteration {count} its condition sees what it saw in "
+            f"iteration {since}{state}",
+            cause,
+            f"change {names} in the body, so that the condition becomes false",
         )
     closer = "check that every iteration brings the condition closer to being false"
     if seconds is None:
         return seen.found(
             Fault.ENDLESS_LOOP,
-            Wording(
-                f"the loop has not ended after {count:,} iterations{state}",
-                "the kernel machine runs no loop for longer than that",
-                f"{closer}; a loop that is meant to be this long needs smaller arguments here",
-            ),
+            f"the loop has not ended after {count:,} iterations{state}",
+            "the kernel machine runs no loop for longer than that",
+            f"{closer}; a loop that is meant to be this long needs smaller arguments here",
         )
     return seen.found(
         Fault.ENDLESS_LOOP,
-        Wording(
-            f"the loop has not ended after {count:,} iterations and {seconds:.0f} s{state}",
-            None,
-            f"{closer}; if the loop is meant to be this long, allow it more seconds: "
-            "--pallas-hang under pytest, hang_after in code",
-        ),
+        f"the loop has not ended after {count:,} iterations and {seconds:.0f} s{state}",
+        None,
+        f"{closer}; if the loop is meant to be this long, allow it more seconds: "
+        "--pallas-hang under pytest, hang_after in code",
     )

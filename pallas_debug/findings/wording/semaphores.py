@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding, SourceLine
 
 Point = tuple[int, ...]
@@ -85,11 +85,9 @@ def copy_not_awaited(
             )
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.DMA_NOT_AWAITED,
-        Wording(
-            f"the copy of {source} to {destination} is never waited for on {semaphore}{rest}",
-            cause,
-            advice,
-        ),
+        f"the copy of {source} to {destination} is never waited for on {semaphore}{rest}",
+        cause,
+        advice,
     )
 
 
@@ -118,12 +116,10 @@ def wait_size_mismatch(
         )
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.WAIT_SIZE_MISMATCH,
-        Wording(
-            f"the wait on {semaphore} takes {awaited:,} bytes{of} and the copy of {source} to "
-            f"{destination} has {copied:,}",
-            cause,
-            "wait with the descriptor that started the copy, or with one of the same slices",
-        ),
+        f"the wait on {semaphore} takes {awaited:,} bytes{of} and the copy of {source} to "
+        f"{destination} has {copied:,}",
+        cause,
+        "wait with the descriptor that started the copy, or with one of the same slices",
     )
 
 
@@ -154,11 +150,9 @@ def semaphore_left_over(
         )
     return seen.found(
         Fault.SEMAPHORE_LEFT_OVER,
-        Wording(
-            f"{semaphore}{on} is {count} at the end of the kernel, and has to be 0{sums}{lines}",
-            cause,
-            f"wait for {semaphore} as often as it is signalled: the next kernel inherits it",
-        ),
+        f"{semaphore}{on} is {count} at the end of the kernel, and has to be 0{sums}{lines}",
+        cause,
+        f"wait for {semaphore} as often as it is signalled: the next kernel inherits it",
     )
 
 
@@ -245,7 +239,7 @@ def deadlock(
     if totals is not None:
         facts |= {"signals": str(totals[0]), "waits": str(totals[1])}
     seen = seen.at(values={**seen.witness.values, **facts})
-    return seen.found(Fault.DEADLOCK, Wording(message, cause, advice))
+    return seen.found(Fault.DEADLOCK, message, cause, advice)
 
 
 def _listed(tallies: Sequence[Tally]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.unsupported import LANES, SUBLANES
 from pallas_debug.model import Finding
 
@@ -23,7 +23,7 @@ class Blocks:
 
     def refused(self, seen: Sighting, what: str, cause: str, advice: str) -> Finding:
         message = f"{self.operand} comes in blocks of {self.shape} of {self.array}{what}"
-        return seen.found(Fault.BLOCK_SHAPE_TILING, Wording(message, cause, advice))
+        return seen.found(Fault.BLOCK_SHAPE_TILING, message, cause, advice)
 
 
 def no_dimension(seen: Sighting, blocks: Blocks) -> Finding:
@@ -130,7 +130,7 @@ def vmem_overflow(
         )
     more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
     message = _message("VMEM", used, limits, parts) + more
-    return seen.found(Fault.VMEM_OVERFLOW, Wording(message, cause, advice))
+    return seen.found(Fault.VMEM_OVERFLOW, message, cause, advice)
 
 
 def smem_overflow(
@@ -138,12 +138,10 @@ def smem_overflow(
 ) -> Finding:
     return seen.found(
         Fault.SMEM_OVERFLOW,
-        Wording(
-            _message("SMEM", used, limits, parts),
-            "all of the scalar prefetch is in SMEM while the kernel runs",
-            "leave the table in HBM and copy the part at hand by DMA, or call the kernel for one "
-            "part of it at a time",
-        ),
+        _message("SMEM", used, limits, parts),
+        "all of the scalar prefetch is in SMEM while the kernel runs",
+        "leave the table in HBM and copy the part at hand by DMA, or call the kernel for one "
+        "part of it at a time",
     )
 
 

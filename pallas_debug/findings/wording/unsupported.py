@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pallas_debug.findings import explain
 from pallas_debug.findings.faults import Fault, named
-from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Failure, Finding, Kernel
 
 LANES = 128
@@ -18,23 +18,19 @@ def float_index(seen: Sighting, *, dtype: str) -> Finding:
     """A load, store or copy with a float index."""
     return seen.found(
         Fault.INVALID_OPERATION,
-        Wording(
-            f"{seen.witness.operand or 'a ref'} is indexed by a {dtype}",
-            "the index is the result of a division with /, or of a float operand: interpret mode "
-            "truncates it, and the compiler rejects it or crashes",
-            "divide with //, or cast the index with .astype(jnp.int32)",
-        ),
+        f"{seen.witness.operand or 'a ref'} is indexed by a {dtype}",
+        "the index is the result of a division with /, or of a float operand: interpret mode "
+        "truncates it, and the compiler rejects it or crashes",
+        "divide with //, or cast the index with .astype(jnp.int32)",
     )
 
 
 def float_iota(seen: Sighting, *, result: str) -> Finding:
     return seen.found(
         Fault.INVALID_OPERATION,
-        Wording(
-            f"an iota of {result} is created, and the core has only integer ones",
-            "`tpu.iota` takes only integers",
-            "use lax.broadcasted_iota(jnp.int32, ...), and cast it with astype",
-        ),
+        f"an iota of {result} is created, and the core has only integer ones",
+        "`tpu.iota` takes only integers",
+        "use lax.broadcasted_iota(jnp.int32, ...), and cast it with astype",
     )
 
 
@@ -44,23 +40,18 @@ def direct_hbm_access(seen: Sighting) -> Finding:
     what = f"{name}, {shape}" if shape else f"{name} in HBM"
     return seen.found(
         Fault.DIRECT_HBM_ACCESS,
-        Wording(
-            f"{what}, is loaded or stored without a copy",
-            "the core loads from and stores to only VMEM and SMEM",
-            "copy it with pltpu.sync_copy into a VMEM scratch buffer, or give it a BlockSpec",
-        ),
+        f"{what}, is loaded or stored without a copy",
+        "the core loads from and stores to only VMEM and SMEM",
+        "copy it with pltpu.sync_copy into a VMEM scratch buffer, or give it a BlockSpec",
     )
 
 
 def scalar_store_to_vmem(seen: Sighting, *, ref: str) -> Finding:
     return seen.found(
         Fault.SCALAR_STORE_TO_VMEM,
-        Wording(
-            f"a scalar is stored to {seen.witness.operand or 'a ref'}, {ref} in VMEM",
-            "VMEM holds vectors; scalars live in SMEM",
-            "store a (1, 1) vector, or put the output in SMEM: "
-            "pl.BlockSpec(memory_space=pltpu.SMEM)",
-        ),
+        f"a scalar is stored to {seen.witness.operand or 'a ref'}, {ref} in VMEM",
+        "VMEM holds vectors; scalars live in SMEM",
+        "store a (1, 1) vector, or put the output in SMEM: pl.BlockSpec(memory_space=pltpu.SMEM)",
     )
 
 
@@ -68,11 +59,9 @@ def unsupported_check(seen: Sighting) -> Finding:
     """A `checkify.check` in a kernel."""
     return seen.found(
         Fault.UNSUPPORTED_CHECK,
-        Wording(
-            "checkify.check is called in the kernel, and jax has no way to run it there",
-            "since 0.10.1, jax does not functionalize checks in kernels",
-            "use pl.debug_check, which pallas-debug's checks evaluate",
-        ),
+        "checkify.check is called in the kernel, and jax has no way to run it there",
+        "since 0.10.1, jax does not functionalize checks in kernels",
+        "use pl.debug_check, which pallas-debug's checks evaluate",
     )
 
 
@@ -89,11 +78,9 @@ _INSTEAD = {
 def unsupported_primitive(seen: Sighting, *, name: str) -> Finding:
     return seen.found(
         Fault.UNSUPPORTED_PRIMITIVE,
-        Wording(
-            f"`{name}` has no lowering for the TPU's core",
-            "interpret mode supports every operation of jax, and the lowering for TPUs does not",
-            _INSTEAD.get(name, "compute it outside the kernel, or from other operations"),
-        ),
+        f"`{name}` has no lowering for the TPU's core",
+        "interpret mode supports every operation of jax, and the lowering for TPUs does not",
+        _INSTEAD.get(name, "compute it outside the kernel, or from other operations"),
     )
 
 
@@ -101,22 +88,18 @@ def stacked_scan(seen: Sighting, *, outputs: int) -> Finding:
     plural = "output" if outputs == 1 else "outputs"
     return seen.found(
         Fault.UNSUPPORTED_PRIMITIVE,
-        Wording(
-            f"a lax.scan stacks {outputs} {plural}, an entry for each iteration",
-            "a loop on the core has a carry, but no stacked outputs",
-            "use lax.fori_loop, and store to a ref at each iteration",
-        ),
+        f"a lax.scan stacks {outputs} {plural}, an entry for each iteration",
+        "a loop on the core has a carry, but no stacked outputs",
+        "use lax.fori_loop, and store to a ref at each iteration",
     )
 
 
 def unsupported_gather(seen: Sighting, *, values: str, indices: str) -> Finding:
     return seen.found(
         Fault.UNSUPPORTED_GATHER,
-        Wording(
-            f"{values} is gathered by indices {indices}",
-            "the core gathers along only one axis, as jnp.take_along_axis does",
-            "multiply by a one-hot matrix, use jnp.take_along_axis, or index the ref by scalars",
-        ),
+        f"{values} is gathered by indices {indices}",
+        "the core gathers along only one axis, as jnp.take_along_axis does",
+        "multiply by a one-hot matrix, use jnp.take_along_axis, or index the ref by scalars",
     )
 
 
@@ -124,22 +107,18 @@ def float16_load(seen: Sighting) -> Finding:
     at = seen.witness
     return seen.found(
         Fault.UNSUPPORTED_DTYPE,
-        Wording(
-            f"{at.operand or 'a ref'} is {at.shape}, and a TPU cannot load float16",
-            "TPUs have bfloat16, but no float16",
-            "cast to bfloat16 or float32 before the call",
-        ),
+        f"{at.operand or 'a ref'} is {at.shape}, and a TPU cannot load float16",
+        "TPUs have bfloat16, but no float16",
+        "cast to bfloat16 or float32 before the call",
     )
 
 
 def unsigned_matmul(seen: Sighting, *, dtype: str) -> Finding:
     return seen.found(
         Fault.UNSUPPORTED_DTYPE,
-        Wording(
-            f"matrices of {dtype} are multiplied",
-            "the matrix unit would take unsigned numbers for signed ones",
-            "cast to a signed or float dtype that holds all values",
-        ),
+        f"matrices of {dtype} are multiplied",
+        "the matrix unit would take unsigned numbers for signed ones",
+        "cast to a signed or float dtype that holds all values",
     )
 
 
@@ -147,23 +126,19 @@ def narrow_matmul(seen: Sighting, *, dtypes: Sequence[str]) -> Finding:
     """A product of dtypes that the matrix unit of `seen.targets` does not support."""
     return seen.found(
         Fault.UNSUPPORTED_DTYPE,
-        Wording(
-            f"matrices of {' and '.join(dict.fromkeys(dtypes))} are multiplied, which "
-            f"{', '.join(seen.targets)} cannot",
-            "its matrix unit multiplies only bfloat16 and float32",
-            "cast to bfloat16, in which products of 8-bit integers are exact",
-        ),
+        f"matrices of {' and '.join(dict.fromkeys(dtypes))} are multiplied, which "
+        f"{', '.join(seen.targets)} cannot",
+        "its matrix unit multiplies only bfloat16 and float32",
+        "cast to bfloat16, in which products of 8-bit integers are exact",
     )
 
 
 def unsupported_cast(seen: Sighting, *, old: str, new: str) -> Finding:
     return seen.found(
         Fault.UNSUPPORTED_CAST,
-        Wording(
-            f"{old} is cast to {new}",
-            "TPUs have no cast between the two",
-            "stay with bfloat16, or cast through float32 outside the kernel",
-        ),
+        f"{old} is cast to {new}",
+        "TPUs have no cast between the two",
+        "stay with bfloat16, or cast through float32 outside the kernel",
     )
 
 
@@ -171,12 +146,10 @@ def bool_column(seen: Sighting, *, old: str, new: str) -> Finding:
     """A row of bools that becomes a column."""
     return seen.found(
         Fault.UNSUPPORTED_SHAPE_CAST,
-        Wording(
-            f"{old}, which lies along the lanes, becomes {new}",
-            "the compiler cannot move bools from lanes to sublanes: libtpu 0.0.42 rejects it, and "
-            "0.0.50 crashes",
-            "turn the numbers into a column before comparing them, or pass them as a column",
-        ),
+        f"{old}, which lies along the lanes, becomes {new}",
+        "the compiler cannot move bools from lanes to sublanes: libtpu 0.0.42 rejects it, and "
+        "0.0.50 crashes",
+        "turn the numbers into a column before comparing them, or pass them as a column",
     )
 
 
@@ -187,14 +160,12 @@ def unproven_alignment(seen: Sighting, *, columns: int | None, multiple: int) ->
     )
     return seen.found(
         Fault.UNPROVEN_ALIGNMENT,
-        Wording(
-            f"{columns} columns of {seen.witness.operand or 'a ref'} are accessed from an offset "
-            f"that must be a multiple of {LANES}: {known}",
-            f"a vector begins at a whole tile of {LANES} lanes, and the compiler must be able to "
-            "prove that",
-            f"if it is one, say so: pl.multiple_of(start, {LANES}); otherwise load whole tiles "
-            "and use pltpu.roll",
-        ),
+        f"{columns} columns of {seen.witness.operand or 'a ref'} are accessed from an offset "
+        f"that must be a multiple of {LANES}: {known}",
+        f"a vector begins at a whole tile of {LANES} lanes, and the compiler must be able to "
+        "prove that",
+        f"if it is one, say so: pl.multiple_of(start, {LANES}); otherwise load whole tiles "
+        "and use pltpu.roll",
     )
 
 
@@ -202,24 +173,20 @@ def unaligned_dma(seen: Sighting, *, columns: int | None, of: int) -> Finding:
     at = seen.witness
     return seen.found(
         Fault.UNALIGNED_DMA,
-        Wording(
-            f"a copy takes {columns} of {of} columns of {at.operand}, {at.shape}: it moves whole "
-            f"rows of {LANES} lanes",
-            f"arrays are laid out in tiles of {LANES} lanes",
-            "copy whole tiles into a larger buffer, and take the part from there",
-        ),
+        f"a copy takes {columns} of {of} columns of {at.operand}, {at.shape}: it moves whole "
+        f"rows of {LANES} lanes",
+        f"arrays are laid out in tiles of {LANES} lanes",
+        "copy whole tiles into a larger buffer, and take the part from there",
     )
 
 
 def x64_index_map(seen: Sighting, *, dim: int) -> Finding:
     return seen.found(
         Fault.X64_INDEX_MAP,
-        Wording(
-            f"the index map of {seen.witness.operand} returns an int64 for dimension {dim}; the "
-            "TPU's index maps return int32",
-            "under jax_enable_x64 a bare Python number is an int64",
-            "return jnp.int32(0) rather than 0, or call the kernel without x64",
-        ),
+        f"the index map of {seen.witness.operand} returns an int64 for dimension {dim}; the "
+        "TPU's index maps return int32",
+        "under jax_enable_x64 a bare Python number is an int64",
+        "return jnp.int32(0) rather than 0, or call the kernel without x64",
     )
 
 
@@ -234,23 +201,19 @@ def x64_default_map(seen: Sighting, *, operands: Sequence[str]) -> Finding:
         which = "their index maps"
     return seen.found(
         Fault.X64_INDEX_MAP,
-        Wording(
-            f"{what} int64; the TPU's index maps return int32",
-            f"jax fills {which} with Python zeros, which are int64 under jax_enable_x64",
-            "pass an index map that returns jnp.int32(0) for each dimension, or call the kernel "
-            "without x64",
-        ),
+        f"{what} int64; the TPU's index maps return int32",
+        f"jax fills {which} with Python zeros, which are int64 under jax_enable_x64",
+        "pass an index map that returns jnp.int32(0) for each dimension, or call the kernel "
+        "without x64",
     )
 
 
 def zero_size_operand(seen: Sighting) -> Finding:
     return seen.found(
         Fault.ZERO_SIZE_OPERAND,
-        Wording(
-            f"{seen.witness.operand} is {seen.witness.shape}, which is empty",
-            "the compiler has no layout for an operand without elements",
-            "return early in the caller where a size is 0, and call the kernel only otherwise",
-        ),
+        f"{seen.witness.operand} is {seen.witness.shape}, which is empty",
+        "the compiler has no layout for an operand without elements",
+        "return early in the caller where a size is 0, and call the kernel only otherwise",
     )
 
 
@@ -271,17 +234,15 @@ def removed_names(seen: Sighting, *, said: Sequence[str], instead: Sequence[str 
         )
     return seen.found(
         Fault.REMOVED_NAME,
-        Wording(
-            "\n".join(said),
-            "it was renamed, moved or removed, or is newer than this jax",
-            "; ".join(dict.fromkeys(advice)),
-        ),
+        "\n".join(said),
+        "it was renamed, moved or removed, or is newer than this jax",
+        "; ".join(dict.fromkeys(advice)),
     )
 
 
 def interpret_error(seen: Sighting, *, error: str) -> Finding:
     """A kernel that jax's interpreter rejects for reasons of its own."""
-    return seen.found(Fault.INTERPRET_ERROR, Wording(error))
+    return seen.found(Fault.INTERPRET_ERROR, error)
 
 
 def failed(
@@ -312,11 +273,9 @@ def failed(
     source = failure.source or (kernel.source if kernel is not None else None)
     return seen.at(source=source).found(
         kind,
-        Wording(
-            "\n".join([failure.headline, *(known.details if known else ())]),
-            known.cause if known else None,
-            known.advice if known else advice,
-        ),
+        "\n".join([failure.headline, *(known.details if known else ())]),
+        known.cause if known else None,
+        known.advice if known else advice,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import (
     Reset,
     WrittenElement,
@@ -105,12 +105,10 @@ def stale_read(
         facts["reset at"] = places_text([place for reset in resets for place in reset.places])
     return _other(seen, writer, facts).found(
         Fault.STALE_READ,
-        Wording(
-            f"{name} at {_at(reader)}{of_block} reads what {_at(writer, is_short=True)} left "
-            f"there{other}{count}{value}",
-            cause,
-            advice,
-        ),
+        f"{name} at {_at(reader)}{of_block} reads what {_at(writer, is_short=True)} left "
+        f"there{other}{count}{value}",
+        cause,
+        advice,
     )
 
 
@@ -233,9 +231,7 @@ def overwritten_read(
             f"give {at.operand} and {output} the same index map, so that each block is read by the "
             "grid point that overwrites it, or do not alias them"
         )
-    return _other(seen, writer, facts).found(
-        Fault.OVERWRITTEN_READ, Wording(message, cause, advice)
-    )
+    return _other(seen, writer, facts).found(Fault.OVERWRITTEN_READ, message, cause, advice)
 
 
 def lost_write(
@@ -268,12 +264,10 @@ def lost_write(
         advice = f"give each grid point a block of its own, or {advice}"
     return _other(seen, lost, element.facts(name)).found(
         Fault.LOST_WRITE,
-        Wording(
-            f"what {_at(lost)} wrote to {what} is replaced at {_at(replaced_by)}, which did not "
-            f"use it{values}",
-            cause,
-            advice,
-        ),
+        f"what {_at(lost)} wrote to {what} is replaced at {_at(replaced_by)}, which did not "
+        f"use it{values}",
+        cause,
+        advice,
     )
 
 
@@ -317,12 +311,10 @@ def dropped_sum(
         advice += f": {block.begins}"
     return _other(seen, lost, element.facts(name)).found(
         Fault.LOST_WRITE,
-        Wording(
-            f"what {_at(lost)} added to {name} is lost: it is reset {where}, and nothing has read "
-            f"it in between{count}{change}",
-            cause,
-            advice,
-        ),
+        f"what {_at(lost)} added to {name} is lost: it is reset {where}, and nothing has read "
+        f"it in between{count}{change}",
+        cause,
+        advice,
     )
 
 
@@ -378,11 +370,9 @@ def conflicting_writes(
         advice = "let each grid point write elements of its own, or add up in scratch first"
     return _other(seen, there, element.facts(name)).found(
         Fault.CONFLICTING_WRITES,
-        Wording(
-            f"{what} is written at {_at(here)}, and was written with "
-            f"{'other values' if element.total != 1 else 'another value'} at "
-            f"{_at(there, is_short=True)}{values}",
-            cause,
-            advice,
-        ),
+        f"{what} is written at {_at(here)}, and was written with "
+        f"{'other values' if element.total != 1 else 'another value'} at "
+        f"{_at(there, is_short=True)}{values}",
+        cause,
+        advice,
     )
