@@ -11,7 +11,7 @@ from pathlib import Path
 from pallas_debug.errors import DumpFormatError
 from pallas_debug.model import Compilation, Dump, FileRecord, Kernel, RunRecord
 from pallas_debug.profile.blocks import BlockMap
-from pallas_debug.store import layout, locks, schema
+from pallas_debug.store import layout, locks, origin, schema
 from pallas_debug.store.disk import Content
 from pallas_debug.store.remote.paths import ObjectPath, place
 
@@ -55,30 +55,39 @@ class DumpStore(abc.ABC):
             if self.keeps(dump.kernel)
         ]
 
-    @abc.abstractmethod
-    def is_empty(self) -> bool:
-        """Return whether the directory holds no kernels and no runs."""
-
-    @abc.abstractmethod
     def put_kernel(self, kernel: Kernel, *, jaxpr: str, source: str | None) -> Path:
         """Write a kernel's manifest, jaxpr and source, and return its folder.
 
         An existing folder keeps its compilations.
         """
+        folder = self.folder(kernel)
+        files = {layout.JAXPR: jaxpr.encode(errors="replace")}
+        if source is not None:
+            files[layout.SOURCE] = source.encode(errors="replace")
+        self._put_kernel(folder, {**files, layout.KERNEL: schema.encode(kernel)})
+        self._kept.add(folder)
+        return folder
 
-    @abc.abstractmethod
     def put_program(self, kernel: Kernel, program: str) -> Path:
         """Write a kernel as a standalone program, and return the file."""
+        folder = self.folder(kernel)
+        files = {layout.PROGRAM: program.encode(errors="replace")}
+        self._put_files(folder, origin.signed(kernel.digest, files, layout.PROGRAM))
+        return folder / layout.PROGRAM
 
-    @abc.abstractmethod
     def put_blocks(self, kernel: Kernel, blocks: BlockMap) -> Path:
         """Write a kernel's block map, and return the file.
 
         It does not replace one with more known index maps: they read scalar prefetch, whose values
         are not known in every run.
         """
+        path = self.folder(kernel) / layout.BLOCKS
+        found = self._read(path)
+        content = schema.encode(blocks)
+        if found != content and not knows_more(found, blocks, path):
+            self._put_files(path.parent, {layout.BLOCKS: content})
+        return path
 
-    @abc.abstractmethod
     def put_compilation(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Content]
     ) -> Path:
@@ -87,14 +96,45 @@ class DumpStore(abc.ABC):
         Args:
           files: contents by their path below the target's folder.
         """
+        folder = self.folder(kernel) / layout.target_folder(compilation.target)
+        signed = origin.signed(kernel.digest, files, layout.STABLEHLO)
+        self._put_compilation(kernel, folder, compilation, signed)
+        self._kept.add(folder)
+        return folder
 
-    @abc.abstractmethod
     def find_compilation(self, kernel: Kernel, target: str, key: str) -> Compilation | None:
         """Return the complete compilation stored under the same key, or None.
 
         A damaged one counts as missing and will be replaced. So does one whose compiler died or was
         stopped, since that may not be the kernel's fault.
         """
+        folder = self.folder(kernel) / layout.target_folder(target)
+        found = self._stored(kernel, folder, key)
+        if found is None:
+            return None
+        self._kept.add(folder)
+        return replace(found, cached=True)
+
+    def put_run(self, record: RunRecord) -> Path:
+        """Write the record of a test or script under `runs/<run>/`."""
+        name = f"{layout.RUNS}/{layout.clean(record.run)}/{layout.run_file(record.name)}"
+        return self.put_document(name, schema.encode(record))
+
+    def _stored(self, kernel: Kernel, folder: Path, key: str) -> Compilation | None:
+        """Return the compilation in a folder if it has this key and all its files."""
+        path = folder / layout.COMPILATION
+        try:
+            found = schema.decode(self._read(path) or b"", Compilation, path, kernel)
+        except DumpFormatError:
+            return None
+        records = records_of(found)
+        if found.key != key or not is_final(found) or records is None:
+            return None
+        return found if self._has(folder, records) else None
+
+    @abc.abstractmethod
+    def is_empty(self) -> bool:
+        """Return whether the directory holds no kernels and no runs."""
 
     @abc.abstractmethod
     def claim(self, kernel: Kernel, target: str) -> AbstractContextManager[None]:
@@ -106,12 +146,30 @@ class DumpStore(abc.ABC):
         """
 
     @abc.abstractmethod
-    def put_run(self, record: RunRecord) -> Path:
-        """Write the record of a test or script under `runs/<run>/`."""
-
-    @abc.abstractmethod
     def put_document(self, name: str, content: bytes) -> Path:
         """Write a file by its path below the directory, replacing it in one step."""
+
+    @abc.abstractmethod
+    def _read(self, path: Path) -> bytes | None:
+        """Return the content of a manifest or document, or None if there is none."""
+
+    @abc.abstractmethod
+    def _has(self, folder: Path, records: Mapping[str, FileRecord]) -> bool:
+        """Return whether a folder holds all recorded files."""
+
+    @abc.abstractmethod
+    def _put_kernel(self, folder: Path, files: Mapping[str, bytes]) -> None:
+        """Write a kernel's files, of which the last one marks the folder as complete."""
+
+    @abc.abstractmethod
+    def _put_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
+        """Write files of a kernel, each by itself."""
+
+    @abc.abstractmethod
+    def _put_compilation(
+        self, kernel: Kernel, folder: Path, compilation: Compilation, files: Mapping[str, Content]
+    ) -> None:
+        """Write a target's folder, with the manifest last."""
 
 
 def open_store(where: str | Path, *, waiting: locks.Waiting | None = None) -> DumpStore:

@@ -17,11 +17,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from pallas_debug.errors import DumpDirectoryError, DumpFormatError, LockTimeoutError
-from pallas_debug.model import Compilation, FileRecord, Kernel, RunRecord
-from pallas_debug.profile.blocks import BlockMap
-from pallas_debug.store import layout, locks, origin, schema, scratch
-from pallas_debug.store.base import DumpStore, is_final, knows_more, records_of
+from pallas_debug.errors import DumpDirectoryError, LockTimeoutError
+from pallas_debug.model import Compilation, FileRecord, Kernel
+from pallas_debug.store import layout, locks, schema, scratch
+from pallas_debug.store.base import DumpStore
 from pallas_debug.store.disk import (
     Content,
     Disk,
@@ -82,79 +81,33 @@ class Store(DumpStore):
     def is_empty(self) -> bool:
         return not any(self.root.glob("[!.]*"))
 
-    def put_kernel(self, kernel: Kernel, *, jaxpr: str, source: str | None) -> Path:
-        """Write a kernel's manifest, jaxpr and source, and return its folder.
+    def _read(self, path: Path) -> bytes | None:
+        return read_regular(path)
 
-        An existing folder keeps its compilations. Its files are replaced together: after a kill in
-        between, the next `Store` replaces the rest.
+    def _has(self, folder: Path, records: Mapping[str, FileRecord]) -> bool:
+        return all(_is_whole(folder, *one) for one in records.items())
+
+    def _put_kernel(self, folder: Path, files: Mapping[str, bytes]) -> None:
+        """Write a kernel's files; existing ones are replaced together.
+
+        After a kill in between, the next `Store` replaces the rest.
         """
-        folder = self.folder(kernel)
-        files: dict[str, bytes] = {layout.JAXPR: jaxpr.encode(errors="replace")}
-        if source is not None:
-            files[layout.SOURCE] = source.encode(errors="replace")
-        files[layout.KERNEL] = schema.encode(kernel)
         with self._explaining():
             is_there = not self._pending(folder).exists() and self._same(folder, files)
             if not is_there and (folder.exists() or not self._publish(files, folder)):
                 self._replace_files(folder, files)
-        self._kept.add(folder)
-        return folder
 
-    def put_program(self, kernel: Kernel, program: str) -> Path:
-        """Write a kernel as a standalone program, and return the file."""
-        path = self.folder(kernel) / layout.PROGRAM
-        files = origin.signed(
-            kernel.digest, {layout.PROGRAM: program.encode(errors="replace")}, layout.PROGRAM
-        )
+    def _put_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
         with self._explaining():
-            if not self._same(path.parent, files):
+            if not self._same(folder, files):
                 for name, content in files.items():
-                    self._replace_file(path.with_name(name), content)
-        return path
+                    self._replace_file(folder / name, content)
 
-    def put_blocks(self, kernel: Kernel, blocks: BlockMap) -> Path:
-        path = self.folder(kernel) / layout.BLOCKS
-        with self._explaining():
-            content = schema.encode(blocks)
-            found = read_regular(path)
-            if found != content and not knows_more(found, blocks, path):
-                self._replace_file(path, content)
-        return path
-
-    def put_compilation(
-        self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Content]
-    ) -> Path:
-        """Write a compilation, replacing any previous one for its target, and return the folder.
-
-        Args:
-          files: contents by their path below the target's folder.
-        """
-        folder = self.folder(kernel) / layout.target_folder(compilation.target)
-        files = origin.signed(kernel.digest, files, layout.STABLEHLO)
+    def _put_compilation(
+        self, kernel: Kernel, folder: Path, compilation: Compilation, files: Mapping[str, Content]
+    ) -> None:
         with self._explaining():
             self._publish(files, folder, manifest=compilation)
-        self._kept.add(folder)
-        return folder
-
-    def find_compilation(self, kernel: Kernel, target: str, key: str) -> Compilation | None:
-        """Return the complete compilation stored under the same key, or None.
-
-        A damaged one counts as missing and will be replaced. So does one whose compiler died or was
-        stopped, since that may not be the kernel's fault.
-        """
-        folder = self.folder(kernel) / layout.target_folder(target)
-        path = folder / layout.COMPILATION
-        try:
-            found = schema.decode(read_regular(path) or b"", Compilation, path, kernel)
-        except DumpFormatError:
-            return None
-        if found.key != key or not is_final(found):
-            return None
-        records = records_of(found)
-        if records is None or not all(_is_whole(folder, *one) for one in records.items()):
-            return None
-        self._kept.add(folder)
-        return replace(found, cached=True)
 
     @contextlib.contextmanager
     def claim(self, kernel: Kernel, target: str) -> Iterator[None]:
@@ -167,13 +120,6 @@ class Store(DumpStore):
         name = f"{kernel.digest[:_STRIPES]}-{layout.target_folder(target)}"
         with self._locked(name, f"compiling {kernel.name} for {target}"):
             yield
-
-    def put_run(self, record: RunRecord) -> Path:
-        """Write the record of a test or script under `runs/<run>/`."""
-        path = self.root / layout.RUNS / layout.clean(record.run) / layout.run_file(record.name)
-        with self._explaining():
-            self._replace_file(path, schema.encode(record))
-        return path
 
     def put_document(self, name: str, content: bytes) -> Path:
         path = self.root / name

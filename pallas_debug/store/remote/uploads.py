@@ -19,11 +19,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from pallas_debug.errors import DumpDirectoryError, DumpFormatError
-from pallas_debug.model import Compilation, FileRecord, Kernel, RunRecord
-from pallas_debug.profile.blocks import BlockMap
-from pallas_debug.store import files, layout, origin, schema
-from pallas_debug.store.base import DumpStore, is_final, knows_more, records_of
+from pallas_debug.errors import DumpDirectoryError
+from pallas_debug.model import Compilation, FileRecord, Kernel
+from pallas_debug.store import files, layout, schema
+from pallas_debug.store.base import DumpStore
 from pallas_debug.store.disk import Content
 from pallas_debug.store.remote import objects
 from pallas_debug.store.remote.paths import ObjectPath
@@ -55,75 +54,40 @@ class ObjectStore(DumpStore):
     def is_empty(self) -> bool:
         return all(name.startswith(".") for name, _ in objects.listed(self.root))
 
-    def put_kernel(self, kernel: Kernel, *, jaxpr: str, source: str | None) -> Path:
-        folder = self._folder(kernel)
-        texts = {layout.JAXPR: jaxpr.encode(errors="replace")}
-        if source is not None:
-            texts[layout.SOURCE] = source.encode(errors="replace")
-        manifest = schema.encode(kernel)
-        if not self._same(folder, {**texts, layout.KERNEL: manifest}):
-            objects.write({folder / name: text for name, text in texts.items()})
-            objects.write({folder / layout.KERNEL: manifest})
-        self._kept.add(folder)
-        return folder
+    def _read(self, path: Path) -> bytes | None:
+        return objects.contents(_object(path), files.MAX_MANIFEST)
 
-    def put_program(self, kernel: Kernel, program: str) -> Path:
-        folder = self._folder(kernel)
-        content = origin.signed(
-            kernel.digest, {layout.PROGRAM: program.encode(errors="replace")}, layout.PROGRAM
-        )
-        if not self._same(folder, content):
-            objects.write({folder / name: text for name, text in content.items()})
-        return folder / layout.PROGRAM
+    def _has(self, folder: Path, records: Mapping[str, FileRecord]) -> bool:
+        return _holds(objects.sizes(_object(folder)), records)
 
-    def put_blocks(self, kernel: Kernel, blocks: BlockMap) -> Path:
-        path = self._folder(kernel) / layout.BLOCKS
-        found = objects.contents(path, files.MAX_MANIFEST)
-        content = schema.encode(blocks)
-        if found != content and not knows_more(found, blocks, path):
-            objects.write({path: content})
-        return path
+    def _put_kernel(self, folder: Path, files: Mapping[str, bytes]) -> None:
+        if not self._same(folder, files):
+            *others, last = files
+            for names in (others, [last]):
+                objects.write({_object(folder / name): files[name] for name in names})
 
-    def put_compilation(
-        self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Content]
-    ) -> Path:
-        folder = self._folder(kernel) / layout.target_folder(compilation.target)
-        found = self._complete(kernel, folder, compilation.key)
+    def _put_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
+        if not self._same(folder, files):
+            objects.write({_object(folder / name): content for name, content in files.items()})
+
+    def _put_compilation(
+        self, kernel: Kernel, folder: Path, compilation: Compilation, files: Mapping[str, Content]
+    ) -> None:
+        found = self._stored(kernel, folder, compilation.key)
         if found is None or not set(compilation.stages) <= set(found.stages):
             content = {
                 name: data if isinstance(data, bytes) else data.read_bytes()
                 for name, data in files.items()
             }
-            self._publish(
-                folder, compilation, origin.signed(kernel.digest, content, layout.STABLEHLO)
-            )
-        self._kept.add(folder)
-        return folder
-
-    def find_compilation(self, kernel: Kernel, target: str, key: str) -> Compilation | None:
-        folder = self._folder(kernel) / layout.target_folder(target)
-        found = self._complete(kernel, folder, key)
-        if found is None:
-            return None
-        self._kept.add(folder)
-        return replace(found, cached=True)
+            self._publish(_object(folder), compilation, content)
 
     def claim(self, kernel: Kernel, target: str) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
-
-    def put_run(self, record: RunRecord) -> Path:
-        folder = self.root / layout.RUNS / layout.clean(record.run)
-        path = folder / layout.run_file(record.name)
-        objects.write({path: schema.encode(record)})
-        return path
 
     def put_document(self, name: str, content: bytes) -> Path:
         path = self.root / name
         objects.write({path: content})
         return path
-
-    def _folder(self, kernel: Kernel) -> ObjectPath:
-        return self.root / layout.kernel_folder(kernel)
 
     def _publish(
         self, folder: ObjectPath, compilation: Compilation, content: Mapping[str, bytes]
@@ -138,7 +102,7 @@ class ObjectStore(DumpStore):
             objects.write({folder / name: data for name, data in content.items()})
             objects.write({manifest: document})
             there = objects.sizes(folder)
-            if objects.contents(manifest, len(document)) == document and _has(there, records):
+            if objects.contents(manifest, len(document)) == document and _holds(there, records):
                 known = {*records, layout.COMPILATION}
                 objects.remove(folder / name for name in there if name not in known)
                 return
@@ -147,28 +111,20 @@ class ObjectStore(DumpStore):
             "options or another compiler. Give each its own directory"
         )
 
-    def _complete(self, kernel: Kernel, folder: ObjectPath, key: str) -> Compilation | None:
-        """Return the compilation in a folder if it has this key and all its files."""
-        path = folder / layout.COMPILATION
-        data = objects.contents(path, files.MAX_MANIFEST)
-        if data is None:
-            return None
-        try:
-            found = schema.decode(data, Compilation, path, kernel)
-        except DumpFormatError:
-            return None
-        records = records_of(found)
-        if found.key != key or not is_final(found) or records is None:
-            return None
-        return found if _has(objects.sizes(folder), records) else None
-
-    def _same(self, folder: ObjectPath, content: Mapping[str, bytes]) -> bool:
+    def _same(self, folder: Path, content: Mapping[str, bytes]) -> bool:
         return all(
-            objects.contents(folder / name, len(text)) == text for name, text in content.items()
+            objects.contents(_object(folder / name), len(text)) == text
+            for name, text in content.items()
         )
 
 
-def _has(there: Mapping[str, int], records: Mapping[str, FileRecord]) -> bool:
+def _object(path: Path) -> ObjectPath:
+    """The same path: all of them are below a root that is an `ObjectPath`."""
+    assert isinstance(path, ObjectPath)
+    return path
+
+
+def _holds(there: Mapping[str, int], records: Mapping[str, FileRecord]) -> bool:
     """Return whether all recorded files are there, comparing sizes, as objects are whole."""
     return all(there.get(name) == record.size for name, record in records.items())
 
