@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from jax._src import core as jax_core
 from jax._src import dtypes
 from jax._src.interpreters import mlir
 
+from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.hosted.meeting import Meeting
 from pallas_debug.bridge.hosted.watch import GridWatch
@@ -84,22 +85,13 @@ class KernelHost(Protocol):
         """
 
 
-_lock = threading.RLock()
-_hosts: tuple[KernelHost, ...] = ()
+_hosts: ActiveStack[KernelHost] = ActiveStack()
 _running = threading.RLock()
 
 
-@contextlib.contextmanager
-def hosting(host: KernelHost) -> Iterator[None]:
+def hosting(host: KernelHost) -> contextlib.AbstractContextManager[None]:
     """Run kernels on this host in mode `machine`, in any thread; the innermost host runs them."""
-    global _hosts
-    with _lock:
-        _hosts = (*_hosts, host)
-    try:
-        yield
-    finally:
-        with _lock:
-            _hosts = tuple(known for known in _hosts if known is not host)
+    return _hosts.adding(host)
 
 
 def has_host() -> bool:
@@ -137,7 +129,8 @@ def lowering(
     def lower(context: Any, *nodes: Any) -> Any:
         if context.module_context.get_backend(optional=True) is None:
             return rule(context, *nodes, **params)
-        host = _hosts[-1]
+        host = _hosts.innermost
+        assert host is not None
         try:
             _check(context, params)
             captured = capture.capture(primitive, context, dict(params))
@@ -249,8 +242,7 @@ class _Hosted:
         return number
 
     def _call(self, device: int, arrays: Sequence[Array]) -> Sequence[Array]:
-        hosts = _hosts
-        host = hosts[-1] if hosts else self._host  # jax keeps programs beyond a session
+        host = _hosts.innermost or self._host  # jax keeps programs beyond a session
 
         def run(of_all: Sequence[Sequence[Array]], first: int) -> list[list[Array]]:
             with _running:

@@ -22,6 +22,7 @@ from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
 from jax._src.lib.mlir import ir
 
+from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.instrument import again, instrument
 from pallas_debug.bridge.instrument.recording import FILL, READ
 from pallas_debug.bridge.instrument.sites import ArrayPart, RecordLayout, Site, SiteFailure, part_of
@@ -89,28 +90,18 @@ class Observer(Protocol):
         """
 
 
-_lock = threading.Lock()
-_observers: tuple[Observer, ...] = ()
+_observers: ActiveStack[Observer] = ActiveStack()
 _local = threading.local()
 
 
-@contextlib.contextmanager
-def observing(observer: Observer) -> Iterator[None]:
+def observing(observer: Observer) -> contextlib.AbstractContextManager[None]:
     """Check kernels for `observer` that are lowered in this context, in any thread."""
-    global _observers
-    with _lock:
-        _observers = (*_observers, observer)
-    try:
-        yield
-    finally:
-        with _lock:
-            _observers = tuple(o for o in _observers if o is not observer)
+    return _observers.adding(observer)
 
 
 def _innermost(observer: Observer) -> Observer:
     """Current recipient: jax caches programs beyond the lifetime of the observer at lowering."""
-    observers = _observers
-    return observers[-1] if observers else observer
+    return _observers.innermost or observer
 
 
 def is_active() -> bool:
@@ -148,7 +139,8 @@ def lowered(
         for operation in reversed(list(block.operations)[before:]):
             operation.erase()
         results = plain()(context, *nodes)  # raises the same error if the kernel itself is at fault
-        _fault(_observers[-1], name_of(params), error, "lowering it with its checks")
+        if (observer := _observers.innermost) is not None:
+            _fault(observer, name_of(params), error, "lowering it with its checks")
         return results
 
 
@@ -158,10 +150,9 @@ def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[
     Returns None without an observer, without anything to check in the kernel, or if checks cannot
     be inserted, which is reported to the observer.
     """
-    observers = _observers
-    if not observers or is_lowering():
+    observer = _observers.innermost
+    if observer is None or is_lowering():
         return None
-    observer = observers[-1]
     name = "?"
     try:
         name = name_of(params)

@@ -24,6 +24,7 @@ from jax._src.lib.mlir import ir
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge import contexts, patches, platform
+from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.interpret import endless, launched, lengths, tpu_run
 from pallas_debug.bridge.interpret import limits as interpret_limits
@@ -70,8 +71,7 @@ source_info_util.register_exclusion(__file__)
 _context = contexts.make()
 """Makes the mode part of jax's cache keys: jax does not know about `auto` and `off`."""
 
-_lock = threading.RLock()
-_asked: tuple[_Asked, ...] = ()
+_asked: ActiveStack[_Asked] = ActiveStack()
 _local = threading.local()
 
 
@@ -350,24 +350,19 @@ def reset(*, wait: bool = True) -> None:
 
 
 def _push(asked: _Asked) -> None:
-    global _asked
     patches.install(patches.MODES)
     patches.install(patches.TPU_EXTENSIONS)
-    with _lock:
-        _asked = (*_asked, asked)
+    _asked.add(asked)
 
 
 def _remove(asked: _Asked) -> None:
-    global _asked
-    with _lock:
-        _asked = tuple(other for other in _asked if other is not asked)
+    _asked.remove(asked)
     patches.uninstall(patches.TPU_EXTENSIONS)
     patches.uninstall(patches.MODES)
 
 
 def _current() -> _Asked | None:
-    asked = _asked  # another thread may remove the last one
-    return asked[-1] if asked and not getattr(_local, "suspended", False) else None
+    return None if getattr(_local, "suspended", False) else _asked.innermost
 
 
 class _Inline:

@@ -11,12 +11,13 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
+from pallas_debug.bridge.active import ActiveStack
+
 Tokens = tuple[str, ...]
 """Kernel digests, outermost first: an interpreter may lower one kernel as several others."""
 
-_lock = threading.Lock()
 _local = threading.local()
-_listeners: tuple[Callable[[str], None], ...] = ()
+_listeners: ActiveStack[Callable[[str], None]] = ActiveStack()
 
 
 @contextlib.contextmanager
@@ -43,17 +44,9 @@ def notify(tokens: Tokens) -> None:
             listener(token)
 
 
-@contextlib.contextmanager
-def listening(listener: Callable[[str], None]) -> Iterator[None]:
+def listening(listener: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
     """Call `listener` with the digest of every kernel that runs to completion, in any thread.
 
     It is called within the user's program and must not raise.
     """
-    global _listeners
-    with _lock:
-        _listeners = (*_listeners, listener)
-    try:
-        yield
-    finally:
-        with _lock:
-            _listeners = tuple(known for known in _listeners if known is not listener)
+    return _listeners.adding(listener)

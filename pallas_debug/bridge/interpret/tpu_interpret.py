@@ -51,7 +51,6 @@ from pallas_debug.errors import PallasDebugWarning
 from pallas_debug.model import Finding, Operand, SourceLine
 
 _epoch = contexts.make()
-_lock = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -74,8 +73,7 @@ def reporting(
     reporter = tpu_run.Reporter(report, hang_after)
     patches.install(patches.TPU_EXTENSIONS)
     patches.install(patches.TPU_MODE)
-    with _lock:
-        tpu_run.reporters = (*tpu_run.reporters, reporter)
+    tpu_run.reporters.add(reporter)
     before, stops = _epoch.get_global(), tpu_run.stops
     _epoch.set_global("reporting")
     try:
@@ -86,8 +84,7 @@ def reporting(
         raise
     finally:
         _epoch.set_global(before)
-        with _lock:
-            tpu_run.reporters = tuple(r for r in tpu_run.reporters if r is not reporter)
+        tpu_run.reporters.remove(reporter)
         patches.uninstall(patches.TPU_MODE)
         patches.uninstall(patches.TPU_EXTENSIONS)
         if not tpu_run.reporters:

@@ -19,6 +19,7 @@ import numpy as np
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax._src.pallas.mosaic.interpret import utils
 
+from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Point, Range, Touch
 from pallas_debug.errors import KernelFault
@@ -49,7 +50,7 @@ class Reporter:
             self._report(new)
 
 
-reporters: tuple[Reporter, ...] = ()
+reporters: ActiveStack[Reporter] = ActiveStack()
 """Open reporters, set by `tpu_interpret.reporting`."""
 
 

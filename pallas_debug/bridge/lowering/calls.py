@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.guards import guarded
 
@@ -85,21 +86,12 @@ def _integers(operands: Sequence[np.ndarray[Any, Any]]) -> bytes:
     return digest.digest()
 
 
-_lock = threading.Lock()
-_recorders: tuple[CallRecorder, ...] = ()
+_recorders: ActiveStack[CallRecorder] = ActiveStack()
 
 
-@contextlib.contextmanager
-def recording(recorder: CallRecorder) -> Iterator[None]:
+def recording(recorder: CallRecorder) -> contextlib.AbstractContextManager[None]:
     """Record the calls of kernels that are lowered in this context, in any thread."""
-    global _recorders
-    with _lock:
-        _recorders = (*_recorders, recorder)
-    try:
-        yield
-    finally:
-        with _lock:
-            _recorders = tuple(r for r in _recorders if r is not recorder)
+    return _recorders.adding(recorder)
 
 
 def is_active() -> bool:
@@ -109,11 +101,10 @@ def is_active() -> bool:
 
 def emit(context: Any, nodes: Sequence[Any], digest: str) -> None:
     """Add a callback with the operands of the kernel that is being lowered, for each recorder."""
-    recorders = _recorders
-    if not recorders or context.module_context.get_backend(optional=True) is None:
+    if not _recorders or context.module_context.get_backend(optional=True) is None:
         return
     reason = _why_not(context)
-    for recorder in recorders:
+    for recorder in _recorders:
         if reason is not None:
             recorder.refuse(digest, reason)
             continue

@@ -27,6 +27,7 @@ from jax._src.interpreters import mlir
 from jax._src.pallas import mpmd, pallas_call
 
 from pallas_debug.bridge import contexts, patches
+from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched
 from pallas_debug.bridge.jaxprs import outputs
@@ -66,8 +67,7 @@ class LoweringWatcher(Protocol):
 
 _epoch = contexts.make()
 _epochs = itertools.count(1)
-_lock = threading.RLock()
-_watchers: tuple[LoweringWatcher, ...] = ()
+_watchers: ActiveStack[LoweringWatcher] = ActiveStack()
 _local = threading.local()
 
 
@@ -85,19 +85,14 @@ def watching(
       runs: whether to notify it of every run of a program with kernels too. Such programs then go
         through jax's Python dispatch, which costs some 50 microseconds per call.
     """
-    global _watchers
     areas = (patches.LOWERING, patches.LINES, *([patches.RUNS] if runs else []))
-    with patches.installed(*areas):
-        with _lock:
-            _watchers = (*_watchers, watcher)
+    with patches.installed(*areas), _watchers.adding(watcher):
         before = _epoch.get_global()
         _epoch.set_global(epoch if epoch is not None else _new_epoch())
         try:
             yield
         finally:
             _epoch.set_global(before)
-            with _lock:
-                _watchers = tuple(w for w in _watchers if w is not watcher)
 
 
 def _new_epoch() -> object:

@@ -1,0 +1,45 @@
+"""Objects that are active in a context, in any thread: hosts, observers, watchers."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ActiveStack(Generic[T]):
+    """What is active now, outermost first; a loop over it sees what was at its start."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._all: tuple[T, ...] = ()
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._all)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @property
+    def innermost(self) -> T | None:
+        found = self._all  # another thread may remove the last one
+        return found[-1] if found else None
+
+    def add(self, one: T) -> None:
+        with self._lock:
+            self._all = (*self._all, one)
+
+    def remove(self, one: T) -> None:
+        with self._lock:
+            self._all = tuple(other for other in self._all if other is not one)
+
+    @contextlib.contextmanager
+    def adding(self, one: T) -> Iterator[None]:
+        self.add(one)
+        try:
+            yield
+        finally:
+            self.remove(one)
