@@ -88,8 +88,7 @@ def no_test_opens_a_session_for_the_next() -> Iterator[None]:
 def watching() -> tuple[object, ...]:
     """Watchers of the kernels that jax lowers in this process."""
     hook = sys.modules.get("pallas_debug.bridge.lowering.hook")
-    watchers = tuple(hook._watchers) if hook is not None else ()
-    return watchers
+    return () if hook is None else tuple(hook._watchers)
 
 
 @pytest.fixture(scope="module")
