@@ -252,3 +252,27 @@ def _short(line: SourceLine) -> str:
 
 def _plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def deadlock_of_lanes(
+    seen: Sighting, *, semaphore: str, source: Point, axes: Sequence[int], of_copy: bool
+) -> Finding:
+    """A wait for what a grid point has started that another core may run.
+
+    Args:
+      source: grid point that started the copy or sent the signal.
+      axes: parallel grid axes along which the two grid points differ.
+    """
+    dimension = " and ".join(map(str, axes))
+    done = "the copy that it waits for was started" if of_copy else "it was signalled"
+    return seen.found(
+        Fault.DEADLOCK,
+        Wording(
+            f"{semaphore} is waited for at grid point {seen.witness.grid_point}, and {done} at "
+            f"{source}: the wait never ends where another core runs that grid point",
+            f"grid dimension {dimension} is parallel, so two cores may share it (v4 and v5p have "
+            "two), and each core has semaphores and scratch of its own",
+            f'make grid dimension {dimension} "arbitrary", or start and await each copy within '
+            "the grid points of one core",
+        ),
+    )

@@ -18,6 +18,7 @@ from pallas_debug.machine.sanitizer.ordering.facts import (
     BlockVisit,
     EarlyCopy,
     EventPlace,
+    LaneWait,
     RaceFact,
 )
 from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
@@ -43,6 +44,7 @@ class OrderSanitizer(OrderTracker):
         worded = [(race.when, _race(self, race)) for race in self.detector.races.values()]
         found += worded
         found += [(early.when, _early(self, early)) for early in self.early.values()]
+        found += [(wait.when, _of_lanes(self, wait)) for wait in self.lane_waits.values()]
         found += _shared_blocks(self)
         found.sort(key=lambda item: item[0])
         races = [finding for _, finding in found]
@@ -284,6 +286,15 @@ def _early(run: OrderTracker, early: EarlyCopy) -> Finding:
         heard_from=early.heard,
         has_barrier=run.has_barrier,
     )
+
+
+def _of_lanes(run: OrderTracker, wait: LaneWait) -> Finding:
+    line = wait.source.step.site.line
+    seen = _sighting(run, **_at(wait.wait), operand=wait.semaphore, other=line, count=wait.count)
+    return semaphores.deadlock_of_lanes(
+        seen, semaphore=wait.semaphore, source=wait.source.point, axes=wait.axes,
+        of_copy=wait.of_copy,
+    )  # fmt: skip
 
 
 # Counts

@@ -15,6 +15,7 @@ from pallas_debug.machine.sanitizer.ordering.facts import (
     BlockVisit,
     EarlyCopy,
     EventPlace,
+    LaneWait,
     UndecidedOrder,
 )
 from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
@@ -44,6 +45,7 @@ class OrderTracker(MachineObserver):
       left_over: ledgers of ended scopes whose semaphores were not zero.
       visits: of output blocks, by array and indices, for each lane.
       blocked: what threads wait for, by their number.
+      lane_waits: waits for what another lane has started, by their line.
       has_ended: whether all threads have.
     """
 
@@ -57,6 +59,7 @@ class OrderTracker(MachineObserver):
         self.left_over: list[SemaphoreLedger] = []
         self.visits: dict[tuple[int, tuple[int, ...]], dict[Lane, BlockVisit]] = {}
         self.blocked: dict[int, Blocked] = {}
+        self.lane_waits: dict[Any, LaneWait] = {}
         self.has_barrier = False
         self.has_ended = False
         self._aliased = _aliased(launch)
@@ -233,13 +236,36 @@ class OrderTracker(MachineObserver):
             return
         own = self.tasks.thread(thread)
         ledger = self.ledger(Counter(semaphore, entry))
-        ledger.take(own.near, own.far, own.lane, amount)
+        crossing = ledger.take(own.near, own.far, own.lane, amount)
+        if crossing is not None:
+            self._crosses(own, step, ledger, crossing)
         own.waits.append((self.detector.next(), ledger.name))
         own.heard |= ledger.signallers
         own.heard_cores |= ledger.cores
         if amount:
             place = EventPlace(step, thread.device, thread.point, thread.iterations)
             ledger.waited(place, amount, lambda: self.descriptor(thread, step))
+
+    def _crosses(
+        self, own: OrderedThread, step: ir.MachineStep, ledger: SemaphoreLedger,
+        of: DmaCopy | EventPlace,
+    ) -> None:  # fmt: skip
+        """Note a wait for what another grid point of a parallel axis has started."""
+        line, thread = step.site.line, own.thread
+        if line in self.lane_waits:
+            self.lane_waits[line].count += 1
+            return
+        source = (
+            EventPlace(of.step, thread.device, of.point, of.iterations)
+            if isinstance(of, DmaCopy)
+            else of
+        )
+        axes = tuple(axis for axis in self.tasks.axes if source.point[axis] != thread.point[axis])
+        if axes and ledger.buffer.kind not in ("input", "output"):
+            self.lane_waits[line] = LaneWait(
+                EventPlace(step, thread.device, thread.point, thread.iterations),
+                source, ledger.name, axes, isinstance(of, DmaCopy), self.detector.next(),
+            )  # fmt: skip
 
     def reads_semaphore(
         self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,

@@ -76,6 +76,26 @@ class EarlyCopy:
 
 
 @dataclass(eq=False, slots=True)
+class LaneWait:
+    """A wait for what only another grid point of a parallel axis has started or signalled.
+
+    Attributes:
+      wait, source: places of the wait, and of the start of the DMA or of the signal.
+      semaphore: its name.
+      axes: parallel axes on which their grid points differ.
+      of_copy: whether the source is a DMA.
+    """
+
+    wait: EventPlace
+    source: EventPlace
+    semaphore: str
+    axes: tuple[int, ...]
+    of_copy: bool
+    when: int
+    count: int = 1
+
+
+@dataclass(eq=False, slots=True)
 class UndecidedOrder:
     """Two events in an order that nothing determines, but which is no race.
 

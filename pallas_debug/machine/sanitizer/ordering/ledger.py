@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallas_debug.machine.clocks import SemaphoreClock, Task
+from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer.ordering.facts import EventPlace
 from pallas_debug.machine.sanitizer.report import counter_text
@@ -97,16 +98,21 @@ class SemaphoreLedger:
         if self.far is not None:
             self.far.setdefault(lane, SemaphoreClock()).release(far, amount, label)
 
-    def take(self, near: Task, far: Task, lane: Point, amount: int) -> None:
+    def take(self, near: Task, far: Task, lane: Point, amount: int) -> DmaCopy | EventPlace | None:
         """Order before two tasks what a wait of theirs had to wait for.
 
         A wait that takes nothing has seen all releases.
+
+        Returns:
+          A DMA or signal of another lane without which the wait would not end.
         """
         _take(self.near, near, amount)
         if self.far is None:
-            return
-        own = self.far.setdefault(lane, SemaphoreClock())
+            return None
+        own, crossing = self.far.setdefault(lane, SemaphoreClock()), None
         if own.count < amount or not amount:
+            if own.count + (self.far[None].count if None in self.far else 0) < amount:
+                crossing = self._of_another(lane)
             # From elsewhere: another device, or an earlier grid point on the same core.
             for clock in self.far.values():
                 if clock is not own:
@@ -114,6 +120,16 @@ class SemaphoreLedger:
                     own.pending += clock.pending
                     clock.count, clock.pending = 0, []
         _take(own, far, amount)
+        return crossing
+
+    def _of_another(self, lane: Point) -> DmaCopy | EventPlace | None:
+        """The first release of another lane of this core, if there is one."""
+        for key, clock in (self.far or {}).items():
+            if key is not None and key != lane and clock.count:
+                for release in clock.pending:
+                    if isinstance(release.label, (DmaCopy, EventPlace)):
+                        return release.label
+        return None
 
     def signalled(self, place: EventPlace, amount: int) -> None:
         self.last_signal = place
