@@ -156,6 +156,7 @@ def _contribution(write: Write, block: Any) -> Contribution:
         of_other_block=block is not None and write.blocks[0] != block,
         since=write.since,
         is_copy=_is_copy(write),
+        origin=write.origin,
     )
 
 
@@ -180,7 +181,8 @@ def _joined(each: Iterable[Contribution]) -> tuple[Contribution, ...]:
             found.append(one)
             continue
         points = last.points + one.points - (last.last == one.first)
-        found[-1] = replace(last, last=one.last, points=points, count=last.count + one.count)
+        count = last.count + one.count
+        found[-1] = replace(last, last=one.last, points=points, count=count, origin=one.origin)
     return tuple(found)
 
 

@@ -15,6 +15,7 @@ from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import Entry, MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer import origins
 from pallas_debug.machine.threads import Thread
 
 Point = tuple[int, ...]
@@ -43,6 +44,7 @@ class Write:
       blocks: of the output that is looked at, at the first and at the last.
       since: the first grid point at which that output had the block that it had at the last.
       sources: what the value of the last one was computed from.
+      origin: of a copy, the entry of a table that the index of its source comes from.
     """
 
     step: ir.MachineStep
@@ -57,6 +59,7 @@ class Write:
     blocks: tuple[Any, Any] = (None, None)
     since: Point = ()
     sources: tuple[LoadedMemory, ...] = ()
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +117,7 @@ class WriteObserver(MachineObserver):
         self._behind: dict[tuple[int, ...], frozenset[int]] = {}
         self._writes: dict[int, dict[Any, Write]] = {}
         self._loaded: dict[tuple[int, int], LoadedMemory] = {}
+        self._origins: dict[int, str | None] = {}
         self._number = 0
         self._window: Window | None = None
         self._array: MemoryBuffer | None = None
@@ -165,12 +169,18 @@ class WriteObserver(MachineObserver):
         others = tuple(source for source in sources if source.buffer is not region.buffer)
         self._note(step, region, is_update, thread.point, thread.iterations, others)
 
+    def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
+        self._origins[copy.number] = origins.of_view(thread, copy.step.source)
+
     def copy_ends(self, copy: DmaCopy) -> None:
         source = copy.source.buffer
         kept = tuple(self._writes.get(source.number, {}).values())
         sources = (LoadedMemory(copy.source, copy.point, kept),)
         is_update = copy.adds or copy.destination.existing is not None
-        self._note(copy.step, copy.destination, is_update, copy.point, copy.iterations, sources)
+        origin = self._origins.pop(copy.number, None)
+        self._note(
+            copy.step, copy.destination, is_update, copy.point, copy.iterations, sources, origin
+        )
 
     def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
         if window is not self._window:
@@ -201,6 +211,7 @@ class WriteObserver(MachineObserver):
         point: Point,
         iterations: Point,
         sources: tuple[LoadedMemory, ...],
+        origin: str | None = None,
     ) -> None:
         self._number += 1
         number = region.buffer.number
@@ -217,7 +228,7 @@ class WriteObserver(MachineObserver):
         made = Write(
             step=step, region=region, number=self._number, updates=updates, first=point,
             last=point, iterations=iterations, blocks=(block, block), since=point,
-            sources=sources,
+            sources=sources, origin=origin,
         )  # fmt: skip
         if known is not None and updates and known.updates and not _reset(writes, known):
             made = replace(

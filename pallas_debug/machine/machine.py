@@ -390,6 +390,8 @@ class Machine:
         if self.observer is not None:
             self.observer.copy_ends(copy)
         copy.perform()
+        if copy.destination.buffer.type.space == "smem":
+            copy.destination.buffer.filled = copy.source, copy.destination
         self.copies.remove(copy)
 
     def reach(self, counter: Counter, amount: int) -> bool:

@@ -53,6 +53,7 @@ class MemoryBuffer:
       shadow: what an observer keeps about it.
       users: number of cores that have not left its scope yet.
       is_early: whether another core has referred to it, and its own has not come to its scope yet.
+      filled: source and destination of the last copy to it, if it is in SMEM.
     """
 
     number: int
@@ -67,6 +68,7 @@ class MemoryBuffer:
     is_freed: bool = False
     is_early: bool = False
     users: int = 1
+    filled: tuple[MemoryRegion, MemoryRegion] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,17 @@ def an_index(n: Any, x: Any) -> Any:
     return call(body, n + 1, x)
 
 
+def an_index_that_a_copy_brings(n: Any, x: Any) -> Any:
+    """Its semaphore serves a copy of other values before."""
+
+    def body(n_ref: Any, x_ref: Any, o_ref: Any, n_smem: Any, sem: Any) -> None:
+        pltpu.async_copy(x_ref, o_ref, sem).wait()
+        pltpu.async_copy(n_ref, n_smem, sem).wait()
+        o_ref[0, :] = x_ref[pl.ds(n_smem[0], 1), :][0]  # here
+
+    return call(body, n, x, scratch=[pltpu.SMEM((2,), jnp.int32), pltpu.SemaphoreType.DMA])
+
+
 def an_index_of_the_grid(n: Any, x: Any) -> Any:
     def body(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
         o_ref[0, :] = x_ref[pl.ds(pl.program_id(0) * 5, 1), :][0]  # here
@@ -197,6 +208,7 @@ def under_vmap(n: Any, x: Any) -> Any:
     [
         (a_value, "x", ""),
         (an_index, "nx", "n"),
+        (an_index_that_a_copy_brings, "nx", "n"),
         (an_index_of_the_grid, "x", ""),
         (an_index_map, "n", "n"),
         (a_predicate, "n", "n"),

@@ -27,6 +27,7 @@ class Contribution:
       of_other_block: whether the first of them was made for another block of the output.
       since: the first grid point of the output's block at which they went on.
       is_copy: whether they are DMAs.
+      origin: of a DMA, the entry of a table that the index of its source comes from.
     """
 
     line: SourceLine | None
@@ -38,6 +39,7 @@ class Contribution:
     of_other_block: bool = False
     since: Point = ()
     is_copy: bool = False
+    origin: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +112,8 @@ def history(found: StoreHistory, *, is_shown: bool) -> list[str]:
     said = f"{verb} at {where(store.line)}{_by(store.last)}{loop(found.iterations)}"
     if names:
         said += f", from {listed(names)}"
+    if store.origin is not None:
+        said += f"; the index of its source comes from {store.origin}"
     if found.others and found.alike == found.others:
         said += f"; the same line stored the first element of {_others(found.others)}"
     elif found.others:
@@ -153,6 +157,8 @@ def contributions(source: Contributions) -> str:
         if write.of_other_block and (source.is_mixed or not i):
             begun = "begun " if write.last != write.first else ""
             text += f", {begun}for another block"
+        if write.origin is not None:
+            text += f"; the index of its source comes from {write.origin}"
         said.append(text)
     return f"{source.buffer}: {'; '.join(said)}"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine.memory import MemoryRegion, OutOfBounds, Ref, resolve
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, Ref, resolve
 from pallas_debug.machine.threads import ProgramFrame, Thread
 
 
@@ -30,6 +30,18 @@ def of_index(thread: Thread, step: ir.MachineStep, error: OutOfBounds, dim: int)
     if dim >= len(entries):
         return None
     return _of_registers(thread.frames, _registers(entries[dim]))
+
+
+def of_view(thread: Thread, place: ir.RefPlace) -> str | None:
+    """Describe the entry that the indices of an access come from, if it is one.
+
+    Args:
+      place: of a step in the innermost frame of the thread.
+    """
+    if place.is_constant:
+        return None
+    entries = [e for part in place.view if isinstance(part, ir.Index) for e in part.entries]
+    return _of_registers(thread.frames, [reg for entry in entries for reg in _registers(entry)])
 
 
 def of_block(frame: ProgramFrame | None, dim: int) -> str | None:
@@ -93,7 +105,10 @@ def _outside(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
 
 def _entry(frame: ProgramFrame, step: ir.LoadStep) -> Iterator[str]:
     ref = frame.registers[step.place.ref.number]
-    if not isinstance(ref, Ref) or ref.buffer.kind not in ("prefetch", "input", "window"):
+    if not isinstance(ref, Ref):
+        return
+    is_scratch = ref.buffer.kind in ("scratch", "scoped") and ref.buffer.type.space == "smem"
+    if ref.buffer.kind not in ("prefetch", "input", "window") and not is_scratch:
         return
     try:
         region = resolve(ref, step.place.view, frame.registers)
@@ -102,7 +117,48 @@ def _entry(frame: ProgramFrame, step: ir.LoadStep) -> Iterator[str]:
     at = _position(region)
     if at is not None:
         value = np.asarray(region.buffer.content[at])
-        yield f"{ref.buffer.name}[{', '.join(map(str, at))}], which is {value}"
+        source = _copied_from(region.buffer, at) if is_scratch else None
+        said = "" if source is None else f" and was copied from {source}"
+        yield f"{_element(region.buffer, at)}, which is {value}{said}"
+
+
+def _element(buffer: MemoryBuffer, at: tuple[int, ...]) -> str:
+    return f"{buffer.name}[{', '.join(map(str, at))}]"
+
+
+def _copied_from(buffer: MemoryBuffer, at: tuple[int, ...]) -> str | None:
+    """The element that a copy to SMEM brought to an element, if it still holds its value."""
+    if buffer.filled is None:
+        return None
+    source, destination = buffer.filled
+    if source.index is None or destination.index is None:
+        return None
+    offsets = []
+    for i, entry in zip(at, destination.index, strict=True):
+        if isinstance(entry, np.ndarray):
+            return None
+        if not isinstance(entry, slice):
+            if i != entry:
+                return None
+            continue
+        offset, rest = divmod(i - entry.start, entry.step or 1)
+        if rest or not entry.start <= i < entry.stop:
+            return None
+        offsets.append(offset)
+    found = []
+    for entry in source.index:
+        if isinstance(entry, np.ndarray) or (isinstance(entry, slice) and not offsets):
+            return None
+        if isinstance(entry, slice):
+            found.append(entry.start + offsets.pop(0) * (entry.step or 1))
+        else:
+            found.append(int(entry))
+    place = tuple(found)
+    if offsets or source.buffer.is_freed:
+        return None
+    if source.buffer.content[place] != buffer.content[at]:
+        return None
+    return _element(source.buffer, place)
 
 
 def _position(region: MemoryRegion) -> tuple[int, ...] | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 from jax._src import core as jax_core
 from jax._src.lax.control_flow import conditionals, loops
 from jax._src.pallas import primitives as pallas_primitives
@@ -298,7 +299,7 @@ class _KernelWalk(_Walk):
             everything = [_Memory(names) if memories else names for _ in range(count)]
             self.run(inner, inputs if count == len(inputs) else everything, place)
         if primitive not in _READS:
-            for memory in memories:
+            for memory in _written(eqn, inputs, memories):
                 memory.add(names)
         return [names] * len(eqn.outvars)
 
@@ -307,6 +308,22 @@ class _KernelWalk(_Walk):
         if line is not None:
             self._found.values[line] |= values | place.names
             self._found.accesses[line] |= accesses | place.names
+
+
+def _written(eqn: Any, inputs: Sequence[_Value], memories: Sequence[_Memory]) -> list[_Memory]:
+    """Memories that an equation writes to: of a DMA the destination, and not its semaphores.
+
+    What a semaphore counts does not depend on what is copied.
+    """
+    if eqn.primitive.name == "dma_wait":
+        return []
+    if eqn.primitive.name != "dma_start":
+        return list(memories)
+    _, destination, *_ = jax.tree.unflatten(eqn.params["tree"], eqn.invars)
+    ref = getattr(destination, "ref", destination)
+    number = next((i for i, variable in enumerate(eqn.invars) if variable is ref), None)
+    found = None if number is None else inputs[number]
+    return [found] if isinstance(found, _Memory) else list(memories)
 
 
 def _names(values: Sequence[_Value]) -> Names:

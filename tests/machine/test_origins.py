@@ -1,0 +1,85 @@
+"""Entries of tables that the index of a copy comes from, also by way of scratch in SMEM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from machine_runs import passed
+
+import pallas_debug
+from pallas_debug.machine import run
+
+ANY = pl.BlockSpec(memory_space=pl.ANY)
+X = np.arange(64 * 128, dtype=np.float32).reshape(64, 128)
+ROWS = np.array([9, 1, 7, 2, 3, 4, 5, 6], np.int32)
+
+
+def call(kernel: Callable[..., None], *, prefetch: int = 0) -> Callable[..., Any]:
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=prefetch,
+        grid=(3,),
+        in_specs=[ANY] * (2 - prefetch),
+        out_specs=pl.BlockSpec((8, 128), lambda i, *_: (i, 0)),
+        scratch_shapes=[
+            pltpu.SMEM((4,), jnp.int32),
+            pltpu.VMEM((8, 128), jnp.float32),
+            pltpu.SemaphoreType.DMA,
+        ],
+    )
+    return pl.pallas_call(
+        kernel, grid_spec=spec, out_shape=jax.ShapeDtypeStruct((24, 128), jnp.float32)
+    )
+
+
+def by_table(t_ref: Any, x_hbm: Any, o_ref: Any, t_smem: Any, buf: Any, sem: Any) -> None:
+    row = t_ref[pl.program_id(0)] * 8
+    pltpu.async_copy(x_hbm.at[pl.ds(row, 8)], buf, sem).wait()
+    o_ref[...] = buf[...]
+
+
+def by_scratch(t_hbm: Any, x_hbm: Any, o_ref: Any, t_smem: Any, buf: Any, sem: Any) -> None:
+    pltpu.async_copy(t_hbm.at[pl.ds(1, 4)], t_smem, sem).wait()
+    row = t_smem[pl.program_id(0)] * 8
+    pltpu.async_copy(x_hbm.at[pl.ds(row, 8)], buf, sem).wait()
+    o_ref[...] = buf[...]
+
+
+KERNELS = [
+    pytest.param(call(by_table, prefetch=1), "t_ref[{0}], which is {1}", 0, id="prefetch"),
+    pytest.param(
+        call(by_scratch),
+        "t_smem[{0}], which is {1} and was copied from t_hbm[{2}]",
+        1,
+        id="scratch",
+    ),
+]
+
+
+@pytest.mark.parametrize("function, entry, offset", KERNELS)
+def test_a_copy_out_of_bounds_names_the_entry(function: Any, entry: str, offset: int) -> None:
+    table = np.roll(np.where(ROWS == 9, 8, ROWS), 1 + offset)  # the 8 is seen at grid point (1,)
+    launched, arrays = passed(function, (table, X))
+    stopped = run.run(launched, arrays).stopped
+    assert stopped is not None
+    assert (stopped.kind, stopped.grid_point) == ("OutOfBoundsRead", (1,))
+    said = entry.format(1, 8, 1 + offset)
+    assert stopped.cause == f"the index comes from {said}, and nothing bounds it"
+
+
+@pytest.mark.parametrize("function, entry, offset", KERNELS)
+def test_a_wrong_row_names_the_entry(function: Any, entry: str, offset: int) -> None:
+    def wanted(table: Any, x: Any) -> Any:
+        return jnp.concatenate([x[:8], x[8:16], x[16:24]])
+
+    table = np.roll(np.array([0, 1, 6, 3, 3, 4, 5, 6], np.int32), offset)
+    report = pallas_debug.compare(function, wanted, table, X, interpret="hlo")
+    (finding,) = report.findings
+    said = entry.format(2, 6, 2 + offset)
+    assert f"by (2,); the index of its source comes from {said}" in finding.message
