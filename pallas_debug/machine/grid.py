@@ -16,6 +16,7 @@ import numpy as np
 from pallas_debug.bridge.programs.launch import LaunchOperand, OperandBlock
 from pallas_debug.machine.memory import Indexed, MemoryBuffer, Ref, unwritten
 from pallas_debug.machine.threads import ProgramFrame
+from pallas_debug.profile.blocks import grid_point
 
 if TYPE_CHECKING:
     from pallas_debug.machine.machine import Machine
@@ -152,15 +153,8 @@ class GridWalk:
     def count(self) -> int:
         return math.prod(self.grid) if self.stop is None else self.stop
 
-    def point(self, position: int) -> tuple[int, ...]:
-        found = []
-        for size in reversed(self.grid):
-            position, index = divmod(position, size)
-            found.append(index)
-        return tuple(found[::-1])
-
     def block(self, machine: Machine, thread: Thread, window: Window, position: int) -> Any:
-        point = self.point(position)
+        point = grid_point(self.grid, position)
         block = _projected(window.spec.projection, point)
         if block is not None and (block == window.block or window.has(block)):
             return block
@@ -186,7 +180,7 @@ class GridWalk:
         if self.position + 1 >= self.count:
             return None
         self.position += 1
-        thread.point = self.point(self.position)
+        thread.point = grid_point(self.grid, self.position)
         for window in self.windows:
             self._begin(machine, thread, window)
         return [self._ref(machine, thread, item) for item in self.refs]

@@ -234,11 +234,7 @@ class BlockMap:
 
     def point(self, position: int) -> tuple[int, ...]:
         """The grid point at a position in the order of the grid."""
-        found = []
-        for size in reversed(self.grid):
-            position, index = divmod(position, size)
-            found.append(index)
-        return tuple(found[::-1])
+        return grid_point(self.grid, position)
 
     def position(self, point: tuple[int, ...]) -> int:
         """The position of a grid point in the order of the grid."""
@@ -294,3 +290,12 @@ class BlockMap:
                 return None
             arrays.append(index)
         return tuple(arrays)
+
+
+def grid_point(grid: tuple[int, ...], position: int) -> tuple[int, ...]:
+    """The grid point at a position in the order of a grid."""
+    found = []
+    for size in reversed(grid):
+        position, index = divmod(position, size)
+        found.append(index)
+    return tuple(found[::-1])

@@ -47,6 +47,12 @@ class WrittenElement:
             facts[f"{self.name(operand)} before"] = number(self.before)
         return facts
 
+    def change(self, operand: str | None) -> str:
+        """`: acc_ref[0, 3] was 1.0, and is 2.0`, or nothing unless both values are known."""
+        if self.value is None or self.before is None:
+            return ""
+        return f": {self.name(operand)} was {number(self.before)}, and is {number(self.value)}"
+
     def count(self) -> str:
         """`4 of 8 elements`, or nothing if all are affected."""
         if not self.total or self.affected >= self.total:

@@ -249,11 +249,6 @@ def lost_write(
     """
     name = seen.witness.operand
     what = seen.witness.index or name
-    values = ""
-    if element.value is not None and element.before is not None:
-        values = (
-            f": {element.name(name)} was {number(element.before)}, and is {number(element.value)}"
-        )
     steps = f" along grid dimension {_axes(block.steps)}" if block.steps else ""
     advice = f"add to what is there instead, and store zeros first: {block.begins}"
     if block.begins is None:
@@ -265,7 +260,7 @@ def lost_write(
     return _other(seen, lost, element.facts(name)).found(
         Fault.LOST_WRITE,
         f"what {_at(lost)} wrote to {what} is replaced at {_at(replaced_by)}, which did not "
-        f"use it{values}",
+        f"use it{element.change(name)}",
         cause,
         advice,
     )
@@ -354,11 +349,6 @@ def conflicting_writes(
     """
     name = seen.witness.operand
     what = seen.witness.index or name
-    values = ""
-    if element.value is not None and element.before is not None:
-        values = (
-            f": {element.name(name)} was {number(element.before)}, and is {number(element.value)}"
-        )
     if blocks is not None:
         cause = f"blocks {blocks[1].index} and {blocks[0].index} of {name} overlap"
         advice = "make the blocks disjoint, or write what they share at one grid point only"
@@ -372,7 +362,7 @@ def conflicting_writes(
         Fault.CONFLICTING_WRITES,
         f"{what} is written at {_at(here)}, and was written with "
         f"{'other values' if element.total != 1 else 'another value'} at "
-        f"{_at(there, is_short=True)}{values}",
+        f"{_at(there, is_short=True)}{element.change(name)}",
         cause,
         advice,
     )

@@ -30,6 +30,7 @@ from pallas_debug.machine.sanitizer.ordering.ledger import SemaphoreLedger, Star
 from pallas_debug.machine.sanitizer.ordering.races import RaceDetector
 from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, boxes_text
 from pallas_debug.machine.threads import Blocked, Thread
+from pallas_debug.profile.blocks import grid_point
 
 
 class OrderTracker(MachineObserver):
@@ -135,7 +136,7 @@ class OrderTracker(MachineObserver):
         if not (is_watched or is_aliased):
             return
         own = self.tasks.thread(thread)
-        point = thread.walk.point(position)
+        point = grid_point(thread.walk.grid, position)
         if is_watched:
             region = resolve(Ref(slot), (), [])
             self.detector.by_pipeline(own, own.near, region, block, point, writes=fetches)
