@@ -65,6 +65,10 @@ MAX_SIMULATED_STEPS = 2_000_000
 """The same in TPU interpret mode and on the kernel machine, where a step takes up to milliseconds;
 loops that access no memory are not counted."""
 
+MAX_BUSY = 1800.0
+"""Seconds, of time and of CPU time, after which `verify` takes a program for one that does not end,
+unless `--stop-after` sets another limit."""
+
 MAX_SHADOW_BYTES = 4 << 30
 """Maximum bytes of shadow memory of a sanitized kernel."""
 

@@ -8,10 +8,12 @@ import os
 import sys
 import sysconfig
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+from pallas_debug import defaults
 from pallas_debug.cli.exits import Exit
 
 _ELSEWHERE = (
@@ -23,21 +25,27 @@ _ELSEWHERE = (
 
 
 @contextlib.contextmanager
-def deadline(seconds: float | None, stop: Callable[[str], int]) -> Iterator[None]:
-    """End this process if the block takes longer; None for no deadline.
+def deadline(
+    seconds: float | None, stop: Callable[[str], int], *, busy: float = defaults.MAX_BUSY
+) -> Iterator[None]:
+    """End this process if the block takes longer.
 
     A thread that runs a program of XLA cannot be interrupted, only its process can be ended.
 
     Args:
+      seconds: None for no deadline but `busy`.
       stop: called with the line where the user's program was; returns the exit code.
+      busy: without a deadline, end the process after this much time and as much CPU time of its
+        own, so that neither a wait nor a machine with many cores ends it early.
     """
-    if seconds is None:
-        yield
-        return
     watched, lock, ended = threading.get_ident(), threading.Lock(), threading.Event()
+    begun = time.process_time()
 
     def watch() -> None:
-        ended.wait(seconds)
+        ended.wait(busy if seconds is None else seconds)
+        while seconds is None and (left := busy - (time.process_time() - begun)) > 0:
+            if ended.wait(max(left, 0.1)):
+                return
         with lock:
             if ended.is_set():
                 return

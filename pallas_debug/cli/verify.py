@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.deadline import deadline
@@ -87,7 +88,7 @@ class VerifyOptions(shared.ProgramOptions):
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
     help="End the command after this time, and name the line where the program was; by default "
-    "only kernels that do not end are stopped.",
+    f"after {defaults.MAX_BUSY:,.0f} s of CPU time. A kernel that does not end is stopped earlier.",
 )
 @shared.jobs
 @shared.as_json
@@ -145,6 +146,11 @@ def _stopped(options: VerifyOptions, where: str) -> Verdict:
         f"stopped after {options.stop_after:g} s (--stop-after), at {where}: the program does not "
         "end there, or needs more time"
     )
+    if options.stop_after is None:
+        reason = (
+            f"stopped after {defaults.MAX_BUSY:,.0f} s of CPU time, at {where}: the program does "
+            "not end there, or needs more time; --stop-after SECONDS sets another limit"
+        )
     outcome = Outcome(kernel="", engine="trace", status="unjudged", reason=reason)
     return Verdict(name=options.what, outcomes=(outcome,))
 

@@ -27,24 +27,28 @@ def stop(where):
     print(where)
     return 3
 
-with deadline(0.5, stop):
+with deadline(0.5 if sys.argv[2] == "time" else None, stop, busy=0.5):
     globals()[sys.argv[1]]()
 """
 
 
+SPINS = ["program.py:7, `while n >= 0:`", "program.py:8, `n += 1`"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, places",
+    "name, limit, places",
     [
-        ("spin", ["program.py:7, `while n >= 0:`", "program.py:8, `n += 1`"]),
-        ("wait", ["program.py:12, `queue.Queue().get()`"]),
+        ("spin", "time", SPINS),
+        ("spin", "busy", SPINS),
+        ("wait", "time", ["program.py:12, `queue.Queue().get()`"]),
     ],
 )
 def test_the_process_ends_with_the_line_of_the_user(
-    fork_python: Any, tmp_path: Path, name: str, places: list[str]
+    fork_python: Any, tmp_path: Path, name: str, limit: str, places: list[str]
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = fork_python("program.py", name)
+    done = fork_python("program.py", name, limit)
     assert done.returncode == 3, done.stderr
     assert done.stdout.strip() in places
 
