@@ -267,12 +267,10 @@ def deadlock_of_lanes(
     done = "the copy that it waits for was started" if of_copy else "it was signalled"
     return seen.found(
         Fault.DEADLOCK,
-        Wording(
-            f"{semaphore} is waited for at grid point {seen.witness.grid_point}, and {done} at "
-            f"{source}: the wait never ends where another core runs that grid point",
-            f"grid dimension {dimension} is parallel, so two cores may share it (v4 and v5p have "
-            "two), and each core has semaphores and scratch of its own",
-            f'make grid dimension {dimension} "arbitrary", or start and await each copy within '
-            "the grid points of one core",
-        ),
+        f"{semaphore} is waited for at grid point {seen.witness.grid_point}, and {done} at "
+        f"{source}: the wait never ends where another core runs that grid point",
+        f"grid dimension {dimension} is parallel, so two cores may share it (v4 and v5p have "
+        "two), and each core has semaphores and scratch of its own",
+        f'make grid dimension {dimension} "arbitrary", or start and await each copy within '
+        "the grid points of one core",
     )
