@@ -4,7 +4,8 @@
 
 Each number of processes starts from an empty dump directory. Both runs are one after the other in
 the same minutes, as only their ratio matters; it means little on a machine that is busy otherwise,
-so the load is printed too.
+so the load and the CPU time of all processes are printed too. libtpu compiles a kernel in several
+threads for about a quarter of a run with one process: on two cores, those of a second process wait.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def main() -> None:
     for jobs in map(int, given.jobs.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             load = os.getloadavg()[0]
-            began = time.perf_counter()
+            before, began = os.times(), time.perf_counter()
             found = pallas_debug.sweep(
                 flash_attention,
                 over=over,
@@ -55,11 +56,12 @@ def main() -> None:
                 jobs=jobs,
             )
             seconds[jobs] = time.perf_counter() - began
+            used = sum(os.times()[:4]) - sum(before[:4])
         compiled = sum(result.ok for result in found.results)
         plural = "es" * (jobs > 1)
         print(
             f"{jobs} process{plural}: {compiled} of {len(found.results)} settings compiled "
-            f"in {seconds[jobs]:.1f} s; load before {load:.1f} on {os.cpu_count()} cores",
+            f"in {seconds[jobs]:.1f} s ({used:.1f} s of CPU without compilers); load before {load:.1f} on {os.cpu_count()} cores",
             flush=True,
         )
     for one, many in itertools.pairwise(seconds):

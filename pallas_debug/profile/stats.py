@@ -13,7 +13,7 @@ from pallas_debug.profile.advice import Advice, advise, advise_if_compute_bound
 from pallas_debug.profile.advice.collect import subject_of
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
-from pallas_debug.profile.figures import Figure, Origin, missing
+from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.lines import LineCost, line_costs
 from pallas_debug.profile.memory import MemoryMap, memory_map
 from pallas_debug.profile.schedule import Schedule, schedule_of
@@ -91,6 +91,23 @@ class CodeCost:
     units: Mapping[str, float] = field(default_factory=dict)
     spills: int = 0
     fills: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleCounts:
+    """Counts of a schedule's bundles.
+
+    Attributes:
+      bundles, empty_bundles, spills, fills: as in `Stats`.
+      spills_of, fills_of: numbers in each bundle.
+    """
+
+    bundles: Figure
+    empty_bundles: Figure
+    spills: Figure
+    fills: Figure
+    spills_of: tuple[int, ...] = ()
+    fills_of: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,21 +216,19 @@ class Profile:
         return advise_if_compute_bound(subject) if subject is not None else ()
 
     @cached_property
+    def counts(self) -> ScheduleCounts:
+        """Counts of bundles and spills, for readers that need nothing else of `stats`."""
+        return _counts(self.schedule)
+
+    @cached_property
     def stats(self) -> Stats:
         return _stats(self)
 
 
 def _stats(profile: Profile) -> Stats:
     schedule, compilation = profile.schedule, profile.compilation
-    has_bundles = bool(schedule.bundles)
     memory = compilation.memory if compilation else None
-    spilled = _spilled(schedule)
-
-    def counted(value: int, note: str, origin: Origin = "compiler") -> Figure:
-        if not has_bundles:
-            return missing("there is no listing of bundles")
-        return Figure(value=value, origin=origin, note=note)
-
+    counts = profile.counts
     return Stats(
         kernel=profile.kernel.name if profile.kernel else "",
         target=compilation.target if compilation else "",
@@ -228,23 +243,18 @@ def _stats(profile: Profile) -> Stats:
             if memory
             else missing("the compiler stated no size of the code", unit="bytes")
         ),
-        bundles=counted(len(schedule.bundles), "final bundles of the kernel"),
-        empty_bundles=counted(
-            sum(not bundle.instructions for bundle in schedule.bundles),
-            "final bundles without an instruction",
-        ),
+        bundles=counts.bundles,
+        empty_bundles=counts.empty_bundles,
         cycles=profile.cycles,
         units=_unit_uses(profile),
-        spills=counted(sum(spilled.spills), "stores to spill slots in VMEM and SMEM"),
-        fills=counted(sum(spilled.fills), "loads from spill slots in VMEM and SMEM"),
+        spills=counts.spills,
+        fills=counts.fills,
         loops=tuple(
-            _code_cost(profile, spilled, "loop", loop.number, loop.start, loop.stop, loop.depth)
+            _code_cost(profile, "loop", loop.number, loop.start, loop.stop, loop.depth)
             for loop in schedule.loops
         ),
         regions=tuple(
-            _code_cost(
-                profile, spilled, "region", r.number, r.start, r.stop, _depth(schedule, r.start)
-            )
+            _code_cost(profile, "region", r.number, r.start, r.stop, _depth(schedule, r.start))
             for r in schedule.regions
         ),
         memory=profile.memory,
@@ -257,20 +267,25 @@ def _stats(profile: Profile) -> Stats:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Spilled:
-    """Number of spills and fills in each bundle."""
+def _counts(schedule: Schedule) -> ScheduleCounts:
+    def counted(value: int, note: str) -> Figure:
+        if not schedule.bundles:
+            return missing("there is no listing of bundles")
+        return Figure(value=value, origin="compiler", note=note)
 
-    spills: list[int]
-    fills: list[int]
-
-
-def _spilled(schedule: Schedule) -> _Spilled:
     spills, fills = [], []
     for bundle in schedule.bundles:
         spills.append(sum(units.is_spill(i.opcode, i.text) for i in bundle.instructions))
         fills.append(sum(units.is_fill(i.opcode, i.text) for i in bundle.instructions))
-    return _Spilled(spills=spills, fills=fills)
+    empty = sum(not bundle.instructions for bundle in schedule.bundles)
+    return ScheduleCounts(
+        bundles=counted(len(schedule.bundles), "final bundles of the kernel"),
+        empty_bundles=counted(empty, "final bundles without an instruction"),
+        spills=counted(sum(spills), "stores to spill slots in VMEM and SMEM"),
+        fills=counted(sum(fills), "loads from spill slots in VMEM and SMEM"),
+        spills_of=tuple(spills),
+        fills_of=tuple(fills),
+    )
 
 
 def _depth(schedule: Schedule, bundle: int) -> int:
@@ -301,13 +316,7 @@ def _share(value: float | None, note: str) -> Figure:
 
 
 def _code_cost(
-    profile: Profile,
-    spilled: _Spilled,
-    kind: str,
-    number: int,
-    start: int,
-    stop: int,
-    depth: int,
+    profile: Profile, kind: str, number: int, start: int, stop: int, depth: int
 ) -> CodeCost:
     schedule, executions = profile.schedule, profile.cycles.executions
     inside = range(start, stop)
@@ -330,6 +339,6 @@ def _code_cost(
             origin=profile.cycles.compute.origin,
         ),
         units=units.shares(schedule.table, inside) if schedule.table else {},
-        spills=sum(spilled.spills[start:stop]),
-        fills=sum(spilled.fills[start:stop]),
+        spills=sum(profile.counts.spills_of[start:stop]),
+        fills=sum(profile.counts.fills_of[start:stop]),
     )
