@@ -4,7 +4,7 @@
 
 Each number of processes starts from an empty dump directory. Both runs are one after the other in
 the same minutes, as only their ratio matters; it means little on a machine that is busy otherwise,
-so the load and the CPU time of all processes are printed too. libtpu compiles a kernel in several
+so the load and the CPU time of the workers are printed too. libtpu compiles a kernel in several
 threads for about a quarter of a run with one process: on two cores, those of a second process wait.
 """
 
@@ -61,7 +61,8 @@ def main() -> None:
         plural = "es" * (jobs > 1)
         print(
             f"{jobs} process{plural}: {compiled} of {len(found.results)} settings compiled "
-            f"in {seconds[jobs]:.1f} s ({used:.1f} s of CPU without compilers); load before {load:.1f} on {os.cpu_count()} cores",
+            f"in {seconds[jobs]:.1f} s ({used:.1f} s of CPU without compilers); "
+            f"load before {load:.1f} on {os.cpu_count()} cores",
             flush=True,
         )
     for one, many in itertools.pairwise(seconds):
