@@ -169,6 +169,8 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
             f"{marked(traffic.written_per_step)} written"
         ),
     )
+    if traffic.resident:
+        yield "  in VMEM", f"{', '.join(traffic.resident)}: placed there by XLA, not copied"
     yield "bound by", _BOUND.get(traffic.bound or "", "-")
     yield (
         "intensity",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pallas_debug.ir.operations import Module
@@ -17,6 +17,7 @@ from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.lines import LineCost, line_costs
 from pallas_debug.profile.memory import MemoryMap, memory_map
 from pallas_debug.profile.schedule import Schedule, schedule_of
+from pallas_debug.profile.timeline.origins import placements
 from pallas_debug.profile.tracing import LineCoverage, Tracing, trace
 from pallas_debug.profile.traffic import Traffic, traffic_of
 
@@ -190,7 +191,14 @@ class Profile:
 
     @cached_property
     def traffic(self) -> Traffic:
-        return traffic_of(self.schedule, self.tracing, self.cycles, self.mosaic)
+        traffic = traffic_of(self.schedule, self.tracing, self.cycles, self.mosaic)
+        return replace(traffic, resident=self._resident())
+
+    def _resident(self) -> tuple[str, ...]:
+        """Operands with blocks that XLA placed in VMEM."""
+        placed = placements(self.schedule, self.kernel) if self.blocks is not None else {}
+        operands = self.blocks.operands if self.blocks is not None else ()
+        return tuple(o.name for i, o in enumerate(operands) if "vmem" in placed.get(i, ""))
 
     @cached_property
     def cycles(self) -> CycleEstimate:

@@ -73,6 +73,8 @@ class Traffic:
       seconds: our estimate of cycles at the chip's clock.
       attained: share of the roofline: `roofline` over `seconds`.
       source: page with the published peaks; empty for an unknown chip.
+      resident: operands that XLA placed in VMEM as a whole: the kernel copies nothing of them, and
+        what XLA copied before it is not counted.
     """
 
     read: Figure
@@ -92,6 +94,7 @@ class Traffic:
     seconds: Figure
     attained: Figure
     source: str = ""
+    resident: tuple[str, ...] = ()
 
 
 def traffic_of(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from trace_format import validated
 
+from pallas_debug.cli.stats import _facts as stats_lines
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Compilation, Kernel, Operand
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
@@ -171,9 +172,14 @@ def test_operands_that_xla_placed_in_vmem_are_not_copied() -> None:
         "{ %s1_s0 = smov 0  ;;  %s9_s9 = inlined_call_operand.vmem [shape: f32[48,128], index: 0, "
         "kind: input, shape index: {}] /* input window allocation for operator input 0. */ }",
     )
-    x, o = made(COPIED, loop(6, head=placed)).lanes
+    bundles = loop(6, head=placed)
+    x, o = made(COPIED, bundles).lanes
     assert x.note == "XLA placed the whole array in VMEM: nothing is copied"
     assert (x.copies.value, o.copies.value) == (0, 6)
+    stats = replace(profile(6, COPIED, bundles), blocks=COPIED).stats
+    assert stats.traffic.resident == ("x_ref",)
+    assert dict(stats_lines(stats))["  in VMEM"] == "x_ref: placed there by XLA, not copied"
+    assert replace(profile(6, COPIED), blocks=COPIED).stats.traffic.resident == ()
 
 
 COPIES = """\

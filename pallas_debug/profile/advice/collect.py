@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pallas_debug.ir.operations import Module
 from pallas_debug.profile.advice.subject import AdviceSubject, StepCost
 from pallas_debug.profile.core.copies import copy_model
-from pallas_debug.profile.timeline.origins import placements
 
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile
@@ -31,24 +30,12 @@ def subject_of(profile: Profile) -> AdviceSubject | None:
         step=_step(profile),
         cores=_cores(profile),
         blocks=profile.blocks,
-        resident=_resident(profile),
+        resident=frozenset(profile.traffic.resident),
         bytes_per_cycle=model.bandwidth[model.default],
         latency=model.latency[model.default],
         write_latency=model.time("vmem_to_hbm", 0)[0],
         vmem=int(vmem) if vmem is not None else None,
         vmem_limit=int(limit) if limit is not None else None,
-    )
-
-
-def _resident(profile: Profile) -> frozenset[str]:
-    """Operands that XLA placed in VMEM as a whole, so that the pipeline copies nothing of them."""
-    if profile.blocks is None:
-        return frozenset()
-    placed = placements(profile.schedule, profile.kernel)
-    return frozenset(
-        operand.name
-        for number, operand in enumerate(profile.blocks.operands)
-        if "vmem" in placed.get(number, "")
     )
 
 
