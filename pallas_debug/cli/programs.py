@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import re
 import runpy
 import shlex
@@ -54,9 +55,12 @@ def refuse_words(what: str, words: Sequence[str]) -> None:
       UsageError: there is a word.
     """
     if words:
+        # What follows an option may be its value.
+        given = list(itertools.takewhile(lambda word: not word.startswith("-"), words)) or words[:1]
+        advice = " ".join(f"--arg {shlex.quote(word)}" for word in given)
         raise UsageError(
             f"{what} is a function, and takes no words after it: {words[0]!r}. Its arguments are "
-            f"given with --arg: --arg {shlex.quote(words[0])}"
+            f"given with --arg: {advice}"
         )
 
 

@@ -234,11 +234,12 @@ def test_an_outcome_has_the_same_code_in_every_command(
 
 def test_arguments_without_their_option(commands: Any) -> None:
     what = "pallas_debug_kernels:softmax"
-    for done in commands(*([name, what, "f32[8,128]"] for name in ("dump", "verify", "step"))):
+    words = ["f32[8,128]", "axis=0"]
+    for done in commands(*([name, what, *words] for name in ("dump", "verify", "step"))):
         assert done.returncode == 2
         assert done.stderr == (
             f"pallas-debug: {what} is a function, and takes no words after it: 'f32[8,128]'. Its "
-            "arguments are given with --arg: --arg 'f32[8,128]'\n"
+            "arguments are given with --arg: --arg 'f32[8,128]' --arg axis=0\n"
         )
 
 
