@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -292,6 +293,32 @@ def execute(what: str, rest: tuple[str, ...], *, module: bool) -> BaseException 
     finally:
         sys.argv, sys.path = argv, path
     return None
+
+
+def raised(
+    what: str, function: Callable[..., Any] | None, error: Exception
+) -> ProgramFailed | None:
+    """Return the error for an exception of the user's program, with its traceback printed.
+
+    Args:
+      function: that was called; None for a script or module.
+
+    Returns:
+      None if the program did not run when it was raised: it is ours.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = runpy.run_path.__code__ if function is None else None
+    if function is not None:
+        code = getattr(inspect.unwrap(function), "__code__", None)
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if code not in frames and not (function is None and _run_module in frames):
+        return None
+    print_their_traceback(error)
+    return ProgramFailed(f"{what} raised {type(error).__name__}: {error}".partition("\n")[0])
+
+
+_run_module = runpy.run_module.__code__
 
 
 def check_exists(what: str, *, module: bool) -> None:

@@ -13,7 +13,7 @@ from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.installed import require_jax
 from pallas_debug.render import one_line
 
@@ -95,7 +95,15 @@ def _of_function(options: StatsOptions) -> Stats | None:
     positional, keyword = programs.function_arguments(function, options)
     programs.check_call(options.what, function, positional, keyword)
     target = options.target or defaults.TARGETS
-    return stats(function, *positional, target=target, kernel=options.kernel, **keyword)
+    try:
+        return stats(function, *positional, target=target, kernel=options.kernel, **keyword)
+    except PallasDebugError:
+        raise
+    except Exception as error:
+        theirs = programs.raised(options.what, function, error)
+        if theirs is None:
+            raise
+        raise theirs from error
 
 
 def _of_dump(options: StatsOptions) -> StoredProfile:

@@ -108,8 +108,8 @@ def run(options: StepOptions) -> int:
     from pallas_debug import stepper
 
     points = [_point(text) for text in options.points]
+    function, called, made_up = _called(options)
     try:
-        called, made_up = _called(options)
         captured = stepper.capture(
             called,
             kernel=options.kernel,
@@ -119,6 +119,9 @@ def run(options: StepOptions) -> int:
     except PallasDebugError:
         raise
     except Exception as error:
+        theirs = programs.raised(options.what, function, error)
+        if theirs is not None:
+            raise theirs from error
         raise problem_of(error, "engine", f"stepping through {options.what}") from error
     if options.record is None:
         open_session(captured.session, (*captured.notes, *made_up), plain=plain)
@@ -148,8 +151,14 @@ def _point(text: str) -> tuple[int, ...]:
         raise UsageError(f"--point takes numbers such as 0,1, and not {text!r}") from None
 
 
-def _called(options: StepOptions) -> tuple[Callable[[], Any], tuple[str, ...]]:
-    """Program that is run to find the kernel's arrays, and notes on those that are made up."""
+def _called(
+    options: StepOptions,
+) -> tuple[Callable[..., Any] | None, Callable[[], Any], tuple[str, ...]]:
+    """Program that is run to find the kernel's arrays, and notes on those that are made up.
+
+    Returns:
+      The function, or None for a script; a call of it; the notes.
+    """
     from pallas_debug import stepper
 
     what = options.what
@@ -163,9 +172,9 @@ def _called(options: StepOptions) -> tuple[Callable[[], Any], tuple[str, ...]]:
             if isinstance(error, Exception):
                 raise error
 
-        return execute, ()
+        return None, execute, ()
     programs.refuse_words(what, options.rest)
     function = programs.imported(*named)
     args, kwargs = programs.function_arguments(function, options, values=True)
     programs.check_call(what, function, args, kwargs)
-    return stepper.call_of(function, args, kwargs)
+    return (function, *stepper.call_of(function, args, kwargs))
