@@ -15,7 +15,7 @@ from typing import Literal
 
 from pallas_debug.errors import UsageError
 from pallas_debug.model import SourceLine
-from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks, grid_point
 from pallas_debug.profile.core.copies import CopyModel
 from pallas_debug.profile.cycles import CORES_SHARE
 from pallas_debug.profile.figures import Figure, missing
@@ -90,7 +90,7 @@ class Timeline:
 
     def point(self, step: int) -> tuple[int, ...]:
         """The grid point of a step of the first core."""
-        return _unravelled(step, self.bounds)
+        return grid_point(self.bounds, step)
 
     def microseconds(self, cycles: float) -> float:
         """Convert cycles to microseconds."""
@@ -185,7 +185,7 @@ def _block_size(profile: Profile, operand: OperandBlocks) -> Figure:
 
 
 def _block(operand: OperandBlocks, blocks: BlockMap, bounds: tuple[int, ...], step: int) -> Block:
-    return blocks.block(operand, _unravelled(step, bounds))
+    return blocks.block(operand, grid_point(bounds, step))
 
 
 def _size(operand: OperandBlocks, whole: float, block: Block) -> float:
@@ -193,14 +193,6 @@ def _size(operand: OperandBlocks, whole: float, block: Block) -> float:
     if block is None or not operand.block_bytes:
         return whole
     return whole * operand.bytes_of(block) / operand.block_bytes
-
-
-def _unravelled(step: int, bounds: tuple[int, ...]) -> tuple[int, ...]:
-    found = []
-    for size in reversed(bounds):
-        step, index = divmod(step, size)
-        found.append(index)
-    return tuple(found[::-1])
 
 
 class _Maker:
