@@ -116,9 +116,10 @@ def origin(
     values: Sequence[Any],
     equation: int,
     bits: Collection[Any] = (),
+    trouble: Trouble = "nan",
 ) -> NumericFault | None:
-    """Return what made a NaN that an equation of a unit sees; None if the inputs held it."""
-    return _Concrete(eqns, invars, outvars, values, bits).origin(equation)
+    """Return what made a NaN, or another trouble, that an equation of a unit sees, if it did."""
+    return _Concrete(eqns, invars, outvars, values, bits).origin(equation, trouble)
 
 
 class _Concrete:
@@ -171,21 +172,20 @@ class _Concrete:
                     return self._fault(candidate, here)
         return None
 
-    def origin(self, equation: int) -> NumericFault | None:
-        """Origin of a NaN among the operands of an equation, if in this unit."""
+    def origin(self, equation: int, trouble: Trouble) -> NumericFault | None:
+        """Origin of a NaN or infinity among the operands of an equation, if in this unit."""
         found: list[_Candidate] = []
 
         def note(i: int, inputs: Sequence[Any], outputs: list[Any]) -> list[Any]:
-            if i < equation:
-                found.extend(c for c in self._not_finite(i, inputs, outputs) if c.trouble == "nan")
+            made = self._not_finite(i, inputs, outputs) if i < equation else []
+            found.extend(c for c in made if c.trouble == trouble)
             return outputs
 
         self._run(note)
         for candidate in found:
             for atom in self._eqns[equation].invars:
-                here = None
-                if not isinstance(atom, jax_core.Literal):
-                    here = self._spreading(candidate, to=atom)
+                is_made = not isinstance(atom, jax_core.Literal)
+                here = self._spreading(candidate, to=atom) if is_made else None
                 if here is not None:
                     return self._fault(candidate, here)
         return None

@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 from jax._src import core as jax_core
 
-from pallas_debug.bridge.instrument.primitives import ARITHMETIC
+from pallas_debug.bridge.instrument.primitives import ARITHMETIC, MAKES_INFINITY
 from pallas_debug.bridge.jaxprs import likeness
 from pallas_debug.bridge.programs import intervals, units
 from pallas_debug.bridge.programs import program as ir
@@ -34,7 +34,13 @@ SUM_BOUND = 0.02
 """Greatest error of a 16-bit float sum, as a fraction of its largest entry in float32."""
 
 Flag = tuple[str, int]
-"""A suspicion: about "output", "equation" or "comparison" number n; the last two by equation."""
+"""A suspicion about "output" number n, or about an "equation", "comparison" or "tie" by equation.
+
+A tie is a comparison of two infinities.
+"""
+
+_OVERFLOWS = MAKES_INFINITY - {"div", "rsqrt", "reciprocal", "log", "log1p"}
+"""Primitives whose infinities are numbers too large for the dtype, not quotients by zero."""
 
 
 @dataclass(eq=False)
@@ -82,6 +88,7 @@ class WatchedUnit:
         mixed = bit_patterns(self.eqns, self.bits)
         tests: list[tuple[Flag, Any]] = []
         makers: set[Any] = set()
+        infinite: set[int] = set()
 
         def read(atom: Any) -> Any:
             return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
@@ -96,6 +103,13 @@ class WatchedUnit:
                 tests.append((("equation", i), flag))
             if units.may_decide(eqn) and jnp.size(outputs[0]):
                 tests.append((("comparison", i), units.sees_nan(inputs)))
+                if len(inputs) == 2 and all(map(infinite.__contains__, map(id, eqn.invars))):
+                    tests.append((("tie", i), _are_infinite(*inputs)))
+            if eqn.primitive.name in _OVERFLOWS or (
+                not infinite.isdisjoint(map(id, eqn.invars))
+                and jnp.issubdtype(jnp.result_type(outputs[0]), jnp.floating)
+            ):
+                infinite.update(map(id, eqn.outvars))
             found = intervals.of_equation(eqn, ranges)
             if found is not None:
                 bounds[eqn.outvars[0]] = found
@@ -122,6 +136,55 @@ class WatchedScalars:
         """Return the outputs and the suspicions."""
         outputs, wrong = self.unit.watched(values)
         return outputs, [("equation", i) for i in wrong if i not in self.mixed] if wrong else ()
+
+
+def _are_infinite(left: Any, right: Any) -> Any:
+    return jnp.any(jnp.isposinf(left) & jnp.isposinf(right))
+
+
+def without_ties(unit: units.Unit, values: Sequence[Any], equation: int) -> list[Any]:
+    """Outputs of a unit if a comparison told apart infinities that the unit has made.
+
+    Each is replaced, for this comparison alone, by a number of its own among the largest of its
+    dtype: two results that overflow are hardly equal.
+    """
+    result = _compared(unit, values, equation, apart=True)
+    known = dict(zip(unit.invars, values, strict=True))
+    for i, eqn in enumerate(unit.eqns):
+        inputs = [a.val if isinstance(a, jax_core.Literal) else known[a] for a in eqn.invars]
+        outputs = [result] if i == equation else evaluated(eqn, inputs)
+        known.update(zip(eqn.outvars, outputs, strict=True))
+    return [np.asarray(known[variable]) for variable in unit.outvars]
+
+
+def is_tied(unit: units.Unit, values: Sequence[Any], equation: int) -> bool:
+    """Whether a comparison comes out otherwise if it tells infinities apart."""
+    runs = [_compared(unit, values, equation, apart=apart) for apart in (False, True)]
+    return bool((runs[0] != runs[1]).any())
+
+
+def _compared(unit: units.Unit, values: Sequence[Any], equation: int, *, apart: bool) -> Any:
+    """Result of a comparison."""
+    known = dict(zip(unit.invars, values, strict=True))
+    for eqn in unit.eqns[: equation + 1]:
+        inputs = [a.val if isinstance(a, jax_core.Literal) else known[a] for a in eqn.invars]
+        outputs = evaluated(eqn, inputs)
+        if apart and eqn.primitive.name in _OVERFLOWS:
+            outputs = [_apart(np.asarray(outputs[0]), inputs)]
+        known.update(zip(eqn.outvars, outputs, strict=True))
+    return np.asarray(outputs[0])
+
+
+def _apart(result: Any, inputs: Sequence[Any]) -> Any:
+    """A result whose infinities, if it is of finite numbers, are replaced by distinct numbers."""
+    found = np.isposinf(result.astype("float32"))
+    if not found.any() or not all(np.isfinite(np.asarray(x, "float32")).all() for x in inputs):
+        return result
+    info = jnp.finfo(result.dtype)
+    steps = np.arange(int(found.sum())) % 2 ** min(int(info.nmant), 12)
+    replaced = np.array(result)
+    replaced[found] = (float(info.max) * (1 - steps * float(info.eps))).astype(result.dtype)
+    return replaced
 
 
 def watch(step: ir.Compute) -> WatchedUnit | WatchedScalars:

@@ -302,6 +302,7 @@ def infinity_produced(
     operands: Sequence[str],
     ranges: Sequence[tuple[float, float]] = (),
     element: tuple[int, ...] | None = None,
+    decides: str | None = None,
 ) -> Finding:
     """An operation that produces an infinity from finite operands; as for `nan_produced`."""
     of = _values(values) or f"operands {_types(operands, ranges)}"
@@ -312,12 +313,15 @@ def infinity_produced(
     is_by_zero = operation == "div" and len(values) == 2 and values[1] == 0
     if is_by_zero or (operation in ("rsqrt", "reciprocal", "log") and list(values) == [0]):
         cause, advice = "the operand is zero here", "guard it: jnp.where(d == 0, 1, d)"
-    found = seen.found(
-        Fault.INFINITY_PRODUCED,
-        f"`{operation}` made an infinity of {of}{at}",
-        cause,
-        advice,
-    )
+    message = f"`{operation}` made an infinity of {of}{at}"
+    if decides is not None:
+        other = seen.witness.other
+        where = f" in line {other.line}" if other is not None else ""
+        message += (
+            f"; no result holds it, but `{decides}`{where} takes two of them for equal, and "
+            "results depend on that"
+        )
+    found = seen.found(Fault.INFINITY_PRODUCED, message, cause, advice)
     return replace(found, comes_of=_origins(operation, values, ranges))
 
 

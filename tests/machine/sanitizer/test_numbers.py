@@ -172,6 +172,47 @@ def test_a_nan_that_decides_nothing(body: Any, judged: Judged) -> None:
     assert judged(lambda x: call(body, x), SIGNED) == []
 
 
+def _largest(x_ref: Any, out_ref: Any) -> None:
+    power = jnp.exp(x_ref[...])  # FAULT
+    out_ref[...] = jnp.where(power == power.max(axis=1, keepdims=True), 1.0, 0.0)
+
+
+def _infinite(x_ref: Any, out_ref: Any) -> None:
+    power = jnp.exp(x_ref[...])
+    out_ref[...] = jnp.where(jnp.isinf(power) | (power == jnp.inf), 0.0, power)
+
+
+def _given(x_ref: Any, out_ref: Any) -> None:
+    x = jnp.where(x_ref[...] > 90, jnp.inf, x_ref[...] + 1)
+    out_ref[...] = jnp.where(x == x.max(axis=1, keepdims=True), 1.0, 0.0)
+
+
+LARGE = np.ones((8, 128), "float32")
+LARGE[2, 5:7] = 100, 110
+
+
+def test_infinities_that_are_taken_for_equal(judged: Judged) -> None:
+    (finding,) = judged(lambda x: call(_largest, x), LARGE)
+    assert (finding.kind, finding.witness.values["element"]) == ("InfinityProduced", "[2, 5]")
+    assert finding.source is not None
+    assert (finding.source.text or "").endswith("# FAULT")
+    assert "`==` in line" in finding.message
+    assert "takes two of them for equal, and results depend on that" in finding.message
+
+
+@pytest.mark.parametrize(
+    "body, x",
+    [
+        (_largest, np.where(LARGE == 100, 80, LARGE).astype("float32")),  # one overflows
+        (_infinite, LARGE),
+        (_given, LARGE),
+    ],
+    ids=["one", "asked", "given"],
+)
+def test_infinities_that_decide_nothing(body: Any, x: Any, judged: Judged) -> None:
+    assert judged(lambda x: call(body, x), x) == []
+
+
 def test_a_nan_of_the_inputs_may_decide(judged: Judged) -> None:
     given = np.where(SIGNED < 0, np.nan, SIGNED)
 

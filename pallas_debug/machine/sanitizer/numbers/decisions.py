@@ -3,6 +3,10 @@
 A NaN that only a comparison sees reaches no result. So the kernel is run again with these
 comparisons turned round, where an operand is NaN, and its results are compared bit by bit. If the
 only difference is that they hold NaNs then, the comparison is a guard: `jnp.where(x >= 0, x, 0)`.
+
+An infinity that stands for a number too large for its dtype is larger than all others, and
+comparisons with these come out right. Two of them are equal, whatever the numbers were: then the
+kernel is run again with a comparison that tells them apart.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ class Decision:
       equation: its number in the unit.
       fault: what made the NaN, if that is in the same unit.
       made: occasions that made the NaNs in the unit's inputs.
+      is_tie: whether it compares two infinities that the unit has made, instead of a NaN.
     """
 
     occasion: Any
@@ -44,6 +49,7 @@ class Decision:
     equation: int
     fault: NumericFault | None
     made: Facts
+    is_tie: bool = False
 
     @property
     def sign(self) -> str:
@@ -81,6 +87,26 @@ class DecisionLedger:
             if fault is not None or made:
                 self._found[key] = Decision(occasion, step, equation, fault, made)
 
+    def note_ties(
+        self, occasion: Any, step: ir.Compute, values: Sequence[Any], equations: Collection[int]
+    ) -> None:
+        """Comparisons of a unit see two infinities at once."""
+        unit = step.unit
+        for equation in equations:
+            key = id(unit), ~equation
+            if key in self._found:
+                continue
+            tries = self._tries[key] = self._tries.get(key, 0) + 1
+            if tries > 8 and tries & (tries - 1):
+                continue
+            if numerics.is_tied(unit, values, equation):
+                fault = numeric_faults.origin(
+                    unit.eqns, unit.invars, unit.outvars, values, equation, unit.bits, "infinity"
+                )
+                if fault is not None:
+                    found = Decision(occasion, step, equation, fault, frozenset(), is_tie=True)
+                    self._found[key] = found
+
     def that_matter(self) -> Iterator[Decision]:
         """Decisions on which a result depends."""
         known = list(self._found.values())[:MAX_DECISIONS]
@@ -114,6 +140,8 @@ class _Turned(MachineObserver):
         if id(step) not in self._steps:
             return numerics.watch(step).run(values)[0]
         known = self._decision
+        if known is not None and known.step is step and known.is_tie:
+            return numerics.without_ties(step.unit, values, known.equation)
         turned = (known.equation,) if known is not None and known.step is step else ()
         return units.turned(step.unit, values, turned)
 

@@ -126,7 +126,7 @@ def _worded(seen: Sighting, fault: NumericFault, decides: str | None) -> Finding
             "element": element,
         }
         if fault.trouble == "infinity":
-            return contents.infinity_produced(seen, **facts)
+            return contents.infinity_produced(seen, decides=decides, **facts)
         return contents.nan_produced(seen, decides=decides, **facts)
     if fault.trouble == "division":
         return contents.division_by_zero(
@@ -260,7 +260,10 @@ class NumbersObserver(MachineObserver):
         compared = [n for kind, n in suspicions if kind == "comparison"]
         if compared and self._decisions is not None:
             self._decisions.note(occasion, step, values, compared, made)
-        if len(equations) + len(compared) < len(suspicions) and self._keeps(occasion):
+        ties = [n for kind, n in suspicions if kind == "tie"]
+        if ties and self._decisions is not None:
+            self._decisions.note_ties(occasion, step, values, ties)
+        if len(equations) + len(compared) + len(ties) < len(suspicions) and self._keeps(occasion):
             made |= {occasion}
         if made:
             self._trail.follow(thread, made, outputs)
