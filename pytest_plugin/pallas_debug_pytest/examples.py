@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+import pallas_debug
 
 
 @contextlib.contextmanager
@@ -41,6 +46,30 @@ def judged_one_by_one(
         yield
     finally:
         handle.inner_test = inner  # type: ignore[union-attr]
+
+
+def notes_of(error: BaseException) -> str:
+    """What hypothesis says of an example that fails, without lines of pallas-debug.
+
+    It lists lines that only failing examples run: those that record a failure are among them.
+    """
+    notes = [note for note in getattr(error, "__notes__", ()) if note]
+    said = "\n".join(notes).splitlines()
+    listed = [line for line in said if _LISTED.fullmatch(line)]
+    theirs = [line for line in listed if not line.strip().startswith(_OURS)]
+    kept = said
+    if len(theirs) < len(listed):
+        left_out = {*listed}.difference(theirs)
+        kept = [line for line in said if line not in left_out and "(and " not in line[:16]]
+    if listed and not theirs:
+        begins = next((i for i, line in enumerate(kept) if line == "Explanation:"), len(kept))
+        kept = [line for i, line in enumerate(kept) if i < begins or not line.startswith(_HEADS)]
+    return "\n".join(kept)
+
+
+_LISTED = re.compile(r" +\S.*\.py:\d+")
+_HEADS = ("Explanation:", "    These lines")
+_OURS = tuple(f"{Path(file).parent}{os.sep}" for file in (pallas_debug.__file__, __file__))
 
 
 def _judged(

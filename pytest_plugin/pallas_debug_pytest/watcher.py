@@ -28,7 +28,7 @@ from pallas_debug.session import Options, Session, has_accelerator, resolve_targ
 from pallas_debug.session.records import gaps_of
 from pallas_debug_pytest import REPORTED, coverage, failures, marks, unjudged
 from pallas_debug_pytest.callers import Callers
-from pallas_debug_pytest.examples import judged_one_by_one
+from pallas_debug_pytest.examples import judged_one_by_one, notes_of
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks
 from pallas_debug_pytest.running import Running
@@ -390,11 +390,9 @@ class Watcher:
         """Add findings to a failure that does not show them."""
         error = call.excinfo.value if call.excinfo is not None else None
         running.judged = failures.counts(running.findings)
-        if error is not None and error is running.raised:
-            # pytest leaves them out of a failure without a traceback.
-            notes = [note for note in getattr(error, "__notes__", ()) if note]
-            if notes:
-                report.sections.append((f"{NAME}: example", "\n".join(notes)))
+        # pytest leaves notes out of a failure without a traceback.
+        if error is not None and error is running.raised and (notes := notes_of(error)):
+            report.sections.append((f"{NAME}: example", notes))
         if error is not None and error is running.raised and running.raised_for is not None:
             failures.at_their_line(report.longrepr, running.raised_for)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from pallas_debug_pytest import examples
 
 pytest.importorskip("hypothesis")
 
@@ -94,3 +95,16 @@ def test_the_line_of_the_test_is_named(child: Child) -> None:
             "  called from test_it.py:*   log(BAD)",
         ]
     )
+
+
+def test_lines_of_ours_are_no_explanation_of_an_example() -> None:
+    own = examples.__file__
+    head = "Failing test case: test_it(\n    n=-1,\n)"
+    explanation = "Explanation:\n    These lines were always and only run by failing test cases:"
+    error = ValueError("x")
+    error.__notes__ = [head, f"{explanation}\n        {own}:7\n        (and 3 more with verbose)"]
+    assert examples.notes_of(error) == head
+    error.__notes__ = [f"{head}\n{explanation}\n        {own}:7\n        /mine/test_it.py:8"]
+    assert examples.notes_of(error) == f"{head}\n{explanation}\n        /mine/test_it.py:8"
+    error.__notes__ = [head, f"{explanation}\n        /mine/test_it.py:8\n        (and 3 more)"]
+    assert examples.notes_of(error) == "\n".join(error.__notes__)
