@@ -1,12 +1,13 @@
 """Our cycle estimates against libtpu's own, and bundles traced to lines, for the bundled kernels.
 
     python benchmarks/cycles.py [--targets v5e,v6e] [--operations matmul,softmax] [--tags small]
-                                [--gradients] [--table] [--to dumps]
+                                [--gradients] [--table] [--advice] [--to dumps]
 
 Prints, per target, the median ratio of our estimate to libtpu's and their rank correlation, over
 all kernels for which libtpu gives an estimate, and the share of the bundles with vector or matrix
-work that are traced to a Python line. `--table` adds a row for each kernel. With `--to`, the dumps
-are kept, and kernels that are in there already are not compiled again.
+work that are traced to a Python line. `--table` adds a row for each kernel, and `--advice` each
+piece of advice. With `--to`, the dumps are kept, and kernels that are in there already are not
+compiled again.
 
 `ours` is the estimate that `pallas-debug stats` prints, over all kernels, and over those of which
 no region or copy depends on data: libtpu skips these regions, where `stats` enters them. `same
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("--tags", default="")
     parser.add_argument("--gradients", action="store_true")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--advice", action="store_true")
     parser.add_argument("--to", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -80,6 +82,8 @@ def main() -> None:
         for target in options.targets.split(","):
             rows = list(_rows(target, root / target, options))
             _report(target, rows, table=options.table)
+            if options.advice:
+                _list_advice(rows)
 
 
 def _rows(target: str, root: Path, options: Any) -> Iterator[Row]:
@@ -130,6 +134,13 @@ def _gradient(operation: BundledOperation, spec: Spec) -> Any:
 
 def _arguments(spec: Spec) -> list[Any]:
     return [spec.values.get(i, arg) for i, arg in enumerate(spec.args)]
+
+
+def _list_advice(rows: Sequence[Row]) -> None:
+    for row in rows:
+        for advice in row.stats.advice:
+            at = f"{Path(advice.source.file).name}:{advice.source.line}" if advice.source else "-"
+            print(f"{row.name}: {advice.kind} at {at}: {advice.message} {advice.remedy}")
 
 
 def _report(target: str, rows: Sequence[Row], *, table: bool) -> None:

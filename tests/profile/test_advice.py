@@ -217,6 +217,35 @@ def test_an_upcast_that_costs_nothing_is_not_advised_against(tmp_path: Path) -> 
     assert _compiled(tmp_path, kernel, False, "v5e").advice == ()
 
 
+def gradient_of_softmax(out: jax.Array, dout: jax.Array, *, rows: int = 128) -> jax.Array:
+    def kernel(out_ref: Any, dout_ref: Any, dx_ref: Any) -> None:
+        @pl.loop(0, 128 // rows)
+        def _(i: Any) -> None:
+            at = pl.ds(pl.multiple_of(i * rows, rows), rows)
+            along = jnp.sum(out_ref[at, :] * dout_ref[at, :], axis=1, keepdims=True)
+            dx_ref[at, :] = out_ref[at, :] * (dout_ref[at, :] - along)
+
+    block = pl.BlockSpec((128, 1024), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel, out_shape=out, grid=(8,), in_specs=[block, block], out_specs=block
+    )(out, dout)
+
+
+@pytest.mark.slow
+def test_spills_around_a_reduction_over_lanes_stay(tmp_path: Path) -> None:
+    args = (jax.ShapeDtypeStruct((1024, 1024), jnp.float32),) * 2
+    whole, sliced = gradient_of_softmax, functools.partial(gradient_of_softmax, rows=32)
+    kernel = SlowKernel(advice="", summary="", function=whole, remedied=sliced, args=args)
+    found = [_compiled(tmp_path, kernel, is_sliced, "v4") for is_sliced in (False, True)]
+    assert [advice.kind for stats in found for advice in stats.advice] == []
+    spills, cycles = (
+        [one(stats).value for stats in found]
+        for one in (lambda s: s.spills, lambda s: s.cycles.total)
+    )
+    assert spills[0] > 4 * spills[1] > 0
+    assert cycles[1] > 1.05 * cycles[0]  # each slice waits for its own sums
+
+
 def streamed_transpose(x: jax.Array, w: jax.Array) -> jax.Array:
     def kernel(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.dot(x_ref[...].T, w_ref[...], preferred_element_type=jnp.float32)
