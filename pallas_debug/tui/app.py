@@ -44,10 +44,12 @@ _FOCUSABLE = ("kernels", "steps", "text")
 
 
 def preload() -> None:
-    """Import what computes diffs: it takes long, and is often used."""
+    """Import what computes diffs, which takes long and is often used, and what dialogs need."""
     import numpy  # noqa: F401
 
-    import pallas_debug.ir.diff  # noqa: F401
+    import pallas_debug.ir.diff
+    import pallas_debug.store.scratch
+    import pallas_debug.tui.panes.dialogs  # noqa: F401
 
 
 class BrowseApp(MovingActions, ViewingActions, OutputActions):

@@ -11,7 +11,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.cells import cell_len
 from textual import events, getters, on
@@ -23,12 +23,13 @@ from textual.filter import LineFilter, NoColor
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from pallas_debug.store.scratch import PREFIX, Scratch
 from pallas_debug.tui import _textual, terminal
 from pallas_debug.tui.keys import Keymap, default, registry
 from pallas_debug.tui.model import Throttle
-from pallas_debug.tui.panes.dialogs import Chooser, HelpScreen
 from pallas_debug.tui.widgets.cells import visible
+
+if TYPE_CHECKING:
+    from pallas_debug.store.scratch import Scratch
 
 T = TypeVar("T")
 
@@ -175,6 +176,8 @@ class Shell(App[None], inherit_bindings=False):
     def temporary_file(self, name: str, content: bytes) -> Path:
         """Write a temporary file for an editor, to be removed by `tidy`."""
         if self._scratch is None:
+            from pallas_debug.store.scratch import PREFIX, Scratch  # slows the start
+
             self._scratch = Scratch(Path(tempfile.gettempdir()), PREFIX)
         file = self._scratch.path / name
         file.write_bytes(content)
@@ -236,6 +239,8 @@ class Shell(App[None], inherit_bindings=False):
         self.query_one("#title", Static).update(text, layout=False)
 
     def show_help(self) -> None:
+        from pallas_debug.tui.panes.dialogs import HelpScreen  # slows the start
+
         self.push_screen(HelpScreen(registry().values(), self.keymap))
 
     # Questions.
@@ -277,6 +282,8 @@ class Shell(App[None], inherit_bindings=False):
         at: int = 0,
     ) -> None:
         """Let the user choose from a list; see `Chooser`."""
+        from pallas_debug.tui.panes.dialogs import Chooser  # slows the start
+
         screen: Chooser[Any] = Chooser(what, choices, at=at)
         self.push_screen(screen, chosen)
 

@@ -19,7 +19,7 @@ from pallas_debug.ir.follow import Trail
 from pallas_debug.store import open_dumps
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Against, Browser
-from pallas_debug.tui.panes import results  # noqa: F401 - not to be imported without permission
+from pallas_debug.tui.panes import dialogs, results  # noqa: F401 - not to be imported without permission
 
 LISTED = Path(__file__).parent / "data" / "dumps"
 
