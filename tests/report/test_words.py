@@ -176,5 +176,5 @@ def test_map_of_memory_tells_many_operands_apart() -> None:
     assert "<0>" not in part
     (wide,) = memory_part(
         MemoryMap(uses=uses[:1], vmem=size, smem=missing(""), limit=total, capacity=total)
-    ).split("</g>")[:1]
+    ).split("</svg>")[:1]
     assert re.search(r"<rect [^>]*></rect><text [^>]*>&lt;0&gt;_ref</text>$", wide), wide

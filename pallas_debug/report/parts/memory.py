@@ -37,19 +37,26 @@ def memory_part(memory: MemoryMap) -> Markup:
 
 
 def _map(memory: MemoryMap, total: float) -> Markup:
-    """The allocations side by side, as wide as they are large."""
+    """The allocations side by side, as wide as they are large.
+
+    Widths are percentages, so that labels keep their size on a narrow screen. Each part is an `svg`
+    of its own, which clips its label.
+    """
     at = 0.0
     parts: list[Markup] = []
     for use, slice_ in zip(memory.uses, _slices(memory), strict=True):
         if slice_ is None:
             continue
-        width = float(use.size.value or 0) / total * 1000
+        width = float(use.size.value or 0) / total * 100
         label = f"{use.name}: {words.size(int(use.size.value or 0))}"
         rect = tag(
-            "g",
+            "svg",
             tag("title", label),
-            tag("rect", x=f"{at:.2f}", width=f"{max(width, 0.5):.2f}", height="26"),
-            tag("text", use.name, x=f"{at + 4:.2f}", y="17") if width > 90 else None,
+            tag("rect", width="100%", height="26"),
+            tag("text", use.name, x="4", y="17") if width > 9 else None,
+            x=f"{at:.3f}%",
+            width=f"{max(width, 0.05):.3f}%",
+            height="26",
             class_=f"pd-slice {slice_}",
         )
         parts.append(rect)
@@ -58,7 +65,7 @@ def _map(memory: MemoryMap, total: float) -> Markup:
         "svg",
         parts,
         class_="pd-map",
-        viewBox="0 0 1000 26",
+        height="26",
         role="img",
         aria_label="VMEM of the kernel, each allocation as wide as it is large; the table has them",
     )
