@@ -243,7 +243,8 @@ class DebuggerApp(App[None]):
         values = []
         for value in named:
             held = track.value(value.name)
-            values.append((value, "" if held is None else short(held)))
+            is_kept = value.kind != "variable"
+            values.append((value, "" if held is None else short(held, is_memory=is_kept)))
         names = [value.name for value in named]
         selected = self._selected if self._selected in names else next(iter(names), None)
         array = None if selected is None else track.value(selected)
@@ -331,7 +332,8 @@ class DebuggerApp(App[None]):
         if self.shown.array is None:
             pane.update("")
             return
-        levels, odd = describe.heat(self.shown.array, max(pane.size.height - 2, 1), 60)
+        columns = min(max(pane.content_size.width, 1), 60)
+        levels, odd = describe.heat(self.shown.array, max(pane.size.height - 2, 1), columns)
         values = [value for value, _ in self.shown.values]
         held = describe.statistics(
             self.shown.array, is_memory=is_memory(values, self.shown.selected or "")

@@ -73,6 +73,8 @@ async def test_stepping_stops_values_and_help(session: StepSession) -> None:
         assert session.place.point == (0, 0, 0, 1)
         await typed(app, pilot, "P", "s", "s", "s", "s")
         assert "m_ref scratch" in screen_text(app)
+        assert "unwritten" in screen_text(app)
+        assert "NaN" not in screen_text(app)
         await pilot.press("colon")
         app.query_one("#line", Input).value = f"break {STORE} if l == 1"
         await typed(app, pilot, "enter")
@@ -87,6 +89,8 @@ async def test_stepping_stops_values_and_help(session: StepSession) -> None:
         await pilot.press("tab")
         await typed(app, pilot, "G")
         assert "alpha  min " in text_of(app, "heat")
+        width = app.query_one("#heat").content_size.width
+        assert max(map(len, text_of(app, "heat").splitlines()[1:])) <= width
         await pilot.press("W")
         app.query_one("#line", Input).value = "who m_ref[0, 0, 0]"
         await typed(app, pilot, "enter")
