@@ -11,7 +11,7 @@ from pallas_debug.findings.collector import Collector, key, merged
 from pallas_debug.findings.faults import FORMER, Fault, Severity, named
 from pallas_debug.model import Finding, SourceLine, Witness
 
-WITNESS = ("grid_point", "operand", "source", "index")
+WITNESS = ("grid_point", "operand", "source", "index", "shape")
 
 
 def finding(kind: str, engine: str, line: int | None = 3, **fields: Any) -> Finding:
@@ -159,6 +159,19 @@ def test_a_run_has_one_deadlock_whichever_wait_an_engine_names() -> None:
     machine = finding("Deadlock", "machine", 7, operand="recv")
     (found,) = merged([interpreted, machine])
     assert (found.operand, found.engines) == ("recv", ("machine", "tpu interpret"))
+
+
+def test_an_output_in_hbm_and_the_input_that_it_aliases_are_one_place() -> None:
+    place = {"grid_point": (0,), "shape": "float32[64, 128] in HBM"}
+    kind = "OutOfBoundsWrite"
+    machine = finding(kind, "machine", 9, operand="x_hbm", index="x_hbm[63:65]", **place)
+    by_jax = finding(kind, "tpu interpret", 9, operand="o_hbm", index="o_hbm[63:65]", **place)
+    (found,) = merged([by_jax, machine])
+    assert (found.operand, found.engines) == ("x_hbm", ("machine", "tpu interpret"))
+    other = finding(kind, "tpu interpret", 9, operand="o_hbm", index="o_hbm[62:65]", **place)
+    assert len(merged([other, machine])) == 2
+    checked = finding(kind, "checks", 9, operand="o_hbm", index="o_hbm[63:65]", **place)
+    assert len(merged([checked, machine])) == 2
 
 
 def test_padding_is_said_by_what_it_gets_into_and_not_by_the_first_read_of_any() -> None:

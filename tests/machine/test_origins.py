@@ -51,6 +51,13 @@ def by_scratch(t_hbm: Any, x_hbm: Any, o_ref: Any, t_smem: Any, buf: Any, sem: A
     o_ref[...] = buf[...]
 
 
+def of_dynamic_size(t_ref: Any, x_hbm: Any, o_ref: Any, t_smem: Any, buf: Any, sem: Any) -> None:
+    size = t_ref[7]
+    rows = pl.ds(t_ref[pl.program_id(0)] * 8, size)
+    pltpu.async_copy(x_hbm.at[rows], buf.at[pl.ds(0, size)], sem).wait()
+    o_ref[...] = buf[...]
+
+
 KERNELS = [
     pytest.param(call(by_table, prefetch=1), "t_ref[{0}], which is {1}", 0, id="prefetch"),
     pytest.param(
@@ -71,6 +78,13 @@ def test_a_copy_out_of_bounds_names_the_entry(function: Any, entry: str, offset:
     assert (stopped.kind, stopped.grid_point) == ("OutOfBoundsRead", (1,))
     said = entry.format(1, 8, 1 + offset)
     assert stopped.cause == f"the index comes from {said}, and nothing bounds it"
+
+
+def test_an_index_is_that_of_the_start_where_the_size_comes_from_a_table_too() -> None:
+    launched, arrays = passed(call(of_dynamic_size, prefetch=1), (np.roll(ROWS, 1), X))
+    stopped = run.run(launched, arrays).stopped
+    assert stopped is not None
+    assert stopped.cause == "the index comes from t_ref[1], which is 9, and nothing bounds it"
 
 
 @pytest.mark.parametrize("function, entry, offset", KERNELS)

@@ -29,7 +29,10 @@ def of_index(thread: Thread, step: ir.MachineStep, error: OutOfBounds, dim: int)
     entries = place.view[-1].entries
     if dim >= len(entries):
         return None
-    return _of_registers(thread.frames, _registers(entries[dim]))
+    entry = entries[dim]
+    if isinstance(entry, ir.Slice) and (start := _registers(entry.start)):
+        return _of_registers(thread.frames, start)  # its size may come from another entry
+    return _of_registers(thread.frames, _registers(entry))
 
 
 def of_view(thread: Thread, place: ir.RefPlace) -> str | None:
