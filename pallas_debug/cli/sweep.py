@@ -269,7 +269,7 @@ def _print(found: SweepResult, options: SweepOptions) -> None:
     reasons = reasons_of(found.results) if sys.stdout.isatty() else []
     output.print_table(*table(found.results, reasons))
     for line in notes(reasons):
-        output.echo(line)
+        output.echo_wrapped(line, len("(1) "))
     for problem in found.problems:
         output.say(problem)
     for target in found.targets:

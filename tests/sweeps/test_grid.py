@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,3 +127,24 @@ def test_sweep_without_all_results_is_not_ok() -> None:
 
 def _died() -> SettingFailure:
     return SettingFailure(stage="worker", type="WorkerDied", message="it died")
+
+
+def test_reasons_are_wrapped_at_words_in_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pallas_debug.cli import output
+    from pallas_debug.cli import sweep as command
+
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(command, "sys", SimpleNamespace(stdout=terminal))
+    monkeypatch.setattr(output, "terminal_width", lambda: 80)
+    failure = SettingFailure(stage="lowering", type="ValueError", message="a block of rows " * 20)
+    result = SettingResult(setting={"q": "300"}, target="v5e", failure=failure)
+    found = SweepResult(name="f", targets=("v5e",), results=(result,))
+    command._print(found, Any)  # its options are read only where something compiled
+    lines = capsys.readouterr().out.splitlines()
+    reason = lines[next(n for n, line in enumerate(lines) if line.startswith("(1) ")) :]
+    assert len(reason) > 3
+    assert max(map(len, reason)) <= 80
+    assert " ".join(line.strip() for line in reason).count("a block of rows") == 20
+    assert all(line.startswith("    ") for line in reason[1:])
