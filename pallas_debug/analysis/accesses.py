@@ -133,11 +133,22 @@ def _outside(
         size=dim.size if dim.is_slice else None,
         bound=dim.bound,
         stride=dim.stride,
-        follows=_follows(dim, len(subject.grid.sizes)),
+        follows=None if _reads_scalars(subject, event) else _follows(dim, len(subject.grid.sizes)),
         is_block=block is not None and not block.is_whole,
         is_scratch=view.buffer.kind in ("scratch", "scoped"),
     )
     result.findings.append(finding)
+
+
+def _reads_scalars(subject: Subject, event: Event) -> bool:
+    """Whether the kernel loads from SMEM before, so that an index may be an entry of a table."""
+    return any(
+        one.what == "read"
+        and one.number < event.number
+        and one.view is not None
+        and one.view.buffer.space == "smem"
+        for one in subject.walked.events
+    )
 
 
 def _follows(dim: Dim, rank: int) -> Literal["loop", "grid"] | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import pallas as pl
@@ -182,6 +183,26 @@ def test_an_access_that_a_condition_keeps_within_bounds(captures: Captures) -> N
 
     whole = pl.BlockSpec((32, 128), lambda i: (0, 0))
     assert look(captures, kernel, **{**rows(4), "in_specs": [whole]}).findings == ()
+
+
+def test_an_index_from_a_table_does_not_follow_the_grid(captures: Captures) -> None:
+    def pick(rows_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[pl.ds(rows_ref[pl.program_id(0)], 8), :]
+
+    def call(rows: Any, x: Any) -> Any:
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(2,),
+            in_specs=[pl.BlockSpec((16, 128), lambda i, rows_ref: (0, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, rows_ref: (i, 0)),
+        )
+        return pl.pallas_call(pick, out_shape=x, grid_spec=spec)(rows, x)
+
+    args = jax.ShapeDtypeStruct((2,), jnp.int32), jax.ShapeDtypeStruct((16, 128), jnp.float32)
+    (captured,) = captures(call, args)
+    (finding,) = analyze(captured, prefetch=[np.array([0, 12], np.int32)]).findings
+    assert finding.message.startswith("x_ref[12:20, 0:128] reaches 4 past the end")
+    assert finding.cause == "the index is not bounded by the shape of the ref"
 
 
 def test_a_slice_of_a_slice(captures: Captures) -> None:
