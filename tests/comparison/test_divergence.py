@@ -233,8 +233,12 @@ def test_blocks_names_grids_and_calls() -> None:
         line
         == "the operands of the kernel differ before it runs: x_ref[0, 0] is 2, and 1 for `other`"
     )
-    _, line = compared(lambda x: other(x) + 1, other, X)
+    finding, line = compared(lambda x: other(x) + 1, other, X)
     assert line == diverging.AGREE
+    assert (finding.cause, finding.advice) == (
+        "the code around the kernels computes something else: their stores agree",
+        "compare what both functions do with what their kernels return",
+    )
     _, line = compared(twice, other, X)
     assert line == (
         "it is not known where the kernels first diverge: they agree as far as they do the same, "

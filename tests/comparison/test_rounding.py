@@ -85,7 +85,7 @@ def test_an_error_of_the_size_of_rounding_is_put_down_to_it() -> None:
 def test_a_larger_error_is_not(dtype: Any) -> None:
     finding = mismatch(dtype=dtype, gain=1.3)
     assert (finding.cause, finding.advice) == (
-        "the kernel computes something else",
+        "the kernel, or the code around it, computes something else",
         "begin with the first grid point and the pattern",
     )
     entry = explain.entry("value-mismatch")

@@ -134,6 +134,11 @@ AGREE = (
     "no store in either kernel differs by more than is allowed: look at the code around the kernels"
 )
 
+AROUND = (
+    "the code around the kernels computes something else: their stores agree",
+    "compare what both functions do with what their kernels return",
+)
+
 AGREE_AS_FAR = "no store that was compared differs by more than is allowed"
 
 

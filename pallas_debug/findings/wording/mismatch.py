@@ -362,6 +362,8 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
         return _rounding(found.rounding)
     if found.diverged is not None:
         return diverging.cause(found.diverged)
+    if found.agrees and not found.not_compared:
+        return diverging.AROUND
     mixed = None if found.history is None else stored.left_over(found.history)
     if found.unread and mixed is None and all(one.kind in _SCALED for one in related):
         return _not_all_read(found.unread)

@@ -146,7 +146,7 @@ ENTRIES = (
     entry(
         "value-mismatch",
         title="a result differs from the reference's",
-        cause="the kernel computes something else",
+        cause="the kernel, or the code around it, computes something else",
         advice="begin with the first grid point and the pattern",
         kinds=("ValueMismatch",),
     ),
