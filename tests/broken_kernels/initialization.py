@@ -145,6 +145,28 @@ def grid_rounded_down_repaired(x: jax.Array) -> jax.Array:
     )(x)
 
 
+def sum_over_whole_blocks(x: jax.Array) -> jax.Array:
+    def sum_rows(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += x_ref[...].sum(axis=0, keepdims=True)
+
+    return pl.pallas_call(
+        sum_rows,
+        out_shape=jax.ShapeDtypeStruct((1, 128), F32),
+        # 20 rows are two blocks and a half; the last four are never added.
+        grid=(x.shape[0] // 8,),  # FAULT
+        in_specs=[ROWS],
+        out_specs=pl.BlockSpec((1, 128), lambda i: (0, 0)),
+    )(x)
+
+
+def sum_over_whole_blocks_repaired(x: jax.Array) -> jax.Array:
+    return padding_in_a_sum_repaired(x)
+
+
 def padding_in_a_sum(x: jax.Array) -> jax.Array:
     def sum_rows(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
         @pl.when(pl.program_id(0) == 0)
@@ -281,6 +303,15 @@ KERNELS = (
         reference=lambda x: x * 2,
         args=RAGGED,
         expected=Expectations(hlo=NAN, tpu=NAN),
+    ),
+    BrokenKernel(
+        fault="InputNotRead",
+        summary="The grid is rounded down, and the last rows of the input are left out of a sum.",
+        function=sum_over_whole_blocks,
+        repaired=sum_over_whole_blocks_repaired,
+        reference=lambda x: x.sum(axis=0, keepdims=True),
+        args=RAGGED,
+        expected=Expectations(hlo=WRONG, tpu=WRONG),
     ),
     BrokenKernel(
         fault="PaddingRead",
