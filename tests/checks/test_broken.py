@@ -139,7 +139,7 @@ def test_the_overflow_itself_is_found_by_inf(evidence: Evidence) -> None:
 
 
 def test_every_kernel_of_the_topics_is_found_or_excused() -> None:
-    no_fault_of_values = {"check_without_debug", "bfloat16_accumulator"}
+    no_fault_of_values = {"check_without_debug", "bfloat16_accumulator", "sum_over_whole_blocks"}
     unseen = {name for name, _ in UNSEEN}
     for kernel in BROKEN:
         if kernel.topic in SEEN_TOPICS and kernel.name not in no_fault_of_values | unseen:
