@@ -141,7 +141,7 @@ def _outside(
 
 
 def _reads_scalars(subject: Subject, event: Event) -> bool:
-    """Whether the kernel loads from SMEM before, so that an index may be an entry of a table."""
+    """Whether the kernel loads a scalar from SMEM before this event: the index may come from it."""
     return any(
         one.what == "read"
         and one.number < event.number

@@ -114,7 +114,7 @@ def analyze(
 
 
 def _of_any_size(captured: Capture, targets: Sequence[Target], deadline: float) -> Analysis:
-    """What holds for a grid of any size but 0: it is that of a single step."""
+    """Analyse one step of a grid of unknown size: its findings hold for every size but 0."""
     count = sum(not isinstance(n, int) for n in captured.params["grid_mapping"].grid)
     try:
         kernel = subject.read(index_maps.with_grid(captured, [1] * count), {}, deadline)

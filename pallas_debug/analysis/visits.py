@@ -186,7 +186,7 @@ class _Passage:
 
     @property
     def is_rounded_down(self) -> bool:
-        """Whether only a last, partial block is missing, as with `size // block` steps."""
+        """Whether just the partial last block is missing, as with `size // block` steps."""
         along = self.block.dims[self.dim]
         return along.kind == "blocked" and self.missing == 1 and self.left < along.size
 
@@ -247,11 +247,9 @@ def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None
 
 
 def _is_read_otherwise(subject: Subject, passage: _Passage) -> bool:
-    """Whether another operand of the same shape and dtype has what the blocks leave out.
-
-    It may be the same array, passed once more.
-    """
+    """Whether another operand of the same shape and dtype reads on: it may be the same array."""
     mine = passage.block
+    read = passage.steps * mine.dims[passage.dim].size
     for block in subject.grid.blocks[: subject.grid.num_inputs]:
         if block is mine or (block.shape, block.dtype) != (mine.shape, mine.dtype):
             continue
@@ -260,9 +258,7 @@ def _is_read_otherwise(subject: Subject, passage: _Passage) -> bool:
             return True
         along = block.dims[passage.dim]
         unit = along.size if along.counts_blocks else 1
-        if (int(dims[passage.dim].max()) * unit) + along.size > passage.steps * (
-            mine.dims[passage.dim].size
-        ):
+        if int(dims[passage.dim].max()) * unit + along.size > read:
             return True
     return False
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class ActiveStack(Generic[T]):
-    """What is active now, outermost first; a loop over it sees what was at its start."""
+    """Active objects, outermost first. Iteration goes over a snapshot."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

@@ -89,7 +89,7 @@ class Again:
         self._memory = _memory(params)
 
     def may_be_unwritten(self, output: np.ndarray) -> bool:
-        """Whether an output holds what HLO interpret mode fills unwritten memory with."""
+        """Whether an element of an output equals the fill value of HLO interpret mode."""
         dtype = output.dtype
         if dtype in NARROW:
             return not output.all()
@@ -97,7 +97,7 @@ class Again:
 
     @property
     def reads_narrow(self) -> bool:
-        """Whether the kernel may read memory of `NARROW` types before it writes it.
+        """Whether the kernel may read uninitialised memory of a type in `NARROW`.
 
         They are filled with zeros, which are no sign of a fault, so that only a run with other
         values tells.

@@ -42,7 +42,7 @@ def is_float(value: Any) -> bool:
 
 
 def may_be_filled(value: Any) -> bool:
-    """Whether a value is of integers or booleans, which HLO interpret mode fills at first."""
+    """Whether a value has a dtype with a fill value: an integer or a boolean."""
     dtype = jnp.result_type(value)
     return bool(jnp.issubdtype(dtype, jnp.integer)) or dtype == jnp.bool_
 
