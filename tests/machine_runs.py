@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+import pallas_debug
 from pallas_debug.bridge.lowering import calls, hook
 from pallas_debug.bridge.programs.launch import Launch, launch
 from pallas_debug.session import Options, Session
@@ -23,6 +24,12 @@ def decoded(function: Callable[..., Any], args: Sequence[Any]) -> Launch:
         jax.jit(function).lower(*args)
     (captured,) = captures
     return launch(captured)
+
+
+def ran(function: Callable[..., Any], *args: Any) -> Any:
+    """Results of a function whose kernels run in mode `machine`."""
+    with pallas_debug.interpret("machine"):
+        return jax.block_until_ready(function(*args))
 
 
 def arrays_of(call: Launch, args: Sequence[Any]) -> Arrays:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compared import BF16, F32, X, blocks, copy_twice, double, one
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels import operation
@@ -19,40 +19,6 @@ import pallas_debug
 from pallas_debug._api.compare import ComparisonReport
 from pallas_debug.bridge.walk import origins
 from pallas_debug.errors import InvalidReference, KernelFault, UsageError, ValuesDiffer
-from pallas_debug.model import Finding
-
-F32, BF16 = jnp.float32, jnp.bfloat16
-X = jax.random.normal(jax.random.key(0), (16, 256), F32)
-X = X + jnp.where(X < 0, -1, 1)  # no element is so small that its error is allowed
-BLOCK = pl.BlockSpec((8, 128), lambda i, j: (i, j))
-
-
-def blocks(kernel: Callable[..., None], x: Any = X, **more: Any) -> Any:
-    """Call a kernel on the four blocks of (8, 128) that `X` has."""
-    given = {"grid": (2, 2), "in_specs": [BLOCK], "out_specs": BLOCK, **more}
-    return pl.pallas_call(kernel, out_shape=x, **given)(x)
-
-
-def double(x: jax.Array) -> jax.Array:
-    return 2 * x
-
-
-def copy_twice(x_ref: Any, o_ref: Any) -> None:
-    o_ref[...] = x_ref[...] * 2
-
-
-def at_block(i: int, j: int) -> Any:
-    return (pl.program_id(0) == i) & (pl.program_id(1) == j)
-
-
-def one(function: Any, reference: Any, *args: Any, **options: Any) -> Finding:
-    report = pallas_debug.compare(function, reference, *args, interpret="hlo", **options)
-    (finding,) = report.findings
-    assert not report.ok
-    assert finding.kind == "ValueMismatch"
-    assert finding.engines == ("reference",)
-    return finding
-
 
 # The flash attention that rescales its accumulator by the wrong maximum.
 
@@ -135,176 +101,6 @@ def test_a_flash_attention_that_rescales_by_the_wrong_maximum() -> None:
         "pattern: every 3rd row, from 0; in each of 2 blocks; each is 1.821 times what is expected"
     )
     assert finding.values["differing"] == "5504 of 16384"
-
-
-# Blocks, grid points and patterns.
-
-
-@pytest.mark.slow
-def test_one_block() -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] * jnp.where(at_block(1, 0), 4.0, 2.0)
-
-    finding = one(lambda x: blocks(kernel, x), double, X)
-    assert finding.grid_point == (1, 0)
-    lines = finding.message.splitlines()
-    assert lines[1].startswith("first in block [8:16, 0:128] of grid point (1, 0): [8, 0] is ")
-    assert lines[3] == (
-        "pattern: the first 128 columns of the last 8 rows; all in 1 of 4 blocks; each is 2 times "
-        "what is expected"
-    )
-    assert finding.cause == (
-        "a scale that is missing or applied twice, or terms that are added more than once or left "
-        "out"
-    )
-
-
-@pytest.mark.slow
-def test_the_same_rows_of_each_block_and_blocks_along_a_dimension() -> None:
-    def last_row(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] * 2
-        o_ref[7:8, :] = jnp.zeros((1, 128), F32)
-
-    finding = one(lambda x: blocks(last_row, x), double, X)
-    assert finding.grid_point == (0, 0)
-    assert finding.values["pattern"] == (
-        "rows 7 and 15; in each of 4 blocks, within each: row 7; each is zero"
-    )
-    assert finding.values["element"] == "[7, 0]"
-    assert finding.cause == "what was stored there was zero"
-    assert finding.advice is not None
-    assert finding.advice.startswith("look at the operands of that line: a mask, a branch")
-
-    def last_column(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] * 2 + jnp.where(pl.program_id(1) == 1, 1.0, 0.0)
-
-    finding = one(lambda x: blocks(last_column, x), double, X)
-    assert finding.grid_point == (0, 1)
-    assert finding.values["pattern"] == (
-        "the last 128 columns; in 2 of 4 blocks, block 1 along dimension 1; each is what is "
-        "expected plus 1"
-    )
-
-
-@pytest.mark.slow
-def test_a_block_that_no_grid_point_visits() -> None:
-    half = functools.partial(blocks, copy_twice, grid=(1, 2))
-    finding = one(half, double, X)
-    assert finding.grid_point is None
-    assert "first in block [8:16, 0:128], which no grid point visits: [8, 0] is nan" in (
-        finding.message
-    )
-    assert "largest error: NaN at [8, 0]" in finding.message
-    assert finding.values["pattern"] == (
-        "the last 8 rows; in 2 of 4 blocks, block 1 along dimension 0; each is NaN"
-    )
-    assert finding.cause == "no grid point visits the blocks that differ"
-
-
-def test_an_operand_that_stays_at_its_first_block() -> None:
-    def call(x: Any, scale: Any, moves: int = 0) -> Any:
-        return pl.pallas_call(
-            lambda x_ref, scale_ref, o_ref: o_ref.__setitem__(..., x_ref[...] * scale_ref[...]),
-            out_shape=x,
-            grid=(2,),
-            in_specs=[
-                pl.BlockSpec((8, 128), lambda i: (i, 0)),
-                pl.BlockSpec((8, 1), lambda i: (i * moves, 0)),
-            ],
-            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
-        )(x, scale)
-
-    x, scale = jax.random.normal(jax.random.key(0), (16, 128)), jnp.arange(1.0, 17.0)[:, None] ** 2
-    finding = one(call, lambda x, scale: x * jnp.sqrt(scale), x, scale)
-    assert "no grid point gets scale_ref[8:16, 0:1]: 8 of 16 elements of scale_ref" in (
-        finding.message.splitlines()
-    )
-    assert finding.cause == ("the blocks of scale_ref leave a part out that the reference may use")
-    assert re.fullmatch(
-        r"compare its index map \(line \d+\) with the output's: does it move along with it, and to "
-        r"the end\?",
-        finding.advice or "",
-    )
-    moved = functools.partial(call, moves=1)
-    finding = one(moved, lambda x, scale: x * jnp.sqrt(scale), x, scale)
-    assert "no grid point gets" not in finding.message
-
-
-@pytest.mark.slow
-def test_an_index_map_with_scalar_prefetch() -> None:
-    def swapped(order: jax.Array, x: jax.Array) -> Any:
-        return pl.pallas_call(
-            lambda order_ref, x_ref, o_ref: copy_twice(x_ref, o_ref),
-            out_shape=x,
-            grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=1,
-                grid=(2,),
-                in_specs=[pl.BlockSpec((8, 256), lambda i, order: (i, 0))],
-                out_specs=pl.BlockSpec((8, 256), lambda i, order: (order[i], 0)),
-            ),
-        )(order, x)
-
-    finding = one(swapped, lambda order, x: 2 * x, jnp.array([1, 0], jnp.int32), X)
-    assert finding.grid_point == (0,)
-    assert "first in block [8:16, 0:256] of grid point (0,): [8, 0] is" in finding.message
-    assert finding.values["pattern"].endswith(
-        "in each of 2 blocks; each is what is expected 8 rows before it, around the end"
-    )
-
-
-@pytest.mark.slow
-def test_a_result_is_followed_through_what_moves_its_elements() -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] * jnp.where(at_block(1, 1), -2.0, 2.0)
-
-    def moved(x: jax.Array, f: Any) -> Any:
-        y = f(x)[::-1].T[:, :12].reshape(2, 128, 12)
-        return {"a": (y.astype(BF16), jnp.pad(jnp.exp(y / 8), ((0, 0), (0, 0), (1, 1))))}
-
-    report = pallas_debug.compare(
-        functools.partial(moved, f=lambda x: blocks(kernel, x)),
-        functools.partial(moved, f=double),
-        X,
-        interpret="hlo",
-    )
-    assert report.kernels == ("kernel",)
-    for finding, path in zip(report.findings, ("['a'][0]", "['a'][1]"), strict=True):
-        assert finding.message.startswith(f"output {path} (o_ref), ")
-        assert finding.grid_point == (1, 1)
-        assert "first in block [8:16, 128:256] of grid point (1, 1): [1, 0, " in finding.message
-    assert "is the negative of what is expected" in report.findings[0].message
-
-
-@pytest.mark.slow
-def test_a_result_that_is_computed_from_a_kernels_has_no_grid_point() -> None:
-    finding = one(lambda x: blocks(copy_twice, x).sum(axis=0), lambda x: x.sum(axis=0), X)
-    assert (finding.kernel, finding.grid_point) == (
-        "<lambda>",
-        None,
-    )
-    assert (
-        "; the grid point that wrote it is not known: it is computed by `reduce_sum` from what "
-        "kernel `copy_twice` returns"
-    ) in finding.message
-    assert finding.values["pattern"] == "all elements; each is 2 times what is expected"
-
-    def mine(x: jax.Array) -> Any:
-        hbm = pl.BlockSpec(memory_space=pl.ANY)
-        return pl.pallas_call(pltpu.sync_copy, out_shape=x, in_specs=[hbm], out_specs=hbm)(x)
-
-    finding = one(mine, double, X)
-    assert finding.message.splitlines()[2] == "copied at a line that is not known, from src_ref"
-
-
-@pytest.mark.slow
-def test_under_vmap_the_grid_point_begins_with_the_batch_index() -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = jnp.where(x_ref[...] > 50, 0.0, x_ref[...] * 2)
-
-    batch = jnp.stack([X, X + 100])
-    finding = one(jax.vmap(lambda x: blocks(kernel, x)), double, batch)
-    assert finding.grid_point == (1, 0, 0)
-    assert finding.values["pattern"].startswith("index 1 of dimension 0; in 4 of 8 blocks")
 
 
 # Dtypes and tolerances.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +11,9 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import AxisType, PartitionSpec
-from pallas_debug_kernels import all_gather, operation, right_permute
+from machine_runs import ran
 
 import pallas_debug
-from pallas_debug.bridge.hosted.meeting import Meeting
 from pallas_debug.errors import MachineError, UsageError
 from pallas_debug.machine import host
 from pallas_debug.session import Options, Session
@@ -35,11 +31,6 @@ def affine(x: jax.Array) -> jax.Array:
     return pl.pallas_call(
         body, out_shape=x, grid=(x.shape[0] // 8,), in_specs=[block], out_specs=block
     )(x)
-
-
-def ran(function: Callable[..., Any], *args: Any) -> Any:
-    with pallas_debug.interpret("machine"):
-        return jax.block_until_ready(function(*args))
 
 
 @pytest.mark.parametrize(
@@ -275,180 +266,6 @@ def test_a_kernel_that_it_cannot_run_is_refused_with_a_way_out() -> None:
         "operand `x_ref` has a block dimension of kind BoundedSlice. Run it in another interpret "
         'mode: `auto` chooses one (--pallas-interpret=auto, pallas_debug.interpret("auto"))'
     )
-
-
-# Several devices
-
-
-def mesh(**axes: int) -> jax.sharding.Mesh:
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
-
-
-@pytest.mark.parametrize("function", [right_permute, all_gather])
-@pytest.mark.parametrize(
-    "axes", [{"x": 4}, {"x": 3}, {"x": 1}, {"data": 2, "x": 2}, {"x": 2, "data": 2}], ids=str
-)
-def test_collectives(function: Callable[..., Any], axes: dict[str, int]) -> None:
-    x = jnp.arange(24 * 128, dtype=jnp.float32).reshape(24, 128)
-    devices = mesh(**axes)
-    out = ran(lambda x: function(x, mesh=devices), x)
-    expected = operation(function.__name__).reference(x, mesh=devices)
-    np.testing.assert_array_equal(out, expected)
-    for shard in out.addressable_shards:  # also where the result is replicated
-        np.testing.assert_array_equal(shard.data, expected[shard.index])
-
-
-def test_devices_that_do_not_communicate_need_not_meet() -> None:
-    devices = mesh(x=4)
-
-    def body(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] + jax.lax.axis_index("x").astype(jnp.float32)
-
-    def shard(x: jax.Array) -> jax.Array:
-        add = pl.pallas_call(body, out_shape=x)
-        return jax.lax.cond(jax.lax.axis_index("x") == 2, add, lambda x: x, x)
-
-    spec = PartitionSpec("x")
-    f = jax.jit(jax.shard_map(shard, mesh=devices, in_specs=spec, out_specs=spec, check_vma=False))
-    out = np.asarray(ran(f, jnp.zeros((32, 128))))
-    np.testing.assert_array_equal(out[:, 0], np.repeat([0, 0, 2, 0], 8))
-
-
-@pytest.mark.parametrize("sanitize", [False, True])
-def test_devices_that_have_not_come_to_a_scope_yet(sanitize: bool) -> None:
-    """Their semaphores count what others signal, and their blocks keep what others copy there."""
-    devices = mesh(x=2, y=2)
-    regular = pltpu.SemaphoreType.REGULAR
-
-    def body(x_ref: Any, o_ref: Any) -> None:
-        def scope(ready: Any, sent: Any, received: Any) -> None:
-            me = jax.lax.axis_index(("x", "y"))
-            right = {("x", "y"): jax.lax.rem(me + 1, 4)}
-            pl.semaphore_signal(ready, 1, device_id={("x", "y"): jax.lax.rem(me + 3, 4)})
-            pl.semaphore_wait(ready, 1)
-            pltpu.make_async_remote_copy(x_ref, o_ref, sent, received, right).start()
-            pl.semaphore_wait(sent, 1)  # a copy adds 1 to a regular semaphore, not its bytes
-            pl.semaphore_wait(received, 1)
-
-        pl.run_scoped(scope, regular, regular, regular)
-
-    def shard(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(body, out_shape=x, in_specs=[VMEM], out_specs=VMEM)(x)
-
-    spec = PartitionSpec(("x", "y"))
-    f = jax.jit(jax.shard_map(shard, mesh=devices, in_specs=spec, out_specs=spec, check_vma=False))
-    x = jnp.arange(32 * 128.0).reshape(32, 128)
-    with pallas_debug.interpret("machine", sanitize=sanitize):
-        np.testing.assert_array_equal(f(x), jnp.roll(x, 8, axis=0))
-
-
-def test_a_copy_to_a_device_that_has_not_begun() -> None:
-    def body(x_ref: Any, o_ref: Any, sent: Any, received: Any) -> None:
-        right = jax.lax.rem(jax.lax.axis_index("x") + 1, 4)
-        pltpu.make_async_remote_copy(x_ref, o_ref, sent, received, (right,)).start()
-        pltpu.make_async_remote_copy(x_ref, o_ref, sent, received, (right,)).wait()
-
-    def shard(x: jax.Array) -> jax.Array:
-        scratch = [pltpu.SemaphoreType.DMA] * 2
-        return pl.pallas_call(body, out_shape=x, scratch_shapes=scratch)(x)
-
-    spec = PartitionSpec("x")
-    f = jax.shard_map(shard, mesh=mesh(x=4), in_specs=spec, out_specs=spec, check_vma=False)
-    x = jnp.arange(32 * 128.0).reshape(32, 128)
-    np.testing.assert_array_equal(ran(jax.jit(f), x), jnp.roll(x, 8, axis=0))
-
-
-def test_a_scope_that_another_device_never_enters() -> None:
-    def body(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...]
-
-        @pl.when(jax.lax.axis_index("x") == 0)
-        def _() -> None:
-            def scope(ready: Any) -> None:
-                pl.semaphore_signal(ready, 1, device_id=(1,))
-
-            pl.run_scoped(scope, pltpu.SemaphoreType.REGULAR)
-
-    def shard(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(body, out_shape=x)(x)
-
-    spec = PartitionSpec("x")
-    f = jax.shard_map(shard, mesh=mesh(x=2), in_specs=spec, out_specs=spec, check_vma=False)
-    with pytest.raises(
-        Exception, match="`ready` is used from another core or device, and core 0 of"
-    ):
-        ran(jax.jit(f), jnp.zeros((16, 128)))
-
-
-def test_runs_that_overlap_do_not_mix() -> None:
-    """Each device's first call belongs to the first run, its second to the second."""
-    meeting = Meeting("ring", 2)
-    results: dict[tuple[int, str], Any] = {}
-
-    def join(device: int, run: str) -> None:
-        results[device, run] = meeting.join(device, run, lambda all_: [all_, all_], patience=5)
-
-    threads = []
-    for device, run in ((0, "first"), (0, "second"), (1, "first"), (1, "second")):
-        threads.append(threading.Thread(target=join, args=(device, run)))
-        threads[-1].start()
-        if device == 0:
-            wait_until(lambda: len(meeting._open) == len(threads))
-    for thread in threads:
-        thread.join(10)
-    assert results == {(i, run): [run, run] for i in (0, 1) for run in ("first", "second")}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_a_device_whose_neighbours_never_call_the_kernel_is_refused() -> None:
-    meeting = Meeting("ring", 3)
-    errors: list[str] = []
-
-    def join(device: int) -> None:
-        with pytest.raises(MachineError) as error:
-            meeting.join(device, [], lambda of_all: [[], [], []], patience=0.2)
-        errors.append(str(error.value))
-
-    threads = [threading.Thread(target=join, args=(device,)) for device in (0, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert (
-        errors
-        == [
-            "kernel `ring` communicates between 3 devices, and within 0.2 s only devices 0, 2 called "
-            "it, not device 1. Is it in a branch that only some devices take?"
-        ]
-        * 2
-    )
-    results: list[Any] = []
-    again = [
-        threading.Thread(
-            target=lambda i=i: results.append(
-                meeting.join(i, [i], lambda of_all: [[sum(a)] for a in of_all], patience=5)
-            )
-        )
-        for i in range(3)
-    ]
-    for thread in again:
-        thread.start()
-    for thread in again:
-        thread.join(10)
-    assert sorted(map(tuple, results)) == [(0,), (1,), (2,)]
-
-
-def test_a_mesh_that_is_too_large_or_partitioned_by_jax(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pallas_debug.bridge.hosted.lowering.MAX_DEVICES", 3)
-    x = jnp.ones((8, 128))
-    with pytest.raises(MachineError, match="runs on 4 devices, and the kernel machine simulates"):
-        ran(lambda x: right_permute(x, mesh=mesh(x=4)), x)
 
 
 # Asking for the sanitizer
