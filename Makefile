@@ -1,6 +1,7 @@
 # Two commands: `make demo` and `make test`. Each makes the virtual environments that it needs, and
 # is quick the second time. `make test` runs a quarter of the slow tests, `make test-all` all tests
-# on both Pythons.
+# on both Pythons. uv installs in a sixth of pip's time; pip knows indexes that uv has not been told
+# of, and takes over where uv finds no package.
 
 PYTHON ?= python3
 VENV := .venv
@@ -30,7 +31,9 @@ docs: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	@echo "installing into $(VENV) …"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile uv
+	@$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python --editable '.[dev]' || \
+	  $(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
 	@$(VENV)/bin/python tests/warm.py
 	@touch $@
 
