@@ -312,7 +312,7 @@ def prefetched(
         except Exception as error:  # noqa: BLE001 - what is known without it is said none the less
             problems.append(
                 "the grids and the scalar prefetch of the kernels could not be computed from the "
-                f"arguments ({type(error).__name__}: {raised.failure(error).headline}); what "
+                f"arguments ({raised.in_a_line(error)}); what "
                 "depends on it is left to the engines that run them"
             )
     return found, problems

@@ -188,7 +188,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
         except PallasDebugError as error:
             stopped = str(error).partition("\n")[0]
         except Exception as error:  # noqa: BLE001 - what an interpreter raises is of any class
-            stopped = f"{type(error).__name__}: {raised.failure(error).headline}"
+            stopped = raised.in_a_line(error)
         finally:
             session.reset()
     findings = session.observer.findings
@@ -277,7 +277,7 @@ def ran_once(
         error = error or late
     session.reset()
     findings = list(session.observer.findings)
-    stopped = None if error is None else f"{type(error).__name__}: {raised.failure(error).headline}"
+    stopped = None if error is None else raised.in_a_line(error)
     outcomes: list[Outcome] = []
     if "checks" in asked:
         outcomes += [  # whatever stopped the program is a finding, if only of the program

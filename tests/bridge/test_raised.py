@@ -110,3 +110,27 @@ def test_an_assertion_of_the_kernel_stays_what_it_is() -> None:
     with pallas_debug.interpret("machine"), pytest.raises(AssertionError) as error:
         jax.jit(call).lower(jax.ShapeDtypeStruct((8, 128), "float32"))
     assert type(error.value) is AssertionError
+
+
+def _of_a_callback(*last: str) -> RuntimeError:
+    """An exception in the words in which jax passes on one that a callback raised."""
+    frames = ['  File "jax/_src/callback.py", line 440, in io_callback_impl', "    raise"]
+    traceback = ["Traceback (most recent call last):", *frames, *last]
+    return RuntimeError("INTERNAL: CpuCallback error calling callback: " + "\n".join(traceback))
+
+
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (ValueError("no such axis\nat all"), "ValueError: no such axis"),
+        (_of_a_callback("IndexError: row 9 of 8", "", "note"), "IndexError: row 9 of 8"),
+        (_of_a_callback("KernelFault: DataRace in kernel `rows`"), "DataRace in kernel `rows`"),
+    ],
+    ids=["its own", "wrapped", "a fault"],
+)
+def test_an_exception_in_a_line(error: Exception, said: str) -> None:
+    assert raised.in_a_line(error) == said
+
+
+def test_a_traceback_that_is_cut_short_still_has_a_headline() -> None:
+    assert raised.failure(_of_a_callback()).headline.startswith("INTERNAL: CpuCallback error")

@@ -21,7 +21,7 @@ from jax.experimental import pallas as pl
 from pallas_debug.bridge import patches
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.lowering import lower
-from pallas_debug.errors import JaxAssertionError
+from pallas_debug.errors import JaxAssertionError, KernelFault
 from pallas_debug.findings.explain import explained
 from pallas_debug.model import Failure, SourceLine
 
@@ -53,6 +53,17 @@ def failure(error: BaseException) -> Failure:
         return explained(replace(found, source=_innermost(error) or found.source))
     line = _misused(error, found.message) or found.source or _innermost(error)
     return explained(replace(found, source=line))
+
+
+def in_a_line(error: BaseException) -> str:
+    """Class and headline of an exception; of one that jax wraps in its own, the inner one's.
+
+    A fault that stopped a kernel is named without the class of the exception that carried it.
+    """
+    found = failure(error)
+    if found.is_wrapped:
+        return found.headline.removeprefix(f"{KernelFault.__name__}: ")
+    return f"{type(error).__name__}: {found.headline}"
 
 
 def is_of_user(error: BaseException) -> bool:
