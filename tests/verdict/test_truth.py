@@ -77,6 +77,15 @@ def test_an_exception_of_the_users_own_code_is_not_said_to_be_of_jax() -> None:
     )
 
 
+def test_jax_may_be_involved_where_an_object_of_its_has_no_such_attribute() -> None:
+    def fails(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = pl.BlockSpec((8, 128)).no_such_attribute
+
+    finding = one(called(fails), X, engines="static")
+    assert finding.message.endswith("'BlockSpec' object has no attribute 'no_such_attribute'")
+    assert finding.advice == "fix this line: it raises the exception itself"
+
+
 def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
     def fails(x: Any) -> Any:
         assert jax.default_backend() == "tpu", "run this elsewhere"

@@ -262,7 +262,9 @@ def failed(
             advice = "fix this line"
             if text.lstrip().startswith(("assert", "raise")):
                 advice = "pass what this line demands, or fix its condition"
-            advice += ": it raises the exception itself, and jax is not involved"
+            advice += ": it raises the exception itself"
+            if failure.type not in _OF_WHAT_IT_USES:
+                advice += ", and jax is not involved"
             if _ASKS.search(f"{failure.headline} {text}"):
                 advice += "; if it is because there is no TPU here, pass --pretend"
     else:
@@ -281,5 +283,8 @@ def failed(
 
 _ASKS = re.compile(r"\b(?:TPUs?|device_kind|default_backend|platform)\b", re.IGNORECASE)
 """Phrases of a line, or its message, that may depend on the device."""
+
+_OF_WHAT_IT_USES = ("AttributeError", "TypeError")
+"""Exceptions raised at the caller's line for what an object of jax's may lack or refuse."""
 
 _STAGES = {"lowering": Fault.LOWERING_ERROR, "crash": Fault.COMPILER_ABORT}
