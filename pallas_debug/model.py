@@ -200,9 +200,6 @@ class Explanation:
         return "\n  ".join([*lines, *(f"see: {link}" for link in self.links)])
 
 
-_TRACEBACK = "Traceback (most recent call last):"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """Why a kernel has no executable.
@@ -231,19 +228,9 @@ class Failure:
 
     @property
     def headline(self) -> str:
-        """First non-empty line of the message, else the type.
-
-        Of a message that begins with another exception's traceback, the line after the frames.
-        """
-        lines = [line for line in self.message.splitlines() if line.strip()]
-        if self.is_wrapped:
-            lines = [line for line in lines[1:] if not line.startswith(" ")] or lines
-        return lines[0].strip() if lines else self.type
-
-    @property
-    def is_wrapped(self) -> bool:
-        """Whether the message is another exception with its traceback: jax's of a callback."""
-        return self.message.lstrip().partition("\n")[0].endswith(_TRACEBACK)
+        """First non-empty line of the message, else the type."""
+        lines = (line.strip() for line in self.message.splitlines())
+        return next((line for line in lines if line), self.type)
 
 
 @dataclass(frozen=True, kw_only=True)

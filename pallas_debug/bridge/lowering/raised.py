@@ -56,13 +56,16 @@ def failure(error: BaseException) -> Failure:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Class and headline of an exception; of one that jax wraps in its own, the inner one's.
+    """Class and headline of an exception; of one that a callback raised, what follows its frames.
 
-    A fault that stopped a kernel is named without the class of the exception that carried it.
+    jax wraps such an exception and its traceback in one of its own. A fault that stopped a kernel
+    is named without the class of the exception that carried it.
     """
     found = failure(error)
-    if found.is_wrapped:
-        return found.headline.removeprefix(f"{KernelFault.__name__}: ")
+    first, _, rest = found.message.partition("\n")
+    if first.endswith("Traceback (most recent call last):"):
+        lines = [line for line in rest.splitlines() if line.strip() and not line.startswith(" ")]
+        return (lines or [first])[0].removeprefix(f"{KernelFault.__name__}: ")
     return f"{type(error).__name__}: {found.headline}"
 
 
