@@ -35,7 +35,7 @@ TWO_CORES = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, vec
 
 
 class Seen:
-    """The findings of one call, and what it raised."""
+    """The findings of one call, the races noticed without race detection, and what it raised."""
 
     def __init__(
         self,
@@ -44,13 +44,21 @@ class Seen:
         hang_after: float | None = HANG_AFTER,
     ) -> None:
         self.findings: list[Finding] = []
+        self.races: list[Finding] = []
+        self.copying: list[tuple[str, str]] = []
         self.error: Exception | None = None
-        with tpu_interpret.reporting(self.findings.append, hang_after=hang_after):
+        with tpu_interpret.reporting(self.findings.append, hang_after=hang_after, copies=self):
             try:
                 with pltpu.force_tpu_interpret_mode(params):
                     self.result = jax.block_until_ready(call())
             except Exception as error:  # noqa: BLE001 - the tests look at it
                 self.error = error
+
+    def suspected(self, finding: Finding) -> None:
+        self.races.append(finding)
+
+    def copied(self, kernel: str, mode: str) -> None:
+        self.copying.append((kernel, mode))
 
     @property
     def only(self) -> Finding:

@@ -53,6 +53,8 @@ class RunObserver:
         self._report = report
         self._lock = threading.Lock()
         self._collector = Collector()
+        self._races = Collector()
+        self._copying: dict[str, str] = {}
         self._dropped: set[Dropped] = set()
         self._printed: list[PrintRecord] = []
         self._cut = 0
@@ -63,6 +65,26 @@ class RunObserver:
     def findings(self) -> tuple[Finding, ...]:
         """Findings since the last `clear()`, oldest first."""
         return self._collector.findings
+
+    @property
+    def races(self) -> tuple[Finding, ...]:
+        """Races with a copy in flight since the last `clear()`, which fail nothing."""
+        return self._races.findings
+
+    @property
+    def copying(self) -> dict[str, str]:
+        """Interpret modes of kernels with copies of which not all accesses were compared."""
+        with self._lock:
+            return dict(self._copying)
+
+    def suspected(self, finding: Finding) -> None:
+        """Keep a race that was noticed in a run without race detection."""
+        self._races.add(finding)
+
+    def copied(self, kernel: str, mode: str) -> None:
+        """Note a kernel with copies that runs without race detection."""
+        with self._lock:
+            self._copying[kernel] = mode
 
     @property
     def dropped(self) -> frozenset[Dropped]:
@@ -83,7 +105,9 @@ class RunObserver:
     def clear(self) -> None:
         """Discard findings and prints, before the next test."""
         self._collector.clear()
+        self._races.clear()
         with self._lock:
+            self._copying.clear()
             self._dropped.clear()
             self._printed.clear()
             self._cut = 0

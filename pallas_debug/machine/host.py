@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -99,6 +99,9 @@ class HostObserver(Protocol):
     def judged_in_part(self, kernel: str, reason: str) -> None:
         """Handle a kernel that was not judged at all of its grid points."""
 
+    def copied(self, kernel: str, mode: Literal["tpu", "machine"]) -> None:
+        """Handle a kernel that makes copies and is not judged."""
+
 
 class MachineHost:
     """Runs the kernels of a session on the machine.
@@ -187,6 +190,8 @@ class MachineHost:
                 observers += areas.observers(prepared.launch, arrays, first, watched)
             done = machine_run.run(prepared.launch, arrays, first=first, observers=observers)
             explained: list[Finding] = []
+            if not prepared.is_sanitized and _copies(prepared.launch):
+                self._observer.copied(prepared.launch.name, "machine")
             if not prepared.is_sanitized and done.stopped is None:
                 explained = padded.explain(prepared.launch, arrays, done.results, first=first)
         self._observer.found(*done.findings, *explained, uses=prepared.uses)
@@ -216,6 +221,10 @@ class _Prints(MachineObserver):
                 values=printing.shown([np.asarray(value) for value in values]),
             )
         )
+
+
+def _copies(known: Launch) -> bool:
+    return any(isinstance(step, ir.CopyStart) for step in all_steps(known))
 
 
 def _communicates(known: Launch) -> bool:

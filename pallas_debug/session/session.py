@@ -371,7 +371,8 @@ class Session:
 
         _reporting.append(token)
         try:
-            with tpu_interpret.reporting(found, hang_after=self.options.hang_after):
+            limit = self.options.hang_after
+            with tpu_interpret.reporting(found, hang_after=limit, copies=self.observer):
                 yield
         finally:
             _reporting.remove(token)

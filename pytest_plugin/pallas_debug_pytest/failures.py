@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pallas_debug import render
 from pallas_debug.findings import stops
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.model import Finding
+from pallas_debug.verdict.table import visible
 from pallas_debug_pytest.callers import Callers
+
+if TYPE_CHECKING:
+    from pallas_debug.checks.observer import RunObserver
 
 MAX_LINES = 15
 """Maximum lines per finding, as a user's message may be of any length."""
@@ -41,6 +46,39 @@ def text(findings: Sequence[Finding], record: Path | None, callers: Callers) -> 
     if record is not None and (more > 0 or any(_cut(words) != words for words in whole)):
         parts.append(f"all of them: cat {render.relative(record)}")
     return "\n".join(parts)
+
+
+def races(observer: RunObserver) -> str:
+    """Return what is known of races in a test that failed; empty if none can be behind it."""
+    if noticed := observer.races:
+        parts = [_cut(render.finding_text(finding)) for finding in noticed[:MAX_FINDINGS]]
+        more = len(noticed) - MAX_FINDINGS
+        return "\n".join([*parts, *([f"… and {more} more"] if more > 0 else []), _NOTICED])
+    lines = []
+    for mode, (known, advice) in _UNJUDGED.items():
+        names = [f"`{visible(name)}`" for name, of in observer.copying.items() if of == mode]
+        if names:
+            kernels = "kernel" if len(names) == 1 else "kernels"
+            lines.append(f"{kernels} {', '.join(names)} {known}; {advice}")
+    return "\n".join(lines)
+
+
+_NOTICED = (
+    "TPU interpret mode makes a copy when the kernel waits for it, and a TPU at any time until "
+    "then, so what the two sides see may differ. Only accesses to copies in flight were compared; "
+    "--pallas-races compares all of them, and fails each test in which two race."
+)
+_UNJUDGED = {
+    "tpu": (
+        "ran in TPU interpret mode: no access to a copy in flight was noticed, and no others were "
+        "compared",
+        "--pallas-races compares all of them, of cores and devices too",
+    ),
+    "machine": (
+        "ran on the kernel machine, which compared no accesses with copies in flight",
+        "--pallas-sanitize judges races and memory there",
+    ),
+}
 
 
 def _called(callers: Callers, finding: Finding) -> str:

@@ -381,6 +381,8 @@ class Watcher:
         if report.failed:
             running.session.reset()
             self._show(running, report, call)
+            if not found and (races := failures.races(running.session.observer)):
+                report.sections.append((f"{NAME}: races", races))
             if folders and running.session.store is not None:
                 report.sections.append((NAME, "\n".join(self._section(running.session, folders))))
 

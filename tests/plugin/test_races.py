@@ -37,6 +37,74 @@ def test_a_race_fails_its_test(child: Child, workers: list[str]) -> None:
     )
 
 
+COPIES = """
+HBM = pl.BlockSpec(memory_space=pl.ANY)
+SCRATCH = [pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA]
+
+@jax.jit
+def early(x):
+    def early(x_ref, o_ref, buf, sem):
+        copy = pltpu.make_async_copy(x_ref.at[0:8], buf, sem)
+        copy.start()
+        o_ref[...] = buf[...]
+        copy.wait()
+    return call(early, x, in_specs=[HBM], scratch_shapes=SCRATCH)
+
+@jax.jit
+def waits(x):
+    def waits(x_ref, o_ref, buf, sem):
+        pltpu.make_async_copy(x_ref.at[0:8], buf, sem).start()
+        pltpu.make_async_copy(x_ref.at[0:8], buf, sem).wait()
+        o_ref[...] = buf[...]
+    return call(waits, x, in_specs=[HBM], scratch_shapes=SCRATCH)
+
+def test_early_passes():
+    early(X)
+
+def test_early():
+    assert early(X)[0, 0] == 1
+
+def test_waits():
+    assert waits(X)[0, 0] == 2
+
+@pytest.mark.pallas(interpret="machine")
+def test_machine():
+    assert waits(X)[0, 0] == 2
+
+def test_no_copies():
+    assert rows(8)[0, 0] == 2
+"""
+
+
+@pytest.mark.large
+def test_a_failure_names_the_race_behind_it(child: Child) -> None:
+    result = child(COPIES, "--pallas-interpret=tpu", "--tb=line", "-rN")
+    result.assert_outcomes(passed=1, failed=4)
+    text = result.stdout.str()
+    sections = text.split("- pallas-debug: races -")[1:]
+    assert len(sections) == 3
+    early, waits, machine = ("\n".join(part.splitlines()[1:]) for part in sections)
+    assert early.startswith("DataRace in kernel `early`\n")
+    for line in (
+        "o_ref[...] = buf[...]",
+        "  buf[0:8, 0:128], float32[8, 128] in VMEM, is read here, and written by the copy of x_ref "
+        "to buf (semaphore sem) on the other side; nothing orders the two",
+        "copy.start()",
+        "TPU interpret mode makes a copy when the kernel waits for it, and a TPU at any time until "
+        "then, so what the two sides see may differ. Only accesses to copies in flight were "
+        "compared; --pallas-races compares all of them, and fails each test in which two race.",
+    ):
+        assert line in early
+    assert waits.startswith(
+        "kernel `waits` ran in TPU interpret mode: no access to a copy in flight was noticed, and "
+        "no others were compared; --pallas-races compares all of them, of cores and devices too\n"
+    )
+    assert machine.startswith(
+        "kernel `waits` ran on the kernel machine, which compared no accesses with copies in "
+        "flight; --pallas-sanitize judges races and memory there\n"
+    )
+
+
 def test_in_three_spellings(sessions: Sessions, pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_nothing(): pass")
     ini = pytester.path / "races.ini"

@@ -16,7 +16,7 @@ import numpy as np
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax._src.pallas.mosaic.interpret import vector_clock
 
-from pallas_debug.bridge.interpret import launched
+from pallas_debug.bridge.interpret import launched, tpu_flights
 from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.extend.memory import concrete, is_empty
 from pallas_debug.bridge.interpret.extend.semaphores import CopyCounter
@@ -134,6 +134,8 @@ def _access(
             source=index_map.source or place.source,
             grid_point=point(arguments["grid_loop_idx"]),
         )
+    elif run.flights:
+        tpu_flights.accessed(run, place, arguments, writes=writes)
     with running(place):
         try:
             return call()
@@ -189,8 +191,15 @@ def start_copy(
     to_device = device if to_device is None else int(to_device)
     to_core = arguments.get("dst_local_core_id")
     to_core = core if to_core is None else int(to_core)
-    source = run.buffer(device, core, int(arguments["src_id"]))
-    destination = run.buffer(to_device, to_core, int(arguments["dst_id"]))
+    read, written = (
+        (device, core, int(arguments["src_id"])),
+        (
+            to_device,
+            to_core,
+            int(arguments["dst_id"]),
+        ),
+    )
+    source, destination = run.buffer(*read), run.buffer(*written)
     at = int(arguments["dst_sem_id"]), run.core(to_device, to_core)
     place = replace(
         place,
@@ -206,6 +215,7 @@ def start_copy(
         at = int(arguments["src_sem_id"]), own
         leaving.counts_bytes = run.counts_bytes(*at)
         run.start(*at, leaving)
+    reading, writing = tpu_flights.sides(run, place, arguments, read, written)
     before, here.copy, here.leaving = here.copy, arriving, leaving
     try:
         with running(place):
@@ -213,6 +223,9 @@ def start_copy(
     finally:
         here.copy = before
         leaving.dma = arriving.dma
+        is_sent = arguments.get("src_sem_id") is not None
+        tpu_flights.start(run, reading, leaving if is_sent else arriving)
+        tpu_flights.start(run, writing, arriving)
 
 
 def _size(buffer: Buffer | None, transforms: Any) -> int:
@@ -281,6 +294,8 @@ def _wait(run: KernelRun, place: Place, call: Call, arguments: Arguments, size: 
     at = int(arguments["sem_id"]), run.core(*place.thread)
     if arguments.get("decrement", True):
         run.awaited(*at, size)
+    else:
+        run.polled(*at)
     run.waits[at] = place
     return token
 

@@ -55,7 +55,10 @@ _epoch = contexts.make()
 
 @contextlib.contextmanager
 def reporting(
-    report: Callable[[Finding], None], *, hang_after: float | None = defaults.HANG_AFTER
+    report: Callable[[Finding], None],
+    *,
+    hang_after: float | None = defaults.HANG_AFTER,
+    copies: tpu_run.CopyObserver | None = None,
 ) -> Iterator[None]:
     """Report what TPU interpret mode detects in this context, in any thread.
 
@@ -69,8 +72,10 @@ def reporting(
       hang_after: seconds without progress in any thread after which a wait is a `Deadlock`; None
         waits forever. Increase it for kernels that compute for longer between two accesses. If
         all cores wait for each other, that is detected within a second.
+      copies: notified of races between a copy in flight and another access, which are not reported
+        unless the mode detects races; None does not look for them.
     """
-    reporter = tpu_run.Reporter(report, hang_after)
+    reporter = tpu_run.Reporter(report, hang_after, copies)
     patches.install(patches.TPU_EXTENSIONS)
     patches.install(patches.TPU_MODE)
     tpu_run.reporters.add(reporter)

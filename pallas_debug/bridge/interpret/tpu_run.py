@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, Protocol
 
 import jax
 import numpy as np
@@ -36,11 +36,27 @@ SURE_AFTER = 0.5
 """Delay in seconds before checking for a deadlock across all cores."""
 
 
+class CopyObserver(Protocol):
+    """Receiver of what runs without race detection show about copies. Fails nothing."""
+
+    def copied(self, kernel: str, mode: Literal["tpu", "machine"]) -> None:
+        """Handle a kernel that makes copies, of which not all accesses are compared."""
+
+    def suspected(self, finding: Finding) -> None:
+        """Handle a race between a copy in flight and another access."""
+
+
 class Reporter:
     """One open `reporting`: its callback, the findings reported so far, and the hang timeout."""
 
-    def __init__(self, report: Callable[[Finding], None], hang_after: float | None) -> None:
+    def __init__(
+        self,
+        report: Callable[[Finding], None],
+        hang_after: float | None,
+        copies: CopyObserver | None = None,
+    ) -> None:
         self.hang_after = hang_after
+        self.copies = copies
         self._report = report
         self._collector = Collector()
 
@@ -173,12 +189,17 @@ class CallbackSite:
 
 @dataclass(eq=False)
 class Copy:
-    """A DMA in flight, as counted by one of its semaphores."""
+    """A DMA in flight, as counted by one of its semaphores.
+
+    Attributes:
+      is_polled: whether the semaphore was waited for without taking from it.
+    """
 
     place: Place
     bytes_left: int
     dma: Any = None
     counts_bytes: bool = True
+    is_polled: bool = False
 
     def take(self, amount: int) -> int:
         """Take a wait's amount from what is left; return how much of it that was."""
@@ -209,8 +230,8 @@ class Waiter:
 class KernelRun:
     """One run of a kernel on all its devices and cores.
 
-    Semaphores are keyed by id and global core, buffers by device, core and id. `changes` counts
-    the callbacks that are not loads.
+    Semaphores are keyed by id and global core, buffers and `flights` by device, core and id.
+    `changes` counts the callbacks that are not loads.
     """
 
     memory: Any
@@ -225,6 +246,9 @@ class KernelRun:
     waiters: list[Waiter] = field(default_factory=list)
     touches: dict[Any, dict[object, tuple[Touch, Any]]] = field(default_factory=dict)
     races: set[object] = field(default_factory=set)
+    flights: dict[Point, list[Any]] = field(default_factory=dict)
+    suspected: set[object] = field(default_factory=set)
+    has_copied: bool = False
     visits: dict[object, tuple[Point, Point]] = field(default_factory=dict)
     last_block: dict[object, object] = field(default_factory=dict)
     last_progress: float = field(default_factory=time.monotonic)
@@ -266,6 +290,12 @@ class KernelRun:
                 size -= copies[0].take(size)
                 if not copies[0].bytes_left:
                     copies.popleft()
+
+    def polled(self, semaphore: int, core: int) -> None:
+        """Note that copies on a semaphore were waited for without taking from it."""
+        with self.lock:
+            for copy in self.copies.get((semaphore, core), ()):
+                copy.is_polled = True
 
 
 class _Here(threading.local):
