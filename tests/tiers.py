@@ -122,7 +122,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "slow: expensive; `make test` runs a quarter of these, `make test-all` all"
     )
-    config.addinivalue_line("markers", "large: 5 s of CPU or more; `make test` runs a sixteenth")
+    config.addinivalue_line("markers", "large: 4 s of CPU or more; `make test` runs a sixteenth")
     config.pluginmanager.register(Costs(config), "costs")
 
 

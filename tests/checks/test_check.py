@@ -43,7 +43,7 @@ def test_the_values_are_those_of_the_unchecked_kernel() -> None:
     np.testing.assert_array_equal(out, plain)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_vmap_puts_the_batch_index_first() -> None:
     batch = jnp.stack([X + 1e6, X, X])
     assert one(jax.vmap(logs), batch).grid_point == (1, 0)
@@ -289,7 +289,7 @@ def test_of_five_loops_the_three_innermost_are_known() -> None:
     assert fails_in(body).loop == (1, 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_the_condition_of_a_while_loop() -> None:
     def body(x_ref: Any) -> Any:
         def beyond(i: Any) -> Any:

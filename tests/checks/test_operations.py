@@ -66,7 +66,7 @@ def test_gradient(op: BundledOperation, spec: Spec) -> None:
     assert_checked(op, jax.grad(loss, argnums=op.differentiable), spec.make_args(seed=0))
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize(
     "name",
     ["dma_copy", *(pytest.param(n, marks=pytest.mark.slow) for n in ("flash_attention", "matmul"))],

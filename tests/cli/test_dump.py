@@ -207,7 +207,7 @@ def test_a_directory_that_cannot_be(commands: Any, script: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_two_runs_into_one_directory_at_the_same_time(script: Path, tmp_path: Path) -> None:
     tool = Path(sys.executable).with_name("pallas-debug")
     runs = [
@@ -249,7 +249,7 @@ def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_p
     assert list((tmp_path / "dumps" / ".tmp").iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_ctrl_c_while_a_compilation_hangs(script: Path, tmp_path: Path) -> None:
     script.write_text(SCRIPT + "print('there', flush=True)")
     tool = Path(sys.executable).with_name("pallas-debug")

@@ -61,7 +61,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Path:
     return copy
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("kernel", REFUSED)
 def test_the_script_fails_as_the_kernel_did(
     command: Any, dumped: Path, kernel: str, tmp_path: Path
@@ -77,7 +77,7 @@ def test_the_script_fails_as_the_kernel_did(
     assert f"def {kernel}(x_ref, o_ref):" in text
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_the_scripts_run_without_pallas_debug(command: Any, dumped: Path, tmp_path: Path) -> None:
     for kernel in REFUSED:
         done = command("reproduce", dumped, "-k", kernel, "-o", f"{kernel}.py")

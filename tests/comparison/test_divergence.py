@@ -197,7 +197,7 @@ def rows(x: jax.Array, index_map: Any, *, size: int = 8, name: str = "x_ref") ->
     )(x)  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_blocks_names_grids_and_calls() -> None:
     def other(x: jax.Array) -> Any:
         return rows(x, lambda i: (i, 0))

@@ -200,7 +200,7 @@ def test_an_idle_child_ends(
         assert pool.pids() != [pid]
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_of_two_children_the_one_that_is_not_needed_ends(
     shared_pool: SharedPool, module: Module, monkeypatch: pytest.MonkeyPatch, wait_until: Wait
 ) -> None:

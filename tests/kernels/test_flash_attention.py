@@ -331,7 +331,7 @@ def test_gradient_of_the_bias() -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize(
     "dtype, tolerance", [("float32", 1e-5), ("bfloat16", 2**-6)], ids=["f32", "bf16"]
 )

@@ -87,7 +87,7 @@ def test_bf16_is_within_the_error_of_a_bf16_reference(heads: tuple[int, int]) ->
         assert error_of(ours, expected) <= error_of(theirs, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize(
     "heads, dtype, mask, bundled_mask, soft_cap",
     [
@@ -213,7 +213,7 @@ def test_fully_masked_rows_are_zero_forward_and_backward() -> None:
         assert np.isfinite(x).all()
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_residuals_and_their_gradient() -> None:
     q, k, v, do = random_qkv(q_heads=2)
     mask = LocalMask(SHAPE, window_size=(3, 0), offset=-100)

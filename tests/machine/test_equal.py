@@ -161,7 +161,7 @@ def test_paged_attention_of_jax() -> None:
             np.testing.assert_allclose(got[n, head], want, atol=2e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_ragged_paged_attention_of_jax() -> None:
     q, pages = normal(32, 8, 128, dtype=BF16), normal(16, 16, 8, 128, dtype=BF16, seed=1)
     lengths = np.array([40, 30, 0, 0], np.int32)

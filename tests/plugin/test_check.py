@@ -114,7 +114,7 @@ def test_what_is_found_fails_the_test_it_belongs_to(
     assert str(failures["test_beyond"]).startswith("Failed: OutOfBoundsRead in kernel `rows`")
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_only_what_is_named_is_checked_and_every_finding_is_counted(
     child: Child, pytester: pytest.Pytester
 ) -> None:
@@ -194,6 +194,7 @@ def test_a_kernel_that_is_not_checked_is_said_once(child: Child, workers: list[s
     assert said[0].endswith("The absence of findings in it proves nothing.")
 
 
+@pytest.mark.slow
 def test_kernels_without_an_interpreter_are_not_checked(child: Child) -> None:
     result = child("def test_nothing(): pass", "--pallas-check=nan", "--pallas-interpret=off")
     result.stdout.fnmatch_lines(

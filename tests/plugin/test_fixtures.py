@@ -193,7 +193,7 @@ def test_unknown(pallas_target):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_the_target(sessions: Sessions, child_files: ChildFiles) -> None:
     child_files(TARGETS)
     cases = [

@@ -176,7 +176,7 @@ def test_an_error_in_a_kernel_leaves_the_next_test_alone(
         assert "INTERNALERROR" not in result.stdout.str()
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_the_chip_is_that_of_the_target(pytester: pytest.Pytester, sessions: Sessions) -> None:
     pytester.makepyfile(
         test_kernels="""

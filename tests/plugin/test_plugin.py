@@ -65,7 +65,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@with_and_without_xdist
 def test_kernels_are_dumped_and_each_test_recorded_with_its_own(
     run_pytest: Run, pytester: pytest.Pytester, workers: list[str]
 ) -> None:
@@ -165,7 +165,7 @@ def test_a_test_that_fails_names_its_kernels(run_pytest: Run, pytester: pytest.P
     assert lines[2].startswith("show one: pallas-debug show dumps/vector_add-")
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_an_option_may_stand_in_three_places(pytester: pytest.Pytester, sessions: Sessions) -> None:
     ini = pytester.path / "other.ini"
     ini.write_text("[pytest]\npallas_dump = by-ini\npallas_target = v6e\n")

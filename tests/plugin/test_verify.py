@@ -96,7 +96,7 @@ def test_good():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize(
     "workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)], ids=str
 )
@@ -113,7 +113,7 @@ def test_what_no_interpreter_ran_is_not_ok(child: Child, workers: list[str]) -> 
     )
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize(
     "workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)], ids=str
 )

@@ -238,7 +238,7 @@ def left(zygote: Zygote) -> tuple[int, str, str]:
     return len(list((process / "fd").iterdir())), status["Threads"], children.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_zygote_that_is_stopped_takes_its_children_along() -> None:
     zygote = Zygote(os.environ)
     command = [*zygote.python, "-c", SLEEPS]

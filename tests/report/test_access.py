@@ -103,7 +103,7 @@ def names(browser: Browser) -> list[tuple[str, str, dict[str, Any]]]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_control_has_a_name(browser: Browser, page: Path, view: str) -> None:
     show(browser, page, view, 1280, False)

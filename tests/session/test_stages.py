@@ -96,7 +96,7 @@ def copied(root: Path) -> Dump:
     return dump(to_smem, TILE, to=root, targets=ALL, stages=STAGES)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("target", ALL)
 def test_every_target_has_a_schedule(copied: Dump, target: str) -> None:
     compilation = copied.compilation(target)

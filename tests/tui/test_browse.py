@@ -419,6 +419,7 @@ async def test_the_source_opens_at_the_kernel(dumps: Path) -> None:
         assert app.source.cursor + 1 == browser.source_line(app.entry) > 1
 
 
+@pytest.mark.slow
 @drive
 async def test_the_next_target_is_shown_at_the_same_pass(dumps: Path) -> None:
     app = BrowseApp(Browser(dumps))

@@ -54,7 +54,7 @@ def text_of(app: DebuggerApp, name: str) -> str:
     return str(app.query_one(f"#{name}", Static).render())
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @drive
 async def test_stepping_stops_values_and_help(session: StepSession) -> None:
     app = DebuggerApp(session, notes=["a note"])

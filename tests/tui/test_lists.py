@@ -101,6 +101,7 @@ async def test_the_first_screen_of_ten_thousand_kernels_reads_few(
         assert app.kernels.note == "10,000 kernels"
 
 
+@pytest.mark.slow
 @drive
 async def test_rows_that_take_long_are_drawn_when_they_are_read(
     many: Path, monkeypatch: pytest.MonkeyPatch
@@ -505,7 +506,7 @@ async def test_a_search_in_the_kernel_is_kept_for_it() -> None:
         assert not app.search.active
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @drive
 async def test_a_long_search_is_stopped_by_esc_and_blocks_no_key(tmp_path: Path) -> None:
     folder = tmp_path / "k-00000000" / "v5e" / "passes"
