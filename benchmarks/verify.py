@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-LIMIT = 10.0
+LIMIT = 8.0
 KERNELS = ("vector_add", "matmul", "flash_attention")
 
 
