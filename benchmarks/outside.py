@@ -8,7 +8,8 @@ the tag of the installed release). What a suite imports besides has to be instal
 again after a test that hangs or ends the process. Modes:
 
     off         without the plugin
-    interpret   --pallas-interpret --pallas-pretend=TARGET
+    interpret   --pallas-interpret --pallas-pretend=TARGET, where a kernel is stopped by name after
+                STOPPED of --timeout
     tpu, hlo, machine   the same with that interpret mode
     sanitize    --pallas-sanitize --pallas-pretend=TARGET: what does the sanitizer report?
     check       --pallas-check: which tests that pass without the plugin fail with it?
@@ -72,7 +73,10 @@ EIGHT_DEVICES: Mapping[str, Sequence[str]] = {
 
 OPTIONS: Mapping[str, Sequence[str]] = {
     "off": ("-p", "no:pallas_debug_pytest"),
-    "interpret": ("--pallas-interpret", "--pallas-pretend={target}"),
+    "interpret": (
+        *("--pallas-interpret", "--pallas-pretend={target}"),
+        "--pallas-stop-after={seconds}",
+    ),
     "hlo": ("--pallas-interpret=hlo", "--pallas-pretend={target}"),
     "tpu": ("--pallas-interpret=tpu", "--pallas-pretend={target}"),
     "machine": ("--pallas-interpret=machine", "--pallas-pretend={target}"),
@@ -123,6 +127,9 @@ EXPECTS: Mapping[str, str] = {
 }
 """Patterns of failures of the same kind."""
 
+
+STOPPED = 0.8
+"""Part of `--timeout` after which the plugin stops a kernel in TPU interpret mode."""
 
 MAX_WAIT = 4
 """Multiple of `--timeout` after which a test is ended even if it had little CPU time."""
@@ -195,7 +202,8 @@ class Suite:
             "pretends": any(option.startswith("--pallas-pretend") for option in OPTIONS[mode]),
         }
         options = [
-            part.format(target=self.target, folder=folder / "dumps") for part in OPTIONS[mode]
+            part.format(target=self.target, folder=folder / "dumps", seconds=STOPPED * self.timeout)
+            for part in OPTIONS[mode]
         ]
         imports = [HERE, self.checkout, *(self.checkout / p for p in IMPORTS.get(self.name, ()))]
         environment = {

@@ -42,12 +42,15 @@ class Seen:
         call: Callable[[], Any],
         params: pltpu.InterpretParams = PLAIN,
         hang_after: float | None = HANG_AFTER,
+        stop_after: float | None = None,
     ) -> None:
         self.findings: list[Finding] = []
         self.races: list[Finding] = []
         self.copying: list[tuple[str, str]] = []
         self.error: Exception | None = None
-        with tpu_interpret.reporting(self.findings.append, hang_after=hang_after, copies=self):
+        with tpu_interpret.reporting(
+            self.findings.append, hang_after=hang_after, copies=self, stop_after=stop_after
+        ):
             try:
                 with pltpu.force_tpu_interpret_mode(params):
                     self.result = jax.block_until_ready(call())

@@ -45,6 +45,8 @@ class Options:
       stops_unfit: stop the program at a kernel that has no room in a chip's memory: on any of the
         targets, on the chip, or, without either, on any TPU.
       hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
+      stop_after: seconds, of time and of CPU time, after which a kernel in TPU interpret mode is
+        stopped although it makes progress; None sets no limit.
     """
 
     dumps: Path | None = None
@@ -61,6 +63,7 @@ class Options:
     stages: tuple[str, ...] = ()
     stops_unfit: bool = False
     hang_after: float = defaults.HANG_AFTER
+    stop_after: float | None = None
 
 
 def mode_of(asked: Interpret) -> Mode:

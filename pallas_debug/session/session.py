@@ -371,8 +371,10 @@ class Session:
 
         _reporting.append(token)
         try:
-            limit = self.options.hang_after
-            with tpu_interpret.reporting(found, hang_after=limit, copies=self.observer):
+            hang, stop = self.options.hang_after, self.options.stop_after
+            with tpu_interpret.reporting(
+                found, hang_after=hang, stop_after=stop, copies=self.observer
+            ):
                 yield
         finally:
             _reporting.remove(token)

@@ -261,6 +261,13 @@ OPTIONS = (
         help="seconds without progress after which a kernel in TPU interpret mode is stopped (30)",
     ),
     Option(
+        name="stop-after",
+        metavar="SECONDS",
+        check=_seconds,
+        help="seconds, of time and of CPU time, after which a kernel in TPU interpret mode is "
+        "stopped although it makes progress, with the grid point that it reached (no limit)",
+    ),
+    Option(
         name="flags",
         metavar='"--xla_…=…"',
         check=_flags,

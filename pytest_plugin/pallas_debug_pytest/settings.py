@@ -41,6 +41,7 @@ class Settings:
     races: bool
     sanitize: bool
     hang: float | None
+    stop_after: float | None
     flags: str | None
     coverage: bool
     update_baselines: bool
@@ -128,6 +129,7 @@ def _resolve(config: pytest.Config) -> Settings:
         races=races,
         sanitize=sanitize,
         hang=None if hang is None else float(hang),
+        stop_after=None if found["stop-after"] is None else float(found["stop-after"]),
         flags=found["flags"],
         coverage=switch(found["coverage"] or "off"),
         update_baselines=switch(found["update-baselines"] or "off"),
@@ -136,6 +138,7 @@ def _resolve(config: pytest.Config) -> Settings:
     wanted = {
         "timeout": ("--pallas-dump", settings.watches),
         "hang": ("--pallas-interpret", settings.watches),
+        "stop-after": ("--pallas-interpret", settings.watches),
         "stages": ("--pallas-dump", settings.dump is not None),
         "watch": ("--pallas-sanitize", settings.sanitize),
     }

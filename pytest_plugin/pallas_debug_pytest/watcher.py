@@ -1,8 +1,7 @@
 """Sessions in a process that runs tests, with the kernels and findings of each test.
 
-Imported by `run.py`; imports jax. If an option enables it, the whole run has one session, and
-findings and prints are kept per test. If only a test does, by a marker or a fixture, it has a
-session of its own, and the other tests have none.
+Imported by `run.py`; imports jax. An option gives the whole run one session, with findings and
+prints kept per test; a marker or a fixture gives a session to its test alone.
 
 PYTEST_DONT_REWRITE
 """
@@ -98,6 +97,7 @@ class Watcher:
                 stages=settings.stages,
                 timeout=settings.timeout or defaults.COMPILE_TIMEOUT,
                 hang_after=settings.hang or defaults.HANG_AFTER,
+                stop_after=settings.stop_after,
             ),
             self,
             runs=True,

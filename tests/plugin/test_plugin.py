@@ -256,6 +256,10 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["--pallas-stages=bundles"], "--pallas-stages has no effect by itself; pass --pallas-dump as well"),
     (["--pallas-dump", "--pallas-stages=llo:a b"], "--pallas-stages: 'llo:a b' names no LLO pass"),
     (["--pallas-hang=3"], "--pallas-hang has no effect by itself; pass --pallas-interpret as well"),
+    (
+        ["--pallas-stop-after=3"],
+        "--pallas-stop-after has no effect by itself; pass --pallas-interpret as well",
+    ),
     (["--pallas-dump", "-o", "pallas_coverage=perhaps"], "the ini option pallas_coverage: 'perhaps' is neither on nor off"),
     (["--pallas-dump=/proc/nowhere"], "pallas-debug: cannot dump to /proc/nowhere"),
 ]  # fmt: skip

@@ -105,6 +105,16 @@ def test_a_failure_names_the_race_behind_it(child: Child) -> None:
     )
 
 
+@pytest.mark.large
+def test_a_kernel_that_takes_too_long_is_named(child: Child) -> None:
+    tests = "def test_slow():\n    rows(8)\n"
+    result = child(tests, "--pallas-interpret=tpu", "--pallas-stop-after=1e-6", "--tb=short")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*InterpretError in kernel `rows`*", "*stopped after * s in TPU interpret mode*"]
+    )
+
+
 def test_in_three_spellings(sessions: Sessions, pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_nothing(): pass")
     ini = pytester.path / "races.ini"

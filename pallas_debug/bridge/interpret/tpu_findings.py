@@ -272,6 +272,11 @@ def check_refused(place: Place) -> Finding:
     return unsupported.unsupported_check(place.sighting())
 
 
+def too_slow(place: Place, grid: tuple[int | None, ...], *, seconds: float, calls: int) -> Finding:
+    """A run that takes longer than it may."""
+    return unsupported.too_slow(place.sighting(), grid=grid, seconds=seconds, calls=calls)
+
+
 def not_interpreted(place: Place, message: str) -> Finding:
     """An error raised by jax's interpreter for a reason of its own."""
     return unsupported.interpret_error(place.sighting(), error=message)

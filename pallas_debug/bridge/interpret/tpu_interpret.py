@@ -59,6 +59,7 @@ def reporting(
     *,
     hang_after: float | None = defaults.HANG_AFTER,
     copies: tpu_run.CopyObserver | None = None,
+    stop_after: float | None = None,
 ) -> Iterator[None]:
     """Report what TPU interpret mode detects in this context, in any thread.
 
@@ -74,8 +75,10 @@ def reporting(
         all cores wait for each other, that is detected within a second.
       copies: notified of races between a copy in flight and another access, which are not reported
         unless the mode detects races; None does not look for them.
+      stop_after: seconds, of time and of CPU time, that a run of a kernel may take; None sets no
+        limit.
     """
-    reporter = tpu_run.Reporter(report, hang_after, copies)
+    reporter = tpu_run.Reporter(report, hang_after, copies, stop_after)
     patches.install(patches.TPU_EXTENSIONS)
     patches.install(patches.TPU_MODE)
     tpu_run.reporters.add(reporter)
@@ -184,6 +187,7 @@ def _describe(params: Mapping[str, Any], args: Any) -> _Trace:
         maps={o.name: _index_map(o, blocks[o.name].index_map_jaxpr) for o in blocked},
         outputs=tuple(o.name for o in blocked if o.kind == "output"),
         tokens=launched.current(),
+        grid=tuple(size if isinstance(size, int) else None for size in grid_mapping.grid),
     )
     return _Trace(
         kernel=kernel,
@@ -409,6 +413,7 @@ def _observed(
         place = site.place(arguments, grid_point, loop)
         run.progress(changes=name != "get")
         try:
+            tpu_run.check_slow(run, place)
             return tpu_handlers.HANDLERS[name](run, site, place, call, arguments)
         finally:
             run.progress()

@@ -47,15 +47,17 @@ class CopyObserver(Protocol):
 
 
 class Reporter:
-    """One open `reporting`: its callback, the findings reported so far, and the hang timeout."""
+    """One open `reporting`: its callback, the findings reported so far, and its time limits."""
 
     def __init__(
         self,
         report: Callable[[Finding], None],
         hang_after: float | None,
         copies: CopyObserver | None = None,
+        stop_after: float | None = None,
     ) -> None:
         self.hang_after = hang_after
+        self.stop_after = stop_after
         self.copies = copies
         self._report = report
         self._collector = Collector()
@@ -157,6 +159,7 @@ class TracedKernel:
     maps: Mapping[str, IndexMap]
     outputs: tuple[str, ...]
     tokens: tuple[str, ...] = ()
+    grid: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -231,7 +234,7 @@ class KernelRun:
     """One run of a kernel on all its devices and cores.
 
     Semaphores are keyed by id and global core, buffers and `flights` by device, core and id.
-    `changes` counts the callbacks that are not loads.
+    `calls` counts callbacks, and `changes` those that are not loads.
     """
 
     memory: Any
@@ -252,6 +255,10 @@ class KernelRun:
     visits: dict[object, tuple[Point, Point]] = field(default_factory=dict)
     last_block: dict[object, object] = field(default_factory=dict)
     last_progress: float = field(default_factory=time.monotonic)
+    begin: tuple[float, float] = field(
+        default_factory=lambda: (time.monotonic(), time.process_time())
+    )
+    calls: int = 0
     changes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -384,6 +391,21 @@ def check_hang() -> None:
         waiters = [w for w in run.waiters if w.is_stuck]
     if waiter in waiters and (idle >= limit or len(waiters) >= run.memory.num_cores):
         _deadlock(run, waiter, waiters)
+
+
+def check_slow(run: KernelRun, place: Place) -> None:
+    """End a run that takes too long, both of time and of the process's CPU time.
+
+    Raises:
+      KernelFault: it has taken longer than the reporters allow.
+    """
+    run.calls += 1
+    limits = [r.stop_after for r in reporters if r.stop_after is not None]
+    if not limits:
+        return
+    seconds = time.monotonic() - run.begin[0]
+    if min(seconds, time.process_time() - run.begin[1]) >= min(limits):
+        raise stop(words.too_slow(place, run.kernel.grid, seconds=seconds, calls=run.calls))
 
 
 def _deadlock(run: KernelRun, waiter: Waiter, waiters: list[Waiter]) -> NoReturn:

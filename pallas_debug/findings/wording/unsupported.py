@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -243,6 +244,40 @@ def removed_names(seen: Sighting, *, said: Sequence[str], instead: Sequence[str 
 def interpret_error(seen: Sighting, *, error: str) -> Finding:
     """A kernel that jax's interpreter rejects for reasons of its own."""
     return seen.found(Fault.INTERPRET_ERROR, error)
+
+
+def too_slow(seen: Sighting, *, grid: Sequence[int | None], seconds: float, calls: int) -> Finding:
+    """A kernel that was stopped since its interpretation takes too long.
+
+    Args:
+      grid: its sizes; None where only the call gives one.
+      seconds: time since the kernel began.
+      calls: loads, stores, copies, waits and the like so far.
+    """
+    return seen.found(
+        Fault.INTERPRET_ERROR,
+        f"stopped after {seconds:,.0f} s in TPU interpret mode{_reached(seen, grid, seconds)}; "
+        f"{calls:,} calls of the interpreter, {calls / seconds:,.0f} per second",
+        "each load, store, copy and wait of the kernel calls back from XLA to Python",
+        "give it smaller arguments, try the kernel machine (interpret mode `machine`), or raise "
+        "the limit (--pallas-stop-after)",
+    )
+
+
+def _reached(seen: Sighting, grid: Sequence[int | None], seconds: float) -> str:
+    point = seen.witness.grid_point
+    if not grid or point is None or len(point) != len(grid):
+        return ""
+    if any(size is None for size in grid):
+        return f", at grid point {point}; the call gives the size of the grid"
+    sizes = [size or 1 for size in grid]
+    done = 0
+    for at, size in zip(point, sizes, strict=True):
+        done = done * size + at
+    points = math.prod(sizes)
+    pace = seconds / done if done else 0.0
+    rest = f" ({pace:,.2g} s each: the rest takes about {pace * (points - done):,.0f} s)"
+    return f", at grid point {done + 1:,} of {points:,}{rest if done else ''}"
 
 
 def failed(
