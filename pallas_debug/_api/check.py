@@ -15,7 +15,7 @@ from pallas_debug.checks import names
 from pallas_debug.errors import ChecksFailed, KernelFault, KernelNotJudged, UsageError
 from pallas_debug.findings import stops
 from pallas_debug.guards import check_function
-from pallas_debug.model import Finding, Gap, PrintRecord
+from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
 from pallas_debug.session import Interpret, Options, Session, judging
 from pallas_debug.session.records import gaps_of
 from pallas_debug.tracebacks import WithoutOurFrames
@@ -142,7 +142,7 @@ def check(
         epoch=f"check {next(_epochs)}",
     )
 
-    earlier: dict[str, tuple[str, list[Gap]]] = {}
+    earlier: dict[str, tuple[Kernel, list[Gap]]] = {}
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> tuple[Report, R]:
@@ -180,25 +180,28 @@ def check(
     return checked
 
 
-def _gaps(session: Session, earlier: dict[str, tuple[str, list[Gap]]]) -> Iterator[Gap]:
+def _gaps(session: Session, earlier: dict[str, tuple[Kernel, list[Gap]]]) -> Iterator[Gap]:
     """Yield what was not checked in a call, or only in part.
 
     Args:
-      earlier: by digest, name and gaps of a kernel that an earlier call lowered: jax keeps its
+      earlier: by digest, kernels that an earlier call lowered, and their gaps: jax keeps its
         program, and a later call does not lower it again.
     """
     for kernel in session.kernels:
         gaps = [gap for gap in session.unchecked if gap.kernel == kernel.name]
-        earlier[kernel.digest] = (kernel.name, gaps)
+        earlier[kernel.digest] = (kernel, gaps)
     yield from gaps_of(session)
     known = [missed.problem for missed in session.uncaptured]
     for problem in session.problems:
         if not isinstance(problem, KernelNotJudged) and problem not in known:
             yield Gap(kernel="", engine="", reason=str(problem))
     for digest in session.used:
-        name, gaps = earlier.get(digest, ("?", []))
-        if gaps or digest in session.launched:
+        lowered, gaps = earlier.get(digest, (None, []))
+        reason = None if lowered is None else session.grids.why_empty(lowered)
+        if digest not in session.launched:
+            reason = "it did not run to its end. Is it in a branch that was not taken?"
+        if gaps or reason is None:
             yield from gaps
         else:
-            reason = "it did not run to its end. Is it in a branch that was not taken?"
+            name = "?" if lowered is None else lowered.name
             yield Gap(kernel=name, engine="checks", reason=reason)

@@ -22,7 +22,7 @@ from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched, tpu_interpret
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.jaxprs.params import name_of
-from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.lowering import grids, hook
 from pallas_debug.checks.observer import RunObserver
 from pallas_debug.compiler import job
 from pallas_debug.errors import KernelFault, KernelNotJudged, PallasDebugError
@@ -88,6 +88,7 @@ class Session:
         self.uncaptured: list[Uncaptured] = []
         self.unchecked: list[Gap] = []
         self.launched: set[str] = set()
+        self.grids = grids.Grids()
         self.used: set[str] = set()
         self.raised: list[Finding] = []
         self.observer = RunObserver(
@@ -131,6 +132,7 @@ class Session:
             stack.enter_context(self.interpreting(self.interpret_mode))
             stack.enter_context(hook.watching(self, epoch=self._epoch(), runs=self._runs))
             stack.enter_context(launched.listening(self.launched.add))
+            stack.enter_context(grids.watching(self.grids))
             if self.options.checks or self.options.prints:
                 stack.enter_context(observe.observing(self.observer))
             if self._interprets:

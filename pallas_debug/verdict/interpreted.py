@@ -246,6 +246,9 @@ def as_it_ran(
             return outcome_of(kernel, engine, status, gap.reason)
     if kernel.digest not in session.launched:
         return outcome_of(kernel, engine, "unjudged", _why_not_run(kernel, session, stopped))
+    empty = session.grids.why_empty(kernel)
+    if empty is not None:
+        return outcome_of(kernel, engine, "unjudged", empty)
     left_out: list[Gap | str] = [*gaps]
     if stopped is not None and not is_explained:
         return outcome_of(kernel, engine, "unjudged", f"the program stopped: {stopped}")

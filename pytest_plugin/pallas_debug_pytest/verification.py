@@ -74,10 +74,12 @@ class Verification:
                 kernel=kernel.name, digest=kernel.digest, engine="checks", status="found"
             )
         outcome = interpreted.as_it_ran(kernel, "checks", self._session, None, is_explained=True)
-        if kernel.digest in self._session.launched or outcome.status != "unjudged":
+        empty = self._session.grids.why_empty(kernel)
+        has_launched = kernel.digest in self._session.launched and empty is None
+        if has_launched or outcome.status != "unjudged":
             return outcome
         # The checks judge only what tests run.
-        reason = "no test ran it to its end with checks"
+        reason = empty or "no test ran it to its end with checks"
         return Outcome(
             kernel=kernel.name,
             digest=kernel.digest,

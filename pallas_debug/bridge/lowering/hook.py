@@ -31,7 +31,7 @@ from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched
 from pallas_debug.bridge.jaxprs import outputs
-from pallas_debug.bridge.lowering import calls
+from pallas_debug.bridge.lowering import calls, grids
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings.explain import asserted
 from pallas_debug.guards import guarded
@@ -193,9 +193,10 @@ def reporting(entry: Any, name: str) -> Any:
         if interpret.is_for_another_platform(context):
             return interpret.lower_as_written(rule, context, nodes, params)
         with launched.lowering(token):
-            if token is not None and calls.is_active():
+            if token is not None:
                 with guarded("hook", "recording the calls of a kernel", _report):
                     calls.emit(context, nodes, str(token))
+                    grids.emit(context, nodes, params, str(token))
             if interpret.sanitizes():  # which judges what checks do, and would judge these too
                 return _in_mode(rule, params)(context, *nodes)
             return observe.lowered(

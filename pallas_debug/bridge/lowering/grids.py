@@ -1,0 +1,66 @@
+"""Grids without points: kernels that ran to completion although their body never did.
+
+The size of a grid may be an argument of the call. While a watcher is active, a callback before each
+such kernel passes the sizes to the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from pallas_debug.bridge.active import ActiveStack
+from pallas_debug.bridge.instrument import observe
+from pallas_debug.model import Kernel
+
+
+class Grids:
+    """Sizes that a program's calls pass to grids, by the digest of the kernel. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stepped: set[str] = set()
+        self._empty: dict[str, tuple[int, ...]] = {}
+
+    def note(self, digest: str, sizes: tuple[int, ...]) -> None:
+        """Note the sizes that a call passes."""
+        with self._lock:
+            if min(sizes) > 0:
+                self._stepped.add(digest)
+            else:
+                self._empty.setdefault(digest, sizes)
+
+    def why_empty(self, kernel: Kernel) -> str | None:
+        """Why no call of a kernel ran its body; None if one did, or that is not known."""
+        with self._lock:
+            known = kernel.digest not in self._stepped
+            passed = iter(self._empty.get(kernel.digest, ()) if known else ())
+        sizes = [next(passed, None) if size is None else size for size in kernel.grid]
+        shown = ", ".join("?" if size is None else str(size) for size in sizes)
+        if not any(size is not None and size <= 0 for size in sizes):
+            return None
+        return f"its grid of ({shown}{',' * (len(sizes) == 1)}) has no points: its body did not run"
+
+
+_watchers: ActiveStack[Grids] = ActiveStack()
+
+
+def watching(grids: Grids) -> contextlib.AbstractContextManager[None]:
+    """Note the grids of kernels that are lowered in this context, in any thread."""
+    return _watchers.adding(grids)
+
+
+def emit(context: Any, nodes: Sequence[Any], params: dict[str, Any], digest: str) -> None:
+    """Add a callback with the sizes that the kernel being lowered takes from its operands."""
+    count = getattr(params.get("grid_mapping"), "num_dynamic_grid_bounds", 0)
+    if not count or not _watchers or context.module_context.get_backend(optional=True) is None:
+        return
+
+    def note(*sizes: Any) -> tuple[()]:
+        for watcher in _watchers:
+            watcher.note(digest, tuple(map(int, sizes)))
+        return ()
+
+    observe.call_back(context, note, nodes[:count], context.avals_in[:count])
