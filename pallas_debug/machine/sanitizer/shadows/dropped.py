@@ -218,7 +218,12 @@ class DroppedSums:
                 found.append(site.found[0])
             elif site.found and site.found[-1].is_one_visit:
                 found.append(site.found[-1])
-            elif site.early and site.unused == site.runs - 1 and not self._data_decide:
+            elif (
+                site.early
+                and site.unused == site.runs - 1
+                and not self._data_decide
+                and self._stored_at.get(site.early.thread)  # else, it is an output not written
+            ):
                 found.append(site.early)
         return found
 
