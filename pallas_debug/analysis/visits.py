@@ -141,19 +141,23 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
         return
     block = visit.block
     first = tuple(int(i) for i in np.unravel_index(int(np.argmin(seen)), visit.counts))
-    short = _rounded_down(subject, visit)
+    passage = next((p for p in _passages(subject, block) if p.missing > 0), None)
     source = subject.block_line(block)
+    why: contents.Gone = "left out"
+    if passage is not None:
+        why = "rounded down" if passage.is_rounded_down else "too few steps"
+        source = subject.site.line("grid", _authors(subject, passage.axis)) or source
     shape = shape_text(block.dtype, block.shape)
     finding = contents.output_not_written(
         subject.sighting(
-            source=source if short is None else subject.site.line("grid", short) or source,
+            source=source,
             operand=block.name,
             index=index_text(block.name, first),
             shape=shape,
             values={"missing": str(missing), "blocks": str(total)},
         ),
         what=f"block {first} of {block.name}, {shape},",
-        why="left out" if short is None else "rounded down",
+        why=why,
         blocks=(missing, total),
     )
     result.findings.append(finding)
@@ -198,14 +202,6 @@ def _passages(subject: Subject, block: Block) -> list[_Passage]:
         if len(axes) == 1 and np.array_equal(index.ravel(), np.arange(index.size)):
             found.append(_Passage(block=block, dim=dim, axis=axes[0], steps=index.size))
     return found
-
-
-def _rounded_down(subject: Subject, visit: _Visit) -> int | None:
-    """Grid dimension, in the author's numbering, that ends too early for the array; or None."""
-    for passage in _passages(subject, visit.block):
-        if passage.missing > 0:
-            return _authors(subject, passage.axis)
-    return None
 
 
 def _authors(subject: Subject, axis: int) -> int:

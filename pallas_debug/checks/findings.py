@@ -124,7 +124,7 @@ def _never_written(run: CheckedRun, name: str, box: ArrayPart) -> Finding:
     source = stores[0].source if stores and not is_short else run.call
     why: contents.Gone = "stores"
     if is_short:
-        why = "rounded down"
+        why = "rounded down" if run.uncovered[name] else "too few steps"
     elif not stores:
         why = "no store"
     elif all(site.details["conditional"] for site in stores):

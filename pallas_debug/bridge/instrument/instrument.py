@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,13 +132,16 @@ def array_names(params: dict[str, Any]) -> tuple[list[str], list[str]]:
     return names[: mapping.num_inputs], outputs[:-1]
 
 
-def uncovered(params: dict[str, Any]) -> frozenset[str]:
+def uncovered(params: dict[str, Any]) -> Mapping[str, bool]:
     """Outputs whose last blocks are not written, because the grid is too small.
 
     Known only if an index map returns a program id unchanged.
+
+    Returns:
+      For each of them, whether only a partial block is missing, as with `size // block` steps.
     """
     mapping = params["grid_mapping"]
-    found = []
+    found: dict[str, bool] = {}
     blocks = mapping.block_mappings[mapping.num_inputs :]
     for name, block in zip(array_names(params)[1], blocks, strict=False):
         inner, _ = rewrite.opened(block.index_map_jaxpr)
@@ -149,8 +152,8 @@ def uncovered(params: dict[str, Any]) -> frozenset[str]:
             sizes = dict(zip(inner.invars, mapping.grid, strict=False))
             steps = sizes.get(out) if not hasattr(out, "val") else None
             if isinstance(steps, int) and steps * size < bound:
-                found.append(name)
-    return frozenset(found)
+                found[name] = found.get(name, True) and bound - steps * size < size
+    return found
 
 
 class _Rewriting:

@@ -50,7 +50,8 @@ class CheckedRun:
       unwritten: names of the buffers of booleans that are read and were never written, on which
         outputs depend.
       sees_outputs: whether outputs were inspected: those on a device are not.
-      uncovered: names of the outputs with blocks that the grid does not reach.
+      uncovered: outputs with blocks that the grid does not reach, by name: whether only a partial
+        block is missing.
       uses: what the program uses of its outputs.
     """
 
@@ -63,7 +64,7 @@ class CheckedRun:
     filled: Mapping[str, ArrayPart] = field(default_factory=dict)
     unwritten: tuple[str, ...] = ()
     sees_outputs: bool
-    uncovered: frozenset[str]
+    uncovered: Mapping[str, bool]
     uses: OutputUses = field(default_factory=dict)
 
 

@@ -15,10 +15,12 @@ from pallas_debug.findings.wording.order import Point
 from pallas_debug.model import Finding
 
 Gone = Literal[
-    "condition", "some conditions", "stores", "copies", "no store", "rounded down", "left out"
-]
+    "condition", "some conditions", "stores", "copies", "no store", "rounded down", "too few steps",
+    "no points", "left out",
+]  # fmt: skip
 """Why an output is not written: every store is under a condition, the stores or copies leave a part
-out, no store at all, too few grid steps, or an index map that leaves blocks out."""
+out, no store at all, too few grid steps for the last, partial block or for more, a grid without
+points, or an index map that leaves blocks out."""
 
 
 Before = Literal["none", "branches", "some"]
@@ -130,11 +132,18 @@ def output_not_written(
         "copies": f"the copies to {name} do not reach it",
         "no store": f"there is no store to {name}",
         "rounded down": "the grid has too few steps for the array: a size was rounded down",
+        "too few steps": "the grid has too few steps for the array: it leaves whole blocks out",
+        "no points": "the grid has no points, so the kernel's body did not run",
         "left out": "the index map leaves blocks out",
     }
     advice = f"write all of {name}, or give it an input by input_output_aliases"
     if why == "rounded down":
         advice = "use pl.cdiv(size, block) steps; the last block may reach past the end"
+    elif why == "too few steps":
+        advice = f"add the steps that are missing, or make {name} in out_shape as large as what "
+        advice += "the grid writes"
+    elif why == "no points":
+        advice = f"skip the call then, or give {name} an input by input_output_aliases"
     elif why == "left out":
         advice = f"visit every block, or give {name} an input by input_output_aliases"
     if is_aliased:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -354,11 +353,13 @@ class MemoryWording:
         visits = [] if thread is None or window is None else thread.visits(window, element)
         source = sites[-1].step.site.line if sites else None
         why: contents.Gone = "stores"
-        if window is not None and not visits:
+        if 0 in self._run.launch.grid:
+            why = "no points"
+        elif window is not None and not visits:
             why = "left out"
             source = self._run.launch.block_line(window.operand) or source
-            if self._is_short(thread, window, mask):
-                why = "rounded down"
+            if short := self._missing(thread, window, mask):
+                why = "rounded down" if max(short) < 1 else "too few steps"
                 source = self._run.launch.grid_line() or source
         elif not sites:
             why = "no store"
@@ -386,25 +387,25 @@ class MemoryWording:
             is_aliased=buffer.kind != "output",
         )
 
-    def _is_short(self, thread: TrackedThread | None, window: Window, mask: shadow.Mask) -> bool:
-        """Whether an output's last blocks along a dimension, and no others, are not visited.
+    def _missing(
+        self, thread: TrackedThread | None, window: Window, mask: shadow.Mask
+    ) -> list[float]:
+        """How many blocks are not visited, where these are the last ones along a dimension.
 
-        As many of them are visited as the grid has steps along one of its axes: a map that returns
-        the same block everywhere is not short of steps.
+        A map that returns the same block everywhere is not short of steps: as many are visited as
+        the grid has along one of its axes.
         """
-        if thread is None:
-            return False
-        blocks = np.array(sorted(set(thread.blocks[thread.outputs.index(window)])))
-        counts = blocks.max(axis=0) + 1 if blocks.size else np.zeros(0, int)
-        if len(blocks) != math.prod(map(int, counts)):
-            return False
+        visited = () if thread is None else thread.blocks[thread.outputs.index(window)]
+        blocks = np.array(sorted(set(visited)))
+        counts = blocks.max(axis=0, initial=-1) + 1
+        if not blocks.size or len(blocks) != counts.prod():
+            return []
         sizes = [int(c) * unit for c, unit in zip(counts, window.spec.unit, strict=True)]
-        covered = mask[tuple(slice(0, size) for size in sizes)]
-        short = [
-            int(count) for count, size, n in zip(counts, sizes, mask.shape, strict=True) if size < n
-        ]
+        short = [i for i, n in enumerate(mask.shape) if sizes[i] < n]
         steps = {size for size in self._run.launch.grid if size != 1} or {1}
-        return not covered.any() and bool(short) and steps.issuperset(short)
+        if mask[tuple(map(slice, sizes))].any() or not steps.issuperset(counts[short].tolist()):
+            return []
+        return [(mask.shape[i] - sizes[i]) / window.spec.unit[i] for i in short]
 
     # Shared
 
