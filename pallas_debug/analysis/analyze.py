@@ -17,6 +17,7 @@ from pallas_debug.analysis import (
     semaphores,
     subject,
     tiling,
+    unread,
     visits,
 )
 from pallas_debug.bridge.capture.capture import Capture
@@ -28,6 +29,10 @@ from pallas_debug.model import Finding, Gap, Target
 
 TIME_LIMIT = 10.0
 """Maximum seconds per kernel; checks not done by then are listed in `gaps`."""
+
+
+_CUT = (Fault.INPUT_NOT_READ, Fault.BLOCK_OUT_OF_BOUNDS)
+"""Faults of the grid, with which what a kernel reads of its blocks is not looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +107,11 @@ def analyze(
         if finding.kind in (Fault.OUTPUT_NOT_WRITTEN, Fault.OUT_OF_BOUNDS_WRITE)
     }
     results.append(coverage.look(kernel, revisited | unwritten))
+    cut = {f.operand or "" for f in visited.findings if f.kind in _CUT}
+    results.append(unread.look(kernel, cut | unwritten))
     left_out = [reason for result in results for reason in result.left_out]
+    if 0 in kernel.grid.sizes:
+        left_out.append("index maps, accesses, copies and semaphores: its grid has no points")
     if kernel.walked.incomplete:
         left_out.append(f"all that the kernel does: {kernel.walked.incomplete}")
     return Analysis(

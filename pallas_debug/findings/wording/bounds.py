@@ -169,24 +169,49 @@ def input_not_read(
       parts: one per input; the first is that of the witness.
       steps: number of grid points along dimension `axis` of the grid.
     """
-    said = [
-        f"{part.start}:{part.stop} along dimension {part.dimension} of {part.operand} "
-        f"({part.array})"
-        for part in parts
-    ]
     first = parts[0]
-    seen = seen.at(
+    return _unread(seen, first, steps).found(
+        Fault.INPUT_NOT_READ,
+        f"no grid point gets {_ends(parts)}: these elements are never read",
+        f"dimension {axis} of the grid has {steps:,} steps, and {first.stop:,} elements in "
+        f"blocks of {first.block:,} take {steps + 1:,}: a size was rounded down",
+        "use pl.cdiv(size, block) steps, and mask what the last block holds past the end; or "
+        "take a block that divides the size",
+    )
+
+
+def input_not_sliced(seen: Sighting, *, parts: Sequence[UnreadPart], steps: int) -> Finding:
+    """Inputs whose last, partial block a kernel's own slices and copies leave out.
+
+    Args:
+      parts: one per input; the first is that of the witness.
+      steps: number of blocks that are read.
+    """
+    first = parts[0]
+    return _unread(seen, first, steps).found(
+        Fault.INPUT_NOT_READ,
+        f"no slice or copy takes {_ends(parts)}: these elements are never read",
+        f"{first.operand} is read in {steps:,} blocks of {first.block:,}, and {first.stop:,} "
+        f"elements take {steps + 1:,}: a size was rounded down",
+        "handle what is left after the last whole block, or take a block that divides the size",
+    )
+
+
+def _ends(parts: Sequence[UnreadPart]) -> str:
+    return listed(
+        [
+            f"{part.start}:{part.stop} along dimension {part.dimension} of {part.operand} "
+            f"({part.array})"
+            for part in parts
+        ]
+    )
+
+
+def _unread(seen: Sighting, first: UnreadPart, steps: int) -> Sighting:
+    return seen.at(
         values={
             "not read": f"{first.stop - first.start} of {first.stop}",
             "steps": str(steps),
             "needed": str(steps + 1),
         }
-    )
-    return seen.found(
-        Fault.INPUT_NOT_READ,
-        f"no grid point gets {listed(said)}: these elements are never read",
-        f"dimension {axis} of the grid has {steps:,} steps, and {first.stop:,} elements in "
-        f"blocks of {first.block:,} take {steps + 1:,}: a size was rounded down",
-        "use pl.cdiv(size, block) steps, and mask what the last block holds past the end; or "
-        "take a block that divides the size",
     )

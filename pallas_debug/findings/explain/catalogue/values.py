@@ -22,9 +22,10 @@ ENTRIES = (
     entry(
         "input-not-read",
         title="the end of an input is never read",
-        cause="the grid has size // block steps, and the size is no multiple of the block",
-        advice="count steps with pl.cdiv and mask the padding of the last block, or take a block "
-        "that divides the size",
+        cause="the grid, a loop or an inner pipeline has size // block steps, and the size is no "
+        "multiple of the block",
+        advice="count steps with pl.cdiv and mask the padding of the last block, handle what is "
+        "left on its own, or take a block that divides the size",
         kinds=("InputNotRead",),
     ),
     entry(

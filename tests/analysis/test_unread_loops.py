@@ -1,0 +1,174 @@
+"""Inputs that loops over slices and copies, or an inner pipeline, do not read to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.analysis import analyze
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.model import Finding
+
+Captures = Callable[..., list[Capture]]
+F32 = jnp.float32
+S = jax.ShapeDtypeStruct
+X = S((300, 128), F32)
+HBM = pl.BlockSpec(memory_space=pl.ANY)
+SUM = S((1, 128), F32)
+
+
+def unread(captures: Captures, function: Callable[..., Any], *args: Any) -> list[Finding]:
+    (captured,) = captures(function, args)
+    return [f for f in analyze(captured).findings if f.kind == "InputNotRead"]
+
+
+def rows(x: Any) -> Any:
+    return jnp.sum(x, axis=0, keepdims=True)
+
+
+def sliced(x: Any, *, steps: int = 4, tail: int = 0) -> Any:
+    def add_slices(x_ref: Any, o_ref: Any) -> None:
+        def add(i: Any, total: Any) -> Any:
+            return total + rows(x_ref[pl.ds(i * 64, 64), :])
+
+        total = lax.fori_loop(0, steps, add, jnp.zeros((1, 128), F32))
+        o_ref[...] = total + (rows(x_ref[steps * 64 :, :]) if tail else 0)
+
+    return pl.pallas_call(add_slices, out_shape=SUM)(x)
+
+
+def copied(x: Any, *, tail: int = 0) -> Any:
+    """A double-buffered loop over copies, and one for what is left if it has `tail` rows."""
+
+    def add_copies(x_ref: Any, o_ref: Any, buffer: Any, sem: Any) -> None:
+        def copy(i: Any, size: int = 64) -> Any:
+            source = x_ref.at[pl.ds(i * 64, size)]
+            return pltpu.make_async_copy(source, buffer.at[i % 2, pl.ds(0, size)], sem.at[i % 2])
+
+        steps = x.shape[0] // 64
+        o_ref[...] = jnp.zeros_like(o_ref)
+        copy(0).start()
+
+        def add(i: Any, _: Any) -> None:
+            @pl.when(i + 1 < steps)
+            def _fetch() -> None:
+                copy(i + 1).start()
+
+            copy(i).wait()
+            o_ref[...] += rows(buffer[i % 2])
+
+        lax.fori_loop(0, steps, add, None)
+        if tail:
+            copy(steps, tail).start()
+            copy(steps, tail).wait()
+            o_ref[...] += rows(buffer[steps % 2, 0:tail])
+
+    return pl.pallas_call(
+        add_copies,
+        out_shape=SUM,
+        in_specs=[HBM],
+        scratch_shapes=[pltpu.VMEM((2, 64, 128), F32), pltpu.SemaphoreType.DMA((2,))],
+    )(x)
+
+
+def piped(x: Any, *, steps: int = 4) -> Any:
+    def add_blocks(x_hbm: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+        def add(x_ref: Any) -> None:
+            o_ref[...] += rows(x_ref[...])
+
+        block = pl.BlockSpec((64, 128), lambda i: (i, 0))
+        pltpu.emit_pipeline(add, grid=(steps,), in_specs=[block])(x_hbm)
+
+    return pl.pallas_call(add_blocks, out_shape=SUM, in_specs=[HBM])(x)
+
+
+@pytest.mark.parametrize(
+    "function, operand, text",
+    [
+        (sliced, "x_ref", "x_ref[pl.ds(i * 64, 64), :]"),
+        (copied, "x_ref", "copy(i + 1).start()"),
+        (piped, "x_hbm", "o_ref[...] += rows(x_ref[...])"),
+    ],
+)
+def test_the_rest_after_whole_blocks(
+    captures: Captures, function: Callable[..., Any], operand: str, text: str
+) -> None:
+    (finding,) = unread(captures, function, X)
+    assert finding.source is not None
+    assert text in (finding.source.text or "")
+    assert finding.message == (
+        f"no slice or copy takes 256:300 along dimension 0 of {operand} (float32[300, 128]): these "
+        "elements are never read"
+    )
+    assert finding.cause == (
+        f"{operand} is read in 4 blocks of 64, and 300 elements take 5: a size was rounded down"
+    )
+    assert finding.advice == (
+        "handle what is left after the last whole block, or take a block that divides the size"
+    )
+    values = finding.witness.values
+    assert (values["not read"], values["steps"], values["needed"]) == ("44 of 300", "4", "5")
+
+
+def doubled(x: Any) -> Any:
+    """The output has as many rows as are read."""
+
+    def double(x_ref: Any, o_ref: Any) -> None:
+        def one(i: Any, _: Any) -> None:
+            o_ref[pl.ds(i * 64, 64), :] = x_ref[pl.ds(i * 64, 64), :] * 2
+
+        lax.fori_loop(0, 4, one, None)
+
+    return pl.pallas_call(double, out_shape=S((256, 128), F32))(x)
+
+
+def pooled(x: Any) -> Any:
+    """The output has a row for each block that is read."""
+
+    def pool(x_ref: Any, o_ref: Any) -> None:
+        def one(i: Any, _: Any) -> None:
+            o_ref[pl.ds(i, 1), :] = rows(x_ref[pl.ds(i * 64, 64), :])
+
+        lax.fori_loop(0, 4, one, None)
+
+    return pl.pallas_call(pool, out_shape=S((4, 128), F32))(x)
+
+
+def added(x: Any) -> Any:
+    """The array is given twice, and read on by its second name."""
+
+    def add(x_ref: Any, again_ref: Any, o_ref: Any) -> None:
+        def one(i: Any, total: Any) -> Any:
+            return total + rows(x_ref[pl.ds(i * 64, 64), :])
+
+        o_ref[...] = lax.fori_loop(0, 4, one, rows(again_ref[256:300, :]))
+
+    return pl.pallas_call(add, out_shape=SUM)(x, x)
+
+
+QUIET: dict[str, tuple[Callable[..., Any], Any]] = {
+    "slices that fit": (sliced, S((256, 128), F32)),
+    "slices and a tail": (lambda x: sliced(x, tail=44), X),
+    "whole blocks left out": (lambda x: sliced(x, steps=3), X),
+    "copies that fit": (copied, S((256, 128), F32)),
+    "copies and a tail": (lambda x: copied(x, tail=44), X),
+    "a pipeline to the end": (lambda x: piped(x, steps=5), X),
+    "an output of as many rows": (doubled, X),
+    "an output of as many blocks": (pooled, X),
+    "an array that is given twice": (added, X),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_what_is_read_or_left_out_on_purpose(captures: Captures, name: str) -> None:
+    function, argument = QUIET[name]
+    assert unread(captures, function, argument) == []
