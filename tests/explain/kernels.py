@@ -134,9 +134,14 @@ def assigns_to_a_value(x_ref, o_ref):
     o_ref[...] = x
 
 
+def uses_a_reference_as_a_value(x_ref, o_ref):
+    o_ref[...] = x_ref * 2
+
+
 REFUSED = (
     Refused("traced-condition", calling(conditional)),
     Refused("array-assignment", calling(assigns_to_a_value)),
+    Refused("reference-as-value", calling(uses_a_reference_as_a_value)),
     Refused("traced-number", calling(repeated, grid=(2,))),
     Refused("any-window", calling(copy, grid=(2,), out_specs=ROWS, in_specs=[
         pl.BlockSpec((8, 128), lambda i: (i, 0), memory_space=pl.ANY)])),

@@ -48,12 +48,22 @@ ENTRIES = (
         ambiguous=True,
     ),
     entry(
+        "reference-as-value",
+        "'AbstractRef' object has no attribute '",
+        title="a reference is used as if it were the array that it refers to",
+        cause="the kernel gets references to memory, which have no arithmetic and no methods of "
+        "arrays",
+        advice="load the array first: x_ref[...]",
+        links=(PALLAS + "quickstart.html",),
+    ),
+    entry(
         "store-dtype",
         "Invalid dtype for `swap`",
         "Invalid dtype for `addupdate`",
         title="a value of another dtype is stored",
-        cause="stores do not cast, and products and means of bfloat16 are often float32",
-        advice="store value.astype(ref.dtype)",
+        cause="stores do not cast the value to the dtype of the reference",
+        advice="store value.astype(ref.dtype), or make the buffer of the value's dtype where the "
+        "cast would lose digits, as in a sum",
         kinds=("StoreDtype",),
     ),
     entry(
