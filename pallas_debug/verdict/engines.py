@@ -147,7 +147,10 @@ class Call:
 
     @property
     def name(self) -> str:
-        return str(getattr(self.function, "__qualname__", repr(self.function)))
+        function = self.function
+        while isinstance(function, functools.partial):
+            function = function.func
+        return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 @dataclass(frozen=True, kw_only=True)

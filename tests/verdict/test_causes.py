@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -73,3 +74,15 @@ def sums(x: Any) -> Any:
 def test_a_sum_that_is_never_stored_is_not_said_to_be_stored_too_early() -> None:
     verdict = verify(sums, S((24, 384), F32), engines="machine")
     assert [finding.kind for finding in verdict.findings] == ["OutputNotWritten"]
+
+
+class PairSum:
+    """A kernel's caller with settings, as layers are written."""
+
+    def __call__(self, x: Any, *, rows: int = 32) -> Any:
+        return pairs(x[:rows])
+
+
+def test_callable_objects_and_partials_are_named_without_addresses() -> None:
+    for function in (PairSum(), functools.partial(PairSum(), rows=64)):
+        assert verify(function, S((64, 128), F32), engines="static").name == "PairSum"
