@@ -44,6 +44,7 @@ from pallas_debug.machine.sanitizer.shadows.replay import (
     KernelCall,
     buffer_key,
     effect,
+    narrow,
 )
 from pallas_debug.machine.sanitizer.shadows.shadow import ReadKind
 from pallas_debug.machine.sanitizer.shadows.tracked import Point
@@ -188,7 +189,9 @@ class MemorySanitizer(MemoryTracker):
             if name not in found and (len(suspects) == 1 or self._matters([suspect])):
                 found[name] = suspect
         # Each of several reads may hide the effect of the others.
-        return list(found.values()) or suspects[:1]
+        chosen = list(found.values()) or suspects[:1]
+        narrow(self._call, [s.key for s in suspects], chosen, self._first)
+        return chosen
 
     def _is_return(self, suspect: SuspectRead) -> bool:
         """Whether a read is the consequence of an output block that came back."""

@@ -537,3 +537,26 @@ def test_unwritten_rows_of_a_reshaped_reference_count_where_they_are_used(masks:
     x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
     findings, _ = sanitized(decoded(function, [x]), [[x]])
     assert [finding.kind for finding in findings] == ([] if masks else ["UninitializedRead"])
+
+
+@pytest.mark.parametrize("rows", [8, 5])
+def test_the_element_named_is_one_whose_value_is_kept(rows: int) -> None:
+    """Rows under the mask of an update are read too, but what was there is discarded."""
+
+    def kernel(x_ref, out_ref, sum_ref):
+        inside = lax.broadcasted_iota(jnp.int32, (8, 128), 0) < rows
+        sum_ref[...] = jnp.where(inside, x_ref[...], sum_ref[...])
+        out_ref[...] = sum_ref[...]
+
+    def function(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel,
+            out_shape=jax.ShapeDtypeStruct((8, 128), F32),
+            scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+        )(x)
+
+    x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
+    findings, _ = sanitized(decoded(function, [x]), [[x]])
+    assert [finding.kind for finding in findings] == ["UninitializedRead"] * (rows < 8)
+    if findings:
+        assert "384 of 1,024 elements, the first of them sum_ref[5, 0]" in findings[0].message

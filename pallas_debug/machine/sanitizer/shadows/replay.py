@@ -32,6 +32,9 @@ from pallas_debug.machine.threads import Thread
 
 Array = np.ndarray[Any, Any]
 
+MAX_NARROWING = 14
+"""Maximum number of further runs that halve the elements of one read."""
+
 
 @dataclass(frozen=True, eq=False)
 class KernelCall:
@@ -80,10 +83,16 @@ class AlteredRun(MemoryTracker):
 
     def __init__(
         self, launch: Launch, altered: Iterable[SiteKey], *, keeps_results: bool = False,
-        watched: WatchedPoints | None = None,
+        watched: WatchedPoints | None = None, spared: tuple[SiteKey, shadow.Mask] | None = None,
     ) -> None:  # fmt: skip
+        """Choose the reads.
+
+        Args:
+          spared: one of them, and elements of its buffer that it sees as they are.
+        """
         super().__init__(launch, keeps_results=keeps_results, watched=watched)
         self._altered = frozenset(altered)
+        self._spared = spared
 
     def alter(
         self,
@@ -96,23 +105,35 @@ class AlteredRun(MemoryTracker):
         if suspect.key not in self._altered:
             return
         if value is None:  # a DMA: change what it will read
-            mask = found.where(region, lambda numbers: shadow.chosen(suspect.kind, numbers, below))
+            mask = self._mask(suspect, region, found, below)
             content = region.buffer.content
             content[mask] = _other(suspect.kind, content[mask])
             return
-        part = found.of(region)
+        part = None if self._spares(suspect) else found.of(region)
         if part is not None and part.shape == value.shape:
             mask = shadow.chosen(suspect.kind, part, below)
             value[mask] = _other(suspect.kind, value[mask])
             return
         # Of a reshaped or bitcast reference: read the buffer again with its other values, as
         # elements that were written keep theirs.
-        mask = found.where(region, lambda numbers: shadow.chosen(suspect.kind, numbers, below))
+        mask = self._mask(suspect, region, found, below)
         content = region.buffer.content
         kept = content[mask]
         content[mask] = _other(suspect.kind, kept)
         value[...] = region.read()
         content[mask] = kept
+
+    def _spares(self, suspect: SuspectRead) -> bool:
+        return self._spared is not None and self._spared[0] == suspect.key
+
+    def _mask(
+        self, suspect: SuspectRead, region: MemoryRegion, found: BufferShadow, below: int
+    ) -> shadow.Mask:
+        """Elements of the buffer that a read sees with other values."""
+        mask = found.where(region, lambda numbers: shadow.chosen(suspect.kind, numbers, below))
+        if self._spared is not None and self._spares(suspect):
+            mask = mask & ~self._spared[1]
+        return mask
 
 
 def _other(kind: ReadKind, values: Array) -> Array:
@@ -138,6 +159,59 @@ def effect(call: KernelCall, altered: Iterable[SiteKey], run: MemoryTracker) -> 
     """
     other = AlteredRun(call.launch, altered, keeps_results=run.keeps_results, watched=run.watched)
     call.run(other)
+    return _difference(run, other)
+
+
+def narrow(
+    call: KernelCall,
+    altered: Iterable[SiteKey],
+    suspects: Iterable[SuspectRead],
+    run: MemoryTracker,
+) -> None:
+    """Find the first element of each read that matters, and drop those before it from its mask.
+
+    A read, update and write of a whole block under a mask sees elements whose value it discards.
+    What a single element changes is hidden by a NaN in another one, so all suspect reads see
+    other values but for the elements in question.
+
+    Args:
+      altered: reads that matter together, among them `suspects`.
+      run: the first run.
+    """
+    chosen = tuple(altered)
+    options: dict[str, Any] = {"keeps_results": run.keeps_results, "watched": run.watched}
+    base = AlteredRun(call.launch, chosen, **options)
+    call.run(base)
+
+    def matter(suspect: SuspectRead, elements: Array) -> bool:
+        part = np.zeros(suspect.mask.shape, bool)
+        np.put(part, elements, True)
+        other = AlteredRun(call.launch, chosen, spared=(suspect.key, part), **options)
+        call.run(other)
+        seen = _difference(base, other)
+        return seen.on_results or seen.on_control
+
+    for suspect in suspects:
+        elements = np.flatnonzero(suspect.mask)
+        if matter(suspect, elements[:1]):
+            continue
+        low, high = 1, len(elements)
+        is_certain = False
+        for _ in range(MAX_NARROWING):
+            if high - low <= 1:
+                break
+            middle = (low + high) // 2
+            is_certain = matter(suspect, elements[low:middle])
+            low, high = (low, middle) if is_certain else (middle, high)
+        suspect.is_element_known = high - low == 1 and (
+            is_certain or matter(suspect, elements[low:high])
+        )
+        if suspect.is_element_known:
+            np.put(suspect.mask, elements[:low], False)
+
+
+def _difference(run: MemoryTracker, other: MemoryTracker) -> ReadEffect:
+    """How a run differs from another one."""
     sizes = [pair for copy in run.padded.values() for pair in _padded(copy.source)]
     return ReadEffect(
         on_results=run.results_so_far != other.results_so_far

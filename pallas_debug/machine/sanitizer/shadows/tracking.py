@@ -48,6 +48,7 @@ class SuspectRead:
       values: of these elements, where they come from another block.
       visited: whether the buffer holds an output block that had left and come back.
       is_early: whether a DMA in flight was to write what was read: a race, which is judged apart.
+      is_element_known: whether the first element in `mask` is one that matters.
       count: number of such reads.
     """
 
@@ -67,6 +68,7 @@ class SuspectRead:
     value: Any = None
     visited: bool = False
     is_early: bool = False
+    is_element_known: bool = True
     count: int = 1
 
     @property

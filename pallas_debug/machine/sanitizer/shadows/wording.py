@@ -44,11 +44,7 @@ class MemoryWording:
     def __init__(
         self, run: MemoryTracker, history: ElementHistory, arrays: Sequence[Sequence[Any]]
     ) -> None:
-        """Take the facts.
-
-        Args:
-          arrays: for each device, the arrays of the call.
-        """
+        """Take the facts; `arrays` are those of the call, for each device."""
         self._run = run
         self._history = history
         self._arrays = arrays
@@ -67,10 +63,11 @@ class MemoryWording:
         )  # fmt: skip
         affected = int(suspect.mask.sum())
         element = WrittenElement(index=suspect.element, affected=affected, total=suspect.total)
+        named = element if suspect.is_element_known and not other_core else None
         if suspect.kind == "padding":
             array = None if copy is None else copy.source.buffer
             copied = None if array is None else f"{array.name}, {shape_text(array)}"
-            return contents.padding_read(seen, element=element, copied=copied)
+            return contents.padding_read(seen, element=named, copied=copied)
         before: contents.Before = "none"
         at = self._order.get(id(suspect.step), 0)
         sites = [s for s in self._stores if s.operand == name and self._order[id(s.step)] < at]
@@ -82,7 +79,7 @@ class MemoryWording:
             other_core=other_core,
             before=before,
             stays=bool(self._run.launch.grid) and suspect.operand != "scoped",
-            element=None if other_core else element,
+            element=named,
             writes=() if other_core else self._writes(suspect, resets=False),
         )
 
