@@ -84,7 +84,8 @@ def merged(
             kept[same[0]] = _joined(kept[same[0]], finding, begins)
         else:
             kept.append(finding)
-    return _causes_first(sorted(caused(_with_consequences(kept, begins)), key=_by_severity))
+    kept = _with_consequences(_first_causes(kept, begins), begins)
+    return _causes_first(sorted(caused(kept), key=_by_severity))
 
 
 def _is_same(a: Finding, b: Finding) -> bool:
@@ -157,6 +158,26 @@ def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]])
         only_if=first.only_if and other.only_if,
         consequences=first.consequences or other.consequences,
     )
+
+
+def _first_causes(
+    findings: Sequence[Finding], begins: Collection[tuple[str, int]]
+) -> list[Finding]:
+    """Leave out a finding of one engine that another engine has as a consequence of a fault."""
+
+    def completed(finding: Finding) -> Finding:
+        consequences = []
+        for consequence in finding.consequences:
+            for other in findings:
+                if other is not finding and _is_same(consequence, other):
+                    consequence = _joined(consequence, other, begins)
+                    left_out.add(id(other))
+            consequences.append(consequence)
+        return replace(finding, consequences=tuple(consequences))
+
+    left_out: set[int] = set()
+    kept = [(finding, completed(finding)) for finding in findings]
+    return [new for old, new in kept if id(old) not in left_out]
 
 
 def _with_consequences(

@@ -121,6 +121,17 @@ def test_an_unclassified_failure_follows_from_what_the_static_analysis_saw_at_it
     assert len(merged([error, finding("NanProduced", "static", 9)])) == 2
 
 
+def test_what_one_engine_has_as_a_consequence_another_does_not_report_again() -> None:
+    unawaited = finding("DmaNotAwaited", "machine", 8, operand="sem")
+    race = finding("DataRace", "machine", 9, consequences=(unawaited,))
+    static = finding("DmaNotAwaited", "static", 8, operand="buffer")
+    (found,) = merged([race, static])
+    assert (found.kind, found.engines) == (race.kind, ("machine",))
+    assert [c.engines for c in found.consequences] == [("machine", "static")]
+    assert len(merged([race, replace(static, kernel="columns")])) == 2
+    assert merged([race]) == (race,)
+
+
 def test_targets_of_one_refusal_are_joined() -> None:
     (found,) = merged(
         [
