@@ -138,7 +138,15 @@ def uses_a_reference_as_a_value(x_ref, o_ref):
     o_ref[...] = x_ref * 2
 
 
+def copies_other_rows(x_ref, o_ref, buffer, semaphore):
+    pltpu.make_async_copy(x_ref.at[pl.ds(0, 8)], buffer, semaphore).start()
+    pltpu.make_async_copy(x_ref.at[pl.ds(0, 8)], buffer, semaphore).wait()
+    o_ref[...] = buffer[...]
+
+
 REFUSED = (
+    Refused("copy-shapes", calling(copies_other_rows, in_specs=[ANY], scratch_shapes=[
+        pltpu.VMEM((16, 128), F32), pltpu.SemaphoreType.DMA])),
     Refused("traced-condition", calling(conditional)),
     Refused("array-assignment", calling(assigns_to_a_value)),
     Refused("reference-as-value", calling(uses_a_reference_as_a_value)),
