@@ -21,6 +21,7 @@ from tiers import slow_but_first
 import pallas_debug
 from pallas_debug.cli.stats import _text
 from pallas_debug.profile.advice import KINDS, Advice
+from pallas_debug.profile.advice.rules.copying.small_blocks import _moved
 from pallas_debug.profile.advice.text import advice_text
 from pallas_debug.profile.stats import Stats
 from pallas_debug.store import open_dumps
@@ -376,3 +377,8 @@ def test_stats_prints_advice(stats_of: StatsOf) -> None:
     assert printed[at + 1].startswith("  row-loop at ")
     assert printed[at + 2].startswith("      - iterations: 256 (derived)")
     assert "advice" not in list(_text(remedied, whole=False))
+
+
+def test_larger_blocks_of_arrays_that_xla_placed_in_vmem_copy_nothing() -> None:
+    assert _moved(8 << 20) == "which move 8.0 MiB"
+    assert _moved(0) == "which copy nothing, as XLA has placed the arrays in VMEM"

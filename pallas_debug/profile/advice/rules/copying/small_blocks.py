@@ -103,9 +103,9 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
             source=subject.block_source(worst.name),
             message=f"blocks of {_sizes(worst, blocks)} make {now.steps:,} grid steps: {again}",
             remedy=(
-                f"use larger blocks, such as {_proposal(blocks, chosen)}: {chosen.steps:,} steps "
-                f"that move {size_text(chosen.moved)}, in {size_text(chosen.vmem)} of "
-                f"the {size_text(limit)} of VMEM that the kernel may use"
+                f"use larger blocks, such as {_proposal(blocks, chosen)}: {chosen.steps:,} steps, "
+                f"{_moved(chosen.moved)}, in {size_text(chosen.vmem)} of the {size_text(limit)} of "
+                "VMEM that the kernel may use"
             ),
             evidence=(
                 derived("bytes moved", now.moved, unit="bytes"),
@@ -125,6 +125,13 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
             ),
         ),
     )
+
+
+def _moved(size: float) -> str:
+    """What becomes of the bytes that the steps move."""
+    if not size:
+        return "which copy nothing, as XLA has placed the arrays in VMEM"
+    return f"which move {size_text(size)}"
 
 
 def _settings(blocks: BlockMap) -> Iterator[dict[int, int]]:
