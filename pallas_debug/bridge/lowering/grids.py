@@ -11,6 +11,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.model import Kernel
@@ -60,7 +62,7 @@ def emit(context: Any, nodes: Sequence[Any], params: dict[str, Any], digest: str
 
     def note(*sizes: Any) -> tuple[()]:
         for watcher in _watchers:
-            watcher.note(digest, tuple(map(int, sizes)))
+            watcher.note(digest, tuple(np.asarray(size).item() for size in sizes))
         return ()
 
     observe.call_back(context, note, nodes[:count], context.avals_in[:count])
