@@ -64,18 +64,35 @@ def advice(operation: BundledOperation, spec: Spec, target: str, to: Path) -> It
             yield from ((name, spec.name, piece.kind) for piece in found.profile.stats.advice)
 
 
+LONG = ("dma_matmul",)
+"""Operations whose kernels compile for more than 20 s; the guide was checked for them by hand."""
+
+
+def cases() -> list[Any]:
+    return [
+        pytest.param(operation, spec, target, id=f"{operation.name}-{spec.name}-{target}")
+        for operation in operations()
+        if operation.name not in LONG
+        for spec in operation.tagged("bench")
+        for target in ALL
+        if target not in spec.not_on
+    ]
+
+
 @pytest.mark.large
-@pytest.mark.parametrize("target", ALL)
-@pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.name)
+@pytest.mark.parametrize("operation, spec, target", cases())
 def test_every_piece_of_advice_is_answered(
-    operation: BundledOperation, target: str, tmp_path: Path
+    operation: BundledOperation, spec: Spec, target: str, tmp_path: Path
 ) -> None:
-    specs = [s for s in operation.tagged("bench") if target not in s.not_on]
-    found = {piece for spec in specs for piece in advice(operation, spec, target, tmp_path)}
-    known = answered(target)
+    found = set(advice(operation, spec, target, tmp_path))
+    known = {
+        piece
+        for piece in answered(target)
+        if piece[0].startswith(operation.name) and piece[1] == spec.name
+    }
     assert found <= known
-    if metadata.version("libtpu") == OLDEST:
-        assert {piece for piece in known if piece[0].startswith(operation.name)} == found
+    if metadata.version("libtpu").startswith(OLDEST):
+        assert known == found
 
 
 def test_the_guide_has_a_table_of_answers() -> None:
