@@ -64,8 +64,8 @@ def advice(operation: BundledOperation, spec: Spec, target: str, to: Path) -> It
             yield from ((name, spec.name, piece.kind) for piece in found.profile.stats.advice)
 
 
-LONG = ("dma_matmul",)
-"""Operations whose kernels compile for more than 20 s; the guide was checked for them by hand."""
+LONG = ("dma_matmul", "flash_attention", "splash_attention")
+"""Operations whose rows take 20 s and more; `benchmarks/cycles.py --advice` lists their advice."""
 
 
 def cases() -> list[Any]:
