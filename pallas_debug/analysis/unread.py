@@ -54,7 +54,7 @@ class _Cut:
 def look(subject: Subject, known: Collection[str]) -> Result:
     """Report inputs whose last, partial block the kernel neither slices nor copies.
 
-    An output that is written in as many steps, or has as many elements, is made for what is read.
+    If an output has the size of what is read, or is written in as many steps, that is intended.
 
     Args:
       known: operands of which the grid leaves blocks out; with any, nothing is looked at.
@@ -65,12 +65,11 @@ def look(subject: Subject, known: Collection[str]) -> Result:
         return result
     extents: dict[int, list[list[_Extent]]] = {}
     for block in grid.blocks:
-        known_parts = _extents(subject, block)
-        if known_parts is not None:
-            extents[block.position] = known_parts
+        if (parts := _extents(subject, block)) is not None:
+            extents[block.position] = parts
     cuts: dict[tuple[int, int], list[_Cut]] = defaultdict(list)
     for block in grid.blocks[: grid.num_inputs]:
-        for cut in _cuts(subject, block, extents.get(block.position, [])):
+        for cut in _cuts(block, extents.get(block.position, [])):
             if not _reads_on(subject, cut, extents):
                 cuts[cut.steps, cut.size].append(cut)
     for (steps, size), together in cuts.items():
@@ -157,7 +156,7 @@ def _used(subject: Subject, copy: Event) -> SourceLine | None:
     return None
 
 
-def _cuts(subject: Subject, block: Block, extents: list[list[_Extent]]) -> Iterator[_Cut]:
+def _cuts(block: Block, extents: list[list[_Extent]]) -> Iterator[_Cut]:
     """Dimensions of an input that are read in whole blocks from the start, but not to the end."""
     if not block.is_whole and block.space in ("default", "vmem", "smem"):
         return
@@ -176,9 +175,10 @@ def _cuts(subject: Subject, block: Block, extents: list[list[_Extent]]) -> Itera
 
 
 def _reads_on(subject: Subject, cut: _Cut, extents: dict[int, list[list[_Extent]]]) -> bool:
-    """Whether another operand of the same shape and dtype is read on: it may be the same array.
+    """Whether another operand, which may be the same array, is read past the cut.
 
-    An output may be the input in place, and keep what is not read.
+    Such an operand has the same shape and dtype. With aliasing, an output may be the input, updated
+    in place, and keep what is not read.
     """
     mine = cut.block
     for block in subject.grid.blocks:
@@ -194,7 +194,7 @@ def _reads_on(subject: Subject, cut: _Cut, extents: dict[int, list[list[_Extent]
 
 
 def _fits(block: Block, extents: list[list[_Extent]] | None, steps: int, size: int) -> bool:
-    """Whether an output is made for what is read, or is itself written in as many steps."""
+    """Whether an output has the size of what is read, or is written in as many steps."""
     if extents is None or {steps, steps * size} & set(block.shape):
         return True
     return any(

@@ -84,7 +84,7 @@ def merged(
             kept[same[0]] = _joined(kept[same[0]], finding, begins)
         else:
             kept.append(finding)
-    kept = _with_consequences(_first_causes(kept, begins), begins)
+    kept = _with_consequences(_without_repeats(kept, begins), begins)
     return _causes_first(sorted(caused(kept), key=_by_severity))
 
 
@@ -160,10 +160,10 @@ def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]])
     )
 
 
-def _first_causes(
+def _without_repeats(
     findings: Sequence[Finding], begins: Collection[tuple[str, int]]
 ) -> list[Finding]:
-    """Leave out a finding of one engine that another engine has as a consequence of a fault."""
+    """Leave out findings that another engine reported as the consequence of a fault."""
 
     def completed(finding: Finding) -> Finding:
         consequences = []

@@ -191,14 +191,8 @@ def start_copy(
     to_device = device if to_device is None else int(to_device)
     to_core = arguments.get("dst_local_core_id")
     to_core = core if to_core is None else int(to_core)
-    read, written = (
-        (device, core, int(arguments["src_id"])),
-        (
-            to_device,
-            to_core,
-            int(arguments["dst_id"]),
-        ),
-    )
+    read = device, core, int(arguments["src_id"])
+    written = to_device, to_core, int(arguments["dst_id"])
     source, destination = run.buffer(*read), run.buffer(*written)
     at = int(arguments["dst_sem_id"]), run.core(to_device, to_core)
     place = replace(

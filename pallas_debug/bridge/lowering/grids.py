@@ -37,8 +37,8 @@ class Grids:
     def why_empty(self, kernel: Kernel) -> str | None:
         """Why no call of a kernel ran its body; None if one did, or that is not known."""
         with self._lock:
-            known = kernel.digest not in self._stepped
-            passed = iter(self._empty.get(kernel.digest, ()) if known else ())
+            has_stepped = kernel.digest in self._stepped
+            passed = iter(() if has_stepped else self._empty.get(kernel.digest, ()))
         sizes = [next(passed, None) if size is None else size for size in kernel.grid]
         shown = ", ".join("?" if size is None else str(size) for size in sizes)
         if not any(size is not None and size <= 0 for size in sizes):
