@@ -32,7 +32,7 @@ TIME_LIMIT = 10.0
 
 
 _CUT = (Fault.INPUT_NOT_READ, Fault.BLOCK_OUT_OF_BOUNDS)
-"""Faults of the grid, with which what a kernel reads of its blocks is not looked at."""
+"""Faults of the grid that explain why a kernel does not read an input to its end."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ def answered(target: str) -> set[Piece]:
 
 
 def advice(operation: BundledOperation, spec: Spec, target: str, to: Path) -> Iterator[Piece]:
-    """What `stats` advises on the kernels of an operation, and on those of its gradient."""
+    """Yield the advice that `stats` gives on the kernels of an operation and of its gradient."""
 
     def forward(*args: Any) -> Any:
         return operation.function(*args, **spec.kwargs)

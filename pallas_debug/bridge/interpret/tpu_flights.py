@@ -1,9 +1,10 @@
 """Accesses to memory that a copy in flight reads or writes, noticed in every run.
 
-Race detection slows a kernel down and fails its test; this does neither. jax makes a copy when the
-kernel waits for it, and a TPU at any time until then: if the kernel touches the memory before that
-wait, the order decides the numbers. An access is compared with copies in flight only, and left
-alone where it may miss them: in strides, under a mask, through a view, by a pipeline.
+Race detection slows a kernel down and fails its test; this does neither. The interpreter performs a
+copy when the kernel waits for it, a TPU at any time until then: if the kernel accesses the memory
+before that wait, the order decides the result. An access is compared with copies in flight only. It
+is not compared if it is strided, masked, through a transformed reference, or by a pipeline, as it
+may touch none of the elements that are copied.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Flight:
 
     @property
     def is_over(self) -> bool:
-        """Whether the kernel has waited for it, or the interpreter has made it."""
+        """Whether the kernel waited for the copy, or the interpreter has performed it."""
         if self.copy.bytes_left <= 0 or self.copy.is_polled or self.copy.dma is None:
             return True
         state = self.copy.dma.state
@@ -78,7 +79,7 @@ def sides(
 
 
 def start(run: KernelRun, side: Side | None, copy: Copy) -> None:
-    """Let a copy's side be in flight until the kernel waits for it."""
+    """Register one side of a copy that is in flight from now on."""
     if side is not None:
         where, touch = side
         with run.lock:

@@ -203,8 +203,8 @@ ENTRIES = (
         "DMA source and target shape mismatch",
         kind="InvalidOperation",
         title="a copy between slices of different shapes",
-        cause="a copy moves as many elements as it is given on both sides, and does not broadcast; "
-        "jax reports it as an internal error, at the line of the kernel",
+        cause="a copy does not broadcast: its source and destination need the same shape; jax "
+        "reports this as an internal error, at the line of the kernel",
         advice="slice both references of each make_async_copy and sync_copy of this kernel to the "
         "same shape, such as x_ref.at[pl.ds(0, 8)] and buffer.at[pl.ds(0, 8)]",
     ),

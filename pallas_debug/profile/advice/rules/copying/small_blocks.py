@@ -128,7 +128,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _moved(size: float) -> str:
-    """What becomes of the bytes that the steps move."""
+    """Say how many bytes the steps copy: none if XLA placed each array in VMEM."""
     if not size:
         return "which copy nothing, as XLA has placed the arrays in VMEM"
     return f"which move {size_text(size)}"
