@@ -89,13 +89,20 @@ def _parsed(text: str) -> ast.Module | None:
         return None
 
 
-def _calls_at(file: str, line: int) -> list[tuple[ast.Call, _Function | None]]:
+def _calls_at(file: str, line: int) -> tuple[tuple[ast.Call, _Function | None], ...]:
     text = "".join(linecache.getlines(file))
     if not any(name in text for name in _CALLEES):  # as in most files on the stack
-        return []
+        return ()
     tree = _parsed(text)
-    if tree is None:
-        return []
+    return () if tree is None else _calls_in(tree, line)
+
+
+@functools.lru_cache(maxsize=256)
+def _calls_in(tree: ast.Module, line: int) -> tuple[tuple[ast.Call, _Function | None], ...]:
+    """The call that a line belongs to, if any, and its function.
+
+    Cached, as a program may make many kernels at one line, and a search walks the whole tree.
+    """
     function = _around(tree, line)
     here = function or tree
     calls = [node for node in ast.walk(here) if isinstance(node, ast.Call)]
@@ -106,7 +113,7 @@ def _calls_at(file: str, line: int) -> list[tuple[ast.Call, _Function | None]]:
             _assigned(c.func.id, function) for c in spanning if isinstance(c.func, ast.Name)
         ]
         found = [c for c in assigned if isinstance(c, ast.Call) and _called(c) in _CALLEES]
-    return [(call, function) for call in found[:1]]
+    return tuple((call, function) for call in found[:1])
 
 
 def _around(tree: ast.Module, line: int) -> _Function | None:
