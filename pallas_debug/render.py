@@ -6,18 +6,21 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from pallas_debug.findings.faults import NO_KERNEL
-from pallas_debug.model import (
-    Compilation,
-    Dump,
-    Failure,
-    Finding,
-    Gap,
-    MissingFile,
-    PrintRecord,
-    SourceLine,
-)
+
+if TYPE_CHECKING:  # importing them takes a tenth of `pallas-debug --help`
+    from pallas_debug.model import (
+        Compilation,
+        Dump,
+        Failure,
+        Finding,
+        Gap,
+        MissingFile,
+        PrintRecord,
+        SourceLine,
+    )
 
 JUDGED = {"capture": "captured", "checks": "checked", "machine": "judged by the sanitizer"}
 """By engine, what was not done to a kernel."""
