@@ -2,20 +2,25 @@
 
 Race detection slows a kernel down and fails its test; this does neither. The interpreter performs a
 copy when the kernel waits for it, a TPU at any time until then: if the kernel accesses the memory
-before that wait, the order decides the result. An access is compared with copies in flight only. It
-is not compared if it is strided, masked, through a transformed reference, or by a pipeline, as it
-may touch none of the elements that are copied.
+before that wait, the order decides the result. An access is compared with copies in flight only,
+element by element if it is strided, masked, or through a reference that is reshaped or bitcast.
+Blocks that a pipeline moves are not compared: a TPU moves them at other times.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 
 from pallas_debug.bridge.interpret import tpu_findings as words
+from pallas_debug.bridge.interpret.extend import views
+from pallas_debug.bridge.interpret.extend.memory import concrete, without_adds
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Point, Range, Touch
 from pallas_debug.bridge.interpret.tpu_run import Copy, CopyObserver, KernelRun, range_of, reporters
 
@@ -23,11 +28,34 @@ MAX_SUSPECTED = 8
 """Maximum races noticed in one run of a kernel; its later accesses are not compared."""
 
 
+MAX_ELEMENTS = 1 << 20
+"""Maximum elements of an access that are compared one by one."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Region(Touch):
+    """A read or a write of elements of a buffer: all of `range`, or those that the rest selects.
+
+    Attributes:
+      view: of memory that stands for the buffer; None if the elements are those of `range`.
+      mask: of the elements in the view, those that are accessed; None for all.
+    """
+
+    view: views.RefView | None = None
+    mask: np.ndarray[Any, Any] | None = None
+
+    @functools.cached_property
+    def elements(self) -> np.ndarray[Any, Any]:
+        """Sorted positions in the buffer."""
+        assert self.view is not None
+        return self.view.elements(self.mask)
+
+
 @dataclass(frozen=True, eq=False)
 class Flight:
     """One side of a copy: what it reads, or what it writes."""
 
-    touch: Touch
+    touch: Region
     copy: Copy
 
     @property
@@ -44,14 +72,15 @@ class Flight:
 def accessed(run: KernelRun, place: Place, arguments: Mapping[str, Any], *, writes: bool) -> None:
     """Compare a load or store of a core with the copies in flight."""
     where = (*place.thread, int(arguments["buffer_id"]))
-    if where not in run.flights or arguments.get("mask") is not None:
+    if where not in run.flights:
         return
-    touch = _touch(place, run.buffer(*where), arguments["transforms"], writes=writes)
+    mask = arguments.get("mask")
+    touch = _region(run, place, where, arguments["transforms"], mask, writes=writes)
     if touch is not None:
         _compare(run, where, touch)
 
 
-Side = tuple[Point, Touch]
+Side = tuple[Point, Region]
 
 
 def sides(
@@ -71,7 +100,7 @@ def sides(
         copies.copied(run.kernel.name, "tpu")
     found: list[Side | None] = []
     for where, part, writes in ((source, "src", False), (destination, "dst", True)):
-        touch = _touch(place, run.buffer(*where), arguments[f"{part}_transforms"], writes=writes)
+        touch = _region(run, place, where, arguments[f"{part}_transforms"], writes=writes)
         found.append(None if touch is None else (where, touch))
         if touch is not None:
             _compare(run, where, touch)
@@ -98,18 +127,63 @@ def _observer() -> CopyObserver | None:
     return None if innermost is None else innermost.copies
 
 
-def _touch(place: Place, buffer: Buffer | None, transforms: Any, *, writes: bool) -> Touch | None:
-    range_ = range_of(transforms)
-    if buffer is None or range_ is None or not _is_dense(range_):
+def _region(
+    run: KernelRun, place: Place, where: Point, transforms: Any, mask: Any = None, *, writes: bool
+) -> Region | None:
+    """Return what an access touches; None if that is unknown."""
+    buffer = run.buffer(*where)
+    if buffer is None:
         return None
-    return Touch(place=place, buffer=buffer, range=range_, writes=writes)
+    region = Region(place=place, buffer=buffer, range=(), writes=writes)
+    range_ = range_of(transforms)
+    if range_ is not None and mask is None and _is_dense(range_):
+        return replace(region, range=range_)
+    try:
+        view = _view(run, where, buffer, without_adds(concrete(transforms)))
+    except (ValueError, NotImplementedError, MemoryError):  # an array of indices, or others
+        return None
+    return replace(region, view=view, mask=None if mask is None else np.asarray(mask))
 
 
 def _is_dense(range_: Range) -> bool:
     return all(not isinstance(index, slice) or index.step in (None, 1) for index in range_)
 
 
-def _compare(run: KernelRun, where: Point, touch: Touch) -> None:
+def _view(run: KernelRun, where: Point, buffer: Buffer, chain: Sequence[Any]) -> views.RefView:
+    with run.lock:
+        layout = run.layouts.get(where)
+        if layout is None:  # only addresses matter, so its pages are never touched
+            layout = run.layouts[where] = np.empty(buffer.shape, buffer.dtype)
+    return views.RefView(layout, chain, is_padded=True)
+
+
+def _overlapping(run: KernelRun, where: Point, one: Region, other: Region) -> Sequence[Region]:
+    """Both accesses if they touch the same elements; narrowed to a range of these if either is more
+    than a range. Empty if they do not, or if that is unknown.
+    """
+    buffer = one.buffer
+    if one.view is None and other.view is None:
+        return (one, other) if words.overlap(one.range, other.range, buffer.shape) else ()
+    one, other = (
+        r if r.view else replace(r, view=_view(run, where, buffer, [buffer.whole(r.range)]))
+        for r in (one, other)
+    )
+    assert one.view is not None
+    assert other.view is not None
+    shares = one.view.shares(other.view)
+    if shares and (one.mask is not None or other.mask is not None):
+        shares = None
+    sizes = math.prod(one.view.shape), math.prod(other.view.shape)
+    if shares is False or (shares is None and max(sizes) > MAX_ELEMENTS):
+        return ()
+    both = np.intersect1d(one.elements, other.elements, assume_unique=True)
+    if not both.size:
+        return ()
+    shared = next(views.cover(both, buffer.shape)) if buffer.shape else ()
+    return [replace(region, range=shared) for region in (one, other)]
+
+
+def _compare(run: KernelRun, where: Point, touch: Region) -> None:
     with run.lock:
         flights = [flight for flight in run.flights.get(where, ()) if not flight.is_over]
         if flights:
@@ -123,8 +197,8 @@ def _compare(run: KernelRun, where: Point, touch: Touch) -> None:
         pair = touch.buffer.name, frozenset({touch.place.source, other.place.source})
         if pair in run.suspected or not _is_wanted(run):
             continue
-        if words.overlap(touch.range, other.range, touch.buffer.shape):
+        if overlapping := _overlapping(run, where, touch, other):
             run.suspected.add(pair)
-            found = words.data_race(touch, other, was_filled=False)
+            found = words.data_race(*overlapping, was_filled=False)
             if (copies := _observer()) is not None:
                 copies.suspected(found)

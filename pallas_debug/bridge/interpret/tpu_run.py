@@ -233,8 +233,9 @@ class Waiter:
 class KernelRun:
     """One run of a kernel on all its devices and cores.
 
-    Semaphores are keyed by id and global core, buffers and `flights` by device, core and id.
-    `calls` counts callbacks, and `changes` those that are not loads.
+    Semaphores are keyed by id and global core, buffers and `flights` by device, core and id; so are
+    `layouts`, arrays of which only the addresses of their elements matter. `calls` counts
+    callbacks, and `changes` those that are not loads.
     """
 
     memory: Any
@@ -250,6 +251,7 @@ class KernelRun:
     touches: dict[Any, dict[object, tuple[Touch, Any]]] = field(default_factory=dict)
     races: set[object] = field(default_factory=set)
     flights: dict[Point, list[Any]] = field(default_factory=dict)
+    layouts: dict[Point, np.ndarray[Any, Any]] = field(default_factory=dict)
     suspected: set[object] = field(default_factory=set)
     has_copied: bool = False
     visits: dict[object, tuple[Point, Point]] = field(default_factory=dict)

@@ -19,6 +19,9 @@ from jax._src.state.types import BitcastTransform, ReshapeTransform, TransposeTr
 
 Range = tuple[slice | int, ...]
 
+MAX_WORK = 100_000
+"""Maximum solutions that numpy tries in order to find out whether two views share elements."""
+
 
 class OutOfView(IndexError):
     """An indexer that leaves the reference it indexes.
@@ -207,15 +210,35 @@ class RefView:
         if self._is_copy:
             self._content[...] = _join(self._memory, self._width, self._content.dtype)
 
+    def shares(self, other: RefView) -> bool | None:
+        """Whether this view and another one, of the same memory, have elements in common.
+
+        None if their elements have to be compared one by one: numpy expresses only one of them as
+        strides, or cannot tell in a reasonable time.
+        """
+        if any(view._has_positions or view._is_copy for view in (self, other)):
+            return None
+        try:
+            work: Any = MAX_WORK  # numpy's stubs know only its two special values
+            return np.shares_memory(self._atoms, other._atoms, max_work=work)
+        except np.exceptions.TooHardError:
+            return None
+
+    def elements(self, mask: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Positions in the buffer of what is selected, also in part; sorted, int64[elements].
+
+        Args:
+          mask: bool, of the shape of the view; the elements that count.
+        """
+        positions = self._positions() if mask is None else self._positions()[mask]
+        positions = positions.reshape(-1)
+        return np.unique(positions[positions >= 0] // self._memory.shape[-1])
+
     def ranges(self) -> list[Range]:
         """Disjoint ranges of the buffer that cover exactly what is selected, also in part."""
         if not self._content.shape:
             return [()]
-        per_element = self._memory.shape[-1]
-        positions = self._positions().reshape(-1)
-        elements = np.unique(positions[positions >= 0] // per_element)
-        coordinates = np.stack(np.unravel_index(elements, self._content.shape), axis=-1)
-        return list(_cover(coordinates))
+        return list(cover(self.elements(), self._content.shape))
 
     def _apply(self, transform: Any) -> None:
         match transform:
@@ -346,6 +369,11 @@ def _join(atoms: np.ndarray[Any, Any], width: int, dtype: Any) -> np.ndarray[Any
         raw = np.asarray(np.bitwise_or.reduce(wide << shifts, axis=-1), dtype=wide.dtype)
     values: np.ndarray[Any, Any] = raw.view(dtype)
     return values
+
+
+def cover(elements: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Iterator[Range]:
+    """Cover elements of an array, given by their sorted positions, with disjoint ranges."""
+    yield from _cover(np.stack(np.unravel_index(elements, shape), axis=-1))
 
 
 def _cover(coordinates: np.ndarray[Any, Any]) -> Iterator[Range]:
