@@ -264,7 +264,7 @@ def copied_in_blocks(x: Any, starts: Any, sizes: Any) -> Any:
             o_ref[...] = x_ref[...]
 
         block = pl.BlockSpec(
-            (pl.BoundedSlice(16), 128), lambda i: (pl.ds(starts_ref[i] * 8, sizes_ref[i]), 0)
+            (pl.BoundedSlice(16), 128), lambda i: (pl.ds(starts_ref[i], sizes_ref[i]), 0)
         )
         pltpu.emit_pipeline(body, grid=(3,), in_specs=[block], out_specs=block)(x_hbm, o_hbm)
 
@@ -274,7 +274,7 @@ def copied_in_blocks(x: Any, starts: Any, sizes: Any) -> Any:
     )
 
 
-STARTS = jnp.array([0, 1, 3])
+STARTS = jnp.array([0, 8, 24])
 RAN = "checks,machine"
 
 
@@ -314,3 +314,17 @@ def test_the_checks_alone_do_not_claim_that_a_result_is_wrong() -> None:
     x = jnp.ones((32, 128))
     verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 16, 8]), engines="checks")
     assert verdict.findings == ()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="since jax 0.12")
+def test_a_slice_that_is_rounded_past_the_end() -> None:
+    starts, sizes = jnp.array([0, 8, 26]), jnp.array([8, 16, 6])
+    found, *_ = verify(copied_in_blocks, jnp.ones((32, 128)), starts, sizes, engines=RAN).findings
+    assert found.kind == "OutOfBoundsRead"
+    assert found.cause == (
+        "`emit_pipeline` rounds the size of a slice up to whole tiles, and takes for granted that "
+        "the slice begins at one; this one begins at 26 (from starts_ref[2], which is 26), and is "
+        "rounded to 8"
+    )
+    assert found.advice == "begin each slice at a whole tile, or pad the array"

@@ -153,6 +153,7 @@ def _start(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> 
         sent=None if sent is None else place(decoder, sent),
         device=_device(decoder, device, eqn.params["device_id_type"]),
         adds=bool(eqn.params.get("add")),
+        of_pipeline=lines.is_of_pipeline(eqn),
     )
     needed = registers(step.source, step.destination, step.received, step.sent)
     decoder.emit(step, *needed, *_device_registers(step.device))

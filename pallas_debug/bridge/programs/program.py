@@ -265,6 +265,7 @@ class CopyStart(MachineStep):
       received: semaphore that counts the bytes at the destination.
       sent: semaphore that counts the bytes at the source, for a copy to another device.
       adds: whether the copy adds to the destination.
+      of_pipeline: whether jax's `emit_pipeline` makes it.
     """
 
     source: RefPlace
@@ -273,6 +274,7 @@ class CopyStart(MachineStep):
     sent: RefPlace | None = None
     device: DeviceId | None = None
     adds: bool = False
+    of_pipeline: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ def out_of_bounds(
     seen: Sighting, *, writes: bool, dim: int, start: int, size: int | None, bound: int,
     stride: int = 1, follows: Literal["loop", "grid"] | None = None, is_block: bool = False,
     is_scratch: bool = False, copy: tuple[str, str] | None = None, entry: str | None = None,
+    is_rounded: bool = False,
 ) -> Finding:  # fmt: skip
     """A load, store or copy past the ends of what it indexes.
 
@@ -30,6 +31,7 @@ def out_of_bounds(
       is_block: whether the operand is a block, smaller than its array.
       copy: source and destination, if a copy reads or writes.
       entry: the scalar-prefetch entry that the index comes from, with its value.
+      is_rounded: whether jax's `emit_pipeline` copies a slice that begins within the operand.
     """
     at = seen.witness
     last = bound - 1 - ((size or 1) - 1) * stride
@@ -39,7 +41,14 @@ def out_of_bounds(
     of_copy = f", in the copy of {copy[0]} to {copy[1]}" if copy else ""
     largest = f"{bound - 1}" if size in (None, 1) else f"{bound} - {bound - last}"
     cause = "the index is not bounded by the shape of the ref"
-    if entry is not None:
+    if is_rounded:
+        origin = f" (from {entry})" if entry else ""
+        cause = (
+            "`emit_pipeline` rounds the size of a slice up to whole tiles, and takes for granted "
+            f"that the slice begins at one; this one begins at {start}{origin}, and is rounded to "
+            f"{size}"
+        )
+    elif entry is not None:
         cause = f"the index comes from {entry}, and nothing bounds it"
     elif start < 0:
         cause = _NEGATIVE
@@ -51,7 +60,9 @@ def out_of_bounds(
         cause = "the index follows the grid point past the end of the operand"
     larger = f"make {at.operand} larger" if is_scratch else "pad the array"
     keep = f"keep the index between 0 and {largest}"
-    if last < 0:
+    if is_rounded:
+        keep = "begin each slice at a whole tile"
+    elif last < 0:
         keep = f"take at most {bound} elements"
     return seen.found(
         Fault.OUT_OF_BOUNDS_WRITE if writes else Fault.OUT_OF_BOUNDS_READ,

@@ -118,8 +118,9 @@ class BoundsObserver(MachineObserver):
             index=index_text(buffer.name + error.recast, error.index),
             shape=shape_text(buffer, error.shape),
         )
-        copy = None
+        copy, is_rounded = None, False
         if isinstance(step, ir.CopyStart):
+            is_rounded = step.of_pipeline and size is not None and 0 <= start < error.shape[dim]
             registers = thread.frames[-1].registers
             source, destination = (registers[p.ref.number] for p in (step.source, step.destination))
             copy = source.buffer.name, destination.buffer.name
@@ -134,6 +135,7 @@ class BoundsObserver(MachineObserver):
             is_block=buffer.kind == "window" and self._is_part(buffer),
             is_scratch=buffer.kind in ("scratch", "scoped"),
             copy=copy,
+            is_rounded=is_rounded,
             entry=origins.of_index(thread, step, error, dim),
         )
 
