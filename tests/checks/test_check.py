@@ -360,12 +360,16 @@ def test_dynamic_grids() -> None:
     dynamic = jax.jit(lambda n, x: call(kernel, x, shape=(1, 128), grid=(n,)))
     assert one(dynamic, 3, X).count == 3
     assert one(dynamic, 1, X).count == 1
-    assert one(dynamic, 0, X).kind == "OutputNotWritten"
+    report, _ = pallas_debug.check(dynamic, interpret="hlo")(0, X)
+    assert [finding.kind for finding in report.findings] == ["OutputNotWritten"]
+    assert ["its body did not run" in gap for gap in report.not_checked] == [True]
 
 
 @pytest.mark.slow
 def test_grids_that_are_empty_and_kernels_without_one() -> None:
-    assert checked(lambda x: call(_log_less_one, x, grid=(0,)), X)[0] == ()
+    empty = pallas_debug.check(lambda x: call(_log_less_one, x, grid=(0,)), interpret="hlo")(X)[0]
+    assert empty.findings == ()
+    assert ["its body did not run" in gap for gap in empty.not_checked] == [True]
     assert one(lambda x: call(_log_less_one, x, grid=()), X).grid_point == ()
     assert one(lambda x: call(_log_less_one, x, grid=(1, 2)), X).grid_point == (0, 0)
 
