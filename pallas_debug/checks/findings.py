@@ -123,7 +123,9 @@ def _never_written(run: CheckedRun, name: str, box: ArrayPart) -> Finding:
     is_short = name in run.uncovered
     source = stores[0].source if stores and not is_short else run.call
     why: contents.Gone = "stores"
-    if is_short:
+    if run.is_empty:
+        why, source = "no points", run.call
+    elif is_short:
         why = "rounded down" if run.uncovered[name] else "too few steps"
     elif not stores:
         why = "no store"

@@ -361,7 +361,9 @@ def test_dynamic_grids() -> None:
     assert one(dynamic, 3, X).count == 3
     assert one(dynamic, 1, X).count == 1
     report, _ = pallas_debug.check(dynamic, interpret="hlo")(0, X)
-    assert [finding.kind for finding in report.findings] == ["OutputNotWritten"]
+    (finding,) = report.findings
+    assert finding.kind == "OutputNotWritten"
+    assert finding.cause == "the grid has no points, so the kernel's body did not run"
     assert ["its body did not run" in gap for gap in report.not_checked] == [True]
 
 

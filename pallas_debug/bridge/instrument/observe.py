@@ -53,6 +53,7 @@ class CheckedRun:
       uncovered: outputs with blocks that the grid does not reach, by name: whether only a partial
         block is missing.
       uses: what the program uses of its outputs.
+      is_empty: whether the grid is known to have had no points.
     """
 
     kernel: str
@@ -66,6 +67,7 @@ class CheckedRun:
     sees_outputs: bool
     uncovered: Mapping[str, bool]
     uses: OutputUses = field(default_factory=dict)
+    is_empty: bool = False
 
 
 class Observer(Protocol):
@@ -318,6 +320,7 @@ def _telling(
     inputs, outputs = instrument.array_names(made.params)
     uncovered = instrument.uncovered(made.params)
     looks_for_nan = _looks_for_nan(layout)
+    bounds = getattr(made.params.get("grid_mapping"), "num_dynamic_grid_bounds", 0)
 
     def run_again(
         second: again.Again,
@@ -406,6 +409,7 @@ def _telling(
                 sees_outputs=bool(boxes) or not outputs,
                 uncovered=uncovered,
                 uses=uses,
+                is_empty=bool(made.trips) and any(np.min(size) <= 0 for size in args[:bounds]),
             )
         )
 
