@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.checks import findings
@@ -15,7 +16,7 @@ from pallas_debug.findings import outputs
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.outputs import Dropped, OutputUses
 from pallas_debug.guards import guarded, problem_of
-from pallas_debug.model import Finding, Gap, PrintRecord
+from pallas_debug.model import Finding, Gap, PrintRecord, SourceLine
 
 MAX_PRINTS = 10_000
 """Maximum prints kept per test or session: a kernel may print at each of a million grid points."""
@@ -55,6 +56,8 @@ class RunObserver:
         self._collector = Collector()
         self._races = Collector()
         self._copying: dict[str, str] = {}
+        self._skipped_loops: dict[str, set[SourceLine]] = {}
+        self._run_loops: dict[str, set[SourceLine]] = {}
         self._dropped: set[Dropped] = set()
         self._printed: list[PrintRecord] = []
         self._cut = 0
@@ -85,6 +88,20 @@ class RunObserver:
         """Note a kernel with copies that runs without race detection."""
         with self._lock:
             self._copying[kernel] = mode
+
+    def looped(
+        self, digest: str, *, skipped: AbstractSet[SourceLine], ran: AbstractSet[SourceLine]
+    ) -> None:
+        """Note the loops of a kernel that was judged, whose bodies did not run, and did."""
+        with self._lock:
+            self._skipped_loops.setdefault(digest, set()).update(skipped)
+            self._run_loops.setdefault(digest, set()).update(ran)
+
+    def idle_loops(self, digest: str) -> frozenset[SourceLine]:
+        """Loops of a kernel that were reached, and whose bodies never ran."""
+        with self._lock:
+            ran = self._run_loops.get(digest, set())
+            return frozenset(self._skipped_loops.get(digest, set()) - ran)
 
     @property
     def dropped(self) -> frozenset[Dropped]:

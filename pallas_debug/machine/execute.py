@@ -251,6 +251,8 @@ def returned(machine: Machine, thread: Thread, frame: ProgramFrame) -> None:
                 if machine.observer is not None:
                     machine.observer.iterates(thread, step, frame.iteration)
             else:
+                if frame.iteration == 0 and machine.observer is not None:
+                    machine.observer.skips(thread, step)
                 for reg, value in zip(step.outputs, frame.carry, strict=True):
                     outer.registers[reg.number] = value
         case "body" if isinstance(step, ir.WhileLoop):

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -26,8 +27,9 @@ from pallas_debug.findings.outputs import OutputUses
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import areas, padded, room
+from pallas_debug.machine.sanitizer.idle import IdleLoops
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding, PrintRecord
+from pallas_debug.model import Finding, PrintRecord, SourceLine
 from pallas_debug.render import finding_text
 
 Array = np.ndarray[Any, Any]
@@ -101,6 +103,11 @@ class HostObserver(Protocol):
 
     def copied(self, kernel: str, mode: Literal["tpu", "machine"]) -> None:
         """Handle a kernel that makes copies and is not judged."""
+
+    def looped(
+        self, digest: str, *, skipped: AbstractSet[SourceLine], ran: AbstractSet[SourceLine]
+    ) -> None:
+        """Handle the loops of a kernel that was judged, whose bodies did not run, and did."""
 
 
 class MachineHost:
@@ -183,11 +190,12 @@ class MachineHost:
                 runs.append((prepared.digest, first, copies))
         with evaluating(enable_x64=prepared.launch.enable_x64):
             observers: list[MachineObserver] = []
+            loops = IdleLoops()
             if self._observer.prints:
                 observers.append(_Prints(prepared.launch.name, self._observer))
             if prepared.is_sanitized:
                 watched = room.watched_points(prepared.launch, arrays, prepared.watch)
-                observers += areas.observers(prepared.launch, arrays, first, watched)
+                observers += [*areas.observers(prepared.launch, arrays, first, watched), loops]
             done = machine_run.run(prepared.launch, arrays, first=first, observers=observers)
             explained: list[Finding] = []
             if not prepared.is_sanitized and _copies(prepared.launch):
@@ -195,6 +203,7 @@ class MachineHost:
             if not prepared.is_sanitized and done.stopped is None:
                 explained = padded.explain(prepared.launch, arrays, done.results, first=first)
         self._observer.found(*done.findings, *explained, uses=prepared.uses)
+        self._observer.looped(prepared.digest, skipped=loops.skipped, ran=loops.ran)
         partly = room.judged_in_part(observers)
         if partly is not None:
             self._observer.judged_in_part(prepared.launch.name, partly)

@@ -37,6 +37,9 @@ class MachineObserver:
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         """An iteration of a loop begins; the last frame is that of the body."""
 
+    def skips(self, thread: Thread, step: ir.WhileLoop) -> None:
+        """The condition of a loop was false from the start, so that its body does not run."""
+
     def index_map_iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         """An iteration of a loop in an index map begins; of index maps, only this is observed."""
 

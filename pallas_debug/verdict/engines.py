@@ -26,7 +26,7 @@ from pallas_debug.findings.faults import NO_KERNEL, Fault
 from pallas_debug.findings.outputs import Dropped, OutputUses
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
-from pallas_debug.model import Compilation, Finding, Gap, Kernel, Target
+from pallas_debug.model import Compilation, Finding, Gap, Kernel, SourceLine, Target
 from pallas_debug.session import Session
 from pallas_debug.verdict.result import Engine, Outcome, Status
 
@@ -52,6 +52,7 @@ class Seen:
       launched: digests of the kernels that are known to have run to their end.
       dropped: kernel and operand of outputs that were not written, and that programs drop.
       watched: by kernel, at which of its grid points it was judged, if these are not all.
+      idle: by the digest of a kernel, lines of its loops whose bodies never ran.
     """
 
     outcomes: tuple[Outcome, ...] = ()
@@ -65,6 +66,7 @@ class Seen:
     launched: frozenset[str] = frozenset()
     dropped: frozenset[Dropped] = frozenset()
     watched: Mapping[str, str] = field(default_factory=dict)
+    idle: Mapping[str, Collection[SourceLine]] = field(default_factory=dict)
 
     def without_races(self, scratch: Collection[tuple[str, str | None]]) -> Seen:
         """Leave out races of outputs that serve as scratch: no step reads what another wrote."""

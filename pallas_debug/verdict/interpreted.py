@@ -209,6 +209,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
         dropped=session.observer.dropped,
         refused=dict(session.observer.refusals),
         watched={gap.kernel: gap.reason for gap in session.unchecked if gap.is_chosen},
+        idle={kernel.digest: session.observer.idle_loops(kernel.digest) for kernel in kernels},
         problems=own_problems(session, outcomes),
     )
 

@@ -1,9 +1,12 @@
-"""Findings that rest on made-up values of arguments: seen in a run alone, and decided by them."""
+"""What rests on made-up values of arguments: findings that are seen in a run alone and decided by
+them, and judgements of loops that such values keep from running.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from pallas_debug import guards
 from pallas_debug.bridge.capture.capture import Capture
@@ -11,14 +14,44 @@ from pallas_debug.bridge.walk.dataflow import dependence
 from pallas_debug.bridge.walk.dataflow.dependence import Dependence
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings.faults import Severity
-from pallas_debug.model import Finding, Target
-from pallas_debug.verdict.engines import Call
+from pallas_debug.model import Finding, SourceLine, Target
+from pallas_debug.verdict.engines import Call, Seen
+from pallas_debug.verdict.result import Outcome
 
 _IN_A_RUN = frozenset({"checks", "machine", "tpu interpret"})
 """Engines that see what happens with the values at hand; the others judge for all values."""
 
+_OF_LOOPS = frozenset({"static", "checks", "machine", "races"})
+"""Engines that follow loops with the values at hand."""
+
 _BY_ACCESS = (Severity.STOPS, Severity.BOUNDS, Severity.ORDER, Severity.UNDEFINED)
 """Faults that depend on what is accessed and when, and not on the values that are read."""
+
+
+def without_idle_loops(seen: Sequence[Seen], integers: Sequence[str]) -> list[Seen]:
+    """Leave loops whose bodies never ran out of what was judged, if integers were made up.
+
+    Args:
+      integers: arguments with made-up integers or bools.
+    """
+    idle: dict[str, set[SourceLine]] = {}
+    for one in seen:
+        for digest, lines in one.idle.items():
+            idle.setdefault(digest, set()).update(lines)
+
+    def reasons(outcome: Outcome) -> list[str]:
+        if not integers or outcome.engine not in _OF_LOOPS or outcome.status != "ok":
+            return []
+        names = " and ".join(integers)
+        return [
+            f"the body of the loop at {PurePath(line.file).name}:{line.line}, which does not run "
+            f"with the values made up for {names}"
+            for line in sorted(idle.get(outcome.digest, ()), key=lambda at: (at.file, at.line))
+        ]
+
+    return [
+        replace(one, outcomes=tuple(o.without(*reasons(o)) for o in one.outcomes)) for one in seen
+    ]
 
 
 def marked(

@@ -149,3 +149,40 @@ def test_a_key_has_a_value_too() -> None:
     (finding,) = verify(keyed, key, jnp.zeros((8, 128)), targets="v5e", engines="checks").findings
     assert finding.made_up == ("key (key<fry>[], key(0))",)
     assert json.dumps(finding.made_up)
+
+
+def summed(lengths: Any, x: Any) -> Any:
+    def rows(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        def add(row: Any, total: Any) -> Any:
+            return total + x_ref[row]
+
+        o_ref[0] = jax.lax.fori_loop(0, n_ref[0], add, jnp.zeros(128))
+
+    smem = pl.BlockSpec(memory_space=pltpu.SMEM)
+    call = pl.pallas_call(
+        rows,
+        in_specs=[smem, pl.BlockSpec((8, 128))],
+        out_shape=Shape((1, 128), "float32"),
+    )
+    return call(lengths, x)
+
+
+@pytest.mark.slow
+def test_a_loop_that_they_keep_from_running_is_not_judged() -> None:
+    verdict = verify(summed, N, X, targets="v5e", engines="static,checks,machine")
+    line = summed.__code__.co_firstlineno + 5
+    reason = (
+        f"the body of the loop at {__file__.rpartition('/')[2]}:{line}, which does not run with "
+        "the values made up for lengths (int32[1], zeros)"
+    )
+    assert left_out(verdict) == dict.fromkeys(("static", "checks", "machine"), reason)
+    assert exit_code(verdict) == Exit.OK
+    verdict = verify(summed, jnp.array([8]), X, targets="v5e", engines="checks,machine")
+    assert left_out(verdict) == {}
+    verdict = verify(summed, jnp.array([0]), X, targets="v5e", engines="machine")
+    assert left_out(verdict) == {}  # given, and so judged as it is
+
+
+def left_out(verdict: Verdict) -> dict[str, str]:
+    """What was not judged, by engine."""
+    return {gap.engine: gap.reason for outcome in verdict.outcomes for gap in outcome.gaps}

@@ -1,0 +1,29 @@
+"""Loops whose body did not run: what is in it was not judged."""
+
+from __future__ import annotations
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.threads import Thread
+from pallas_debug.model import SourceLine
+
+
+class IdleLoops(MachineObserver):
+    """Notes which of the loops that a run reaches iterate, by their lines.
+
+    Attributes:
+      skipped: loops whose condition was false from the start, once or more often.
+      ran: loops that iterated, once or more often.
+    """
+
+    def __init__(self) -> None:
+        self.skipped: set[SourceLine] = set()
+        self.ran: set[SourceLine] = set()
+
+    def skips(self, thread: Thread, step: ir.WhileLoop) -> None:
+        if step.site.line is not None:
+            self.skipped.add(step.site.line)
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        if iteration == 0 and step.site.line is not None:
+            self.ran.add(step.site.line)
