@@ -56,14 +56,15 @@ VERIFY_HANG_AFTER = 5.0
 """The same limit in `verify`."""
 
 MAX_ITERATIONS = 100_000
-"""Iterations after which the kernel machine takes a loop to be endless."""
+"""Iterations after which the kernel machine takes a loop to be endless that counts to no bound."""
 
 MAX_STEPS = 100_000_000
 """Grid points, times iterations of loops of fixed length, above which no kernel is interpreted."""
 
 MAX_SIMULATED_STEPS = 2_000_000
 """The same in TPU interpret mode and on the kernel machine, where a step takes up to milliseconds;
-loops that access no memory are not counted."""
+loops that access no memory are not counted. The machine stops a loop that counts to a bound after
+as many iterations."""
 
 MAX_BUSY = 1800.0
 """Seconds, of time and of CPU time, after which `verify` takes a program for one that does not end,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pallas_debug import defaults
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds
 from pallas_debug.machine.threads import Blocked, Thread
@@ -12,6 +13,11 @@ from pallas_debug.machine.threads import Blocked, Thread
 if TYPE_CHECKING:
     from pallas_debug.machine.copies import DmaCopy
     from pallas_debug.machine.grid import Window
+
+
+def max_iterations(loop: ir.WhileLoop) -> int:
+    """Iterations after which observers stop a loop."""
+    return defaults.MAX_SIMULATED_STEPS if loop.is_counted else defaults.MAX_ITERATIONS
 
 
 class MachineObserver:

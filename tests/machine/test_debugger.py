@@ -404,7 +404,7 @@ def test_a_fault_stops_the_run_and_can_be_left_backwards(kernels: ModuleType) ->
 def test_a_loop_stops_at_the_limit_with_its_line(
     kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "MAX_ITERATIONS", 50)
+    monkeypatch.setattr(defaults, "MAX_SIMULATED_STEPS", 50)  # it counts to a bound
     session = stepper.capture(lambda: kernels.endless(X)).session
     said = session.run()
     assert said == (

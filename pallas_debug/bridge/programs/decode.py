@@ -354,9 +354,38 @@ def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> 
         carry=tuple(regs[n_cond + n_body :]),
         outputs=outputs,
         of_pipeline=lines.is_of_pipeline(eqn),
+        is_counted=_is_counted(params),
     )
     decoder.emit(step, *regs)
     return outputs
+
+
+def _is_counted(params: Any) -> bool:
+    """Whether a `while_loop` is a `fori_loop`: `i < bound`, `i + 1`, and the bound as it was."""
+    condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
+    before = condition.invars[params["cond_nconsts"] :]
+    inputs = body.invars[params["body_nconsts"] :]
+    if [eqn.primitive.name for eqn in condition.eqns] != ["lt"]:
+        return False
+    (test,) = condition.eqns
+    counter, bound = test.invars
+    if condition.outvars != test.outvars or counter not in before:
+        return False
+    position = before.index(counter)
+    is_fixed = (
+        isinstance(bound, jax_core.Literal)
+        or bound not in before
+        or body.outvars[before.index(bound)] is inputs[before.index(bound)]
+    )
+    return is_fixed and any(
+        eqn.primitive.name == "add"
+        and eqn.outvars[0] is body.outvars[position]
+        and eqn.invars[0] is inputs[position]
+        and isinstance(eqn.invars[1], jax_core.Literal)
+        and np.issubdtype(counter.aval.dtype, np.integer)
+        and eqn.invars[1].val == 1
+        for eqn in body.eqns
+    )
 
 
 @rule(loops.scan_p)

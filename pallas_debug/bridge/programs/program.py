@@ -198,6 +198,7 @@ class WhileLoop(MachineStep):
 
     Attributes:
       of_pipeline: whether it is the loop of jax's `emit_pipeline`.
+      is_counted: whether it counts up by one to a bound that it leaves alone.
     """
 
     condition: KernelProgram
@@ -207,16 +208,14 @@ class WhileLoop(MachineStep):
     carry: tuple[Reg, ...]
     outputs: tuple[Reg, ...]
     of_pipeline: bool = False
+    is_counted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanLoop(MachineStep):
     """Run `body` `length` times on constants, carry and a slice of each of `stacked`.
 
-    It returns the carry and a slice of each stacked output.
-
-    Attributes:
-      of_pipeline: whether it is the loop of jax's `emit_pipeline`.
+    It returns the carry and a slice of each stacked output. `of_pipeline` is as in `WhileLoop`.
     """
 
     body: KernelProgram

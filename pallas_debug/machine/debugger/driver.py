@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug import defaults
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import BlockOutOfBounds, Window
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds
-from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.observer import MachineObserver, max_iterations
 from pallas_debug.machine.threads import Thread
 
 
@@ -77,7 +76,7 @@ class StepEvents(MachineObserver):
         self.begins_point = True
 
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
-        if isinstance(step, ir.WhileLoop) and iteration >= defaults.MAX_ITERATIONS:
+        if isinstance(step, ir.WhileLoop) and iteration >= max_iterations(step):
             line = step.site.line
             where = "" if line is None else f" at line {line.line}"
             raise RunFault(

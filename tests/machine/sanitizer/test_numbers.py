@@ -17,10 +17,11 @@ from jax.experimental.pallas import tpu as pltpu
 from tiers import first_of_each_fault
 
 import pallas_debug
+from pallas_debug import defaults
 from pallas_debug.errors import KernelFault
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer.numbers import ClaimsObserver, LoopObserver, NumbersObserver
+from pallas_debug.machine.sanitizer.numbers import ClaimsObserver, NumbersObserver
 from pallas_debug.machine.sanitizer.shadows.replay import KernelCall
 from pallas_debug.model import Finding
 
@@ -426,16 +427,41 @@ def test_a_loop_that_changes_is_stopped_at_the_limit(
         steps = lax.while_loop(lambda n: n != -1, lambda n: n + 2, x_ref[0, 0])
         out_ref[...] = jnp.full_like(out_ref, steps)
 
-    make = LoopObserver.__init__
-    monkeypatch.setattr(
-        LoopObserver, "__init__", lambda self, launch: make(self, launch, limit=1000)
-    )
+    monkeypatch.setattr(defaults, "MAX_ITERATIONS", 1000)
     (finding,) = judged(lambda x: call(counts, x), np.zeros((8, 128), "int32"))
     assert (finding.kind, finding.loop) == ("EndlessLoop", (1000,))
     assert finding.message == "the loop has not ended after 1,000 iterations, with n = 2000"
     assert finding.cause == "the kernel machine runs no loop for longer than that"
     assert finding.advice is not None
     assert finding.advice.endswith("this long needs smaller arguments here")
+
+
+def test_a_loop_that_counts_to_a_bound_has_a_higher_limit(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "MAX_ITERATIONS", 50)
+
+    def sums(x_ref: Any, out_ref: Any) -> None:
+        total = lax.fori_loop(0, x_ref[0, 0], lambda _, n: n + x_ref[0, 1], jnp.int32(0))
+        out_ref[...] = jnp.full_like(out_ref, total)
+
+    def moves_its_bound(x_ref: Any, out_ref: Any) -> None:
+        start = (jnp.int32(0), x_ref[0, 0])
+        steps, _ = lax.while_loop(lambda c: c[0] < c[1], lambda c: (c[0] + 1, c[1] + 1), start)
+        out_ref[...] = jnp.full_like(out_ref, steps)
+
+    def decides_otherwise(x_ref: Any, out_ref: Any) -> None:
+        steps = lax.while_loop(lambda n: n != x_ref[0, 0], lambda n: n + 1, jnp.int32(0))
+        out_ref[...] = jnp.full_like(out_ref, steps)
+
+    x = np.full((8, 128), 200, "int32")
+    assert judged(lambda x: call(sums, x), x) == []
+    for kernel in (moves_its_bound, decides_otherwise):
+        (finding,) = judged(lambda x, kernel=kernel: call(kernel, x), x)
+        assert (finding.kind, finding.loop) == ("EndlessLoop", (50,))
+    monkeypatch.setattr(defaults, "MAX_SIMULATED_STEPS", 100)
+    (finding,) = judged(lambda x: call(sums, x), x)
+    assert (finding.kind, finding.loop) == ("EndlessLoop", (100,))
 
 
 def test_what_a_loop_writes_may_end_it(judged: Judged) -> None:

@@ -2,7 +2,7 @@
 
 Of a `while_loop`, the values that its condition depends on are compared with those of an earlier
 iteration. If they are the same, and nothing else enters the condition, the loop has no end. Any
-other loop is stopped at a limit.
+other loop is stopped at a limit, which is higher for one that counts to a bound.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pallas_debug import defaults
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.wording import order
 from pallas_debug.machine.machine import Stopped
-from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.observer import MachineObserver, max_iterations
 from pallas_debug.machine.sanitizer.report import sighting
 from pallas_debug.machine.threads import ProgramFrame, Thread
 from pallas_debug.model import Finding
@@ -54,15 +53,10 @@ class _Condition:
 
 
 class LoopObserver(MachineObserver):
-    """Stops loops without an end.
+    """Stops loops without an end."""
 
-    Args:
-      limit: iterations after which a loop is stopped.
-    """
-
-    def __init__(self, launch: Launch, limit: int = defaults.MAX_ITERATIONS) -> None:
+    def __init__(self, launch: Launch) -> None:
         self._launch = launch
-        self._limit = limit
         self._findings: list[Finding] = []
         self._conditions: dict[int, _Condition] = {}
         self._before: dict[tuple[int, int], tuple[int, list[bytes]]] = {}
@@ -87,7 +81,7 @@ class LoopObserver(MachineObserver):
                 since, before = self._before[place]
                 if all(v.tobytes() == b for v, b in zip(values, before, strict=True)):
                     self._stop(thread, step, condition, iteration, since)
-        if iteration >= self._limit:
+        if iteration >= max_iterations(step):
             self._stop(thread, step, condition, iteration, None)
 
     def index_map_iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
