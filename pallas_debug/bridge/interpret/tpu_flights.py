@@ -33,7 +33,7 @@ MAX_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Region(Touch):
+class TouchedRegion(Touch):
     """A read or a write of elements of a buffer: all of `range`, or those that the rest selects.
 
     Attributes:
@@ -55,7 +55,7 @@ class Region(Touch):
 class Flight:
     """One side of a copy: what it reads, or what it writes."""
 
-    touch: Region
+    touch: TouchedRegion
     copy: Copy
 
     @property
@@ -80,7 +80,7 @@ def accessed(run: KernelRun, place: Place, arguments: Mapping[str, Any], *, writ
         _compare(run, where, touch)
 
 
-Side = tuple[Point, Region]
+Side = tuple[Point, TouchedRegion]
 
 
 def sides(
@@ -129,12 +129,12 @@ def _observer() -> CopyObserver | None:
 
 def _region(
     run: KernelRun, place: Place, where: Point, transforms: Any, mask: Any = None, *, writes: bool
-) -> Region | None:
+) -> TouchedRegion | None:
     """Return what an access touches; None if that is unknown."""
     buffer = run.buffer(*where)
     if buffer is None:
         return None
-    region = Region(place=place, buffer=buffer, range=(), writes=writes)
+    region = TouchedRegion(place=place, buffer=buffer, range=(), writes=writes)
     range_ = range_of(transforms)
     if range_ is not None and mask is None and _is_dense(range_):
         return replace(region, range=range_)
@@ -157,7 +157,9 @@ def _view(run: KernelRun, where: Point, buffer: Buffer, chain: Sequence[Any]) ->
     return views.RefView(layout, chain, is_padded=True)
 
 
-def _overlapping(run: KernelRun, where: Point, one: Region, other: Region) -> Sequence[Region]:
+def _overlapping(
+    run: KernelRun, where: Point, one: TouchedRegion, other: TouchedRegion
+) -> Sequence[TouchedRegion]:
     """Both accesses if they touch the same elements; narrowed to a range of these if either is more
     than a range. Empty if they do not, or if that is unknown.
     """
@@ -183,7 +185,7 @@ def _overlapping(run: KernelRun, where: Point, one: Region, other: Region) -> Se
     return [replace(region, range=shared) for region in (one, other)]
 
 
-def _compare(run: KernelRun, where: Point, touch: Region) -> None:
+def _compare(run: KernelRun, where: Point, touch: TouchedRegion) -> None:
     with run.lock:
         flights = [flight for flight in run.flights.get(where, ()) if not flight.is_over]
         if flights:
