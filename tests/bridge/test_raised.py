@@ -9,6 +9,7 @@ import jax
 import pytest
 from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
 from pallas_debug.bridge.lowering import raised
@@ -57,6 +58,33 @@ def test_a_block_that_the_caller_holds_is_not_blamed_for_what_is_wrong_in_the_ke
     failure = raised.failure(error.value)
     assert failure.source is not None
     assert failure.source.text == "o_ref[...] = x_ref[...].reshape(7)"
+
+
+@pytest.mark.slow
+def test_the_copy_that_makes_a_module_invalid() -> None:
+    def start(*refs: Any) -> None:
+        pltpu.make_async_copy(*refs).start()
+
+    def body(x_ref: Any, o_ref: Any, semaphore: Any) -> None:
+        start(x_ref.at[pl.ds(0, 8)], o_ref.at[pl.ds(0, 8)], semaphore)
+        start(x_ref.at[pl.ds(0, 16)], o_ref, semaphore)
+
+    def call(x: jax.Array) -> Any:
+        out = jax.ShapeDtypeStruct((8, 128), x.dtype)
+        any_ = pl.BlockSpec(memory_space=pl.ANY)
+        semaphores = [pltpu.SemaphoreType.DMA]
+        return pl.pallas_call(body, out, in_specs=[any_], scratch_shapes=semaphores)(x)
+
+    x = jax.ShapeDtypeStruct((16, 128), "float32")
+    (found,) = pallas_debug.verify(call, x, targets="v5e", engines="compile").findings
+    assert found.kind == "InvalidOperation"
+    assert found.witness.line is not None
+    shown = linecache.getline(*found.witness.line).strip()
+    assert shown == "pltpu.make_async_copy(*refs).start()"
+    assert found.cause == (
+        "a copy does not broadcast: its source and destination need the same shape; jax reports "
+        "this as an internal error"
+    )
 
 
 def jax_function(statement: str) -> Any:

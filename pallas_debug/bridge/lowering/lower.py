@@ -16,6 +16,7 @@ from typing import Any
 import jax
 from jax._src import config, source_info_util
 from jax._src.interpreters import mlir
+from jax._src.pallas.mosaic import error_handling, lowering
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
 
 from pallas_debug.bridge import chip, patches
@@ -220,16 +221,24 @@ def _line(error: BaseException) -> SourceLine | None:
     """Python line of the equation that jax could not lower.
 
     jax does not always include it in the message, but the equation is a local variable in the
-    frames of the traceback; the innermost one is the culprit.
+    frames of the traceback; the innermost one is the culprit. A module that is not valid is noticed
+    after all equations: jax appends frames of the operation at fault to the traceback.
     """
-    frame = None
+    frame, reported = None, None
     traceback = error.__traceback__
     while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if file == lowering.__file__:
+            reported = None
+        elif source_info_util.is_user_filename(file):
+            reported = file, traceback.tb_lineno, None
         info = getattr(traceback.tb_frame.f_locals.get("eqn"), "source_info", None)
         if info is not None:
             frames = source_info_util.user_frames(info.traceback)
             frame = next((f for f in frames if f.file_name != __file__), None) or frame
         traceback = traceback.tb_next
+    if reported is not None and isinstance(error, error_handling.VerificationError):
+        return _source_line(*reported)
     if frame is not None:
         return _source_line(frame.file_name, frame.start_line, frame.function_name)
     named = _CALL_AT.search(str(error))

@@ -204,9 +204,9 @@ ENTRIES = (
         kind="InvalidOperation",
         title="a copy between slices of different shapes",
         cause="a copy does not broadcast: its source and destination need the same shape; jax "
-        "reports this as an internal error, at the line of the kernel",
-        advice="slice both references of each make_async_copy and sync_copy of this kernel to the "
-        "same shape, such as x_ref.at[pl.ds(0, 8)] and buffer.at[pl.ds(0, 8)]",
+        "reports this as an internal error",
+        advice="slice both references of the copy to the same shape, such as "
+        "x_ref.at[pl.ds(0, 8)] and buffer.at[pl.ds(0, 8)]",
     ),
     entry(
         "float-index",
