@@ -20,7 +20,7 @@ from pallas_debug.compiler.pool import Pool, PoolSettings
 
 LIBTPU = tuple(int(part) for part in versions.installed()["libtpu"].split(".")[:3])
 JAX = tuple(int(part) for part in versions.installed()["jax"].split(".")[:2])
-OLD_JAX = JAX < (0, 12)
+OLD_JAX = JAX < (0, 11)
 ABORTS = LIBTPU <= (0, 0, 42)
 
 Print = Callable[[Any, Any], object]
