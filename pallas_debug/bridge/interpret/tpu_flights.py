@@ -27,9 +27,8 @@ from pallas_debug.bridge.interpret.tpu_run import Copy, CopyObserver, KernelRun,
 MAX_SUSPECTED = 8
 """Maximum races noticed in one run of a kernel; its later accesses are not compared."""
 
-
-MAX_ELEMENTS = 1 << 20
-"""Maximum elements of an access that are compared one by one."""
+MAX_ELEMENTS = 1 << 22
+"""Maximum elements of an access that are compared one by one; larger ones are not compared."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -176,7 +175,7 @@ def _overlapping(
     if shares and (one.mask is not None or other.mask is not None):
         shares = None
     sizes = math.prod(one.view.shape), math.prod(other.view.shape)
-    if shares is False or (shares is None and max(sizes) > MAX_ELEMENTS):
+    if shares is False or max(sizes) > MAX_ELEMENTS:
         return ()
     both = np.intersect1d(one.elements, other.elements, assume_unique=True)
     if not both.size:
