@@ -56,6 +56,7 @@ def _of_operation(
         return unsupported.float_index(seen, dtype=operation.float_index)
     return (
         _memory(seen, operation)
+        or _complex(seen, operation)
         or _rule(seen, operation)
         or _dtype(seen, operation)
         or _matmul(seen, operation, targets)
@@ -73,6 +74,15 @@ def _memory(seen: Sighting, operation: Equation) -> Finding | None:
     stores_scalar = operation.name == "swap" and operation.inputs[1].shape == ()
     if stores_scalar and ref.space == "vmem":
         return unsupported.scalar_store_to_vmem(seen, ref=str(ref))
+    return None
+
+
+def _complex(seen: Sighting, operation: Equation) -> Finding | None:
+    """Complex numbers, of which an operation without a lowering rule is a consequence."""
+    for value in (*operation.inputs, *operation.outputs):
+        if value.dtype.startswith("complex"):
+            named = f"{operation.ref}: {value}" if operation.ref and value.is_ref else str(value)
+            return unsupported.complex_numbers(seen, value=named)
     return None
 
 

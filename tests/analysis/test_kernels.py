@@ -512,6 +512,20 @@ def test_an_index_that_is_a_float(captures: Captures, what: str) -> None:
     assert all(finding.message.endswith("is indexed by a float32") for finding in floats)
 
 
+@pytest.mark.parametrize("dtype", [F32, jnp.complex64])
+def test_complex_numbers_are_one_finding(captures: Captures, dtype: Any) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = jnp.fft.fft(x_ref[...]).real
+
+    (found,) = look(captures, kernel, S((8, 128), dtype), S((8, 128), F32)).findings
+    assert found.kind == "UnsupportedDtype"
+    name = "x_ref: " if dtype != F32 else ""
+    assert found.message == f"{name}complex64[8, 128] holds complex numbers"
+    assert found.cause == "a TPU vector holds only real numbers"
+    assert found.advice is not None
+    assert found.advice.endswith("in two arrays; compute FFTs before the call")
+
+
 def test_an_index_that_was_cast_is_none(captures: Captures) -> None:
     def kernel(x_ref: Any, out_ref: Any) -> None:
         start = (pl.program_id(0) * 16 / 2).astype(jnp.int32)

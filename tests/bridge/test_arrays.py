@@ -50,6 +50,11 @@ def test_rounding_is_no_difference_and_nan_is_nan() -> None:
     assert found.index == (2,)
     integers = jnp.array([100, 1])
     assert arrays.first_difference(integers, integers.at[0].set(101)) is not None
+    imaginary = jnp.array([1 + 1j, 2.0])
+    assert arrays.first_difference(imaginary, imaginary) is None
+    found = arrays.first_difference(imaginary, imaginary.real)
+    assert found is not None
+    assert found.index == (0,)
 
 
 def test_arrays_that_jax_narrows_are_traced_without_a_warning() -> None:

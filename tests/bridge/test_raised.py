@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 from typing import Any
 
@@ -61,6 +62,42 @@ def test_a_block_that_the_caller_holds_is_not_blamed_for_what_is_wrong_in_the_ke
 
 
 @pytest.mark.slow
+def _calls_what_does_not_fit(x_ref: Any, o_ref: Any) -> None:
+    def add(x: Any, y: Any) -> Any:
+        return x + y
+
+    o_ref[...] = add(x_ref[...])
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (lambda o_ref: None, "takes 1 positional argument but 2 were given"),
+        (lambda x, o, y: None, "missing 1 required positional argument: 'y'"),
+        (lambda x, o, *, scale: None, "missing 1 required keyword-only argument: 'scale'"),
+        (functools.partial(lambda scale, x: None, 2), "takes 2 positional arguments but 3 were"),
+        (_calls_what_does_not_fit, ""),
+    ],
+)
+def test_a_kernel_that_does_not_take_its_references(body: Any, said: str) -> None:
+    x = jax.ShapeDtypeStruct((8, 128), "float32")
+    with raised.with_all_frames(), pytest.raises(TypeError) as error:
+        jax.jit(pl.pallas_call(body, out_shape=x)).trace(x)
+    failure = raised.failure(error.value)
+    known = failure.explanation
+    assert failure.source is not None
+    if not said:  # what a kernel calls is its own affair
+        assert known is None
+        assert failure.source.text == "o_ref[...] = add(x_ref[...])"
+        return
+    assert said in failure.message
+    assert failure.message.endswith(", while jax called the kernel")
+    code = getattr(body, "func", body).__code__
+    assert (failure.source.file, failure.source.line) == (code.co_filename, code.co_firstlineno)
+    assert known is not None
+    assert known.id == "kernel-parameters"
+
+
 def test_the_copy_that_makes_a_module_invalid() -> None:
     def start(*refs: Any) -> None:
         pltpu.make_async_copy(*refs).start()

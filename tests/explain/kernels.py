@@ -151,6 +151,9 @@ REFUSED = (
     Refused("array-assignment", calling(assigns_to_a_value)),
     Refused("reference-as-value", calling(uses_a_reference_as_a_value)),
     Refused("traced-number", calling(repeated, grid=(2,))),
+    Refused("slice-size", calling(lambda x, o: o.__setitem__(
+        ..., x[pl.ds(0, pl.program_id(0)), :]), grid=(2,))),
+    Refused("specs-mismatch", calling(copy, in_specs=[pl.BlockSpec(), pl.BlockSpec()])),
     Refused("any-window", calling(copy, grid=(2,), out_specs=ROWS, in_specs=[
         pl.BlockSpec((8, 128), lambda i: (i, 0), memory_space=pl.ANY)])),
     Refused("scalar-block", calling(copy), (array(),)),

@@ -160,7 +160,8 @@ def _first(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], relative: float) ->
     if x.shape != y.shape or x.size == 0:
         return None
     if jnp.issubdtype(x.dtype, jnp.inexact):
-        x64, y64 = x.astype(np.float64), y.astype(np.float64)
+        wide = np.complex128 if jnp.issubdtype(x.dtype, jnp.complexfloating) else np.float64
+        x64, y64 = x.astype(wide), y.astype(wide)
         finite = np.abs(x64[np.isfinite(x64)])
         room = relative * (finite.max() if finite.size else 0.0)
         other = ~np.isclose(x64, y64, rtol=0, atol=room, equal_nan=True)

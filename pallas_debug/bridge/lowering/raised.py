@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import functools
 import inspect
 import linecache
 import re
@@ -37,6 +38,9 @@ _OF_THE_FUNCTION = re.compile(
 )
 """Location of the kernel function in jax errors about the function itself."""
 
+_PARAMETERS = re.compile(r"(?P<name>\S+)\(\) (?:takes|missing) ")
+"""Python's words for a call that does not fit a function."""
+
 
 def failure(error: BaseException) -> Failure:
     """Convert an exception raised while a function was traced, lowered or run.
@@ -49,6 +53,10 @@ def failure(error: BaseException) -> Failure:
         return explained(replace(found, message=error.headline, source=error.where))
     if not found.message and isinstance(error, AssertionError):
         found = replace(found, message=_assertion(error))
+    if function := _miscalled(error):
+        said = f"{found.message}, while jax called the kernel"
+        line = _source_line(function.__code__, function.__code__.co_firstlineno)
+        return explained(replace(found, message=said, source=line))
     if isinstance(error, _VALUE_NEEDED):  # the message names the `def` of the kernel
         return explained(replace(found, source=_innermost(error) or found.source))
     line = _misused(error, found.message) or found.source or _innermost(error)
@@ -126,6 +134,21 @@ def _misused(error: BaseException, message: str) -> SourceLine | None:
     index_map = inspect.unwrap(spec.index_map) if spec is not None and spec.index_map else None
     if isinstance(index_map, types.FunctionType) and not named:
         return _source_line(index_map.__code__, index_map.__code__.co_firstlineno)
+    return None
+
+
+def _miscalled(error: BaseException) -> types.FunctionType | None:
+    """The kernel function, if it does not take the references that jax called it with."""
+    called = _PARAMETERS.match(str(error)) if type(error) is TypeError else None
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = {frame.f_code.co_name for frame in frames}
+    if called is None or "_trace_kernel_to_jaxpr" not in names or is_of_user(error):
+        return None
+    for value in frames[-1].f_locals.values():
+        while isinstance(value, functools.partial):
+            value = value.func
+        if isinstance(value, types.FunctionType) and value.__qualname__ == called["name"]:
+            return value
     return None
 
 

@@ -34,6 +34,7 @@ _INSTEAD = {
     "scatter": "multiply by a one-hot matrix, or store row by row with ref[pl.ds(i, 1), :]",
     "cos": "use the sine and cosine of the operand computed before the call",
 }
+_MISMATCH = re.compile(r"^\s+\* (.+)$", re.MULTILINE)
 _MULTIPLE = re.compile(r"index in dimension (?P<dimension>\d+) is a multiple of (?P<multiple>\d+)")
 
 
@@ -70,6 +71,8 @@ def _details(id: str, text: str, kernel: Kernel | None) -> list[str]:
         match = _PRIMITIVE.search(text)
         name = match["name"] if match else ""
         return [f"for {name}: {_INSTEAD[name]}"] if name in _INSTEAD else []
+    if id == "specs-mismatch":
+        return _MISMATCH.findall(text)
     if id in _LAYOUT_ENTRIES:
         reshape = _RESHAPE.search(text)
         if reshape is not None:

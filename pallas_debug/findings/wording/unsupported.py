@@ -114,6 +114,16 @@ def float16_load(seen: Sighting) -> Finding:
     )
 
 
+def complex_numbers(seen: Sighting, *, value: str) -> Finding:
+    """An operation on complex numbers, or that makes some."""
+    return seen.found(
+        Fault.UNSUPPORTED_DTYPE,
+        f"{value} holds complex numbers",
+        "a TPU vector holds only real numbers",
+        "keep the real and the imaginary part in two arrays; compute FFTs before the call",
+    )
+
+
 def unsigned_matmul(seen: Sighting, *, dtype: str) -> Finding:
     return seen.found(
         Fault.UNSUPPORTED_DTYPE,

@@ -104,6 +104,36 @@ ENTRIES = (
         ambiguous=True,
     ),
     entry(
+        "kernel-parameters",
+        "() takes … positional argument…, while jax called the kernel",
+        "() missing … required … argument…, while jax called the kernel",
+        title="the kernel function has too few or too many parameters",
+        cause="it is called with one reference for each operand, each output and each scratch "
+        "buffer, in this order; scalar prefetch operands are the first",
+        advice="give it one parameter for each of them, or *refs; bind what is no reference with "
+        "functools.partial",
+        links=(PALLAS + "quickstart.html",),
+    ),
+    entry(
+        "specs-mismatch",
+        "Pytree for `…` and `…` do not match",
+        title="the block specs do not have the structure of what they describe",
+        cause="in_specs has one BlockSpec for each operand, without those of scalar prefetch, and "
+        "out_specs one for each output, nested as they are",
+        advice="give as many specs as there are operands or outputs; a single one needs no list",
+        links=(PALLAS + "grid_blockspec.html",),
+    ),
+    entry(
+        "slice-size",
+        "DShapedArray(shape=(",
+        title="a slice has a size that only exists when the kernel runs",
+        cause="loads and stores have fixed shapes: the start of pl.ds(start, size) may be traced, "
+        "its size may not; jax reports it as a failed assertion",
+        advice="load a fixed size and mask what is beyond, with jnp.where and "
+        "jax.lax.broadcasted_iota; or loop over rows with jax.lax.fori_loop; only copies "
+        "(pltpu.make_async_copy) take such a size",
+    ),
+    entry(
         "index-map-type",
         "must return integer scalars. Output[",
         title="an index map returns something that is not an integer",
