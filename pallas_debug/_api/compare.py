@@ -119,7 +119,8 @@ def compare(
       function: usually one that calls kernels; it need not.
       reference: takes the same arguments, and returns arrays of the same structure and shapes.
       *args: arrays, or `jax.ShapeDtypeStruct`s, which are filled with random normal values, or with
-        zeros for integers and bools. Anything else is passed through.
+        zeros for integers and bools (matrices of narrow ones with random numbers). Anything
+        else is passed through.
       rtol, atol: relative and absolute tolerance of floats.
       same_dtypes: whether both must return the same dtypes. Without, floats of two precisions can
         be compared, with the tolerance of the less precise one; integers and floats cannot.

@@ -29,7 +29,7 @@ class Filled:
 
 
 def filled(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Filled:
-    """Replace abstract arguments of a function by arrays: random normal, or zeros for integers.
+    """Replace abstract arguments of a function by arrays; see `arrays.concrete`.
 
     Raises:
       UsageError: an array would be too large.
@@ -39,11 +39,10 @@ def filled(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     for leaf in arrays.abstract_leaves(args, kwargs):
         name = names.get(leaf.position, str(leaf.position)) + leaf.path
         sizes = ",".join(map(str, leaf.shape))
-        values = {"number": "random normal", "integer": "zeros", "key": "key(0)"}[leaf.kind]
-        named[leaf.number] = f"{name} ({leaf.dtype}[{sizes}], {values})"
-        if leaf.kind != "key":
+        named[leaf.number] = f"{name} ({leaf.dtype}[{sizes}], {leaf.values})"
+        if leaf.values != "key(0)":
             contents.refuse_size(f"the argument {name}", leaf.shape, leaf.dtype)
-        if leaf.kind == "integer":
+        if leaf.may_be_index:
             integers.append(named[leaf.number])
     made_args, made_kwargs = arrays.concrete(args, kwargs)
     return Filled(args=made_args, kwargs=made_kwargs, named=named, integers=tuple(integers))

@@ -160,8 +160,8 @@ def verify(
     Args:
       function: the function that calls the kernels, jitted or not; it is traced, and run twice.
       *args: arrays, or `jax.ShapeDtypeStruct`s, which are filled with random normal values, or
-        with zeros for integers and bools. Anything else is passed through. Findings that rest on
-        such values say so, and do not count.
+        with zeros for integers and bools (matrices of narrow ones with random numbers). Anything
+        else is passed through. Findings that rest on such values say so, and do not count.
       targets: names, as a list or separated by commas; `all` for every generation.
       engines: any of `static`, `compile`, `checks`, `machine`, `races` and `values`; by default all
         of them but `races`, and `values` if there is a reference. `machine` is the sanitizer, and

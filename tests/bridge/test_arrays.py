@@ -33,6 +33,22 @@ def test_what_may_be_an_index_is_zero(dtype: str) -> None:
     assert str(array.dtype) == dtype
 
 
+@pytest.mark.parametrize(
+    "dtype, least, most", [("int8", -128, 127), ("uint8", 0, 255), ("int4", -8, 7), ("bool", 0, 1)]
+)
+def test_matrices_of_narrow_integers_are_data(dtype: str, least: int, most: int) -> None:
+    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((16, 128), (8, 8), (1024,))]
+    (matrix, table, row), _ = arrays.concrete(shapes, {})
+    assert str(matrix.dtype) == dtype
+    wide = np.asarray(matrix).astype(np.int32)
+    assert (wide.min(), wide.max()) == (least, most)
+    assert not np.asarray(table).any()
+    assert not np.asarray(row).any()
+    leaves = arrays.abstract_leaves(shapes, {})
+    assert [leaf.values for leaf in leaves] == ["random", "zeros", "zeros"]
+    assert all(leaf.may_be_index for leaf in leaves)
+
+
 def test_results_differ_where_they_do() -> None:
     one = {"a": jnp.ones((2, 3)), "b": jnp.zeros(4)}
     two = {"a": jnp.ones((2, 3)), "b": jnp.zeros(4).at[2].set(1.0)}

@@ -70,7 +70,7 @@ def _calls_what_does_not_fit(x_ref: Any, o_ref: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    "body, said",
     [
         (lambda o_ref: None, "takes 1 positional argument but 2 were given"),
         (lambda x, o, y: None, "missing 1 required positional argument: 'y'"),

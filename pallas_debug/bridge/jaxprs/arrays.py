@@ -66,6 +66,13 @@ def is_abstract(leaf: Any) -> bool:
     return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
+Values = Literal["random normal", "random", "zeros", "key(0)"]
+"""Values that are made up for an array: standard normal, uniform over all values, …"""
+
+_TILE = 8 * 128
+"""Elements of a matrix from which on it is data: tables of blocks and pages are smaller."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AbstractLeaf:
     """An array without values among the arguments of a function.
@@ -74,7 +81,7 @@ class AbstractLeaf:
       number: among the leaves of `(args, kwargs)`.
       position: of the argument, or its name.
       path: location within the argument, in jax's notation; empty if it is the argument.
-      kind: whether it holds floats or complex numbers, integers or bools, or PRNG keys.
+      values: those that `concrete` gives it.
     """
 
     number: int
@@ -82,7 +89,12 @@ class AbstractLeaf:
     path: str
     shape: tuple[int, ...]
     dtype: str
-    kind: Literal["number", "integer", "key"]
+    values: Values
+
+    @property
+    def may_be_index(self) -> bool:
+        """Whether it may decide what a kernel does: it holds integers or bools."""
+        return self.values in ("zeros", "random")
 
 
 def abstract_leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[AbstractLeaf]:
@@ -99,16 +111,19 @@ def abstract_leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Abst
                     path=jax.tree_util.keystr(tuple(inner)),
                     shape=tuple(leaf.shape),
                     dtype=str(leaf.dtype),
-                    kind=_kind(leaf.dtype),
+                    values=_values_of(leaf),
                 )
             )
     return found
 
 
-def _kind(dtype: Any) -> Literal["number", "integer", "key"]:
-    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        return "key"
-    return "number" if jnp.issubdtype(dtype, jnp.inexact) else "integer"
+def _values_of(aval: jax.ShapeDtypeStruct) -> Values:
+    if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return "key(0)"
+    if jnp.issubdtype(aval.dtype, jnp.inexact):
+        return "random normal"
+    is_narrow = aval.dtype == bool or jnp.iinfo(aval.dtype).bits <= 8
+    return "random" if is_narrow and aval.ndim > 1 and aval.size >= _TILE else "zeros"
 
 
 def concrete(
@@ -117,7 +132,8 @@ def concrete(
     """Replace abstract arguments with values.
 
     Floating-point arrays are standard normal. Integers and bools are zero: they are often indices,
-    counts or offsets, for which other numbers might be invalid.
+    counts or offsets, for which other numbers might be invalid. Matrices of bools and of integers
+    of at most 8 bits, a tile or larger, are data or masks: they are uniform over all values.
     """
     rng = np.random.default_rng(seed)
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
@@ -127,13 +143,20 @@ def concrete(
 
 
 def _array(rng: np.random.Generator, aval: jax.ShapeDtypeStruct) -> jax.Array:
-    kind = _kind(aval.dtype)
-    if kind == "key":
+    values = _values_of(aval)
+    if values == "key(0)":
         keys: jax.Array = jnp.broadcast_to(jax.random.key(0), aval.shape)
         return keys
-    normal = kind == "number"
-    values = rng.standard_normal(aval.shape, np.float32) if normal else np.zeros(aval.shape)
-    array: jax.Array = jnp.asarray(values).astype(aval.dtype)
+    if values == "random normal":
+        made = rng.standard_normal(aval.shape, np.float32)
+    elif values == "zeros":
+        made = np.zeros(aval.shape)
+    elif aval.dtype == bool:
+        made = rng.integers(0, 2, aval.shape)
+    else:
+        limits = jnp.iinfo(aval.dtype)
+        made = rng.integers(int(limits.min), int(limits.max) + 1, aval.shape)
+    array: jax.Array = jnp.asarray(made).astype(aval.dtype)
     return array
 
 
