@@ -55,8 +55,8 @@ def failure(error: BaseException) -> Failure:
         found = replace(found, message=_assertion(error))
     if function := _miscalled(error):
         said = f"{found.message}, while jax called the kernel"
-        line = _source_line(function.__code__, function.__code__.co_firstlineno)
-        return explained(replace(found, message=said, source=line))
+        at = _source_line(function.__code__, function.__code__.co_firstlineno)
+        return explained(replace(found, message=said, source=at))
     if isinstance(error, _VALUE_NEEDED):  # the message names the `def` of the kernel
         return explained(replace(found, source=_innermost(error) or found.source))
     line = _misused(error, found.message) or found.source or _innermost(error)
