@@ -270,7 +270,7 @@ class Fault(StrEnum):
     )
     LOST_WRITE = (
         *("LostWrite", Severity.VALUES, _MACHINE),
-        "what a visit of an output block wrote is replaced by another one that did not use it",
+        "what was written for an output block is replaced or reset, and nothing has read it",
     )
     CONFLICTING_WRITES = (
         *("ConflictingWrites", Severity.VALUES, _MACHINE),

@@ -237,42 +237,6 @@ def _where_false(name: str, operands: Sequence[Any]) -> FalseComparison | None:
     return FalseComparison(COMPARISONS[name], left[element], right[element], element)
 
 
-# Sums that are stored
-
-_SUMS = {"add", "sub", "add_any"}
-_FORMS = {
-    *("broadcast_in_dim", "convert_element_type", "reshape", "squeeze", "expand_dims"),
-    *("transpose", "copy", "copy_p", "reduce_precision"),
-}
-"""Primitives whose result is their operand in another form."""
-
-
-def sum_behind(unit: Unit, output: int) -> int | bool:
-    """Return whether an output is a sum, in whatever form, that no other equation uses.
-
-    If it is an input in another form, which no other equation uses, return the input's position.
-    """
-    uses: dict[Any, int] = {}
-    makers = {variable: eqn for eqn in unit.eqns for variable in eqn.outvars}
-    for eqn in unit.eqns:
-        for atom in eqn.invars:
-            if not isinstance(atom, jax_core.Literal):
-                uses[atom] = uses.get(atom, 0) + 1
-    for variable in unit.outvars:
-        uses[variable] = uses.get(variable, 0) + 1
-    variable = unit.outvars[output]
-    while uses.get(variable) == 1:
-        if variable not in makers:
-            return list(unit.invars).index(variable)
-        eqn = makers[variable]
-        if eqn.primitive.name in _SUMS:
-            return True
-        if eqn.primitive.name not in _FORMS or isinstance(eqn.invars[0], jax_core.Literal):
-            return False
-        variable = eqn.invars[0]
-    return False
-
-
 # Comparisons that see a NaN, which decides them without a trace in their results
 
 _POSITIONS = {"argmax": -np.inf, "argmin": np.inf}

@@ -273,15 +273,15 @@ def dropped_sum(
     lost: Access,
     reset: Access,
     element: WrittenElement,
-    is_stored_early: bool = False,
+    slip: Literal["late", "early", "always", "replaced"] = "late",
 ) -> Finding:
     """A sum of which a part is lost: it is reset after something was added, and before any read.
 
     Args:
       seen: with the reset as `source`, and the addition as `other`.
       block: what both are for; None without blocked outputs.
-      is_stored_early: whether the output was stored before the addition, and the reset is for
-        another block.
+      slip: what is wrong: the reset comes after the addition; the output was stored before it, and
+        the reset is for another block; each grid point resets; the next part replaces the sum.
     """
     name = seen.witness.operand
     change = ""
@@ -291,7 +291,20 @@ def dropped_sum(
     count = f" in {element.count()}" if element.count() else ""
     is_here = (lost.grid_point, lost.loop) == (reset.grid_point, reset.loop)
     where = "at the same grid point" if is_here else f"at {_at(reset)}"
-    if is_stored_early:
+    in_loop = lost.grid_point == reset.grid_point
+    if slip == "replaced":
+        step = f"grid point of {block}" if block is not None else "grid point"
+        cause = (
+            f"each {'iteration' if in_loop else step} stores its part here, in place of the one "
+        )
+        cause += "before"
+        advice = "add to what is there instead, and store zeros before the "
+        advice += "loop" if in_loop else "first part"
+    elif slip == "always":
+        cause = "this line stands under no condition, so each grid point resets what is summed"
+        advice = "put it under a condition that is true where a sum begins, such as "
+        advice += "@pl.when(pl.program_id(axis) == 0)"
+    elif slip == "early":
         cause = f"{block or 'the output'} was stored before that addition, and not after it"
         advice = "store it at the last step of each block, after the last addition"
     elif is_here:
@@ -302,11 +315,13 @@ def dropped_sum(
     else:
         cause = f"{block or 'what is summed'} has begun before that"
         advice = "reset it before the first addition of each block"
-    if block is not None and block.begins is not None and not is_stored_early:
+    in_block = slip == "late" or (slip == "replaced" and not in_loop)
+    if block is not None and block.begins is not None and in_block:
         advice += f": {block.begins}"
+    did, then = ("stored to", "replaced") if slip == "replaced" else ("added to", "reset")
     return _other(seen, lost, element.facts(name)).found(
         Fault.LOST_WRITE,
-        f"what {_at(lost)} added to {name} is lost: it is reset {where}, and nothing has read "
+        f"what {_at(lost)} {did} {name} is lost: it is {then} {where}, and nothing has read "
         f"it in between{count}{change}",
         cause,
         advice,

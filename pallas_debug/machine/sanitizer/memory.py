@@ -38,6 +38,7 @@ from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.shadows import stale
 from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSums
 from pallas_debug.machine.sanitizer.shadows.outputs import ReplacedWrite
+from pallas_debug.machine.sanitizer.shadows.replaced import ReplacedTotals
 from pallas_debug.machine.sanitizer.shadows.replay import (
     BufferKey,
     ElementHistory,
@@ -80,6 +81,7 @@ class MemorySanitizer(MemoryTracker):
         self._first: MemoryTracker = self
         self._replays = 0
         self._sums = DroppedSums()
+        self._totals = ReplacedTotals()
         self._copied_out: dict[str, bool] = {}
 
     # Sums that are reset too late
@@ -87,11 +89,13 @@ class MemorySanitizer(MemoryTracker):
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
         super().loads(thread, step, region, value)
         self._sums.reads(thread, self.threads[thread.number], region)
+        self._totals.reads(thread, region)
 
     def point_begins(self, thread: Thread) -> None:
         super().point_begins(thread)
         if not self.watches(self.threads[thread.number], thread.point):
             self._sums.forget(thread)
+            self._totals.forget(thread)
 
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
@@ -108,6 +112,7 @@ class MemorySanitizer(MemoryTracker):
             is_output = found.operand == "output"
             if is_output or self._is_copied_out(region.buffer):
                 self._sums.stores_output(thread, state, step)
+            self._totals.stores(thread, state, step, region, value, written, is_output=is_output)
             if step.mask is None:
                 self._sums.stores(thread, state, step, region, value, written, is_output=is_output)
             else:
@@ -127,6 +132,7 @@ class MemorySanitizer(MemoryTracker):
     def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
         super().copy_starts(thread, copy)
         self._sums.reads(thread, self.threads[thread.number], copy.source)
+        self._totals.reads(thread, copy.source)
 
     def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
         super().freed(buffer, thread)
@@ -161,7 +167,7 @@ class MemorySanitizer(MemoryTracker):
             slips[id(finding)] = of_buffer.reset_under(suspect.element)
             found.append((suspect.first, finding))
         known = {s.buffer.name for s in reads} | {w.operand for w in self.arrays.lost.values()}
-        for dropped in self._sums.faults():
+        for dropped in (*self._sums.faults(), *self._totals.faults()):
             if dropped.buffer.name not in known:
                 finding = wording.dropped(dropped)
                 slips[id(finding)] = dropped.conditions

@@ -13,8 +13,8 @@ import pytest
 from jax import lax
 
 from pallas_debug.bridge.jaxprs import rewrite
-from pallas_debug.bridge.programs import numeric_faults, numerics, precision
-from pallas_debug.bridge.programs.numeric_faults import NumericFault
+from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics, precision
+from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 
 I8, I32, F32, BF16 = jnp.int8, jnp.int32, jnp.float32, jnp.bfloat16
 INF, NAN = math.inf, math.nan

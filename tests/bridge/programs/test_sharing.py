@@ -17,8 +17,8 @@ from machine_runs import decoded
 
 from pallas_debug.bridge.jaxprs import likeness
 from pallas_debug.bridge.jaxprs.params import plain
-from pallas_debug.bridge.programs import numerics
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.arithmetic import numerics
 from pallas_debug.bridge.programs.single import steps
 from pallas_debug.machine import run
 

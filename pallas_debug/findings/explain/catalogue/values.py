@@ -48,9 +48,10 @@ ENTRIES = (
     ),
     entry(
         "lost-write",
-        title="what one visit of an output block wrote is replaced by another visit",
+        title="what was written for an output block is replaced or reset unread",
         cause="the output block stays the same over several grid points, and each of them replaces "
-        "it; or it is visited again after another block, and is not read back",
+        "it, or a sum in scratch; or each resets the sum; or the block is visited again after "
+        "another one, and is not read back",
         advice="add to what is there (`+=`) after a reset at the first step, and put the grid axes "
         "over which the block stays the same last",
         kinds=("LostWrite",),

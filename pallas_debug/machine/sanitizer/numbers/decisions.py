@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.programs import numeric_faults, numerics, units
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.numeric_faults import NumericFault
+from pallas_debug.bridge.programs import units
+from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics
+from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.numbers.nan_trail import Facts
 from pallas_debug.machine.sanitizer.shadows.shadow import differing

@@ -1,6 +1,6 @@
 """Arithmetic that goes wrong: NaNs, infinities, integers that wrap, casts and sums that lose.
 
-Units are evaluated together with cheap tests (`bridge.programs.numerics`). A test that fires is a
+Units are evaluated together with cheap tests (`bridge.programs.arithmetic`). A test that fires is a
 suspicion, and `numeric_faults.explain` decides; it is slow, and so a unit whose suspicions come to
 nothing is explained more and more rarely. NaNs and infinities are reported if a result contains
 them (`nan_trail`), sums in 16-bit floats are compared with float32 ones beside them (`sums`).
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
-from pallas_debug.bridge.programs import numeric_faults, numerics
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics
+from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.bridge.programs.numeric_faults import NumericFault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents
 from pallas_debug.findings.wording import numbers as wording

@@ -2,8 +2,8 @@
 
 Before the run, places are looked for where a view of a buffer is loaded, a unit adds to it, and the
 result is stored to the same view. During the run the unit is computed again from the shadow of what
-was loaded (`bridge.programs.precision`); any other store sets the shadow to what is stored. Sums
-that are carried from iteration to iteration in registers are not followed.
+was loaded (`arithmetic.precision`); any other store sets the shadow to what is stored. Sums that
+are carried from iteration to iteration in registers are not followed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.programs import numerics, precision
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.arithmetic import numerics, precision
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.threads import Thread
 

@@ -21,7 +21,7 @@ is stored to at a moment that stores to its output as well.)
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,11 @@ Point = tuple[int, ...]
 _T = TypeVar("_T")
 
 
+Slip = Literal["late", "early", "always", "replaced"]
+"""A sum is reset after the addition; or the output was stored before it, and the reset is for
+another block; or each grid point resets it; or its next part replaces it."""
+
+
 @dataclass(eq=False, slots=True)
 class DroppedSum:
     """A sum that a reset dropped.
@@ -52,8 +57,7 @@ class DroppedSum:
       affected, total: elements that changed, and elements that were reset.
       is_one_visit: whether all outputs had the same blocks at both, or each grid point resets an
         output; and no loop runs the reset.
-      is_stored_early: whether the output was stored before the addition, and the reset is for
-        another block.
+      slip: what is wrong.
       conditions: identities of the conditions around the reset.
     """
 
@@ -70,7 +74,7 @@ class DroppedSum:
     affected: int
     total: int
     is_one_visit: bool
-    is_stored_early: bool = False
+    slip: Slip = "late"
     conditions: frozenset[int] = frozenset()
 
 
@@ -83,12 +87,17 @@ class _ResetSite:
       found: drops that are read again within the block: the first, and the first in one visit.
       unused: how often it dropped an addition that came after the output was stored.
       early: the first of these.
+      vain: how often it dropped, under no condition, an addition at whose moment the output was
+        stored.
+      always: the first of these.
     """
 
     runs: int = 0
     drops: int = 0
     unused: int = 0
     early: DroppedSum | None = None
+    vain: int = 0
+    always: DroppedSum | None = None
     found: list[DroppedSum] = field(default_factory=list)
 
 
@@ -165,7 +174,9 @@ class DroppedSums:
         if not self._decided(thread, step):
             return
         is_late = added[1].number >= _begins(state, buffer.name)
-        if not is_late and (is_output or self._stores(thread, added[1].moment)):
+        conditions = frozenset(id(branch) for branch in reach.conditions(thread.frames))
+        is_left = not is_late and (is_output or self._stores(thread, added[1].moment))
+        if is_left and (is_output or conditions or thread.iterations):
             return
         if is_late:
             site.drops += 1
@@ -186,11 +197,14 @@ class DroppedSums:
             element, new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size),
             not thread.iterations
             and (added[1].number >= _latest(state, everything) or replaces_all),
-            is_stored_early=not is_late,
-            conditions=frozenset(id(branch) for branch in reach.conditions(thread.frames)),
+            slip="late" if is_late else "always" if is_left else "early",
+            conditions=conditions,
         )  # fmt: skip
         if is_late:
             self._dropped.setdefault(key, {})[part] = dropped
+        elif is_left:
+            site.vain += 1
+            site.always = site.always or dropped
         else:
             site.unused += 1
             site.early = site.early or dropped
@@ -225,6 +239,8 @@ class DroppedSums:
                 and self._stored_at.get(site.early.thread)  # else, it is an output not written
             ):
                 found.append(site.early)
+            elif site.always and site.vain == site.runs - 1:
+                found.append(site.always)
         return found
 
 

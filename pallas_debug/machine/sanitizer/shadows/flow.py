@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pallas_debug.bridge.programs import made_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.sanitizer.shadows import reach
@@ -84,8 +85,8 @@ class ValueFlow:
         for step in program.steps:
             match step:
                 case ir.Compute():
-                    for reg in step.outputs:
-                        learn(reg, _NONE, union(step.inputs) | {_COMPUTED})
+                    for reg, inputs in zip(step.outputs, _sources(step), strict=True):
+                        learn(reg, _NONE, union(inputs) | {_COMPUTED})
                 case ir.LoadStep():
                     held = known(step.place.ref)[0]
                     learn(step.output, _NONE, held | (union([step.other]) if step.other else _NONE))
@@ -140,6 +141,13 @@ class ValueFlow:
                 break
             start = again
         return [*start[constants : constants + carried], *made[carried:]]
+
+
+def _sources(step: ir.Compute) -> list[list[ir.Reg]]:
+    """The inputs that each output is computed from."""
+    if step.unit is None:
+        return [list(step.inputs) for _ in step.outputs]
+    return [[step.inputs[i] for i in behind] for behind in made_of.inputs_behind(step.unit)]
 
 
 def _join(values: Sequence[tuple[Names, Names]]) -> tuple[Names, Names]:

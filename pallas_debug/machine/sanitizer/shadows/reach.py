@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pallas_debug.bridge.programs import made_of
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.memory import MemoryBuffer, Ref
 from pallas_debug.machine.threads import ProgramFrame
@@ -159,10 +159,30 @@ def is_sum(program: ir.KernelProgram, store: ir.StoreStep) -> bool:
         if not isinstance(step, ir.Compute) or step.unit is None:
             return False
         position = next(i for i, reg in enumerate(step.outputs) if reg.number == number)
-        found = units.sum_behind(step.unit, position)
+        found = made_of.sum_behind(step.unit, position)
         if not isinstance(found, int) or isinstance(found, bool):
             return bool(found)
         number, reader = step.inputs[found].number, step
+
+
+def is_total(frames: Sequence[ProgramFrame], number: int) -> bool:
+    """Whether a register of the innermost frame is computed from reductions of arrays alone."""
+    return _is_total(frames, len(frames) - 1, number)
+
+
+def _is_total(frames: Sequence[ProgramFrame], depth: int, number: int) -> bool:
+    frame = frames[depth]
+    step = _maker(frame.program, number)
+    if step is None:
+        given = _given(frame, number) if depth else []
+        return bool(given) and all(_is_total(frames, depth - 1, reg.number) for reg in given)
+    if not isinstance(step, ir.Compute) or step.unit is None:
+        return False
+    position = next(i for i, reg in enumerate(step.outputs) if reg.number == number)
+    needed = made_of.totals_behind(step.unit, position)
+    return needed is not None and all(
+        _is_total(frames, depth, step.inputs[i].number) for i in needed
+    )
 
 
 def _registers(value: Any) -> set[int]:

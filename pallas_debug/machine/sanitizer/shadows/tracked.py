@@ -88,13 +88,13 @@ class TrackedThread:
         self._left.add(name)
 
     def outputs_of(self, name: str) -> tuple[int, ...]:
-        """Outputs that an operand's values go to; all if it is none.
+        """Outputs that an operand's values go to, with itself if it is one; all if there are none.
 
         The numbers are positions in `outputs`, and after these in `arrays`. Arrays are left out if
         there are others.
         """
         if name not in self._reached:
-            names = self.flow.reached(name)
+            names = self.flow.reached(name) | {name}
             every = [*(w.operand.name for w in self.outputs), *self.arrays]
             windows = tuple(range(len(self.outputs)))
             arrays = tuple(range(len(self.outputs), len(every)))

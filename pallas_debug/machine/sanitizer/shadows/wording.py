@@ -119,11 +119,11 @@ class MemoryWording:
         thread = self._run.threads[found.thread]
         line = found.before.step.site.line
         seen = self._seen(found.step, found.point, found.iterations, found.buffer, other=line)
-        moment = found.before.moment if found.is_stored_early else found.moment
+        moment = found.before.moment if found.slip == "early" else found.moment
         return writers.dropped_sum(
             seen,
             block=self._block(thread, moment, thread.outputs_of(found.buffer.name)),
-            is_stored_early=found.is_stored_early,
+            slip=found.slip,
             lost=_access(found.before),
             reset=order.Access(writes=True, grid_point=found.point, loop=found.iterations),
             element=WrittenElement(

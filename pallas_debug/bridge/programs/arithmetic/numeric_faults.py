@@ -18,7 +18,7 @@ from jax._src import core as jax_core
 
 from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.bridge.programs import exact, intervals, numerics
+from pallas_debug.bridge.programs.arithmetic import exact, intervals, numerics
 from pallas_debug.model import SourceLine
 
 Trouble = Literal["nan", "infinity", "overflow", "division", "narrowing", "precision"]

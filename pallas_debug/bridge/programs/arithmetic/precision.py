@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import core as jax_core
 
-from pallas_debug.bridge.programs import numerics
+from pallas_debug.bridge.programs.arithmetic import numerics
 
 NARROW = frozenset({"bfloat16", "float16"})
 """Dtypes in which accumulation is judged."""

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_debug.bridge.programs import intervals
+from pallas_debug.bridge.programs.arithmetic import intervals
 
 SUMS = frozenset({"reduce_sum", "cumsum", "dot_general"})
 """Operations that make each element of many."""

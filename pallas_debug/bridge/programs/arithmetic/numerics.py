@@ -27,8 +27,9 @@ from jax._src import core as jax_core
 
 from pallas_debug.bridge.instrument.primitives import ARITHMETIC, MAKES_INFINITY
 from pallas_debug.bridge.jaxprs import likeness
-from pallas_debug.bridge.programs import intervals, units
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs import units
+from pallas_debug.bridge.programs.arithmetic import intervals
 
 SUM_BOUND = 0.02
 """Greatest error of a 16-bit float sum, as a fraction of its largest entry in float32."""

@@ -1,0 +1,1 @@
+"""Arithmetic of a unit that goes wrong: exact results, bounds, overflow, NaN, lost precision."""

@@ -1,0 +1,104 @@
+"""What the outputs of a unit are made of: inputs, sums, reductions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax._src import core as jax_core
+
+from pallas_debug.bridge.programs.units import Unit
+
+
+def inputs_behind(unit: Unit) -> list[frozenset[int]]:
+    """Positions of the inputs that each output is computed from."""
+    known = {variable: frozenset([i]) for i, variable in enumerate(unit.invars)}
+    for eqn in unit.eqns:
+        found = [known[a] for a in eqn.invars if not isinstance(a, jax_core.Literal)]
+        known.update(dict.fromkeys(eqn.outvars, frozenset[int]().union(*found)))
+    return [known[variable] for variable in unit.outvars]
+
+
+_SUMS = {"add", "sub", "add_any"}
+_FORMS = {
+    *("broadcast_in_dim", "convert_element_type", "reshape", "squeeze", "expand_dims"),
+    *("transpose", "copy", "copy_p", "reduce_precision"),
+}
+"""Primitives whose result is their operand in another form."""
+
+
+def sum_behind(unit: Unit, output: int) -> int | bool:
+    """Return whether an output is a sum, in whatever form, that no other equation uses.
+
+    If it is an input in another form, which no other equation uses, return the input's position.
+    """
+    uses: dict[Any, int] = {}
+    makers = {variable: eqn for eqn in unit.eqns for variable in eqn.outvars}
+    for eqn in unit.eqns:
+        for atom in eqn.invars:
+            if not isinstance(atom, jax_core.Literal):
+                uses[atom] = uses.get(atom, 0) + 1
+    for variable in unit.outvars:
+        uses[variable] = uses.get(variable, 0) + 1
+    variable = unit.outvars[output]
+    while uses.get(variable) == 1:
+        if variable not in makers:
+            return list(unit.invars).index(variable)
+        eqn = makers[variable]
+        if eqn.primitive.name in _SUMS:
+            return True
+        if eqn.primitive.name not in _FORMS or isinstance(eqn.invars[0], jax_core.Literal):
+            return False
+        variable = eqn.invars[0]
+    return False
+
+
+_TOTALS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "dot_general")
+_OF_ELEMENTS = {
+    *(
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "max",
+        "min",
+        "neg",
+        "abs",
+        "exp",
+        "exp2",
+        "log",
+        "sqrt",
+        "rsqrt",
+    ),
+    *("tanh", "logistic", "integer_pow", "square"),
+}
+"""Primitives that take their operands element by element."""
+
+
+def totals_behind(unit: Unit, output: int) -> frozenset[int] | None:
+    """Return whether an output is computed from sums or other reductions of arrays alone.
+
+    Scalars do not count. The result is the positions of inputs of which the same is demanded; None
+    if it is computed from anything else.
+    """
+    makers = {variable: eqn for eqn in unit.eqns for variable in eqn.outvars}
+    needed: set[int] = set()
+    left, seen, has_any = [unit.outvars[output]], set(), False
+    while left:
+        atom = left.pop()
+        if isinstance(atom, jax_core.Literal) or not atom.aval.shape or atom in seen:
+            continue
+        seen.add(atom)
+        has_any = True
+        if atom not in makers:
+            needed.add(list(unit.invars).index(atom))
+            continue
+        eqn = makers[atom]
+        name = eqn.primitive.name
+        if name in _TOTALS:
+            continue
+        if name not in _FORMS and name not in _OF_ELEMENTS:
+            return None
+        if not any(getattr(a.aval, "shape", ()) for a in eqn.invars):
+            return None  # made of scalars alone
+        left += eqn.invars
+    return frozenset(needed) if has_any else None

@@ -1,0 +1,211 @@
+"""Parts of sums that the next part replaces, running totals that each step resets, and twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from machine_runs import passed
+
+from pallas_debug.machine import run
+from pallas_debug.machine.sanitizer.memory import MemorySanitizer
+from pallas_debug.model import Finding
+
+F32 = jnp.float32
+TILE = pltpu.VMEM((8, 128), F32)
+S = jax.ShapeDtypeStruct
+X = np.random.default_rng(0).standard_normal((16, 384)).astype(np.float32)
+W = np.random.default_rng(1).standard_normal((384, 128)).astype(np.float32)
+
+
+def found(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
+    call, arrays = passed(function, args)
+    return run.run(call, arrays, observers=[MemorySanitizer(call, arrays)]).findings
+
+
+def product(x: Any, w: Any, *, how: str) -> Any:
+    """A matmul that adds the product of each step to a sum, or forgets to."""
+
+    def kernel(x_ref, w_ref, out_ref, acc_ref):
+        k = pl.program_id(1)
+        part = jnp.dot(x_ref[...], w_ref[...], preferred_element_type=F32)
+        if how == "added":
+            acc_ref[...] = jnp.where(k == 0, 0.0, acc_ref[...]) + part
+        elif how == "moved":  # the last block alone is what is asked for
+            acc_ref[...] = x_ref[...]
+        elif how == "read":  # by the step after it
+            out_ref[...] = jnp.where(k == 0, 0.0, acc_ref[...])
+            acc_ref[...] = part
+            return
+        elif how == "carried":
+            acc_ref[...] = part + jnp.where(k == 0, 0.0, acc_ref[...])
+        else:
+            acc_ref[...] = part if how == "replaced" else part * 2.0
+
+        wanted = k == pl.num_programs(1) - 1
+        if how == "data":
+            wanted = wanted | (x_ref[0, 0] > 100.0)
+
+        @pl.when(wanted)
+        def _finish() -> None:
+            out_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2, x.shape[1] // 128),
+        in_specs=[
+            pl.BlockSpec((8, 128), lambda i, k: (i, k)),
+            pl.BlockSpec((128, 128), lambda i, k: (k, 0)),
+        ],
+        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+        out_shape=S((16, 128), F32),
+        scratch_shapes=[TILE],
+    )(x, w)
+
+
+@pytest.mark.parametrize("how", ["replaced", "scaled"])
+def test_a_product_that_replaces_the_one_before(how: str) -> None:
+    (finding,) = found(lambda x, w: product(x, w, how=how), X, W)
+    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", (0, 1))
+    assert finding.source is not None
+    assert finding.source.text is not None
+    assert finding.source.text.startswith("acc_ref[...] = part")
+    assert finding.witness.other == finding.source
+    said, _, values = finding.message.partition(" acc_ref[0, 0] was ")
+    assert said == (
+        "what grid point (0, 0) stored to acc_ref is lost: it is replaced at grid point (0, 1), "
+        "and nothing has read it in between:"
+    )
+    first, second = (float(value) for value in values.split(", and is "))
+    factor = 1 if how == "replaced" else 2
+    assert first == pytest.approx((X[0, :128] @ W[:128, 0]) * factor, rel=1e-4)
+    assert second == pytest.approx((X[0, 128:256] @ W[128:256, 0]) * factor, rel=1e-4)
+    assert finding.cause == (
+        "each grid point of block (0, 0) of out_ref stores its part here, in place of the one before"
+    )
+    assert finding.advice == (
+        "add to what is there instead, and store zeros before the first part: "
+        "@pl.when(pl.program_id(1) == 0)"
+    )
+
+
+@pytest.mark.parametrize("how", ["added", "moved", "read", "carried", "data"])
+def test_values_that_are_used_or_wanted_once(how: str) -> None:
+    assert not found(lambda x, w: product(x, w, how=how), X, W)
+
+
+def test_one_part_for_each_block() -> None:
+    assert not found(lambda x, w: product(x, w, how="replaced"), X[:, :128], W[:128])
+
+
+def gradient_of_scale(x: Any, *, how: str) -> Any:
+    """A sum over rows in an output that all grid points share, beside one that moves on."""
+
+    def kernel(x_ref, out_ref, total_ref):
+        i = pl.program_id(0)
+        part = jnp.sum(x_ref[...], axis=0, keepdims=True)
+        if how == "always":
+            total_ref[...] = jnp.zeros_like(total_ref)
+            total_ref[...] += part
+        elif how == "replaced":
+            total_ref[...] = part
+        elif how == "last row":
+            total_ref[...] = x_ref[7:8, :]
+        else:
+            total_ref[...] = jnp.where(i == 0, 0.0, total_ref[...]) + part
+        out_ref[...] = x_ref[...] * 2.0
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2,),
+        in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
+        out_specs=[
+            pl.BlockSpec((8, 128), lambda i: (i, 0)),
+            pl.BlockSpec((1, 128), lambda i: (0, 0)),
+        ],
+        out_shape=[S((16, 128), F32), S((1, 128), F32)],
+    )(x)
+
+
+@pytest.mark.parametrize("how", ["always", "replaced", "last row", "added"])
+def test_a_sum_in_an_output_beside_one_that_moves_on(how: str) -> None:
+    findings = found(lambda x: gradient_of_scale(x, how=how), X[:, :128])
+    if how in ("last row", "added"):
+        assert not findings
+        return
+    (finding,) = findings
+    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "total_ref", (1,))
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_a_loop_within_a_grid_point(adds: bool) -> None:
+    def kernel(x_ref, w_ref, out_ref, acc_ref):
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        def body(k: Any, _: Any) -> None:
+            at = pl.ds(pl.multiple_of(k * 128, 128), 128)
+            part = jnp.dot(x_ref[0:8, at], w_ref[at, :], preferred_element_type=F32)
+            acc_ref[...] = part + acc_ref[...] if adds else part
+
+        lax.fori_loop(0, 3, body, None)
+        out_ref[...] = acc_ref[...]
+
+    call = pl.pallas_call(kernel, out_shape=S((8, 128), F32), scratch_shapes=[TILE])
+    findings = found(call, X, W)
+    if adds:
+        assert not findings
+        return
+    (finding,) = findings
+    assert (finding.kind, finding.operand) == ("LostWrite", "acc_ref")
+    assert "loop iteration (0,) stored to acc_ref is lost" in finding.message
+    assert finding.cause == "each iteration stores its part here, in place of the one before"
+    assert finding.advice == "add to what is there instead, and store zeros before the loop"
+
+
+def running_total(x: Any, *, reset: str) -> Any:
+    """A cumulative sum over blocks, with what came before in scratch."""
+
+    def kernel(x_ref, out_ref, carry_ref):
+        def start() -> None:
+            carry_ref[...] = jnp.zeros_like(carry_ref)
+
+        if reset == "always":
+            start()
+        else:
+            pl.when(pl.program_id(1) == 0)(start)
+        out_ref[...] = x_ref[...] + carry_ref[...]
+        carry_ref[...] = carry_ref[...] + x_ref[...]
+
+    spec = pl.BlockSpec((8, 128), lambda i, k: (i, k))
+    return pl.pallas_call(
+        kernel,
+        grid=(x.shape[0] // 8, x.shape[1] // 128),
+        in_specs=[spec],
+        out_specs=spec,
+        out_shape=S(x.shape, F32),
+        scratch_shapes=[TILE],
+    )(x)
+
+
+def test_a_running_total_that_each_grid_point_resets() -> None:
+    (finding,) = found(lambda x: running_total(x, reset="always"), X)
+    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "carry_ref", (0, 1))
+    assert finding.cause == (
+        "this line stands under no condition, so each grid point resets what is summed"
+    )
+    assert finding.advice == (
+        "put it under a condition that is true where a sum begins, such as "
+        "@pl.when(pl.program_id(axis) == 0)"
+    )
+
+
+@pytest.mark.parametrize("columns", [384, 128])
+def test_a_running_total_of_each_row_of_blocks(columns: int) -> None:
+    assert not found(lambda x: running_total(x, reset="first"), X[:, :columns])
