@@ -179,6 +179,30 @@ def test_predicated_copies_and_waits() -> None:
     assert walk(schedule_of(text), MODEL).unknown_copies == 1
 
 
+def test_libtpus_estimate_takes_the_slots_of_a_remainder_for_one() -> None:
+    """Its wait for a block is one for the next block as well, whose copy was just started."""
+    operand, start, *_ = (row.partition("{")[2] for row in COPY.splitlines())
+    text = bundles(
+        f"{{{operand}",
+        *(
+            row
+            for slot in (1, 2)
+            for row in (
+                f"{{ %s3_s3 = smin.u32 {slot}, 7 }}",
+                "{ %s2_s1 = scalar_lea.sflag [#allocation3], %s3_s3 }",
+                f"{{{start}",
+            )
+        ),
+        "{ %s3_s3 = smin.u32 1, 7 }",
+        "{ %s2_s1 = scalar_lea.sflag [#allocation3], %s3_s3 }",
+        "{ %6 = dma.done.wait %s2_s1, 64 }",
+    )
+    schedule = schedule_of(text)
+    # The copies start in cycles 3 and 6, and take 164; together, they take 64 more.
+    assert walk(schedule, MODEL).cycles == 3 + 164 + 1
+    assert walk(schedule, MODEL, unknown="zero").cycles == 6 + 164 + 64 + 1
+
+
 @pytest.mark.parametrize("budget", [100, 400])
 def test_long_loops_are_extrapolated(budget: int) -> None:
     schedule = schedule_of(counted(100_000), target="v4")

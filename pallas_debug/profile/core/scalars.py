@@ -254,6 +254,9 @@ def _compare(function: Callable[[int, int], bool]) -> Callable[..., Scalar]:
     return compared
 
 
+unsigned_minimum = _unsigned(min)
+"""Evaluates `smin.u32`, as in remainders: libtpu's own estimate takes its result to be zero."""
+
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
@@ -277,7 +280,7 @@ _FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     "sshll": _numbers(_shift_left),
     "sshra": _numbers(lambda a, b: a >> min(max(b, 0), 31)),
     "sshrl": _unsigned(lambda a, b: a >> b if b < 32 else 0),
-    "smin.u32": _unsigned(min),
+    "smin.u32": unsigned_minimum,
     "smax.u32": _unsigned(max),
     "smin": _numbers(min),
     "smax": _numbers(max),

@@ -266,6 +266,8 @@ class _Walker:
                     registers[scalar.result] = self._value(scalar.kept)
             elif scalar.function is None:
                 registers[scalar.result] = 0 if self._zero else None
+            elif self._zero and scalar.function is scalars.unsigned_minimum:
+                registers[scalar.result] = 0
             else:
                 value = scalar.function(*map(get, scalar.arguments))
                 if runs is None and value != self._value(scalar.kept):
@@ -429,13 +431,29 @@ class _Walker:
         else:
             done = self._time + latency + transfer
         key = flag if isinstance(flag, tuple) else None
-        self._pending[key].append((done, granules if isinstance(granules, int) else 0))
+        granules = granules if isinstance(granules, int) else 0
+        if self._zero:
+            done, granules = self._behind(self._pending.pop(key, []), direction, done, granules)
+        self._pending[key].append((done, granules))
         if self._listen is not None:
             self._listen(
                 CopyEvent(
                     bundle=at, opcode=copy.opcode, start=self._time, stop=done, size=size, flag=key
                 )
             )
+
+    def _behind(
+        self, earlier: list[tuple[float, int]], direction: str, done: float, granules: int
+    ) -> tuple[float, int]:
+        """Arrival and size of a copy whose flag others have to signal yet, as libtpu estimates.
+
+        Its estimate waits for all copies of a flag together, and for the last one as if it moved
+        the bytes of all.
+        """
+        before = sum(size for _, size in earlier)
+        return done + self._model.time(direction, before * self._model.granule)[
+            1
+        ], before + granules
 
     def _wait(self, at: int, wait: DecodedWait) -> None:
         runs = self._holds(wait.predicate)
@@ -452,6 +470,8 @@ class _Walker:
             done, granules = queue.pop(0)
             until = max(until, done)
             taken += granules or (wanted or 0)
+        if self._zero and wanted is not None and taken > wanted:
+            queue.append((until, taken - wanted))
         if until > self._time + _NO_TIME:
             self._result.waiting += until - self._time
         if self._listen is not None:
