@@ -10,9 +10,10 @@ piece of advice. With `--to`, the dumps are kept, and kernels that are in there 
 compiled again.
 
 `ours` is the estimate that `pallas-debug stats` prints, over all kernels, and over those of which
-no region or copy depends on data: libtpu skips these regions, where `stats` enters them. `same
-assumptions` is the one to compare the model by: like libtpu's, it takes what a kernel reads to be
-zero, and lets every copy have the whole bandwidth of HBM.
+no region or copy depends on data: libtpu skips these regions, where `stats` enters them. `at least`
+is what `stats` prints below it, without those regions. `same assumptions` is the one to compare the
+model by: like libtpu's, it takes what a kernel reads to be zero, and lets every copy have the whole
+bandwidth of HBM.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class Row:
     @property
     def ours(self) -> float | None:
         return self.stats.cycles.total.value
+
+    @property
+    def least(self) -> float | None:
+        return self.stats.cycles.least.value
 
     @property
     def assumes_data(self) -> bool:
@@ -146,18 +151,19 @@ def _list_advice(rows: Sequence[Row]) -> None:
 def _report(target: str, rows: Sequence[Row], *, table: bool) -> None:
     print(f"\n## {target}: {len(rows)} kernels")
     if table:
-        print("| kernel | bundles | libtpu | ours | same assumptions | ratio |")
-        print("|---|--:|--:|--:|--:|--:|")
+        print("| kernel | bundles | libtpu | ours | at least | same assumptions | ratio |")
+        print("|---|--:|--:|--:|--:|--:|--:|")
         for row in rows:
             ratio = f"{row.same / row.libtpu:.2f}" if row.same and row.libtpu else "-"
             cycles = row.stats.cycles
             print(
                 f"| {row.name} | {row.stats.bundles} | {cycles.compiler} | {cycles.total} | "
-                f"{cycles.as_compiler} | {ratio} |"
+                f"{cycles.least} | {cycles.as_compiler} | {ratio} |"
             )
     kinds = (
         ("ours", "ours", rows),
         ("ours, where no work depends on data", "ours", [r for r in rows if not r.assumes_data]),
+        ("at least", "least", rows),
         ("same assumptions", "same", rows),
     )
     for label, attribute, chosen in kinds:

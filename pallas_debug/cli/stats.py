@@ -163,6 +163,8 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
     )
     if cycles.total.formula and cycles.total.note:
         yield "", cycles.total.note
+    if cycles.least.is_known and cycles.least != cycles.total:
+        yield "  at least", f"{marked(cycles.least)}, if no region that depends on data runs"
     yield (
         "  libtpu",
         f"{marked(cycles.compiler)}; ours with its assumptions: " + (marked(cycles.as_compiler)),

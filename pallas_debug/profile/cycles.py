@@ -33,6 +33,7 @@ class CycleEstimate:
 
     Attributes:
       total: our estimate.
+      least: our estimate if no region that depends on data is entered; as `total` if none does.
       compute: of it, cycles in which bundles issue or delay.
       waiting: of it, cycles in which the core waits for copies.
       as_compiler: our estimate under the assumptions of the compiler's own, to compare with it:
@@ -48,6 +49,7 @@ class CycleEstimate:
     """
 
     total: Figure
+    least: Figure
     compute: Figure
     waiting: Figure
     as_compiler: Figure
@@ -81,6 +83,7 @@ def estimate_cycles(
         nothing = missing("there is no listing of bundles", unit=CYCLES)
         return CycleEstimate(
             total=nothing,
+            least=nothing,
             compute=nothing,
             waiting=nothing,
             as_compiler=nothing,
@@ -99,8 +102,12 @@ def estimate_cycles(
         assumptions += (f"{cores} {CORES_SHARE}: one core's cycles, with HBM to itself",)
     origin: Origin = "assumed" if assumptions else "derived"
     is_open = bool(ours.unknown_loops) or not ours.is_complete
+    total = least = _total(schedule, ours, origin)
+    if ours.unknown_branches or ours.unknown_copies or ours.unknown_loops:
+        least = _least(total, walk(schedule, sharing, unknown="skip", decoded=decoded))
     return CycleEstimate(
-        total=_total(schedule, ours, origin),
+        total=total,
+        least=least,
         compute=_known(ours.cycles - ours.waiting, origin, "bundles and their delays", is_open),
         waiting=_known(ours.waiting, origin, "waits for copies", is_open),
         as_compiler=_known(
@@ -152,6 +159,13 @@ def _total(schedule: Schedule, ours: Walk, origin: Origin) -> Figure:
         note=f"iterations known only at run time: {starts}",
         formula=f"{round(base):,} + {terms}" if round(base) > 0 else terms,
     )
+
+
+def _least(total: Figure, skipped: Walk) -> Figure:
+    note = "no region, loop or copy that depends on data runs"
+    if total.value is None or skipped.cycles < total.value:
+        return _known(skipped.cycles, "assumed", note, not skipped.is_complete)
+    return total
 
 
 def _unknown_names(count: int) -> list[str]:

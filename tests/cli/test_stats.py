@@ -231,6 +231,9 @@ def test_a_loop_over_data_is_a_formula() -> None:
     assert stats.cycles.total.value is None
     assert re.fullmatch(r"[\d,]+ \+ [\d,]+ n", str(stats.cycles.total))
     assert "known only at run time" in stats.cycles.total.note
+    least = next(line for line in _text(stats, whole=False) if line.startswith("    at least "))
+    assert re.fullmatch(r" +at least +[\d,]+ a, if no region that depends on data runs", least)
+    assert 0 < stats.cycles.least.value < 5_000
     assert stats.traffic.flops.value is None
     smem = stats.memory.of_operand("n_ref")
     assert smem is not None

@@ -104,8 +104,13 @@ def test_a_condition_on_data_is_entered_or_zero() -> None:
     entered = walk(schedule, MODEL, unknown="enter")
     assert (entered.executions[4], entered.unknown_branches) == (1, {2})
     assert walk(schedule, MODEL, unknown="zero").executions[4] == 0
+    skipped = walk(schedule, MODEL, unknown="skip")
+    assert (skipped.executions[4], skipped.is_complete) == (0, True)
     estimate = estimate_cycles(schedule_of(text, target="v5e"))
     assert estimate.total.origin == "assumed"
+    short = estimate_cycles(schedule)
+    assert (short.total.value, short.least.value) == (6, 5)
+    assert short.least.note == "no region, loop or copy that depends on data runs"
     assert estimate.assumptions == (
         "regions whose condition depends on data are entered every time (branches at bundles 0x2)",
     )
@@ -118,6 +123,7 @@ def test_a_loop_over_data_is_a_formula() -> None:
     assert estimate.total.note == ("iterations known only at run time: n of the loop at bundle 0x1")
     assert estimate.trips[0].value is None
     assert str(estimate.total) == "2 + 4 n"
+    assert estimate.least.value == 6
 
 
 COPY = bundles(
@@ -177,6 +183,7 @@ def test_predicated_copies_and_waits() -> None:
     skipped = taken.replace("1, 1", "1, 2")
     assert (walk(schedule_of(skipped), MODEL).cycles, skipped != taken) == (5, True)
     assert walk(schedule_of(text), MODEL).unknown_copies == 1
+    assert walk(schedule_of(text), MODEL, unknown="skip").cycles == 5
 
 
 def test_libtpus_estimate_takes_the_slots_of_a_remainder_for_one() -> None:

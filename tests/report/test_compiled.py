@@ -253,10 +253,19 @@ def test_libtpus_estimate_beside_ours_with_its_assumptions(profile: StoredProfil
 
     def shown(total: int, same: int | None, libtpu: int | None) -> str:
         total_, same_, libtpu_ = (Figure(value=v) for v in (total, same, libtpu))
-        cycles = replace(stats.cycles, total=total_, as_compiler=same_, compiler=libtpu_)
+        cycles = replace(
+            stats.cycles,
+            total=total_,
+            least=Figure(value=30_000),
+            as_compiler=same_,
+            compiler=libtpu_,
+        )
         return replace(stats, cycles=cycles)._repr_html_()
 
-    both = "41,000 by libtpu’s estimate; ours with its assumptions: 40,000"
+    both = (
+        "at least 30,000 without what depends on data; 41,000 by libtpu’s estimate; "
+        "ours with its assumptions: 40,000"
+    )
     assert both in shown(90_000, 40_000, 41_000)
     for html in (shown(90_000, None, 41_000), shown(40_000, 40_000, 41_000)):
         assert "41,000 by libtpu’s estimate" in html

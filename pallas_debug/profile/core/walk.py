@@ -27,9 +27,10 @@ from pallas_debug.profile.core.events import CopyEvent, Event, IterationEvent, W
 from pallas_debug.profile.core.scalars import Address, Scalar
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 
-Unknown = Literal["enter", "zero"]
+Unknown = Literal["enter", "skip", "zero"]
 """Assumption about a value that is known only at run time. `enter`: a region that depends on it
-is entered. `zero`: it is zero, as libtpu assumes in its own estimate."""
+is entered. `skip`: it is not, and a loop ends after its first iteration. `zero`: the value is zero,
+as libtpu assumes in its own estimate."""
 
 BUDGET = 250_000
 """Maximum number of scalar instructions evaluated before loops are extrapolated."""
@@ -130,6 +131,7 @@ class _Walker:
         self._schedule = schedule
         self._model = model
         self._zero = unknown == "zero"
+        self._skip = unknown == "skip"
         self._listen = listen
         self._budget = budget
         self._size = len(schedule.bundles)
@@ -299,10 +301,10 @@ class _Walker:
             return self._repeats(loop, runs)
         if runs is None:
             self._result.unknown_branches.add(at)
-            # The region behind a branch is entered, and its counterpart is not.
+            # The region behind a branch is entered, and its counterpart is not, or the reverse.
             if jump.predicate is not None:
-                self._registers[jump.predicate[0]] = int(not jump.predicate[1])
-            return False
+                self._registers[jump.predicate[0]] = int(jump.predicate[1] == self._skip)
+            return self._skip
         return runs
 
     def _iterate(self, loop: ScheduledLoop, *, is_first: bool) -> None:
@@ -323,7 +325,7 @@ class _Walker:
 
     def _repeats(self, loop: ScheduledLoop, runs: bool | None) -> bool:
         """Whether a loop's branch back is taken, unless the rest of the loop is extrapolated."""
-        if runs is None:
+        if runs is None and not self._skip:
             starts = self._starts.get(loop.number, [])
             if len(starts) < UNKNOWN_ROUNDS:
                 return bool(starts)
@@ -409,7 +411,7 @@ class _Walker:
 
     def _start(self, at: int, copy: DecodedCopy) -> None:
         runs = self._holds(copy.predicate)
-        if runs is False:
+        if runs is False or (runs is None and self._skip):
             return
         given = [self._value(a) for a in copy.arguments]
         granules = given[1] if len(given) > 1 else None
@@ -457,7 +459,7 @@ class _Walker:
 
     def _wait(self, at: int, wait: DecodedWait) -> None:
         runs = self._holds(wait.predicate)
-        if runs is False:
+        if runs is False or (runs is None and self._skip):
             return
         flag = self._value(wait.flag)
         amount = self._value(wait.amount)

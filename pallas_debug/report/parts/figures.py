@@ -71,19 +71,19 @@ def tiles(stats: Stats) -> Markup:
 
 
 def _beside(cycles: CycleEstimate) -> str:
-    """libtpu's estimate, with ours under its assumptions, as the total is not comparable to it.
+    """The least that it may be, and libtpu's estimate, with ours under its assumptions.
 
     Of a formula: what its unknowns are.
     """
-    own, ours = cycles.compiler, cycles.as_compiler
-    if not cycles.total.is_known:
-        return _unknown(cycles.total)
-    if not own.is_known:
-        return ""
-    stated = f"{words.number(own.value)} by libtpu’s estimate"
-    if not ours.is_known or ours.value == cycles.total.value:
-        return stated
-    return f"{stated}; ours with its assumptions: {words.number(ours.value)}"
+    own, ours, least = cycles.compiler, cycles.as_compiler, cycles.least
+    parts = [_unknown(cycles.total)] if not cycles.total.is_known else []
+    if least.is_known and least.value != cycles.total.value:
+        parts.append(f"at least {words.number(least.value)} without what depends on data")
+    if own.is_known and cycles.total.is_known:
+        parts.append(f"{words.number(own.value)} by libtpu’s estimate")
+        if ours.is_known and ours.value != cycles.total.value:
+            parts.append(f"ours with its assumptions: {words.number(ours.value)}")
+    return "; ".join(filter(None, parts))
 
 
 def _unknown(value: Figure) -> str:
