@@ -1,14 +1,15 @@
 """Inputs that a kernel reads block by block itself, and not to their end.
 
 `fori_loop(0, size // block, …)` over slices or copies, and the inner grid of `emit_pipeline`, leave
-the last, partial block out when the size is ragged. `visits` looks at the grid and its blocks.
+the last, partial block out when the size is ragged; loops that end too early or begin too late
+leave out a whole one, the last or the first. `visits` looks at the grid and its blocks.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,36 +26,52 @@ MAX_SPOTS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class _Extent:
-    """Where the blocks of one access begin along a dimension, and how many elements they have."""
+    """Where the blocks of one access begin along a dimension, and how many elements they have.
+
+    Attributes:
+      moves: axes of the grid and of loops along which they begin elsewhere, counted from the last
+        one of the grid.
+    """
 
     starts: np.ndarray
     size: int
+    moves: frozenset[int]
     source: SourceLine | None
 
-    @property
-    def stop(self) -> int:
-        return int(self.starts.max()) + self.size
+    def meets(self, cut: _Cut) -> bool:
+        """Whether a block lies in what is not read."""
+        return bool(((self.starts < cut.stop) & (self.starts + self.size > cut.start)).any())
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Cut:
-    """A dimension of an input that is read in `steps` whole blocks, and no further."""
+    """A dimension of an input that is read in `steps` whole blocks, but for one of its ends.
+
+    Attributes:
+      start, stop: of what is not read.
+      moves: as those of the extents.
+    """
 
     block: Block
     dim: int
     steps: int
     size: int
+    start: int
+    stop: int
+    moves: frozenset[int]
     source: SourceLine | None
 
     @property
-    def read(self) -> int:
-        return self.steps * self.size
+    def is_whole(self) -> bool:
+        """Whether a whole block is not read."""
+        return self.stop - self.start == self.size
 
 
 def look(subject: Subject, known: Collection[str]) -> Result:
-    """Report inputs whose last, partial block the kernel neither slices nor copies.
+    """Report inputs whose last block, or first, the kernel neither slices nor copies.
 
-    If an output has the size of what is read, or is written in as many steps, that is intended.
+    If an output has the size of what is read, or is written in as many steps, that is intended; and
+    so is a whole block that is left out where an output moves with what is read, as in a shift.
 
     Args:
       known: operands of which the grid leaves blocks out; with any, nothing is looked at.
@@ -67,12 +84,20 @@ def look(subject: Subject, known: Collection[str]) -> Result:
     for block in grid.blocks:
         if (parts := _extents(subject, block)) is not None:
             extents[block.position] = parts
-    cuts: dict[tuple[int, int], list[_Cut]] = defaultdict(list)
+    moved = {
+        axis
+        for block in grid.outputs
+        for axis in (
+            *_moves(subject.indices[block.position].dims or ()),
+            *(a for part in extents.get(block.position, []) for e in part for a in e.moves),
+        )
+    }
+    cuts: dict[tuple[int, int, int], list[_Cut]] = defaultdict(list)
     for block in grid.blocks[: grid.num_inputs]:
         for cut in _cuts(block, extents.get(block.position, [])):
-            if not _reads_on(subject, cut, extents):
-                cuts[cut.steps, cut.size].append(cut)
-    for (steps, size), together in cuts.items():
+            if not _reads_on(subject, cut, extents) and not (cut.is_whole and cut.moves & moved):
+                cuts[cut.steps, cut.size, min(cut.start, 1)].append(cut)
+    for (steps, size, _), together in cuts.items():
         if any(_fits(block, extents.get(block.position), steps, size) for block in grid.outputs):
             continue
         first = together[0].block
@@ -142,7 +167,15 @@ def _extent(subject: Subject, event: Event, dim: Dim) -> _Extent | None:
         return None
     starts = np.broadcast_to(dim.start, shape)[np.broadcast_to(event.where, shape)]
     source = event.source or _used(subject, event)
-    return _Extent(starts=np.unique(starts), size=dim.size, source=source)
+    moves = _moves([dim.start])
+    return _Extent(starts=np.unique(starts), size=dim.size, moves=moves, source=source)
+
+
+def _moves(indices: Iterable[np.ndarray]) -> frozenset[int]:
+    """Axes along which any of these vary."""
+    return frozenset(
+        axis - index.ndim for index in indices for axis, n in enumerate(index.shape) if n > 1
+    )
 
 
 def _used(subject: Subject, copy: Event) -> SourceLine | None:
@@ -157,7 +190,10 @@ def _used(subject: Subject, copy: Event) -> SourceLine | None:
 
 
 def _cuts(block: Block, extents: list[list[_Extent]]) -> Iterator[_Cut]:
-    """Dimensions of an input that are read in whole blocks from the start, but not to the end."""
+    """Dimensions of an input that are read in whole blocks, all of it but for one end.
+
+    What is read element by element may be meant: of offsets, each but the last begins a part.
+    """
     if not block.is_whole and block.space in ("default", "vmem", "smem"):
         return
     for dim, (bound, along) in enumerate(zip(block.shape, extents, strict=False)):
@@ -166,16 +202,24 @@ def _cuts(block: Block, extents: list[list[_Extent]]) -> Iterator[_Cut]:
             continue
         size = sizes.pop()
         starts = np.unique(np.concatenate([extent.starts for extent in along]))
-        left = bound - (int(starts.max()) + size)
-        if len(starts) < 2 or not 0 < left < size:
+        steps = len(starts)
+        first, stop = int(starts[0]), int(starts[-1]) + size
+        if steps < 2 or size < 2 or not np.array_equal(starts, first + np.arange(steps) * size):
             continue
-        if np.array_equal(starts, np.arange(len(starts)) * size):
-            source = along[-1].source
-            yield _Cut(block=block, dim=dim, steps=len(starts), size=size, source=source)
+        if first == 0 and 0 < bound - stop <= size:
+            unread = stop, bound
+        elif first == size and stop == bound:
+            unread = 0, first
+        else:
+            continue
+        yield _Cut(
+            block=block, dim=dim, steps=steps, size=size, start=unread[0], stop=unread[1],
+            moves=frozenset[int]().union(*(e.moves for e in along)), source=along[-1].source,
+        )  # fmt: skip
 
 
 def _reads_on(subject: Subject, cut: _Cut, extents: dict[int, list[list[_Extent]]]) -> bool:
-    """Whether another operand, which may be the same array, is read past the cut.
+    """Whether another operand, which may be the same array, is read where the cut is.
 
     Such an operand has the same shape and dtype. With aliasing, an output may be the input, updated
     in place, and keep what is not read.
@@ -188,7 +232,7 @@ def _reads_on(subject: Subject, cut: _Cut, extents: dict[int, list[list[_Extent]
         along = extents.get(block.position)
         if is_output and subject.grid.aliased:
             return True
-        if not is_output and (along is None or any(e.stop > cut.read for e in along[cut.dim])):
+        if not is_output and (along is None or any(e.meets(cut) for e in along[cut.dim])):
             return True
     return False
 
@@ -210,7 +254,8 @@ def _part(cut: _Cut) -> bounds.UnreadPart:
         operand=block.name,
         array=shape_text(block.dtype, block.shape),
         dimension=cut.dim,
-        start=cut.read,
-        stop=block.shape[cut.dim],
+        start=cut.start,
+        stop=cut.stop,
+        size=block.shape[cut.dim],
         block=cut.size,
     )

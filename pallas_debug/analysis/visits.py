@@ -73,6 +73,7 @@ def look(subject: Subject) -> Result:
         if not _parallel(subject, visit, result) and not block.revisits:
             _order(subject, visit, result)
     _inputs(subject, visits, result)
+    _still(subject, result)
     return result
 
 
@@ -145,7 +146,8 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
     source = subject.block_line(block)
     why: contents.Gone = "left out"
     if passage is not None:
-        why = "rounded down" if passage.is_rounded_down else "too few steps"
+        is_partial = passage.is_one_short and passage.left < passage.block.dims[passage.dim].size
+        why = "rounded down" if is_partial else "too few steps"
         source = subject.site.line("grid", _authors(subject, passage.axis)) or source
     shape = shape_text(block.dtype, block.shape)
     finding = contents.output_not_written(
@@ -189,10 +191,11 @@ class _Passage:
         return along.bound - self.steps * along.size
 
     @property
-    def is_rounded_down(self) -> bool:
-        """Whether just the partial last block is missing, as with `size // block` steps."""
-        along = self.block.dims[self.dim]
-        return along.kind == "blocked" and self.missing == 1 and self.left < along.size
+    def is_one_short(self) -> bool:
+        """Whether just the last block is missing: partial, as with `size // block` steps, or whole,
+        as with `size // block - 1`.
+        """
+        return self.block.dims[self.dim].kind == "blocked" and self.missing == 1
 
 
 def _passages(subject: Subject, block: Block) -> list[_Passage]:
@@ -210,7 +213,7 @@ def _authors(subject: Subject, axis: int) -> int:
 
 
 def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None:
-    """Report inputs whose last, partial block is never visited, as with `size // block` steps.
+    """Report inputs whose last block is never visited, as with `size // block` steps.
 
     Where an output passes the same program id through, it is either cut short as well, and has been
     reported, or made for the blocks that are visited. The same holds for an input that ends with
@@ -222,7 +225,7 @@ def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None
         if not _is_pipelined(block) or block_ids(subject, block) is None:
             continue
         for passage in _passages(subject, block):
-            if not passage.is_rounded_down or _is_read_otherwise(subject, passage):
+            if not passage.is_one_short or _is_read_otherwise(subject, passage):
                 quiet.add(passage.axis)
             else:
                 cut.setdefault(passage.axis, []).append(passage)
@@ -242,21 +245,92 @@ def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None
         result.findings.append(finding)
 
 
+def _still(subject: Subject, result: Result) -> None:
+    """Report inputs that stay on one block along a dimension, where another operand moves.
+
+    The other one has as many elements and blocks along a dimension of its own, and moves through
+    all of them with a dimension of the grid that the input's index map does not use.
+    """
+    moving = [p for block in subject.grid.blocks for p in _passages(subject, block)]
+    for block in subject.grid.blocks[: subject.grid.num_inputs]:
+        dims = subject.indices[block.position].dims
+        if dims is None or not _is_pipelined(block) or block_ids(subject, block) is None:
+            continue
+        used = {a for index in dims for a, size in enumerate(index.shape) if size > 1}
+        for dim, (index, along) in enumerate(zip(dims, block.dims, strict=True)):
+            blocks = _count(along)
+            other = next(
+                (
+                    p
+                    for p in moving
+                    if p.axis not in used
+                    and p.steps == blocks == _count(p.block.dims[p.dim])
+                    and p.block.dims[p.dim].size == along.size
+                    and p.block.dims[p.dim].bound == along.bound
+                ),
+                None,
+            )
+            if index.size > 1 or blocks < 2 or other is None:
+                continue
+            passage = _Passage(block=block, dim=dim, axis=other.axis, steps=1)
+            if _is_read_otherwise(subject, passage):
+                continue
+            first = int(index.ravel()[0]) * along.size
+            result.findings.append(
+                bounds.input_stays(
+                    subject.sighting(
+                        source=subject.block_line(block),
+                        operand=block.name,
+                        shape=shape_text(block.dtype, block.shape),
+                    ),
+                    part=bounds.UnreadPart(
+                        operand=block.name,
+                        array=shape_text(block.dtype, block.shape),
+                        dimension=dim,
+                        start=first,
+                        stop=first + along.size,
+                        size=along.bound,
+                        block=along.size,
+                    ),
+                    axis=_authors(subject, other.axis),
+                    other=other.block.name,
+                    along=other.dim,
+                )
+            )
+            break
+
+
 def _is_read_otherwise(subject: Subject, passage: _Passage) -> bool:
-    """Whether another operand of the same shape and dtype reads on: it may be the same array."""
+    """Whether another operand of the same shape and dtype reads on: it may be the same array.
+
+    If it ends earlier along another dimension, it does not read all of what is missing.
+    """
     mine = passage.block
-    read = passage.steps * mine.dims[passage.dim].size
+    ends = _ends(subject, mine)
     for block in subject.grid.blocks[: subject.grid.num_inputs]:
         if block is mine or (block.shape, block.dtype) != (mine.shape, mine.dtype):
             continue
-        dims = subject.indices[block.position].dims
-        if dims is None or not _is_pipelined(block):
+        theirs = _ends(subject, block)
+        if ends is None or theirs is None or not _is_pipelined(block):
             return True
-        along = block.dims[passage.dim]
-        unit = along.size if along.counts_blocks else 1
-        if int(dims[passage.dim].max()) * unit + along.size > read:
+        if theirs[passage.dim] > ends[passage.dim] and all(
+            other >= own for dim, (other, own) in enumerate(zip(theirs, ends, strict=True))
+            if dim != passage.dim
+        ):  # fmt: skip
             return True
     return False
+
+
+def _ends(subject: Subject, block: Block) -> list[int] | None:
+    """Where the blocks of an operand end along each dimension; None if unknown."""
+    dims = subject.indices[block.position].dims
+    if dims is None:
+        return None
+    units = [along.size if along.counts_blocks else 1 for along in block.dims]
+    return [
+        min(int(index.max()) * unit + along.size, along.bound)
+        for index, unit, along in zip(dims, units, block.dims, strict=True)
+    ]
 
 
 def _part(passage: _Passage) -> bounds.UnreadPart:
@@ -267,6 +341,7 @@ def _part(passage: _Passage) -> bounds.UnreadPart:
         dimension=passage.dim,
         start=along.bound - passage.left,
         stop=along.bound,
+        size=along.bound,
         block=along.size,
     )
 

@@ -138,6 +138,111 @@ def test_what_is_left_out_on_purpose_is_not_reported(captures: Captures, name: s
     assert kinds == [kind for kind in expected if kind != "OutputRevisited"]
 
 
+def test_a_contraction_of_one_step_less(captures: Captures) -> None:
+    def short(x: Any, y: Any) -> Any:
+        return product(x[:, : x.shape[1] - 128], y[: y.shape[0] - 128])
+
+    assert found(captures, short, S((16, 512), F32), S((512, 128), F32)) == ()
+
+    def less(x: Any, y: Any) -> Any:
+        return pl.pallas_call(
+            matmul,
+            out_shape=S((16, 128), F32),
+            grid=(2, x.shape[1] // 128 - 1),
+            in_specs=[
+                pl.BlockSpec((8, 128), lambda i, k: (i, k)),
+                pl.BlockSpec((128, 128), lambda i, k: (k, 0)),
+            ],
+            out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+            scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+        )(x, y)
+
+    (finding,) = found(captures, less, S((16, 512), F32), S((512, 128), F32))
+    assert finding.kind == "InputNotRead"
+    assert finding.source is not None
+    assert "// 128 - 1" in (finding.source.text or "")
+    assert finding.message == (
+        "no grid point gets 384:512 along dimension 1 of x_ref (float32[16, 512]) and 384:512 "
+        "along dimension 0 of y_ref (float32[512, 128]): these elements are never read"
+    )
+    assert finding.cause == (
+        "dimension 1 of the grid has 3 steps, and 512 elements in blocks of 128 take 4: the last "
+        "one is left out"
+    )
+    assert finding.advice == "let dimension 1 of the grid have 4 steps"
+
+    # Both operands may be one array: even then, what both leave out is in none.
+    square = S((512, 512), F32)
+
+    def squared(x: Any) -> Any:
+        return pl.pallas_call(
+            matmul,
+            out_shape=square,
+            grid=(1, 3),
+            in_specs=[
+                pl.BlockSpec((512, 128), lambda i, k: (i, k)),
+                pl.BlockSpec((128, 512), lambda i, k: (k, 0)),
+            ],
+            out_specs=pl.BlockSpec((512, 512), lambda i, k: (i, 0)),
+            scratch_shapes=[pltpu.VMEM((512, 512), F32)],
+        )(x, x)
+
+    assert [f.kind for f in found(captures, squared, square)] == ["InputNotRead"]
+
+
+def scaled(*in_specs: Any, shapes: Any = None, grid: Any = (2, 3)) -> Callable[..., Any]:
+    def kernel(*refs: Any) -> None:
+        refs[-1][...] = sum(ref[...] for ref in refs[:-1])
+
+    return lambda *args: pl.pallas_call(
+        kernel,
+        out_shape=S((16, 384), F32),
+        grid=grid,
+        in_specs=in_specs,
+        out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, j)),
+    )(*args)
+
+
+BOTH = pl.BlockSpec((8, 128), lambda i, j: (i, j))
+
+
+def test_an_index_map_that_ignores_a_dimension_of_the_grid(captures: Captures) -> None:
+    rows = pl.BlockSpec((8, 128), lambda i, j: (i, 0))
+    (finding,) = found(captures, scaled(rows), S((16, 384), F32))
+    assert finding.kind == "InputNotRead"
+    assert finding.source is not None
+    assert finding.source.text == "in_specs=in_specs,"
+    assert finding.message == (
+        "every grid point gets 0:128 along dimension 1 of refs[0] (float32[16, 384]): the other "
+        "256 elements are never read"
+    )
+    assert finding.cause == (
+        "its index map does not use dimension 1 of the grid, with which refs[1] moves along "
+        "dimension 1, of 384 elements as well"
+    )
+    assert finding.advice == (
+        "return the index of dimension 1 of the grid there; or pass that part of the array alone"
+    )
+    assert finding.witness.values["not read"] == "256 of 384"
+
+
+@pytest.mark.parametrize(
+    "specs, shapes",
+    [
+        ([BOTH], [(16, 384)]),
+        # A part of another size, as of weights for several layers.
+        ([pl.BlockSpec((8, 128), lambda i, j: (0, 0))], [(32, 512)]),
+        ([pl.BlockSpec((8, 128), lambda i, j: (i, 0))], [(16, 128)]),
+        # The other operand, which may be the same array, reads the rest.
+        ([pl.BlockSpec((8, 128), lambda i, j: (i, 0)), BOTH], [(16, 384), (16, 384)]),
+        # It moves along this dimension with another one of the grid.
+        ([pl.BlockSpec((8, 128), lambda i, j: (j, i))], [(24, 256)]),
+    ],
+)
+def test_inputs_that_are_read_as_meant(captures: Captures, specs: Any, shapes: Any) -> None:
+    assert found(captures, scaled(*specs), *(S(shape, F32) for shape in shapes)) == ()
+
+
 def test_a_sum_over_rows_that_ends_too_early(captures: Captures) -> None:
     (finding,) = found(captures, rows(summed, 8, ROWS, out=ONE), X)
     assert finding.kind == "InputNotRead"

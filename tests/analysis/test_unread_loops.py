@@ -44,7 +44,7 @@ def sliced(x: Any, *, steps: int = 4, tail: int = 0) -> Any:
     return pl.pallas_call(add_slices, out_shape=SUM)(x)
 
 
-def copied(x: Any, *, tail: int = 0) -> Any:
+def copied(x: Any, *, tail: int = 0, first: int = 0, less: int = 0) -> Any:
     """A double-buffered loop over copies, and one for what is left if it has `tail` rows."""
 
     def add_copies(x_ref: Any, o_ref: Any, buffer: Any, sem: Any) -> None:
@@ -52,9 +52,9 @@ def copied(x: Any, *, tail: int = 0) -> Any:
             source = x_ref.at[pl.ds(i * 64, size)]
             return pltpu.make_async_copy(source, buffer.at[i % 2, pl.ds(0, size)], sem.at[i % 2])
 
-        steps = x.shape[0] // 64
+        steps = x.shape[0] // 64 - less
         o_ref[...] = jnp.zeros_like(o_ref)
-        copy(0).start()
+        copy(first).start()
 
         def add(i: Any, _: Any) -> None:
             @pl.when(i + 1 < steps)
@@ -64,7 +64,7 @@ def copied(x: Any, *, tail: int = 0) -> Any:
             copy(i).wait()
             o_ref[...] += rows(buffer[i % 2])
 
-        lax.fori_loop(0, steps, add, None)
+        lax.fori_loop(first, steps, add, None)
         if tail:
             copy(steps, tail).start()
             copy(steps, tail).wait()
@@ -119,6 +119,57 @@ def test_the_rest_after_whole_blocks(
     assert (values["not read"], values["steps"], values["needed"]) == ("44 of 300", "4", "5")
 
 
+@pytest.mark.parametrize(
+    "options, part, cause, advice",
+    [
+        ({"less": 1}, "192:256", "the last one is left out", "last iteration read block 3"),
+        ({"first": 1}, "0:64", "the first one is left out", "first iteration read block 0"),
+    ],
+)
+def test_a_block_that_the_loop_leaves_out(
+    captures: Captures, options: dict[str, int], part: str, cause: str, advice: str
+) -> None:
+    (finding,) = unread(captures, lambda x: copied(x, **options), S((256, 128), F32))
+    assert finding.message.startswith(f"no slice or copy takes {part} along dimension 0 of x_ref")
+    assert finding.cause == (f"x_ref is read in 3 blocks of 64, and 256 elements take 4: {cause}")
+    assert finding.advice == f"let the {advice}"
+
+
+def shifted(x: Any) -> Any:
+    """Each block of the output is the block after it, and the last one is zeros."""
+
+    def shift(x_ref: Any, o_ref: Any) -> None:
+        i = pl.program_id(0)
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+        @pl.when(i + 1 < pl.num_programs(0))
+        def _next() -> None:
+            o_ref[...] = x_ref[pl.ds(i * 64 + 64, 64), :]
+
+    return pl.pallas_call(
+        shift,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((256, 128), lambda i: (0, 0))],
+        out_specs=pl.BlockSpec((64, 128), lambda i: (i, 0)),
+        out_shape=S((256, 128), F32),
+    )(x)
+
+
+def differences(x: Any) -> Any:
+    """Each row of the output comes from a part that begins at an offset, and ends at the next."""
+
+    def subtract(starts_ref: Any, o_ref: Any) -> None:
+        def one(i: Any, total: Any) -> Any:
+            return total + starts_ref[i]
+
+        o_ref[0] = lax.fori_loop(0, starts_ref.shape[0] - 1, one, jnp.int32(0))
+
+    smem = pl.BlockSpec(memory_space=pltpu.SMEM)
+    return pl.pallas_call(subtract, in_specs=[smem], out_specs=smem, out_shape=S((1,), jnp.int32))(
+        x
+    )
+
+
 def doubled(x: Any) -> Any:
     """The output has as many rows as are read."""
 
@@ -165,6 +216,8 @@ QUIET: dict[str, tuple[Callable[..., Any], Any]] = {
     "an output of as many rows": (doubled, X),
     "an output of as many blocks": (pooled, X),
     "an array that is given twice": (added, X),
+    "a shift by a block": (shifted, S((256, 128), F32)),
+    "offsets but the last": (differences, S((9,), jnp.int32)),
 }
 
 

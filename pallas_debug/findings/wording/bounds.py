@@ -160,6 +160,7 @@ class UnreadPart:
     Attributes:
       array: dtype and shape.
       start, stop: range of elements.
+      size: of the dimension.
       block: size of the blocks.
     """
 
@@ -168,43 +169,80 @@ class UnreadPart:
     dimension: int
     start: int
     stop: int
+    size: int
     block: int
+
+    @property
+    def slip(self) -> str:
+        """What makes it so."""
+        if self.stop - self.start < self.block:
+            return "a size was rounded down"
+        return f"the {'first' if self.start == 0 else 'last'} one is left out"
 
 
 def input_not_read(
     seen: Sighting, *, parts: Sequence[UnreadPart], steps: int, axis: int
 ) -> Finding:
-    """Inputs whose last, partial block the grid does not visit.
+    """Inputs whose last block the grid does not visit.
 
     Args:
       parts: one per input; the first is that of the witness.
       steps: number of grid points along dimension `axis` of the grid.
     """
     first = parts[0]
+    is_partial = first.stop - first.start < first.block
     return _unread(seen, first, steps).found(
         Fault.INPUT_NOT_READ,
         f"no grid point gets {_ends(parts)}: these elements are never read",
-        f"dimension {axis} of the grid has {steps:,} steps, and {first.stop:,} elements in "
-        f"blocks of {first.block:,} take {steps + 1:,}: a size was rounded down",
+        f"dimension {axis} of the grid has {steps:,} steps, and {first.size:,} elements in "
+        f"blocks of {first.block:,} take {steps + 1:,}: {first.slip}",
         "use pl.cdiv(size, block) steps, and mask what the last block holds past the end; or "
-        "take a block that divides the size",
+        "take a block that divides the size"
+        if is_partial
+        else f"let dimension {axis} of the grid have {steps + 1:,} steps",
+    )
+
+
+def input_stays(seen: Sighting, *, part: UnreadPart, axis: int, other: str, along: int) -> Finding:
+    """An input that stays on one block along a dimension, where another operand moves.
+
+    Args:
+      part: with the elements that are read, in place of those that are not.
+      axis: of the grid; `other` moves with it along its own dimension `along`.
+    """
+    left = part.size - part.block
+    return seen.at(values={"not read": f"{left} of {part.size}"}).found(
+        Fault.INPUT_NOT_READ,
+        f"every grid point gets {part.start}:{part.stop} along dimension {part.dimension} of "
+        f"{part.operand} ({part.array}): the other {left:,} elements are never read",
+        f"its index map does not use dimension {axis} of the grid, with which {other} moves along "
+        f"dimension {along}, of {part.size:,} elements as well",
+        f"return the index of dimension {axis} of the grid there; or pass that part of the array "
+        "alone",
     )
 
 
 def input_not_sliced(seen: Sighting, *, parts: Sequence[UnreadPart], steps: int) -> Finding:
-    """Inputs whose last, partial block a kernel's own slices and copies leave out.
+    """Inputs whose last block, or first, a kernel's own slices and copies leave out.
 
     Args:
       parts: one per input; the first is that of the witness.
       steps: number of blocks that are read.
     """
     first = parts[0]
+    if first.stop - first.start < first.block:
+        advice = "handle what is left after the last whole block, or take a block that divides the "
+        advice += "size"
+    elif first.start == 0:
+        advice = "let the first iteration read block 0"
+    else:
+        advice = f"let the last iteration read block {steps}"
     return _unread(seen, first, steps).found(
         Fault.INPUT_NOT_READ,
         f"no slice or copy takes {_ends(parts)}: these elements are never read",
-        f"{first.operand} is read in {steps:,} blocks of {first.block:,}, and {first.stop:,} "
-        f"elements take {steps + 1:,}: a size was rounded down",
-        "handle what is left after the last whole block, or take a block that divides the size",
+        f"{first.operand} is read in {steps:,} blocks of {first.block:,}, and {first.size:,} "
+        f"elements take {steps + 1:,}: {first.slip}",
+        advice,
     )
 
 
@@ -221,7 +259,7 @@ def _ends(parts: Sequence[UnreadPart]) -> str:
 def _unread(seen: Sighting, first: UnreadPart, steps: int) -> Sighting:
     return seen.at(
         values={
-            "not read": f"{first.stop - first.start} of {first.stop}",
+            "not read": f"{first.stop - first.start} of {first.size}",
             "steps": str(steps),
             "needed": str(steps + 1),
         }
