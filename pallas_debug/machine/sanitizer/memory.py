@@ -81,7 +81,7 @@ class MemorySanitizer(MemoryTracker):
         self._first: MemoryTracker = self
         self._replays = 0
         self._sums = DroppedSums()
-        self._totals = ReplacedTotals()
+        self._totals = ReplacedTotals(launch)
         self._copied_out: dict[str, bool] = {}
 
     # Sums that are reset too late

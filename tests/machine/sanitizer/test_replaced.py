@@ -144,6 +144,47 @@ def test_a_sum_in_an_output_beside_one_that_moves_on(how: str) -> None:
     assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "total_ref", (1,))
 
 
+def test_a_sum_that_a_loop_carries_and_stores_as_it_goes() -> None:
+    def kernel(x_ref, w_ref, out_ref, acc_ref):
+        def product(k: Any) -> Any:
+            at = pl.ds(pl.multiple_of(k * 128, 128), 128)
+            return jnp.dot(x_ref[0:8, at], w_ref[at, :], preferred_element_type=F32)
+
+        def body(k: Any, total: Any) -> Any:
+            total = total + product(k)
+            acc_ref[...] = total
+            return total
+
+        lax.fori_loop(1, 3, body, product(0))
+        out_ref[...] = acc_ref[...]
+
+    call = pl.pallas_call(kernel, out_shape=S((8, 128), F32), scratch_shapes=[TILE])
+    assert not found(call, X, W)
+
+
+def test_what_is_made_of_a_running_state() -> None:
+    def kernel(x_ref, w_ref, out_ref, state_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            state_ref[...] = jnp.zeros_like(state_ref)
+
+        state_ref[...] = state_ref[...] * 0.5 + x_ref[...]
+        out_ref[...] = jnp.dot(state_ref[...], w_ref[...], preferred_element_type=F32)
+
+    call = pl.pallas_call(
+        kernel,
+        grid=(3,),
+        in_specs=[
+            pl.BlockSpec((8, 128), lambda k: (0, k)),
+            pl.BlockSpec((128, 128), lambda k: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((8, 128), lambda k: (0, 0)),
+        out_shape=S((8, 128), F32),
+        scratch_shapes=[TILE],
+    )
+    assert not found(call, X[:8], W[:128])
+
+
 @pytest.mark.parametrize("adds", [False, True])
 def test_a_loop_within_a_grid_point(adds: bool) -> None:
     def kernel(x_ref, w_ref, out_ref, acc_ref):

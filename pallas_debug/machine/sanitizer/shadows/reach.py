@@ -95,46 +95,49 @@ def inner_programs(
 
 def depends_on(frames: Sequence[ProgramFrame], number: int, buffer: MemoryBuffer) -> bool:
     """Whether a register of the innermost frame was computed from what a buffer held."""
-    return _depends(frames, len(frames) - 1, number, buffer, set())
+    return any(found is buffer for found in sources(frames, number))
 
 
 def depends_on_data(frames: Sequence[ProgramFrame]) -> bool:
     """Whether any condition that the current step is under depends on values in memory."""
     return any(
-        _depends(frames, depth - 1, frame.caller.index.number, None, set())
+        next(_sources(frames, depth - 1, frame.caller.index.number, set()), None) is not None
         for depth, frame in enumerate(frames)
         if depth and isinstance(frame.caller, ir.Branch)
     )
 
 
-def _depends(
-    frames: Sequence[ProgramFrame], depth: int, number: int, buffer: MemoryBuffer | None,
-    seen: set[tuple[int, int]],
-) -> bool:  # fmt: skip
-    """Whether a register was computed from what a buffer held; from any, if none is given."""
+def sources(frames: Sequence[ProgramFrame], number: int) -> Iterator[MemoryBuffer]:
+    """Buffers from whose contents a register of the innermost frame was computed."""
+    return _sources(frames, len(frames) - 1, number, set())
+
+
+def _sources(
+    frames: Sequence[ProgramFrame], depth: int, number: int, seen: set[tuple[int, int]]
+) -> Iterator[MemoryBuffer]:
     if (depth, number) in seen:
-        return False
+        return
     seen.add((depth, number))
     frame = frames[depth]
     step = _maker(frame.program, number)
     if step is None:
-        return depth > 0 and any(
-            _depends(frames, depth - 1, reg.number, buffer, seen) for reg in _given(frame, number)
-        )
-    if isinstance(step, (ir.LoadStep, ir.StoreStep)):
+        for reg in _given(frame, number) if depth else ():
+            yield from _sources(frames, depth - 1, reg.number, seen)
+    elif isinstance(step, (ir.LoadStep, ir.StoreStep)):
         ref = frame.registers[step.place.ref.number]
-        return isinstance(ref, Ref) and (buffer is None or ref.buffer is buffer)
-    if isinstance(step, ir.Compute):
-        return any(_depends(frames, depth, reg.number, buffer, seen) for reg in step.inputs)
-    for _, given in inner_programs(step):
-        for reg in given:
-            value = frame.registers[reg.number]
-            if isinstance(value, Ref):
-                if buffer is None or value.buffer is buffer:
-                    return True
-            elif _depends(frames, depth, reg.number, buffer, seen):
-                return True
-    return False
+        if isinstance(ref, Ref):
+            yield ref.buffer
+    elif isinstance(step, ir.Compute):
+        for reg in step.inputs:
+            yield from _sources(frames, depth, reg.number, seen)
+    else:
+        for _, given in inner_programs(step):
+            for reg in given:
+                value = frame.registers[reg.number]
+                if isinstance(value, Ref):
+                    yield value.buffer
+                else:
+                    yield from _sources(frames, depth, reg.number, seen)
 
 
 def _maker(program: ir.KernelProgram, number: int) -> ir.MachineStep | None:
@@ -174,7 +177,7 @@ def _is_total(frames: Sequence[ProgramFrame], depth: int, number: int) -> bool:
     frame = frames[depth]
     step = _maker(frame.program, number)
     if step is None:
-        given = _given(frame, number) if depth else []
+        given = _given(frame, number) if depth and not _is_carried(frame, number) else []
         return bool(given) and all(_is_total(frames, depth - 1, reg.number) for reg in given)
     if not isinstance(step, ir.Compute) or step.unit is None:
         return False
@@ -183,6 +186,15 @@ def _is_total(frames: Sequence[ProgramFrame], depth: int, number: int) -> bool:
     return needed is not None and all(
         _is_total(frames, depth, step.inputs[i].number) for i in needed
     )
+
+
+def _is_carried(frame: ProgramFrame, number: int) -> bool:
+    """Whether an input of a loop's body comes from the iteration before, or is one's own."""
+    match frame.caller:
+        case ir.ScanLoop(constants=constants) | ir.WhileLoop(body_constants=constants):
+            position = next(i for i, reg in enumerate(frame.program.inputs) if reg.number == number)
+            return position >= len(constants)
+    return False
 
 
 def _registers(value: Any) -> set[int]:

@@ -2,7 +2,8 @@
 
 A store puts a sum, a product of matrices or another reduction where its last run had put one for
 the same output block, and nothing has read that. It is a fault if all values but the last of each
-block are lost so, and if neither the store nor a read of it depends on data.
+block are lost so; if neither the store nor a read of it depends on data; and if the value is made
+of inputs, not of what the kernel itself stores: of a running state, the last value may be meant.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.memory import MemoryRegion
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSum
@@ -57,7 +59,9 @@ class _Left:
 class ReplacedTotals:
     """Stores of reductions so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, launch: Launch) -> None:
+        stores = reach.stores_of(launch)
+        self._stored = {s.operand for s in stores if isinstance(s.step, ir.StoreStep)}
         self._sites: dict[_SiteKey, _TotalSite] = {}
         self._left: dict[tuple[int, int], _Left] = {}
         self._is_total: dict[_SiteKey, bool] = {}
@@ -89,6 +93,10 @@ class ReplacedTotals:
                 and step.mask is None
                 and not reach.depends_on_data(thread.frames)
                 and reach.is_total(thread.frames, step.value.number)
+                and not any(
+                    buffer.name in self._stored
+                    for buffer in reach.sources(thread.frames, step.value.number)
+                )
             )
         if not self._is_total[site_key]:
             return
