@@ -22,6 +22,7 @@ from pallas_debug.store.remote.paths import place
 
 if TYPE_CHECKING:
     from pallas_debug.findings.explain import Occurrence, Scan
+    from pallas_debug.findings.faults import Fault
     from pallas_debug.model import Explanation
 
 _NAME = re.compile(r"[Ee]\d{4}|[a-z0-9]+(?:-[a-z0-9]+)+")
@@ -111,7 +112,7 @@ class _Answer(NamedTuple):
 
 
 def _answer(what: str) -> _Answer:
-    from pallas_debug.findings import explain
+    from pallas_debug.findings import explain, faults
     from pallas_debug.findings.explain import layouts
 
     if what == "-":
@@ -123,14 +124,15 @@ def _answer(what: str) -> _Answer:
     path = Path(what)
     if os.path.lexists(path):  # False if `what` is no path, whatever its length
         return _of_dumps(path) if path.is_dir() else _of_file(path)
-    if _NAME.fullmatch(what):
+    if _NAME.fullmatch(what) or what in {known.id for known in explain.entries()}:
         found = explain.entry(what)
         return _Answer(found.text(), [_error(found)])
     if _PATH.fullmatch(what):
         raise UsageError(f"no such file or directory: {what}")
-    explanation = (explain.of_kind(what) if _KIND.fullmatch(what) else None) or explain.explain(
-        what
-    )
+    fault = faults.named(what)
+    if fault is not None:
+        return _of_kind(fault, explain.of_kind(what))
+    explanation = explain.explain(what)
     if explanation is not None:
         said = _error(explanation, kernel=explain.kernel_name(what), text=what)
         return _Answer(explanation.text(), [said])
@@ -138,6 +140,14 @@ def _answer(what: str) -> _Answer:
         lines = layouts.describe(what)
         return _Answer("\n".join(lines), more={"layouts": list(lines)})
     return _Answer(_unknown(what), [_error(None, text=what)], is_known=False)
+
+
+def _of_kind(fault: Fault, known: Sequence[Explanation]) -> _Answer:
+    if known:
+        said = [_error(explanation, text=str(fault)) for explanation in known]
+        return _Answer("\n\n".join(explanation.text() for explanation in known), said)
+    lines = [f"{fault}: {fault.summary}", "  its cause depends on the message: give that in quotes"]
+    return _Answer("\n".join(lines), [_error(None, text=str(fault))])
 
 
 def _of_file(path: Path) -> _Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pallas_debug.findings.explain.catalogue import CATALOGUE
+from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Dump
 
 STORE = "ValueError: Cannot store scalars to VMEM"
@@ -42,6 +45,24 @@ def test_a_code_or_an_id(real_command: Any, name: str) -> None:
     assert lines[1].startswith("  cause: the blocks of all operands")
     assert lines[2].startswith("  try: make the blocks smaller")
     assert "  see: https://openxla.org/xla/errors/error_1001" in lines
+
+
+def test_every_id_and_every_kind_of_finding(command: Any) -> None:
+    ids = [entry.id for entry in CATALOGUE]
+    done = command("explain", *ids)
+    assert done.returncode == 0
+    assert [re.split(r" \(|: ", part)[0] for part in done.stdout.split("\n\n")] == ids
+    done = command("explain", *Fault)
+    assert done.returncode == 0
+    general = (
+        "CompileError: libtpu failed to compile the kernel\n  its cause depends on the message"
+    )
+    assert f"\n\n{general}: give that in quotes\n" in done.stdout
+    # Of a kind with several entries, all are shown.
+    layouts = command("explain", "UnsupportedLayout").stdout
+    assert [part.partition(":")[0] for part in layouts.split("\n\n")] == [
+        entry.id for entry in CATALOGUE if entry.kind == "UnsupportedLayout"
+    ]
 
 
 def test_messages_and_a_layout(command: Any) -> None:

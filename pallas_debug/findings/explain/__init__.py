@@ -109,12 +109,18 @@ def of_finding(finding: Finding) -> Explanation | None:
     return _applied(found, finding.message)
 
 
-def of_kind(name: str) -> Explanation | None:
-    """General explanation of a kind of finding, by its name or a former one."""
+def of_kind(name: str) -> tuple[Explanation, ...]:
+    """Explanations of a kind of finding, by its name or a former one; none if it is unknown.
+
+    A kind of failed compilations may have several, of which each recognises other messages.
+    """
     from pallas_debug.findings import faults
 
     fault = faults.named(name)
-    return next((entry for entry in entries() if str(fault) in entry.kinds), None)
+    general = next((entry for entry in entries() if str(fault) in entry.kinds), None)
+    if general is not None:
+        return (general,)
+    return tuple(entry for entry in entries() if fault is not None and entry.kind == fault)
 
 
 def entries() -> tuple[Explanation, ...]:
