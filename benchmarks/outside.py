@@ -19,9 +19,9 @@ The table has one row per file; below it, the reasons why tests did not pass, mo
 A test counts as `refused` if the plugin says by name what the interpreters do not support, as
 `found` if it reports another finding, and as `n/a` if it cannot pass on a machine without a TPU:
 it asserts what the compiler made of a program, or asks the hardware (NOT_APPLICABLE says which and
-why). Tests that --limit cuts off are `not run`. --timeout is CPU time, in
-up to MAX_WAIT times as much wall time, so that other work on the machine changes little. Nothing is
-asserted.
+why). Of a test that takes too long, the reason says what it is doing, and where. Tests that --limit
+cuts off are `not run`. --timeout is CPU time, in up to MAX_WAIT times as much wall time, so that
+other work on the machine changes little. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -131,6 +131,19 @@ EXPECTS: Mapping[str, str] = {
 STOPPED = 0.8
 """Part of `--timeout` after which the plugin stops a kernel in TPU interpret mode."""
 
+STACK = "stack"
+"""File in which a test leaves the stack of its main thread when asked."""
+
+DOING = {
+    "pallas_debug/machine/": "the kernel machine runs a kernel",
+    "pallas_debug/bridge/interpret/": "an interpreter runs a kernel",
+    "jax/_src/compiler.py": "XLA compiles",
+    "jax/_src/interpreters/partial_eval.py": "jax traces",
+    "jax/_src/interpreters/mlir.py": "jax lowers",
+    "jax/_src/": "jax evaluates",
+}
+"""What the innermost known part of a stack says about a process."""
+
 MAX_WAIT = 4
 """Multiple of `--timeout` after which a test is ended even if it had little CPU time."""
 
@@ -226,6 +239,7 @@ class Suite:
                 start_new_session=True,
             )
             is_stalled = self._is_stalled(process, results, end)
+            where = _where(process, folder / STACK, self.checkout) if is_stalled else ""
             _kill(process)
             output.seek(0)
             printed = output.read()
@@ -242,7 +256,7 @@ class Suite:
         started = [line["started"] for line in lines if "started" in line]
         if started and started[-1] not in outcomes and time.monotonic() < end:
             outcomes[started[-1]] = (
-                Outcome("timed out", f"no result after {self.timeout:g} s", self.timeout)
+                Outcome("timed out", f"no result after {self.timeout:g} s{where}", self.timeout)
                 if is_stalled
                 else Outcome("crashed", f"the process ended: {_last_words(printed)}")
             )
@@ -286,6 +300,38 @@ def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return -math.inf
+
+
+def _where(process: subprocess.Popen[bytes], stack: Path, checkout: Path) -> str:
+    """What a process is doing, from the stack of its main thread: whose code, and for which line.
+
+    Waits a second for the stack, which the plugin writes on SIGUSR1.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGUSR1)
+    time.sleep(1.0)
+    with contextlib.suppress(OSError):
+        return said_by(stack.read_text(), checkout)
+    return ""
+
+
+def said_by(stack: str, checkout: Path) -> str:
+    """Words for a stack as faulthandler prints it; empty if there is no line of the checkout."""
+    thread = next((part for part in stack.split("\n\n") if "Current thread" in part), "")
+    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', thread or stack)
+    files = [file for file, _, _ in frames]
+    line = next(
+        (
+            f"{Path(file).relative_to(checkout)}:{number} in {function}"
+            for file, number, function in frames
+            if Path(file).is_relative_to(checkout) and "site-packages" not in file
+        ),
+        None,
+    )
+    if line is None:
+        return ""
+    doing = next((words for part, words in DOING.items() if any(part in f for f in files)), "runs")
+    return f"; {doing}, called at {line}"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

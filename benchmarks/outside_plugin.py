@@ -7,12 +7,14 @@ gate is in the test suite rather than in jax; everything else is left to `--pall
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
 import os
 import re
+import signal
 import sys
 import types
 from collections import defaultdict
@@ -20,12 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outside import SETTINGS
+from outside import SETTINGS, STACK
 
 _SETTINGS: dict[str, Any] = json.loads(os.environ[SETTINGS])
 _CHECKOUT = Path(_SETTINGS["checkout"])
 _RESULTS = Path(_SETTINGS["results"])
 _MAX_TEXT = 4000
+
+
+faulthandler.register(signal.SIGUSR1, _RESULTS.with_name(STACK).open("w"))
 
 
 def _write(**line: object) -> None:
