@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -225,7 +225,7 @@ def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None
         if not _is_pipelined(block) or block_ids(subject, block) is None:
             continue
         for passage in _passages(subject, block):
-            if not passage.is_one_short or _is_read_otherwise(subject, passage):
+            if not passage.is_one_short or _reader_of_rest(subject, passage):
                 quiet.add(passage.axis)
             else:
                 cut.setdefault(passage.axis, []).append(passage)
@@ -259,49 +259,44 @@ def _still(subject: Subject, result: Result) -> None:
         used = {a for index in dims for a, size in enumerate(index.shape) if size > 1}
         for dim, (index, along) in enumerate(zip(dims, block.dims, strict=True)):
             blocks = _count(along)
-            other = next(
-                (
-                    p
-                    for p in moving
-                    if p.axis not in used
-                    and p.steps == blocks == _count(p.block.dims[p.dim])
-                    and p.block.dims[p.dim].size == along.size
-                    and p.block.dims[p.dim].bound == along.bound
-                ),
-                None,
-            )
-            if index.size > 1 or blocks < 2 or other is None:
+            others = {
+                p.axis: p
+                for p in reversed(moving)
+                if p.axis not in used
+                and p.steps == blocks == _count(p.block.dims[p.dim])
+                and p.block.dims[p.dim].size == along.size
+                and p.block.dims[p.dim].bound == along.bound
+            }
+            if index.size > 1 or blocks < 2 or not others:
                 continue
-            passage = _Passage(block=block, dim=dim, axis=other.axis, steps=1)
-            if _is_read_otherwise(subject, passage):
-                continue
+            passage = _Passage(block=block, dim=dim, axis=min(others), steps=1)
+            reader = _reader_of_rest(subject, passage)
             first = int(index.ravel()[0]) * along.size
-            result.findings.append(
-                bounds.input_stays(
-                    subject.sighting(
-                        source=subject.block_line(block),
-                        operand=block.name,
-                        shape=shape_text(block.dtype, block.shape),
-                    ),
-                    part=bounds.UnreadPart(
-                        operand=block.name,
-                        array=shape_text(block.dtype, block.shape),
-                        dimension=dim,
-                        start=first,
-                        stop=first + along.size,
-                        size=along.bound,
-                        block=along.size,
-                    ),
-                    axis=_authors(subject, other.axis),
-                    other=other.block.name,
-                    along=other.dim,
-                )
+            part = bounds.UnreadPart(
+                operand=block.name,
+                array=shape_text(block.dtype, block.shape),
+                dimension=dim,
+                start=first,
+                stop=first + along.size,
+                size=along.bound,
+                block=along.size,
             )
+            finding = bounds.input_stays(
+                subject.sighting(
+                    source=subject.block_line(block), operand=block.name, shape=part.array
+                ),
+                part=part,
+                moving={_authors(subject, a): others[a].block.name for a in sorted(others)},
+            )
+            if reader is not None:
+                condition = f"{block.name} and {reader.name} are not the same array"
+                finding = replace(finding, only_if=condition)
+            result.findings.append(finding)
             break
 
 
-def _is_read_otherwise(subject: Subject, passage: _Passage) -> bool:
-    """Whether another operand of the same shape and dtype reads on: it may be the same array.
+def _reader_of_rest(subject: Subject, passage: _Passage) -> Block | None:
+    """Another operand of the same shape and dtype that reads on: it may be the same array.
 
     If it ends earlier along another dimension, it does not read all of what is missing.
     """
@@ -312,13 +307,13 @@ def _is_read_otherwise(subject: Subject, passage: _Passage) -> bool:
             continue
         theirs = _ends(subject, block)
         if ends is None or theirs is None or not _is_pipelined(block):
-            return True
+            return block
         if theirs[passage.dim] > ends[passage.dim] and all(
             other >= own for dim, (other, own) in enumerate(zip(theirs, ends, strict=True))
             if dim != passage.dim
         ):  # fmt: skip
-            return True
-    return False
+            return block
+    return None
 
 
 def _ends(subject: Subject, block: Block) -> list[int] | None:

@@ -81,7 +81,7 @@ def judged(
     found = tuple(findings)
     names = {f.operand for f in found if f.kind is Fault.OUTPUT_NOT_WRITTEN}
     if not uses or names.issuperset(uses):
-        return tuple(replace(f, only_if=None) if f.only_if else f for f in found), frozenset()
+        return tuple(certain(f) for f in found), frozenset()
     kept: list[Finding] = []
     dropped: set[Dropped] = set()
     for finding in found:
@@ -93,6 +93,12 @@ def judged(
         else:
             kept.append(replace(finding, only_if=use.condition))
     return tuple(kept), frozenset(dropped)
+
+
+def certain(finding: Finding) -> Finding:
+    """An output that is not written, with what becomes of it known; other findings as they are."""
+    is_of_output = finding.kind is Fault.OUTPUT_NOT_WRITTEN and finding.only_if is not None
+    return replace(finding, only_if=None) if is_of_output else finding
 
 
 def note(kernel: str, operand: str | None) -> str:

@@ -79,7 +79,7 @@ class Seen:
         left = self._without(
             lambda f: f.kind is Fault.OUTPUT_NOT_WRITTEN and (f.kernel, f.operand) in dropped
         )
-        return replace(left, findings=tuple(replace(f, only_if=None) for f in left.findings))
+        return replace(left, findings=tuple(outputs.certain(f) for f in left.findings))
 
     def as_used(self, uses: Callable[[str], OutputUses]) -> Seen:
         """Judge outputs that are not written by what programs use of each kernel's outputs."""

@@ -217,13 +217,48 @@ def test_an_index_map_that_ignores_a_dimension_of_the_grid(captures: Captures) -
         "256 elements are never read"
     )
     assert finding.cause == (
-        "its index map does not use dimension 1 of the grid, with which refs[1] moves along "
-        "dimension 1, of 384 elements as well"
+        "its index map does not use dimension 1, with which refs[1] moves through as many elements"
     )
     assert finding.advice == (
         "return the index of dimension 1 of the grid there; or pass that part of the array alone"
     )
     assert finding.witness.values["not read"] == "256 of 384"
+
+
+def test_an_index_map_that_ignores_two_dimensions_of_the_grid(captures: Captures) -> None:
+    def copy_column(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + y_ref[...]
+
+    def call(x: Any, y: Any) -> Any:
+        return pl.pallas_call(
+            copy_column,
+            out_shape=S((24, 384), F32),
+            grid=(3, 3),
+            in_specs=[
+                pl.BlockSpec((8, 128), lambda i, j: (0, 0)),
+                pl.BlockSpec((8, 128), lambda i, j: (j, 0)),
+            ],
+            out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, j)),
+        )(x, y)
+
+    (finding,) = found(captures, call, S((24, 128), F32), S((24, 128), jnp.bfloat16))
+    assert finding.operand == "x_ref"
+    assert finding.cause == (
+        "its index map does not use dimension 0, with which o_ref moves, or 1, with which y_ref "
+        "moves through as many elements"
+    )
+    assert finding.advice == (
+        "return the index of that dimension of the grid there; or pass that part of the array alone"
+    )
+
+
+def test_an_input_whose_rest_another_operand_reads(captures: Captures) -> None:
+    """The two may be one array, as where each row is compared with the first."""
+    call = scaled(pl.BlockSpec((8, 128), lambda i, j: (i, 0)), BOTH)
+    (finding,) = found(captures, call, S((16, 384), F32), S((16, 384), F32))
+    assert finding.kind == "InputNotRead"
+    assert finding.only_if == "refs[0] and refs[1] are not the same array"
+    assert not finding.counts
 
 
 @pytest.mark.parametrize(
@@ -233,8 +268,6 @@ def test_an_index_map_that_ignores_a_dimension_of_the_grid(captures: Captures) -
         # A part of another size, as of weights for several layers.
         ([pl.BlockSpec((8, 128), lambda i, j: (0, 0))], [(32, 512)]),
         ([pl.BlockSpec((8, 128), lambda i, j: (i, 0))], [(16, 128)]),
-        # The other operand, which may be the same array, reads the rest.
-        ([pl.BlockSpec((8, 128), lambda i, j: (i, 0)), BOTH], [(16, 384), (16, 384)]),
         # It moves along this dimension with another one of the grid.
         ([pl.BlockSpec((8, 128), lambda i, j: (j, i))], [(24, 256)]),
     ],

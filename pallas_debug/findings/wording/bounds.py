@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -203,22 +203,23 @@ def input_not_read(
     )
 
 
-def input_stays(seen: Sighting, *, part: UnreadPart, axis: int, other: str, along: int) -> Finding:
-    """An input that stays on one block along a dimension, where another operand moves.
+def input_stays(seen: Sighting, *, part: UnreadPart, moving: Mapping[int, str]) -> Finding:
+    """An input that stays on one block along a dimension, where other operands move.
 
     Args:
       part: with the elements that are read, in place of those that are not.
-      axis: of the grid; `other` moves with it along its own dimension `along`.
+      moving: dimensions of the grid, and for each an operand that moves with it.
     """
     left = part.size - part.block
+    axes = [f"{axis}, with which {name} moves" for axis, name in moving.items()]
+    one = next(iter(moving)) if len(moving) == 1 else None
     return seen.at(values={"not read": f"{left} of {part.size}"}).found(
         Fault.INPUT_NOT_READ,
         f"every grid point gets {part.start}:{part.stop} along dimension {part.dimension} of "
         f"{part.operand} ({part.array}): the other {left:,} elements are never read",
-        f"its index map does not use dimension {axis} of the grid, with which {other} moves along "
-        f"dimension {along}, of {part.size:,} elements as well",
-        f"return the index of dimension {axis} of the grid there; or pass that part of the array "
-        "alone",
+        f"its index map does not use dimension {', or '.join(axes)} through as many elements",
+        f"return the index of {'that dimension' if one is None else f'dimension {one}'} of the "
+        "grid there; or pass that part of the array alone",
     )
 
 
