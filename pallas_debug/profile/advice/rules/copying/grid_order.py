@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import re
 from dataclasses import replace
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
 from pallas_debug.profile.advice.rules.copying.pipelines import (
     PipelineCost,
     copies,
-    depends,
     enlarged,
+    ordered_axes,
     repeated_copies,
     size_text,
 )
@@ -27,8 +26,6 @@ MAX_ERROR = 0.25
 MAX_AXES = 5
 """Maximum axes of a grid whose orders are compared."""
 
-_PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
-
 Order = tuple[int, ...]
 
 
@@ -40,10 +37,12 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     if subject.kernel.of_kind("scalar_prefetch") or not all(map(is_affine, blocks.pipelined)):
         return ()
-    fixed = _fixed(subject, blocks)
+    read = ordered_axes(subject, blocks)
     now = enlarged(subject, blocks, {}, 0.0)
-    if fixed is None or now is None or abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
+    if read is None or now is None or abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
         return ()
+    # Each of them, with the axes inside of it, which must stay.
+    fixed = {axis: frozenset(range(axis + 1, len(blocks.grid))) for axis in read}
     costs: dict[Order, PipelineCost] = {}
     for order in itertools.permutations(range(len(blocks.grid))):
         cost = enlarged(subject, reordered(blocks, order), {}, 0.0)
@@ -90,28 +89,6 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 def is_affine(operand: OperandBlocks) -> bool:
     return operand.unknown is None and all(d.strides is not None for d in operand.dimensions)
-
-
-def _fixed(subject: AdviceSubject, blocks: BlockMap) -> dict[int, frozenset[int]] | None:
-    """Axes on which the kernel's work depends, each with those inside of it, which must stay.
-
-    An axis counts if the kernel reads its index, or if an output does not depend on it, so that it
-    is accumulated along that axis. None if it is not known.
-    """
-    program = subject.program
-    if program is None or not program.operations:
-        return None
-    head = program.module.lines[program.span[0]].partition(" attributes ")[0]
-    parameters = _PARAMETER.findall(head)
-    if len(parameters) != len(blocks.grid):
-        return None
-    read = {o for operation in program.operations for o in operation.operands}
-    outputs = [o for o in blocks.pipelined if o.kind == "output"]
-    return {
-        axis: frozenset(range(axis + 1, len(blocks.grid)))
-        for axis, name in enumerate(parameters)
-        if name in read or any(not depends(o, axis) for o in outputs)
-    }
 
 
 def _is_allowed(order: Order, fixed: dict[int, frozenset[int]]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
 
 LANES = 128
+
+_PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
 
 FOLLOWED = 0.5
 """Minimum share of the grid points at which an index that skips blocks is that of its axis."""
@@ -47,6 +50,28 @@ def depends(operand: OperandBlocks, axis: int) -> bool | None:
         elif axis in dimension.axes:
             return True
     return False
+
+
+def ordered_axes(subject: AdviceSubject, blocks: BlockMap) -> frozenset[int] | None:
+    """Axes of the grid on which the kernel's work depends; None if that is not known.
+
+    An axis counts if the kernel reads its index, or if an output does not depend on it, so that it
+    is accumulated along that axis.
+    """
+    program = subject.program
+    if program is None or not program.operations:
+        return None
+    head = program.module.lines[program.span[0]].partition(" attributes ")[0]
+    parameters = _PARAMETER.findall(head)
+    if len(parameters) != len(blocks.grid):
+        return None
+    read = {o for operation in program.operations for o in operation.operands}
+    outputs = [o for o in blocks.pipelined if o.kind == "output"]
+    return frozenset(
+        axis
+        for axis, name in enumerate(parameters)
+        if name in read or any(not depends(o, axis) for o in outputs)
+    )
 
 
 def simple_dimension(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -> int | None:

@@ -20,8 +20,10 @@ from pallas_debug.profile.advice.advice import (
 from pallas_debug.profile.advice.rules.copying.pipelines import (
     PipelineCost,
     copies,
+    depends,
     enlarged,
     grows,
+    ordered_axes,
     simple_dimension,
     size_text,
 )
@@ -74,7 +76,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     if abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
         return ()  # something else decides, such as steps that are skipped
-    settings = (enlarged(subject, blocks, f, overhead) for f in _settings(blocks))
+    settings = (enlarged(subject, blocks, f, overhead) for f in _settings(subject, blocks))
     fitting = [s for s in settings if s is not None and s.vmem <= limit]
     good = [s for s in fitting if s.cycles <= (1 - MIN_GAIN) * now.cycles]
     if not good:
@@ -134,8 +136,13 @@ def _moved(size: float) -> str:
     return f"which move {size_text(size)}"
 
 
-def _settings(blocks: BlockMap) -> Iterator[dict[int, int]]:
-    axes = [axis for axis, size in enumerate(blocks.grid) if size > 1]
+def _settings(subject: AdviceSubject, blocks: BlockMap) -> Iterator[dict[int, int]]:
+    ordered = ordered_axes(subject, blocks) or frozenset()
+    axes = [
+        axis
+        for axis, size in enumerate(blocks.grid)
+        if size > 1 and not (axis in ordered and _carries_blocks(subject, blocks, axis))
+    ]
     choices = [
         [f for f in FACTORS if blocks.grid[axis] % f == 0 and _is_allowed(blocks, axis, f)]
         for axis in axes
@@ -159,6 +166,26 @@ def _is_allowed(blocks: BlockMap, axis: int, factor: int) -> bool:
         if not MIN_BLOCK <= size <= MAX_BLOCK // factor:
             return False
     return any(operand.kind == "input" for operand in growing)
+
+
+def _carries_blocks(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool:
+    """Whether steps along an axis may pass on blocks in scratch, so that others would be passed on.
+
+    That is not so of a sum, which is stored after its last step along an axis that no output
+    depends on.
+    """
+    outputs = [o for o in blocks.pipelined if o.kind == "output"]
+    inner = range(axis, len(blocks.grid))
+    if not all(depends(output, other) for output in outputs for other in inner):
+        return False
+    shapes = [operand.shape for operand in subject.kernel.of_kind("scratch")]
+    for operand in blocks.pipelined:
+        n = simple_dimension(operand, axis, blocks.grid)
+        if n is not None:
+            place, size = len(operand.dimensions) - n, operand.dimensions[n].size
+            if any(len(shape) >= place and shape[-place] == size for shape in shapes):
+                return True
+    return False
 
 
 @dataclass(frozen=True, kw_only=True)
