@@ -16,6 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from slow_kernels import SLOW, SlowKernel, slow
+from slow_kernels.pipelines import iterated
 from tiers import slow_but_first
 
 import pallas_debug
@@ -26,8 +27,6 @@ from pallas_debug.profile.advice.text import advice_text
 from pallas_debug.profile.stats import Stats
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
-
-TARGETS = ("v5e", "v6e")
 
 StatsOf = Callable[[SlowKernel, bool, str], Stats]
 
@@ -65,13 +64,13 @@ def cases() -> list[Any]:
     """Slow but the first of each kind of advice; large for the second target."""
     found = [
         pytest.param(kernel, target, id=f"{kernel.name}-{target}")
-        for target in TARGETS
         for kernel in SLOW
+        for target in kernel.targets
     ]
     marked = slow_but_first(found, lambda kernel, target: kernel.advice)
     return [
         pytest.param(*case.values, id=case.id, marks=pytest.mark.large)
-        if case.values[1] != TARGETS[0]
+        if case.values[1] != case.values[0].targets[0]
         else case
         for case in marked
     ]
@@ -184,6 +183,20 @@ def recurrence(x: jax.Array) -> jax.Array:
         out_specs=block,
         scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
     )(x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [4, 16])
+def test_steps_that_go_on_where_the_one_before_ended_are_left_alone(
+    times: int, tmp_path: Path
+) -> None:
+    """Neither another core nor larger blocks: both would compute something else."""
+    function = functools.partial(iterated, outer="arbitrary", times=times)
+    args = (jax.ShapeDtypeStruct((1, 2048, 256), jnp.float32),)
+    kernel = SlowKernel(advice="", summary="", function=function, remedied=function, args=args)
+    found = _compiled(tmp_path, kernel, False, "v5p")
+    assert found.cycles.steps.value == 16
+    assert found.advice == (), advice_text(found.advice)
 
 
 @pytest.mark.slow

@@ -269,6 +269,40 @@ def two_passes_remedied(x: jax.Array) -> jax.Array:
     )(x)
 
 
+def iterated(x: jax.Array, outer: str, *, times: int = 16) -> jax.Array:
+    """A recurrence along the inner axis, in scratch, for each part of the outer one."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref, state: jax.Ref) -> None:
+        @pl.when(pl.program_id(1) == 0)
+        def _() -> None:
+            state[...] = jnp.zeros_like(state)
+
+        value = x_ref[...] + state[...]
+        for _ in range(times):
+            value = jnp.tanh(value)
+        state[...] = out_ref[...] = value
+
+    block = pl.BlockSpec((None, 128, x.shape[2]), lambda b, t: (b, t, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(x.shape[0], x.shape[1] // 128),
+        in_specs=[block],
+        out_specs=block,
+        scratch_shapes=[pltpu.VMEM((128, x.shape[2]), F32)],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=(outer, "arbitrary")),
+    )(x)
+
+
+def on_one_core(x: jax.Array) -> jax.Array:
+    """Both axes are declared arbitrary, so that the second core of v5p does nothing."""
+    return iterated(x, "arbitrary")
+
+
+def on_one_core_remedied(x: jax.Array) -> jax.Array:
+    return iterated(x, "parallel")
+
+
 MATRICES = (jax.ShapeDtypeStruct((1024, 1024), BF16),) * 2
 KERNELS = (
     SlowKernel(
@@ -341,5 +375,18 @@ KERNELS = (
             jax.ShapeDtypeStruct((2048, 512), F32),
         ),
         says=("bias_ref are fetched 16 times, though there are only 2", "in the order 1, 0"),
+    ),
+    SlowKernel(
+        advice="one-core",
+        summary="A grid that one core runs alone, though no step along its first axis needs another.",
+        function=on_one_core,
+        remedied=on_one_core_remedied,
+        args=(jax.ShapeDtypeStruct((4, 512, 256), F32),),
+        says=(
+            "all 16 steps of the grid run on one core, and v5p has 2",
+            "declare axis 0 parallel, as no step along it needs another one: compiler_params=pltpu"
+            '.CompilerParams(dimension_semantics=("parallel", "arbitrary"))',
+        ),
+        targets=("v5p",),
     ),
 )

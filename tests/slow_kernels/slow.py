@@ -21,6 +21,7 @@ class SlowKernel:
       rearrange: of the arguments, for a twin that takes them in another layout.
       says: parts of the message or remedy.
       helper: the function with the marked line, if that is not `function` itself.
+      targets: chips that it is compiled for, the first one most often.
     """
 
     advice: str
@@ -31,6 +32,7 @@ class SlowKernel:
     rearrange: Callable[..., tuple[jax.Array, ...]] | None = None
     says: tuple[str, ...] = ()
     helper: Callable[..., jax.Array] | None = None
+    targets: tuple[str, ...] = ("v5e", "v6e")
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ from pallas_debug.profile.advice.rules import (
     invariant,
     lane_reduction,
     mask,
+    one_core,
     one_hot,
     relayout,
     rounding,
@@ -27,6 +28,7 @@ from pallas_debug.profile.advice.rules.copying import (
 )
 
 KINDS: tuple[AdviceKind, ...] = (
+    one_core.KIND,
     small_blocks.KIND,
     grid_order.KIND,
     rewritten_output.KIND,

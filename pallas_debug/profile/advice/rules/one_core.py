@@ -1,0 +1,89 @@
+"""Advice: the whole grid runs on one of a chip's cores, as no axis of it is declared parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
+from pallas_debug.profile.advice.rules.copying.pipelines import ordered_axes
+from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.blocks import OperandBlocks
+
+MIN_GAIN = 0.25
+"""Minimum share of a step's cycles that the other core saves."""
+
+CORES: Mapping[str, int] = {"v5p": 2}
+"""Cores of a jax device, of chips on which libtpu was seen to divide a grid among them."""
+
+
+def advise_one_core(subject: AdviceSubject) -> tuple[Advice, ...]:
+    cores = CORES.get(subject.schedule.chip or "", 1)
+    blocks, step = subject.blocks, subject.step
+    if cores == 1 or subject.cores > 1 or blocks is None or step is None or any(blocks.parallel):
+        return ()
+    # All copies share the bandwidth of HBM, whichever core makes them.
+    gain = 1 - max(step.compute / cores, step.copies) / step.total if step.total else 0.0
+    if gain < MIN_GAIN or subject.kernel.aliases or len(blocks.pipelined) < len(blocks.operands):
+        return ()
+    ordered = ordered_axes(subject, blocks)
+    if ordered is None:
+        return ()
+    outputs = [o for o in blocks.pipelined if o.kind == "output"]
+    # Inside of an axis whose index is read, a step may go on where the one before ended. Outside
+    # of all of those, the first index begins with scratch that nothing has written: so may others.
+    axes = [
+        axis
+        for axis, size in enumerate(blocks.grid[: min(ordered, default=len(blocks.grid))])
+        if size >= cores and all(_has_own_blocks(o, axis) for o in outputs)
+    ]
+    if not axes:
+        return ()
+    axis = max(axes, key=lambda axis: (blocks.grid[axis] % cores == 0, blocks.grid[axis]))
+    semantics = ["parallel" if n == axis else "arbitrary" for n in range(len(blocks.grid))]
+    listed = "".join(f'"{name}", ' for name in semantics).rstrip()
+    return (
+        Advice(
+            kind=KIND.name,
+            source=subject.kernel.source,
+            message=(
+                f"all {blocks.points:,} steps of the grid run on one core, and "
+                f"{subject.schedule.chip} has {cores}, which share a grid along an axis that is "
+                "declared parallel"
+            ),
+            remedy=(
+                f"declare axis {axis} parallel, as no step along it needs another one: "
+                "compiler_params=pltpu.CompilerParams(dimension_semantics="
+                f"({listed if len(semantics) == 1 else listed.rstrip(',')}))"
+            ),
+            evidence=(
+                derived("grid steps", blocks.points),
+                derived("indices of that axis", blocks.grid[axis]),
+                derived("cycles that a step computes", round(step.compute), unit="cycles"),
+                derived("cycles that its copies take", round(step.copies), unit="cycles"),
+            ),
+        ),
+    )
+
+
+def _has_own_blocks(output: OperandBlocks, axis: int) -> bool:
+    """Whether an output has other blocks for each index of an axis."""
+    return any(
+        dimension.kind != "element"
+        and dimension.strides is not None
+        and [n for n, stride in enumerate(dimension.strides) if stride] == [axis]
+        for dimension in output.dimensions
+    )
+
+
+KIND = AdviceKind(
+    name="one-core",
+    title="A grid on one core of two",
+    condition=(
+        f"On {', '.join(CORES)}, no axis of the grid is declared parallel, one could be, as the "
+        "kernel does not read its index, lies outside of those that it reads, and each output has "
+        f"blocks of its own along it, and the other core saves at least {MIN_GAIN:.0%} of a step's "
+        "cycles."
+    ),
+    remedy="Declare the axis parallel in `dimension_semantics`.",
+    rule=advise_one_core,
+)
