@@ -37,7 +37,8 @@ class CycleEstimate:
       compute: of it, cycles in which bundles issue or delay.
       waiting: of it, cycles in which the core waits for copies.
       as_compiler: our estimate under the assumptions of the compiler's own, to compare with it:
-        values that the kernel reads are zero, copies do not slow each other down.
+        values that the kernel reads are zero, those that it is passed in registers are 42, copies
+        do not slow each other down.
       compiler: libtpu's own estimate.
       steps: grid steps.
       core_steps: those that the core runs whose cycles these are.
@@ -113,7 +114,8 @@ def estimate_cycles(
         as_compiler=_known(
             theirs.cycles,
             "assumed",
-            "as libtpu estimates: what a kernel reads is zero, copies do not slow each other down",
+            "as libtpu estimates: what a kernel reads is zero, what it is passed in a register is "
+            "42, copies do not slow each other down",
             bool(theirs.unknown_loops) or not theirs.is_complete,
         ),
         compiler=compiler,

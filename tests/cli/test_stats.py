@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels import flash_attention
+from pallas_debug_kernels import dma_copy, flash_attention
 from pallas_debug_kernels.registry import operation
 
 import pallas_debug
@@ -223,6 +223,30 @@ def test_a_kernel_without_a_loop_and_libtpus_estimate() -> None:
     assert stats.cycles.compiler.value == pytest.approx(stats.cycles.as_compiler.value, rel=0.05)
     assert stats.traffic.flops.value == 0
     assert stats.traffic.vector_operations.value == 64 * 128
+
+
+def dynamic(n: jax.Array, x: jax.Array) -> jax.Array:
+    """A kernel whose grid has as many points as its first argument says."""
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + 1.0
+
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    return pl.pallas_call(kernel, grid=(n,), in_specs=[block], out_specs=block, out_shape=x)(x)
+
+
+@pytest.mark.slow
+def test_libtpus_estimates_of_a_dynamic_grid_and_of_slots_of_a_remainder() -> None:
+    """It takes the size of the grid to be 42, and both slots of a double buffer to be the first."""
+    n = jax.ShapeDtypeStruct((), jnp.int32)
+    of_grid = pallas_debug.stats(dynamic, n, X, target="v6e").cycles
+    assert of_grid.total.formula
+    of_slots = pallas_debug.stats(
+        dma_copy, jax.ShapeDtypeStruct((128, 256), F32), target="v6e", block_rows=16
+    ).cycles
+    assert of_slots.total.value < 0.8 * of_slots.compiler.value
+    for cycles in (of_grid, of_slots):
+        assert cycles.as_compiler.value == pytest.approx(cycles.compiler.value, rel=0.03)
 
 
 def test_a_loop_over_data_is_a_formula() -> None:

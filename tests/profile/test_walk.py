@@ -186,6 +186,21 @@ def test_predicated_copies_and_waits() -> None:
     assert walk(schedule_of(text), MODEL, unknown="skip").cycles == 5
 
 
+def test_libtpus_estimate_takes_a_size_in_a_register_for_42() -> None:
+    """As of a dynamic grid, whose cycles are a formula otherwise."""
+    kind = "[shape: s32[], index: 0, kind: input]"
+    text = counted(7).replace("%s3_s0, 7", "%s3_s0, %s9_s9")
+    text = text.replace(
+        "{ %s1_s0 = smov 0 }",
+        f"{{ %s1_s0 = smov 0  ;;  %s9_s9 = inlined_call_operand.<no memory space> {kind} }}",
+    )
+    schedule = schedule_of(text, target="v4")
+    assert estimate_cycles(schedule).total.formula == "2 + 4 n"
+    found = walk(schedule, MODEL, unknown="zero")
+    # The operand is loaded before, and the empty bundle costs nothing.
+    assert (found.trips, found.cycles) == ({0: 42}, 100 + 1 + 42 * 4)
+
+
 def test_libtpus_estimate_takes_the_slots_of_a_remainder_for_one() -> None:
     """Its wait for a block is one for the next block as well, whose copy was just started."""
     operand, start, *_ = (row.partition("{")[2] for row in COPY.splitlines())

@@ -92,7 +92,6 @@ def decode(instruction: Instruction) -> DecodedScalar | None:
     function = _FUNCTIONS.get(name) or _FUNCTIONS.get(stem)
     if instruction.opcode.startswith("inlined_call_operand"):
         if is_by_value(instruction):
-            # Unlike what is read from memory, libtpu's estimate does not take it to be zero.
             return DecodedScalar(result=result, function=_unknown, arguments=())
         return DecodedScalar(result=result, function=_first, arguments=((result, 0),))
     if function is None:
@@ -254,8 +253,7 @@ def _compare(function: Callable[[int, int], bool]) -> Callable[..., Scalar]:
     return compared
 
 
-unsigned_minimum = _unsigned(min)
-"""Evaluates `smin.u32`, as in remainders: libtpu's own estimate takes its result to be zero."""
+_unsigned_minimum = _unsigned(min)
 
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "eq": lambda a, b: a == b,
@@ -280,7 +278,7 @@ _FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     "sshll": _numbers(_shift_left),
     "sshra": _numbers(lambda a, b: a >> min(max(b, 0), 31)),
     "sshrl": _unsigned(lambda a, b: a >> b if b < 32 else 0),
-    "smin.u32": unsigned_minimum,
+    "smin.u32": _unsigned_minimum,
     "smax.u32": _unsigned(max),
     "smin": _numbers(min),
     "smax": _numbers(max),
@@ -297,3 +295,12 @@ _FUNCTIONS: dict[str, Callable[..., Scalar]] = {
         for name, f in _COMPARISONS.items()
     },
 }
+
+AS_LIBTPU: Mapping[Callable[..., Scalar] | None, int] = {
+    None: 0,
+    _unsigned_minimum: 0,
+    _unknown: 42,
+}
+"""Results that libtpu's own estimate assumes, whatever the arguments, as observed with 0.0.42: of
+what it does not evaluate, of `smin.u32`, which remainders consist of, and of an operand that is
+passed in a register, such as the size of a dynamic grid."""

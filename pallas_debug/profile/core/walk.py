@@ -30,7 +30,7 @@ from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 Unknown = Literal["enter", "skip", "zero"]
 """Assumption about a value that is known only at run time. `enter`: a region that depends on it
 is entered. `skip`: it is not, and a loop ends after its first iteration. `zero`: the value is zero,
-as libtpu assumes in its own estimate."""
+or that of `scalars.AS_LIBTPU`, as libtpu assumes in its own estimate."""
 
 BUDGET = 250_000
 """Maximum number of scalar instructions evaluated before loops are extrapolated."""
@@ -266,10 +266,10 @@ class _Walker:
             if runs is False:
                 if scalar.kept is not None:
                     registers[scalar.result] = self._value(scalar.kept)
+            elif self._zero and scalar.function in scalars.AS_LIBTPU:
+                registers[scalar.result] = scalars.AS_LIBTPU[scalar.function]
             elif scalar.function is None:
-                registers[scalar.result] = 0 if self._zero else None
-            elif self._zero and scalar.function is scalars.unsigned_minimum:
-                registers[scalar.result] = 0
+                registers[scalar.result] = None
             else:
                 value = scalar.function(*map(get, scalar.arguments))
                 if runs is None and value != self._value(scalar.kept):
