@@ -290,7 +290,7 @@ class Fault(StrEnum):
     )
     INPUT_NOT_READ = (
         *("InputNotRead", Severity.VALUES, _PROVED),
-        "the end of an input is in no block that the grid, a loop or a pipeline visits",
+        "part of an input is in no block that the grid, a loop or a pipeline visits",
     )
     NAN_PRODUCED = (
         *("NanProduced", Severity.VALUES, _MACHINE | _CHECKED),

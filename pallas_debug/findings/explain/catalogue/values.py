@@ -21,11 +21,12 @@ ENTRIES = (
     ),
     entry(
         "input-not-read",
-        title="the end of an input is never read",
+        title="part of an input is never read",
         cause="the grid, a loop or an inner pipeline has size // block steps, and the size is no "
-        "multiple of the block",
+        "multiple of the block, or one step less; or an index map ignores a dimension of the grid",
         advice="count steps with pl.cdiv and mask the padding of the last block, handle what is "
-        "left on its own, or take a block that divides the size",
+        "left on its own, or take a block that divides the size; let the index map use each "
+        "dimension of the grid along which the array is divided",
         kinds=("InputNotRead",),
     ),
     entry(
