@@ -273,7 +273,7 @@ def _mixed(x: jax.Array, logits: jax.Array, is_once: bool) -> jax.Array:
             w = weights() if once is None else once
             out_ref[rows, :] = jnp.dot(x_ref[rows, :], w, preferred_element_type=F32)
 
-        lax.fori_loop(0, x_ref.shape[0] // 64, mix, None)
+        lax.fori_loop(0, x_ref.shape[0] // 64, mix, None, unroll=4)
 
     return pl.pallas_call(
         kernel,
@@ -297,6 +297,30 @@ def softmax_in_every_iteration_remedied(x: jax.Array, logits: jax.Array) -> jax.
 
 
 X = jax.ShapeDtypeStruct((1024, 512), F32)
+
+
+def _softmax(x: jax.Array, unroll: int) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def tile(i: jax.Array, _: None) -> None:
+            rows = pl.ds(pl.multiple_of(i * 8, 8), 8)
+            x = x_ref[rows, :]
+            terms = jnp.exp(x - jnp.max(x, axis=1, keepdims=True))
+            out_ref[rows, :] = terms / jnp.sum(terms, axis=1, keepdims=True)  # SLOW
+
+        lax.fori_loop(0, x_ref.shape[0] // 8, tile, None, unroll=unroll)
+
+    return _rows(kernel, x, 256)
+
+
+def softmax_of_8_rows(x: jax.Array) -> jax.Array:
+    """Each iteration waits for two reductions over lanes, and nothing runs beside it."""
+    return _softmax(x, unroll=1)
+
+
+def softmax_of_8_rows_remedied(x: jax.Array) -> jax.Array:
+    return _softmax(x, unroll=4)
+
+
 KERNELS = (
     SlowKernel(
         advice="thin-product",
@@ -363,5 +387,14 @@ KERNELS = (
         function=softmax_in_every_iteration,
         remedied=softmax_in_every_iteration_remedied,
         args=(jax.ShapeDtypeStruct((2048, 128), BF16), jax.ShapeDtypeStruct((128, 128), F32)),
+    ),
+    SlowKernel(
+        advice="short-iterations",
+        summary="A softmax of 8 rows at a time.",
+        function=softmax_of_8_rows,
+        helper=_softmax,
+        remedied=softmax_of_8_rows_remedied,
+        args=(jax.ShapeDtypeStruct((1024, 256), F32),),
+        says=("each of the 32 iterations takes", "or pass unroll=4 to the loop"),
     ),
 )

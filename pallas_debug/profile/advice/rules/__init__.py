@@ -10,6 +10,7 @@ from pallas_debug.profile.advice.rules import (
     relayout,
     rounding,
     row_loop,
+    short_iterations,
     spills,
     thin_product,
     transpose,
@@ -50,5 +51,6 @@ KINDS: tuple[AdviceKind, ...] = (
     mask.KIND,
     row_loop.ROW_LOOP,
     row_loop.SCALAR_LOOP,
+    short_iterations.KIND,
 )
 """Kinds of advice: those about memory first, as they decide whether the others matter."""

@@ -58,10 +58,10 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
         if loop.trips is None or loop.trips < MIN_TRIPS:
             continue
         body = [o for o in program.operations if o.line in loop]
-        named = _independent_stores(program, loop, body)
+        named = independent_stores(program, loop, body)
         if not named and is_scalar:
             named = _sums(program, loop, body)
-        if not named or not _is_narrow(body, is_scalar):
+        if not named or not is_narrow(body, is_scalar):
             continue
         source = program.source(named[0])
         accesses = ("sst", "smul.f32", "sadd.f32") if is_scalar else ("vld", "vst")
@@ -128,7 +128,7 @@ def _starts_with(prefixes: tuple[str, ...]) -> Callable[[str], bool]:
     return lambda opcode: opcode.startswith(prefixes)
 
 
-def _independent_stores(
+def independent_stores(
     program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
 ) -> list[ProgramOperation]:
     """Stores of a loop, if no iteration reads or writes what another one writes."""
@@ -246,7 +246,7 @@ def _rows_at_once(body: list[ProgramOperation], inside: list[PlacedInstruction])
     return len(stored) / registers if registers else 0.0
 
 
-def _is_narrow(body: list[ProgramOperation], is_scalar: bool) -> bool:
+def is_narrow(body: list[ProgramOperation], is_scalar: bool) -> bool:
     """Whether all loads and stores are of one row, or of one number."""
     accesses = [o for o in body if o.name in LOADS or o.name in STORES]
     if is_scalar:

@@ -1,0 +1,140 @@
+"""Advice: iterations of a loop wait for their own results, though they could run side by side."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from pallas_debug.profile import units
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    counted,
+    derived,
+    derived_share,
+    percent,
+)
+from pallas_debug.profile.advice.program import ProgramLoop, ProgramOperation, shape_of
+from pallas_debug.profile.advice.rules.row_loop import LANES, independent_stores, is_narrow
+from pallas_debug.profile.advice.rules.thin_product import advise_thin_product
+from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.schedule import ScheduledLoop
+
+SUBLANES = 8
+
+MIN_TRIPS = 8
+"""Minimum iterations of a loop."""
+
+TOGETHER = 4
+"""Iterations that are advised to run as one."""
+
+MAX_STORES = 8
+"""Maximum registers that an iteration stores: those of four then leave room for what they need."""
+
+MAX_USED = 0.25
+"""Maximum use of the busiest vector unit in the loop."""
+
+MIN_GAIN = 0.25
+"""Minimum share of the executed bundles that is saved."""
+
+
+def advise_short_iterations(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program = subject.program
+    if program is None or subject.is_memory_bound:
+        return ()
+    # A product of few rows is better made once than beside others.
+    thin = {advice.source for advice in advise_thin_product(subject)}
+    found = []
+    for loop in program.loops:
+        if loop.trips is None or loop.trips < MIN_TRIPS:
+            continue
+        body = [o for o in program.operations if o.line in loop]
+        stores = independent_stores(program, loop, body)
+        if not stores or is_narrow(body, is_scalar=False) or is_narrow(body, is_scalar=True):
+            continue
+        if any(program.source(o) in thin for o in body if o.name == "tpu.matmul"):
+            continue
+        advice = _of_loop(subject, loop, stores)
+        if advice is not None:
+            found.append(advice)
+    return tuple(found)
+
+
+def _of_loop(
+    subject: AdviceSubject, loop: ProgramLoop, stores: list[ProgramOperation]
+) -> Advice | None:
+    assert subject.program is not None
+    source = subject.program.source(stores[0])
+    stored = selected(subject.at(source), lambda name: name.startswith("vst"))
+    scheduled = subject.loop_of(stored)
+    if scheduled is None or subject.is_of_grid(scheduled) or not 0 < len(stored) <= MAX_STORES:
+        return None
+    cycles = scheduled.size + sum(subject.schedule.delays[scheduled.start : scheduled.stop])
+    if len(stored) >= 2 * sum(map(_registers, stores)):
+        return None  # newer jax leaves it to the compiler to unroll a loop, which it did
+    needed, unit = _busiest(subject, scheduled)
+    # Four iterations side by side take as long as one, and three times what its busiest unit needs.
+    together = (cycles + (TOGETHER - 1) * needed) / TOGETHER
+    share = subject.share(subject.inside(scheduled))
+    gain = (1 - together / cycles) * share
+    if not unit or needed > MAX_USED * cycles or gain < MIN_GAIN:
+        return None
+    return Advice(
+        kind=KIND.name,
+        source=source,
+        message=(
+            f"each of the {loop.trips} iterations takes {cycles} cycles, and {unit}, the busiest "
+            f"vector unit, works in {percent(needed, cycles)} of them: it waits for its own "
+            "results, and the iterations do not depend on each other"
+        ),
+        remedy=(
+            f"process {TOGETHER} times as many rows in each iteration, or pass unroll={TOGETHER} "
+            "to the loop: what one waits for, the others then fill"
+        ),
+        evidence=(
+            derived("iterations", loop.trips),
+            counted("bundles of each", scheduled.size),
+            derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
+            derived(f"cycles that {unit} works in each", round(needed, 1), unit="cycles"),
+            derived_share("share of the executed bundles", share),
+        ),
+    )
+
+
+def _registers(store: ProgramOperation) -> int:
+    """Vector registers that a store writes; tiles of narrower types have more rows."""
+    kinds = [shape_of(part) for part in re.findall(r"vector<[^>]*>", store.text)]
+    values = [kind for kind in kinds if kind is not None and kind[1] != "i1"]
+    if not values:
+        return 0
+    (*outer, rows, columns), kind = (1, 1, *values[-1][0]), values[-1][1]
+    found = re.match(r"[a-z]+(\d+)", kind)
+    bits = int(found[1]) if found else 32
+    return math.prod(outer) * -(-rows * bits // (SUBLANES * 32)) * -(-columns // LANES)
+
+
+def _busiest(subject: AdviceSubject, loop: ScheduledLoop) -> tuple[float, str]:
+    """Cycles for which the busiest vector unit works in an iteration, and its name."""
+    table = subject.schedule.table
+    slots = subject.slots(loop)
+    if table is None or not slots:
+        return 0.0, ""
+    return max(
+        (slots[name] / capacity, name)
+        for name, capacity in zip(table.names, table.capacity, strict=True)
+        if name in units.VECTOR and capacity
+    )
+
+
+KIND = AdviceKind(
+    name="short-iterations",
+    title="A loop whose iterations wait for their own results",
+    condition=(
+        f"No iteration of a loop of at least {MIN_TRIPS} depends on another one, each stores at "
+        f"most {MAX_STORES} registers, its busiest vector unit is used to at most {MAX_USED:.0%}, "
+        f"and {TOGETHER} iterations side by side would save at least {MIN_GAIN:.0%} of the "
+        "executed bundles."
+    ),
+    remedy="Process more rows in each iteration, or unroll the loop.",
+    rule=advise_short_iterations,
+)
