@@ -7,6 +7,7 @@ import linecache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
 from jax.experimental import pallas as pl
@@ -96,6 +97,86 @@ def test_a_kernel_that_does_not_take_its_references(body: Any, said: str) -> Non
     assert (failure.source.file, failure.source.line) == (code.co_filename, code.co_firstlineno)
     assert known is not None
     assert known.id == "kernel-parameters"
+
+
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
+
+
+def _slices(x_ref: Any, o_ref: Any) -> None:
+    i = pl.program_id(0)
+    o_ref[...] = x_ref[i * 8 : i * 8 + 8]
+
+
+def _compares(x_ref: Any, o_ref: Any) -> None:
+    if x_ref[0, 0] > 0:
+        o_ref[...] = x_ref[0:8]
+
+
+def _masks(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = jnp.zeros_like(o_ref)
+    o_ref[x_ref[0:8] > 0] = 1.0
+
+
+def _leaks(x_ref: Any, o_ref: Any) -> None:
+    total = x_ref[0:8]
+
+    @pl.when(pl.program_id(0) == 0)
+    def _double() -> None:
+        nonlocal total
+        total = total * 2
+
+    o_ref[...] = total
+
+
+def _makes_a_constant(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[0:8] + jnp.array([1.0] * 128)
+
+
+def _asks_for_an_argument(x_ref: Any, o_ref: Any) -> None:
+    @pl.when(pl.program_id(0) == 0)
+    def _store(value: Any) -> None:
+        o_ref[...] = value
+
+
+@pytest.mark.parametrize(
+    "body, entry, said, text",
+    [
+        (_slices, "traced-slice", "the bounds of a slice are traced", "i * 8 : i * 8 + 8"),
+        (_compares, "traced-condition", "Attempted boolean conversion", "if x_ref[0, 0] > 0:"),
+        (_masks, "mask-index", "a reference of shape (8, 128) is indexed by bool[8,128]", "> 0]"),
+        (_leaks, "leaked-value", "the kernel uses total, which a function", "total = total * 2"),
+        (_makes_a_constant, "captured-constant", "The kernel function in", "def _makes"),
+        (_asks_for_an_argument, None, "_store() missing 1 required", "@pl.when"),
+    ],
+)
+def test_what_jax_does_not_say(body: Any, entry: str | None, said: str, text: str) -> None:
+    x = jax.ShapeDtypeStruct((16, 128), "float32")
+    call = pl.pallas_call(body, out_shape=x, grid=(2,), out_specs=ROWS)
+    with raised.with_all_frames(), pytest.raises(Exception) as error:  # of several classes
+        jax.jit(call).trace(x)
+    failure = raised.failure(error.value)
+    assert said in failure.message
+    assert failure.source is not None
+    assert failure.source.text is not None
+    assert text in failure.source.text
+    assert (failure.explanation and failure.explanation.id) == entry
+
+
+def test_a_spec_that_begins_with_its_index_map() -> None:
+    def call(x: jax.Array) -> jax.Array:
+        block: Any = lambda i: (i, 0)  # noqa: E731
+        spec = pl.BlockSpec(block, (8, 128))  # type: ignore[arg-type]
+        return pl.pallas_call(_slices, out_shape=x, grid=(2,), in_specs=[spec])(x)
+
+    with raised.with_all_frames(), pytest.raises(TypeError) as error:
+        jax.jit(call).trace(jax.ShapeDtypeStruct((16, 128), "float32"))
+    failure = raised.failure(error.value)
+    assert failure.message.startswith("the shape of a block is a function: ")
+    assert failure.explanation is not None
+    assert failure.explanation.id == "block-shape-type"
+    assert failure.source is not None
+    assert failure.source.text is not None
+    assert "lambda i: (i, 0)" in failure.source.text
 
 
 def test_the_copy_that_makes_a_module_invalid() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -151,6 +152,23 @@ REFUSED = (
     Refused("array-assignment", calling(assigns_to_a_value)),
     Refused("reference-as-value", calling(uses_a_reference_as_a_value)),
     Refused("traced-number", calling(repeated, grid=(2,))),
+    Refused("traced-shape", elementwise(lambda x: x + jnp.zeros((pl.program_id(0), 1)).sum()
+            , grid=(2,))),
+    Refused("numpy-function", elementwise(np.exp)),
+    Refused("traced-format", calling(lambda x, o: f"{x[0, 0]:.3f}")),
+    Refused("traced-number", calling(lambda x, o: int(pl.program_id(0)), grid=(2,))),
+    Refused("reference-as-value", calling(lambda x, o: o.__setitem__(..., jnp.exp(x)))),
+    Refused("iteration", calling(lambda x, o: list(x))),
+    Refused("slice-out-of-bounds", calling(lambda x, o: o.__setitem__(..., x[pl.ds(12, 16)]))),
+    Refused("loop-carry", elementwise(lambda x: lax.fori_loop(
+        0, 4, lambda i, c: c.astype(BF16), x))),
+    Refused("loop-condition", elementwise(lambda x: lax.while_loop(
+        lambda c: c < 10, lambda c: c + 1, x))),
+    Refused("branch-results", calling(
+        lambda x, o: pl.when(pl.program_id(0) == 0)(lambda: x[...]), grid=(2,))),
+    Refused("grid-type", calling(copy, grid=(16 / 8,))),
+    Refused("scratch-type", calling(lambda x, o, s: copy(x, o), scratch_shapes=[(8, 128)])),
+    Refused("out-shape-type", calling(copy, out=(16, 128))),
     Refused("slice-size", calling(lambda x, o: o.__setitem__(
         ..., x[pl.ds(0, pl.program_id(0)), :]), grid=(2,))),
     Refused("specs-mismatch", calling(copy, in_specs=[pl.BlockSpec(), pl.BlockSpec()])),

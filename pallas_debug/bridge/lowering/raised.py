@@ -11,7 +11,8 @@ import re
 import traceback
 import types
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 import jax
@@ -38,6 +39,16 @@ _OF_THE_FUNCTION = re.compile(
 )
 """Location of the kernel function in jax errors about the function itself."""
 
+_SHAPE_NEEDED = "Shapes must be 1D sequences of concrete values"
+"""Begin of jax's message on a traced value in a shape."""
+
+_INDEXING = str(PurePath("jax/_src/state/indexing.py"))
+
+_MASKED = re.compile(
+    r"Ref shape: (?P<shape>\([\d, ]*\))\..* Transforms: \(NDIndexer\(indices=\(ShapedArray\("
+    r"(?P<mask>bool\[[\d,]*\])"
+)
+
 _PARAMETERS = re.compile(r"(?P<name>\S+)\(\) (?:takes|missing) ")
 """Python's words for a call that does not fit a function."""
 
@@ -53,14 +64,30 @@ def failure(error: BaseException) -> Failure:
         return explained(replace(found, message=error.headline, source=error.where))
     if not found.message and isinstance(error, AssertionError):
         found = replace(found, message=_assertion(error))
-    if function := _miscalled(error):
-        said = f"{found.message}, while jax called the kernel"
-        at = _source_line(function.__code__, function.__code__.co_firstlineno)
-        return explained(replace(found, message=said, source=at))
-    if isinstance(error, _VALUE_NEEDED):  # the message names the `def` of the kernel
+    misuses = (_miscalled, _sliced, _masked, _swapped, _leaked)
+    misuse = next(filter(None, (look(error) for look in misuses)), None)
+    if misuse is not None:
+        _, end, rest = found.message.partition("\n")
+        source = misuse.source or found.source or _innermost(error)
+        return explained(replace(found, message=f"{misuse.said}{end}{rest}", source=source))
+    if isinstance(error, _VALUE_NEEDED) or found.message.startswith(_SHAPE_NEEDED):
+        # The message names the `def` of the kernel.
         return explained(replace(found, source=_innermost(error) or found.source))
     line = _misused(error, found.message) or found.source or _innermost(error)
     return explained(replace(found, source=line))
+
+
+@dataclass(frozen=True)
+class _Misuse:
+    """What jax's message does not say.
+
+    Attributes:
+      said: in place of its first line.
+      source: the line at fault; None for that of jax.
+    """
+
+    said: str
+    source: SourceLine | None = None
 
 
 def in_a_line(error: BaseException) -> str:
@@ -117,16 +144,8 @@ def _misused(error: BaseException, message: str) -> SourceLine | None:
     captured constant, its first use; for a kernel that returns a value, the return.
     """
     named = _OF_THE_FUNCTION.search(message)
-    spec, function = None, None
-    frame = error.__traceback__
-    while frame is not None:
-        is_jax = not source_info_util.is_user_filename(frame.tb_frame.f_code.co_filename)
-        for value in list(frame.tb_frame.f_locals.values()):
-            if is_jax and isinstance(value, pl.BlockSpec):
-                spec = value
-            elif named and isinstance(value, types.FunctionType) and _stands_at(value, named):
-                function = value
-        frame = frame.tb_next
+    function = _function(error, named) if named else None
+    spec = None if message.startswith("Grid must be") else _spec(error)
     if function is not None and named is not None:
         is_capture = named["what"] == "captures constants"
         at = _use_of_a_constant(function) if is_capture else _return(function)
@@ -137,19 +156,104 @@ def _misused(error: BaseException, message: str) -> SourceLine | None:
     return None
 
 
-def _miscalled(error: BaseException) -> types.FunctionType | None:
-    """The kernel function, if it does not take the references that jax called it with."""
+def _values(error: BaseException) -> Iterator[tuple[types.FrameType, Any]]:
+    """Local values of the frames of an exception, from the outermost on."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        yield from ((frame, value) for value in list(frame.f_locals.values()))
+
+
+def _spec(error: BaseException) -> pl.BlockSpec | None:
+    """The innermost block spec that jax was processing."""
+    found = None
+    for frame, value in _values(error):
+        is_jax = not source_info_util.is_user_filename(frame.f_code.co_filename)
+        if is_jax and isinstance(value, pl.BlockSpec):
+            found = value
+    return found
+
+
+def _function(error: BaseException, named: re.Match[str]) -> types.FunctionType | None:
+    """The kernel function that stands where a message says."""
+    found = None
+    for _, value in _values(error):
+        if isinstance(value, types.FunctionType) and _stands_at(value, named):
+            found = value
+    return found
+
+
+def _miscalled(error: BaseException) -> _Misuse | None:
+    """A kernel function that does not take the references with which jax called it."""
     called = _PARAMETERS.match(str(error)) if type(error) is TypeError else None
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    names = {frame.f_code.co_name for frame in frames}
-    if called is None or "_trace_kernel_to_jaxpr" not in names or is_of_user(error):
+    names = [frame.f_code.co_name for frame in frames]
+    if called is None or "_trace_kernel_to_jaxpr" not in names:
         return None
+    if any(_is_users(frame) for frame in frames[names.index("_trace_kernel_to_jaxpr") :]):
+        return None  # the kernel had begun
     for value in frames[-1].f_locals.values():
         while isinstance(value, functools.partial):
             value = value.func
         if isinstance(value, types.FunctionType) and value.__qualname__ == called["name"]:
-            return value
+            code, said = value.__code__, f"{error}, while jax called the kernel"
+            return _Misuse(said, _source_line(code, code.co_firstlineno))
     return None
+
+
+def _sliced(error: BaseException) -> _Misuse | None:
+    """A traced value as a bound of Python's `start:stop`, which jax compares with others."""
+    if not isinstance(error, jax.errors.TracerBoolConversionError):
+        return None
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    last = max((i for i, frame in enumerate(frames) if _is_users(frame)), default=-1)
+    after = [frame.f_code.co_filename for frame in frames[last + 1 :]]
+    if not any(file.endswith(_INDEXING) for file in after):
+        return None
+    return _Misuse(
+        "the bounds of a slice are traced, and start:stop takes numbers", _innermost(error)
+    )
+
+
+def _masked(error: BaseException) -> _Misuse | None:
+    """A store with a mask for an index, of which jax says only that the shapes differ."""
+    found = _MASKED.search(str(error)) if type(error) is ValueError else None
+    if found is None:
+        return None
+    return _Misuse(f"a reference of shape {found['shape']} is indexed by {found['mask']}")
+
+
+def _swapped(error: BaseException) -> _Misuse | None:
+    """A `BlockSpec` whose shape is a function: the index map was given first."""
+    spec = _spec(error) if isinstance(error, (TypeError, ValueError)) else None
+    shape: Any = None if spec is None else spec.block_shape
+    if not isinstance(shape, types.FunctionType):
+        return None
+    code = shape.__code__
+    said = f"the shape of a block is a function: {error}"
+    return _Misuse(said, _source_line(code, code.co_firstlineno))
+
+
+def _leaked(error: BaseException) -> _Misuse | None:
+    """A captured constant that no variable from outside holds, where a function within assigns."""
+    named = _OF_THE_FUNCTION.search(str(error))
+    function = _function(error, named) if named else None
+    if function is None or named is None or named["what"] != "captures constants":
+        return None
+    if _use_of_a_constant(function) is not None:
+        return None
+    inner = [c for c in function.__code__.co_consts if isinstance(c, types.CodeType)]
+    for code in inner:
+        for instruction in dis.get_instructions(code):
+            is_cell = instruction.argval in function.__code__.co_cellvars
+            if instruction.opname == "STORE_DEREF" and is_cell and instruction.positions:
+                line = instruction.positions.lineno or code.co_firstlineno
+                said = f"the kernel uses {instruction.argval}, which a function within it assigned"
+                return _Misuse(said, _source_line(code, line))
+    return None
+
+
+def _is_users(frame: types.FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return source_info_util.is_user_filename(file) and not file.startswith((lines.OURS, "<"))
 
 
 def _stands_at(function: types.FunctionType, named: re.Match[str]) -> bool:

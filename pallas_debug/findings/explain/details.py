@@ -35,6 +35,9 @@ _INSTEAD = {
     "cos": "use the sine and cosine of the operand computed before the call",
 }
 _MISMATCH = re.compile(r"^\s+\* (.+)$", re.MULTILINE)
+_CARRIES = re.compile(
+    r"^\s*(?:\* )?((?:The input carry|the input carry|\w+_fun output) .+?[.;]?)$", re.MULTILINE
+)
 _MULTIPLE = re.compile(r"index in dimension (?P<dimension>\d+) is a multiple of (?P<multiple>\d+)")
 
 
@@ -73,6 +76,8 @@ def _details(id: str, text: str, kernel: Kernel | None) -> list[str]:
         return [f"for {name}: {_INSTEAD[name]}"] if name in _INSTEAD else []
     if id == "specs-mismatch":
         return _MISMATCH.findall(text)
+    if id in ("loop-carry", "branch-results"):
+        return _CARRIES.findall(text)
     if id in _LAYOUT_ENTRIES:
         reshape = _RESHAPE.search(text)
         if reshape is not None:

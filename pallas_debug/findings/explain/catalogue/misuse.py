@@ -28,11 +28,46 @@ ENTRIES = (
         ambiguous=True,
     ),
     entry(
+        "traced-slice",
+        "the bounds of a slice are traced",
+        title="a slice has bounds that only exist when the kernel runs",
+        cause="Python's start:stop needs numbers while the kernel is traced, and its size would "
+        "not be fixed",
+        advice="write ref[pl.ds(start, size)], whose start may be traced; its size is a number",
+        links=(PALLAS + "quickstart.html",),
+        ambiguous=True,
+    ),
+    entry(
+        "traced-shape",
+        "Shapes must be 1D sequences of concrete values of integer type",
+        title="the shape of an array only exists when the kernel runs",
+        cause="a kernel is traced once for all values, and its arrays have fixed shapes",
+        advice="make the array as large as it may become, and mask the rest, with jnp.where and "
+        "jax.lax.broadcasted_iota",
+        ambiguous=True,
+    ),
+    entry(
+        "numpy-function",
+        "numpy.ndarray conversion method __array__() was called on traced array",
+        title="a function of NumPy is called on a value that only exists when the kernel runs",
+        cause="NumPy computes on numbers, and a kernel is traced once for all values",
+        advice="call the function of jax.numpy or jax.lax in its place",
+        ambiguous=True,
+    ),
+    entry(
+        "traced-format",
+        "unsupported format string passed to DynamicJaxprTracer.__format__",
+        title="a value that only exists when the kernel runs is formatted as text",
+        cause="a kernel is traced once for all values, so Python's print has no number to show",
+        advice='write pl.debug_print("{}", value)',
+    ),
+    entry(
         "traced-number",
         "__index__() method was called on traced array",
+        "Abstract tracer value encountered where concrete value is expected",
         title="Python needs a number that only exists when the kernel runs",
-        cause="a kernel is traced once for all values, and range(), a shape, and the index of a "
-        "list or tuple need a number while it is traced",
+        cause="a kernel is traced once for all values, and int(), float(), range(), a shape, and "
+        "the index of a list or tuple need a number while it is traced",
         advice="loop with jax.lax.fori_loop, which takes traced bounds; keep shapes static, and "
         "index a reference or an array rather than a list",
         ambiguous=True,
@@ -50,11 +85,68 @@ ENTRIES = (
     entry(
         "reference-as-value",
         "'AbstractRef' object has no attribute '",
+        "requires ndarray or scalar arguments, got <class '…DynamicJaxprTracer'>",
+        "got a Ref of type…, but a Ref can't be passed where an array is expected",
         title="a reference is used as if it were the array that it refers to",
         cause="the kernel gets references to memory, which have no arithmetic and no methods of "
         "arrays",
         advice="load the array first: x_ref[...]",
         links=(PALLAS + "quickstart.html",),
+    ),
+    entry(
+        "iteration",
+        "Value of type <class '…DynamicJaxprTracer'> is not iterable",
+        title="Python iterates over a reference",
+        cause="a kernel is traced once, and a reference is no sequence of rows",
+        advice="loop over the index, jax.lax.fori_loop(0, ref.shape[0], body, init), and read "
+        "ref[i] in the body",
+    ),
+    entry(
+        "mask-index",
+        "a reference of shape…is indexed by bool[",
+        title="a reference is indexed by a mask",
+        cause="references are indexed by numbers and slices: how many elements a mask selects is "
+        "not known while the kernel is traced",
+        advice="store jnp.where(mask, value, ref[...]), or pass mask= to pltpu.store",
+    ),
+    entry(
+        "slice-out-of-bounds",
+        "Out of bound slice: start=",
+        title="a slice ends outside of its reference",
+        cause="start + (size - 1) * stride is not below the size of the dimension",
+        advice="slice within the block that the kernel gets, which is ref.shape, not the array's",
+    ),
+    entry(
+        "loop-carry",
+        "carry input and carry output must have equal types, but they differ",
+        title="a loop returns something else than it takes",
+        cause="the next iteration takes what this one returns: the same shapes and dtypes",
+        advice="cast or reshape what the body returns, or begin with a value of that type",
+    ),
+    entry(
+        "loop-condition",
+        "cond_fun must return a boolean scalar",
+        title="the condition of a loop is no single bool",
+        cause="it returns one bool; a comparison of arrays gives an array of them",
+        advice="reduce it with jnp.any or jnp.all, or compare a scalar",
+    ),
+    entry(
+        "branch-results",
+        "cond branch outputs must have the same pytree structure, but they differ",
+        title="the branches of a condition return different things",
+        cause="whichever branch runs, the result has one structure; a function below @pl.when "
+        "returns nothing",
+        advice="store to a reference in the function below @pl.when, and return nothing; with "
+        "jax.lax.cond, return as much from one branch as from the other",
+    ),
+    entry(
+        "leaked-value",
+        "the kernel uses…, which a function within it assigned",
+        title="a value of a branch or loop is used outside of it",
+        cause="a function below @pl.when, or a loop's body, assigns a variable of the kernel: what "
+        "it computed exists in it alone",
+        advice="keep the value in scratch memory or an output, or choose it with jnp.where or "
+        "jax.lax.cond; a loop returns what the next iteration takes",
     ),
     entry(
         "store-dtype",
@@ -71,8 +163,9 @@ ENTRIES = (
         "Invalid shape for `swap`",
         "Invalid shape for `addupdate`",
         title="a value of another shape is stored",
-        cause="stores do not broadcast, and a reduction drops a dimension that the block has",
-        advice="keep it with keepdims=True, or broadcast the value to ref.shape",
+        cause="a store takes a value of just the shape that it stores to: it does not broadcast",
+        advice="broadcast the value to ref.shape, or store to the slice that it fits; after a "
+        "reduction, keep the dimension with keepdims=True",
         kinds=("StoreShape",),
     ),
     entry(
@@ -122,6 +215,36 @@ ENTRIES = (
         "out_specs one for each output, nested as they are",
         advice="give as many specs as there are operands or outputs; a single one needs no list",
         links=(PALLAS + "grid_blockspec.html",),
+    ),
+    entry(
+        "block-shape-type",
+        "the shape of a block is a function",
+        title="the shape of a block is a function",
+        cause="pl.BlockSpec takes the shape first, and then the index map",
+        advice="write pl.BlockSpec((8, 128), lambda i: (i, 0))",
+        links=(PALLAS + "grid_blockspec.html",),
+    ),
+    entry(
+        "grid-type",
+        "Grid must be a tuple of integers",
+        title="the grid has a size that is no integer",
+        cause="each size is an integer, and a division with / gives a float",
+        advice="divide with //, or with pl.cdiv where the last block is partial",
+    ),
+    entry(
+        "scratch-type",
+        "object has no attribute 'get_ref_aval'",
+        title="scratch_shapes has something that is no memory",
+        cause="each entry says in which memory it is, its shape and its dtype",
+        advice="write pltpu.VMEM((8, 128), jnp.float32), pltpu.SMEM or a pltpu.SemaphoreType",
+    ),
+    entry(
+        "out-shape-type",
+        "Invalid out_shape type",
+        title="out_shape is no shape with a dtype",
+        cause="it says a shape and a dtype; a tuple of numbers says no dtype",
+        advice="write jax.ShapeDtypeStruct((8, 128), jnp.float32); a list or tuple of them for "
+        "several outputs",
     ),
     entry(
         "slice-size",
