@@ -142,7 +142,7 @@ DOING = {
     "jax/_src/interpreters/mlir.py": "jax lowers",
     "jax/_src/": "jax evaluates",
 }
-"""What the innermost known part of a stack says about a process."""
+"""What a process is doing, by a part of the file that the innermost such frame is in."""
 
 MAX_WAIT = 4
 """Multiple of `--timeout` after which a test is ended even if it had little CPU time."""
@@ -303,7 +303,7 @@ def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:
 
 
 def _where(process: subprocess.Popen[bytes], stack: Path, checkout: Path) -> str:
-    """What a process is doing, from the stack of its main thread: whose code, and for which line.
+    """Say what a process is doing, from the stack of its main thread: whose code, for which line.
 
     Waits a second for the stack, which the plugin writes on SIGUSR1.
     """

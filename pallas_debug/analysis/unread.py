@@ -39,7 +39,7 @@ class _Extent:
     source: SourceLine | None
 
     def meets(self, cut: _Cut) -> bool:
-        """Whether a block lies in what is not read."""
+        """Whether it reads any of the elements that the cut leaves out."""
         return bool(((self.starts < cut.stop) & (self.starts + self.size > cut.start)).any())
 
 
@@ -63,7 +63,7 @@ class _Cut:
 
     @property
     def is_whole(self) -> bool:
-        """Whether a whole block is not read."""
+        """Whether a whole block is left out, and not only a partial one."""
         return self.stop - self.start == self.size
 
 
@@ -219,7 +219,7 @@ def _cuts(block: Block, extents: list[list[_Extent]]) -> Iterator[_Cut]:
 
 
 def _reads_on(subject: Subject, cut: _Cut, extents: dict[int, list[list[_Extent]]]) -> bool:
-    """Whether another operand, which may be the same array, is read where the cut is.
+    """Whether another operand, which may be the same array, reads what the cut leaves out.
 
     Such an operand has the same shape and dtype. With aliasing, an output may be the input, updated
     in place, and keep what is not read.

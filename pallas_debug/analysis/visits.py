@@ -192,8 +192,9 @@ class _Passage:
 
     @property
     def is_one_short(self) -> bool:
-        """Whether just the last block is missing: partial, as with `size // block` steps, or whole,
-        as with `size // block - 1`.
+        """Whether only the last block is missing.
+
+        It is partial with `size // block` steps, and whole with `size // block - 1`.
         """
         return self.block.dims[self.dim].kind == "blocked" and self.missing == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,19 +30,24 @@ def matmul(x_ref: Any, y_ref: Any, o_ref: Any, acc_ref: Any) -> None:
     o_ref[...] = acc_ref[...]
 
 
-def product(x: Any, y: Any) -> Any:
-    """A matmul whose grid divides K by 128 and rounds down."""
-    rows, k = x.shape
+def product(x: Any, y: Any, *, less: int = 0, block: int = 8) -> Any:
+    """A matmul whose grid divides K by 128 and rounds down.
+
+    Args:
+      less: steps that it leaves out.
+      block: rows of the output.
+    """
+    (rows, k), columns = x.shape, y.shape[1]
     return pl.pallas_call(
         matmul,
-        out_shape=S((rows, y.shape[1]), F32),
-        grid=(rows // 8, k // 128),
+        out_shape=S((rows, columns), F32),
+        grid=(rows // block, k // 128 - less),
         in_specs=[
-            pl.BlockSpec((8, 128), lambda i, k: (i, k)),
-            pl.BlockSpec((128, 128), lambda i, k: (k, 0)),
+            pl.BlockSpec((block, 128), lambda i, k: (i, k)),
+            pl.BlockSpec((128, columns), lambda i, k: (k, 0)),
         ],
-        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
-        scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+        out_specs=pl.BlockSpec((block, columns), lambda i, k: (i, 0)),
+        scratch_shapes=[pltpu.VMEM((block, columns), F32)],
     )(x, y)
 
 
@@ -144,23 +150,12 @@ def test_a_contraction_of_one_step_less(captures: Captures) -> None:
 
     assert found(captures, short, S((16, 512), F32), S((512, 128), F32)) == ()
 
-    def less(x: Any, y: Any) -> Any:
-        return pl.pallas_call(
-            matmul,
-            out_shape=S((16, 128), F32),
-            grid=(2, x.shape[1] // 128 - 1),
-            in_specs=[
-                pl.BlockSpec((8, 128), lambda i, k: (i, k)),
-                pl.BlockSpec((128, 128), lambda i, k: (k, 0)),
-            ],
-            out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
-            scratch_shapes=[pltpu.VMEM((8, 128), F32)],
-        )(x, y)
-
-    (finding,) = found(captures, less, S((16, 512), F32), S((512, 128), F32))
+    (finding,) = found(
+        captures, functools.partial(product, less=1), S((16, 512), F32), S((512, 128), F32)
+    )
     assert finding.kind == "InputNotRead"
     assert finding.source is not None
-    assert "// 128 - 1" in (finding.source.text or "")
+    assert "k // 128 - less" in (finding.source.text or "")
     assert finding.message == (
         "no grid point gets 384:512 along dimension 1 of x_ref (float32[16, 512]) and 384:512 "
         "along dimension 0 of y_ref (float32[512, 128]): these elements are never read"
@@ -175,17 +170,7 @@ def test_a_contraction_of_one_step_less(captures: Captures) -> None:
     square = S((512, 512), F32)
 
     def squared(x: Any) -> Any:
-        return pl.pallas_call(
-            matmul,
-            out_shape=square,
-            grid=(1, 3),
-            in_specs=[
-                pl.BlockSpec((512, 128), lambda i, k: (i, k)),
-                pl.BlockSpec((128, 512), lambda i, k: (k, 0)),
-            ],
-            out_specs=pl.BlockSpec((512, 512), lambda i, k: (i, 0)),
-            scratch_shapes=[pltpu.VMEM((512, 512), F32)],
-        )(x, x)
+        return product(x, x, less=1, block=512)
 
     assert [f.kind for f in found(captures, squared, square)] == ["InputNotRead"]
 

@@ -93,7 +93,7 @@ class AbstractLeaf:
 
     @property
     def may_be_index(self) -> bool:
-        """Whether it may decide what a kernel does: it holds integers or bools."""
+        """Whether it holds integers or bools, from which indices and conditions are computed."""
         return self.values in ("zeros", "random")
 
 

@@ -79,7 +79,7 @@ def failure(error: BaseException) -> Failure:
 
 @dataclass(frozen=True)
 class _Misuse:
-    """What jax's message does not say.
+    """A mistake that jax's message does not name.
 
     Attributes:
       said: in place of its first line.
@@ -152,7 +152,7 @@ def _misused(error: BaseException, message: str) -> SourceLine | None:
         return None if at is None else _source_line(function.__code__, at)
     index_map = inspect.unwrap(spec.index_map) if spec is not None and spec.index_map else None
     if isinstance(index_map, types.FunctionType) and not named:
-        return _source_line(index_map.__code__, index_map.__code__.co_firstlineno)
+        return _definition(index_map)
     return None
 
 
@@ -194,8 +194,7 @@ def _miscalled(error: BaseException) -> _Misuse | None:
         while isinstance(value, functools.partial):
             value = value.func
         if isinstance(value, types.FunctionType) and value.__qualname__ == called["name"]:
-            code, said = value.__code__, f"{error}, while jax called the kernel"
-            return _Misuse(said, _source_line(code, code.co_firstlineno))
+            return _Misuse(f"{error}, while jax called the kernel", _definition(value))
     return None
 
 
@@ -227,9 +226,7 @@ def _swapped(error: BaseException) -> _Misuse | None:
     shape: Any = None if spec is None else spec.block_shape
     if not isinstance(shape, types.FunctionType):
         return None
-    code = shape.__code__
-    said = f"the shape of a block is a function: {error}"
-    return _Misuse(said, _source_line(code, code.co_firstlineno))
+    return _Misuse(f"the shape of a block is a function: {error}", _definition(shape))
 
 
 def _leaked(error: BaseException) -> _Misuse | None:
@@ -294,6 +291,10 @@ def _instructions(function: types.FunctionType) -> Iterator[tuple[int, dis.Instr
         yield line, instruction
 
 
+def _definition(function: types.FunctionType) -> SourceLine:
+    return _source_line(function.__code__, function.__code__.co_firstlineno)
+
+
 def _source_line(code: types.CodeType, line: int) -> SourceLine:
     text = linecache.getline(code.co_filename, line).strip() or None
     return SourceLine(file=code.co_filename, line=line, function=code.co_name, text=text)
@@ -302,12 +303,6 @@ def _source_line(code: types.CodeType, line: int) -> SourceLine:
 def _innermost(error: BaseException) -> SourceLine | None:
     found = None
     for frame, number in traceback.walk_tb(error.__traceback__):
-        code = frame.f_code
-        file = code.co_filename
-        if source_info_util.is_user_filename(file) and not file.startswith((lines.OURS, "<")):
-            found = (file, number, code.co_name)
-    if found is None:
-        return None
-    file, line, function = found
-    text = linecache.getline(file, line).strip() or None
-    return SourceLine(file=file, line=line, function=function, text=text)
+        if _is_users(frame):
+            found = _source_line(frame.f_code, number)
+    return found

@@ -73,8 +73,8 @@ class DroppedSum:
     value_before: Any
     affected: int
     total: int
-    is_one_visit: bool
-    slip: Slip = "late"
+    slip: Slip
+    is_one_visit: bool = False
     conditions: frozenset[int] = frozenset()
 
 
@@ -126,7 +126,7 @@ class DroppedSums:
         key = thread.number, buffer.number
         _taken(self._added, key, part)
         for dropped in _taken(self._dropped, key, part):
-            if dropped.before.number < _begins(state, buffer.name):
+            if dropped.before.number < block_begins(state, buffer.name):
                 continue
             site = self._sites[id(dropped.step), buffer.name]
             if not site.found or (dropped.is_one_visit and not site.found[-1].is_one_visit):
@@ -173,33 +173,24 @@ class DroppedSums:
             return
         if not self._decided(thread, step):
             return
-        is_late = added[1].number >= _begins(state, buffer.name)
+        is_late = added[1].number >= block_begins(state, buffer.name)
         conditions = frozenset(id(branch) for branch in reach.conditions(thread.frames))
         is_left = not is_late and (is_output or self._stores(thread, added[1].moment))
         if is_left and (is_output or conditions or thread.iterations):
             return
         if is_late:
             site.drops += 1
-        old = region.read()
-        new = np.broadcast_to(np.asarray(value), old.shape).astype(old.dtype)
-        mask = shadow.differing(old, new)
-        if region.index is None or not mask.any():
+        slip: Slip = "late" if is_late else "always" if is_left else "early"
+        dropped = dropped_by(thread, state, step, region, value, added[1], slip)
+        if dropped is None:
             return
-        spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
-        changed = np.zeros(buffer.content.shape, bool)
-        changed[region.index] = mask
-        element = tuple(int(i) for i in np.unravel_index(int(changed.argmax()), changed.shape))
         # As where each grid point stores to an output instead of adding to it.
         replaces_all = is_output and len(thread.frames) == 1 and not state.has_carried
         everything = range(len(state.outputs) + len(state.arrays))
-        dropped = DroppedSum(
-            buffer, added[1], step, thread.number, thread.point, thread.iterations, state.moment,
-            element, new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size),
-            not thread.iterations
-            and (added[1].number >= _latest(state, everything) or replaces_all),
-            slip="late" if is_late else "always" if is_left else "early",
-            conditions=conditions,
-        )  # fmt: skip
+        dropped.is_one_visit = not thread.iterations and (
+            added[1].number >= _latest(state, everything) or replaces_all
+        )
+        dropped.conditions = conditions
         if is_late:
             self._dropped.setdefault(key, {})[part] = dropped
         elif is_left:
@@ -242,6 +233,27 @@ class DroppedSums:
             elif site.always and site.vain == site.runs - 1:
                 found.append(site.always)
         return found
+
+
+def dropped_by(
+    thread: Thread, state: TrackedThread, step: ir.StoreStep, region: MemoryRegion, value: Any,
+    before: WriteRecord, slip: Slip,
+) -> DroppedSum | None:  # fmt: skip
+    """What a store is about to drop of an earlier write; None if it changes nothing."""
+    old = region.read()
+    new = np.broadcast_to(np.asarray(value), old.shape).astype(old.dtype)
+    mask = shadow.differing(old, new)
+    if region.index is None or not mask.any():
+        return None
+    spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+    changed = np.zeros(region.buffer.content.shape, bool)
+    changed[region.index] = mask
+    element = tuple(int(i) for i in np.unravel_index(int(changed.argmax()), changed.shape))
+    return DroppedSum(
+        region.buffer, before, step, thread.number, thread.point, thread.iterations, state.moment,
+        element, new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size),
+        slip=slip,
+    )  # fmt: skip
 
 
 def _part(region: MemoryRegion) -> _Part:
@@ -287,6 +299,6 @@ def _latest(state: TrackedThread, outputs: Any) -> int:
     )
 
 
-def _begins(state: TrackedThread, name: str) -> int:
+def block_begins(state: TrackedThread, name: str) -> int:
     """First number of what is written for the current blocks of a buffer's outputs."""
     return _latest(state, state.outputs_of(name))

@@ -11,13 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.memory import MemoryRegion
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
-from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSum
+from pallas_debug.machine.sanitizer.shadows.dropped import (
+    DroppedSum,
+    block_begins,
+    dropped_by,
+)
 from pallas_debug.machine.sanitizer.shadows.shadow import WriteRecord
 from pallas_debug.machine.threads import Thread
 
@@ -106,14 +108,12 @@ class ReplacedTotals:
         self._left[key] = _Left(site_key, elements, written, is_output)
         if left is None or (left.site, left.elements) != (site_key, elements):
             return
-        outputs = state.outputs_of(buffer.name)
-        begins = max((state.starts[i] for i in outputs if i < len(state.starts)), default=0)
-        if left.record.number < begins:
+        if left.record.number < block_begins(state, buffer.name):
             site.kept += is_output
             return
         site.lost += 1
         if site.first is None:
-            site.first = _lost(thread, state, step, region, value, left.record)
+            site.first = dropped_by(thread, state, step, region, value, left.record, "replaced")
 
     def faults(self) -> list[DroppedSum]:
         """Sums whose parts are lost, once the run is over."""
@@ -126,24 +126,3 @@ class ReplacedTotals:
             if site.first is not None and not site.depends and site.kept
             and site.lost + site.kept == site.runs
         ]  # fmt: skip
-
-
-def _lost(
-    thread: Thread, state: TrackedThread, step: ir.StoreStep, region: MemoryRegion, value: Any,
-    before: WriteRecord,
-) -> DroppedSum | None:  # fmt: skip
-    """The fact of a value that is replaced; None if the new one is the same."""
-    old = region.read()
-    new = np.broadcast_to(np.asarray(value), old.shape).astype(old.dtype)
-    mask = shadow.differing(old, new)
-    if region.index is None or not mask.any():
-        return None
-    spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
-    changed = np.zeros(region.buffer.content.shape, bool)
-    changed[region.index] = mask
-    element = tuple(int(i) for i in np.unravel_index(int(changed.argmax()), changed.shape))
-    return DroppedSum(
-        region.buffer, before, step, thread.number, thread.point, thread.iterations, state.moment,
-        element, new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size), True,
-        slip="replaced",
-    )  # fmt: skip
