@@ -13,7 +13,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk.dataflow import dependence
 from pallas_debug.bridge.walk.dataflow.dependence import Dependence
 from pallas_debug.errors import PallasDebugError
-from pallas_debug.findings.faults import Severity
+from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.model import Finding, SourceLine, Target
 from pallas_debug.verdict.engines import Call, Seen
 from pallas_debug.verdict.result import Outcome
@@ -26,6 +26,9 @@ _OF_LOOPS = frozenset({"static", "checks", "machine", "races"})
 
 _BY_ACCESS = (Severity.STOPS, Severity.BOUNDS, Severity.ORDER, Severity.UNDEFINED)
 """Faults that depend on what is accessed and when, and not on the values that are read."""
+
+_OF_WRITES = (Fault.LOST_WRITE, Fault.CONFLICTING_WRITES)
+"""Wrong values that depend on accesses alone: one write replaces another, whatever both wrote."""
 
 
 def without_idle_loops(seen: Sequence[Seen], integers: Sequence[str]) -> list[Seen]:
@@ -100,6 +103,6 @@ def _may_rest(finding: Finding) -> bool:
 
 def _names(finding: Finding, found: Dependence) -> frozenset[str]:
     other = [] if finding.other is None else [(finding.other.file, finding.other.line)]
-    if finding.kind.severity is Severity.VALUES:
+    if finding.kind.severity is Severity.VALUES and finding.kind not in _OF_WRITES:
         return found.of_values(finding.witness.line, *other)
     return found.of_accesses(finding.witness.line, *other)

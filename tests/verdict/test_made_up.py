@@ -111,6 +111,34 @@ def test_alone_they_do_not_fail() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("of_flags", [False, True])
+def test_a_write_that_is_lost_counts_whatever_was_written(of_flags: bool) -> None:
+    """Unless what was made up decides whether it is written."""
+
+    def total(flags: Any, x: Any) -> Any:
+        def store(flags_ref: Any, x_ref: Any, o_ref: Any) -> None:
+            def put() -> None:
+                o_ref[...] = jnp.sum(x_ref[...], axis=0, keepdims=True)
+
+            pl.when(flags_ref[0] == 0)(put) if of_flags else put()
+
+        return pl.pallas_call(
+            store,
+            grid=(2,),
+            in_specs=[
+                pl.BlockSpec(memory_space=pltpu.SMEM),
+                pl.BlockSpec((8, 128), lambda i: (i, 0)),
+            ],
+            out_specs=pl.BlockSpec((1, 128), lambda i: (0, 0)),
+            out_shape=Shape((1, 128), "float32"),
+        )(flags, x)
+
+    verdict = verify(total, N, Shape((16, 128), "float32"), targets="v5e", engines="machine")
+    flags = ("flags (int32[1], zeros)",) if of_flags else ()
+    assert by_kind(verdict) == [("LostWrite", flags)]
+    assert verdict.ok is of_flags
+
+
 def test_what_the_static_analysis_proves_counts() -> None:
     verdict = judged(N, {"x": X}, engines="static,checks")
     proved = [f for f in verdict.findings if "static" in f.engines]
