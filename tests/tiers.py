@@ -69,16 +69,20 @@ SUMMARY_FILE = "TIERS_SUMMARY"
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
-def slow_but_first(cases: Iterable[Any], key: Callable[..., Hashable]) -> list[Any]:
-    """The `pytest.param`s, all marked slow but the first with each key.
+def slow_but_first(
+    cases: Iterable[Any],
+    key: Callable[..., Hashable],
+    mark: pytest.MarkDecorator = pytest.mark.slow,
+) -> list[Any]:
+    """The `pytest.param`s, all marked slow (or `mark`) but the first with each key.
 
-    `key` gets a case's values; None marks the case slow.
+    `key` gets a case's values; None marks the case.
     """
     seen: set[Hashable] = {None}
     marked = []
     for case in cases:
         found = key(*case.values)
-        marks = [*case.marks, pytest.mark.slow] if found in seen else case.marks
+        marks = [*case.marks, mark] if found in seen else case.marks
         marked.append(pytest.param(*case.values, marks=marks, id=case.id))
         seen.add(found)
     return marked
@@ -122,7 +126,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "slow: expensive; `make test` runs a quarter of these, `make test-all` all"
     )
-    config.addinivalue_line("markers", "large: 4 s of CPU or more; `make test` runs a sixteenth")
+    config.addinivalue_line("markers", "large: 2.5 s of CPU or more; `make test` runs a sixteenth")
     config.pluginmanager.register(Costs(config), "costs")
 
 

@@ -43,7 +43,13 @@ def found(kernels: list[Capture], not_on: tuple[str, ...] = ()) -> Iterator[Find
         yield from analyze(captured, targets).findings
 
 
-@pytest.mark.parametrize("op", operations(), ids=lambda op: op.name)
+def of_many_kernels(op: BundledOperation) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if op.name in ("flash_attention", "splash_attention") else []
+
+
+@pytest.mark.parametrize(
+    "op", [pytest.param(op, id=op.name, marks=of_many_kernels(op)) for op in operations()]
+)
 def test_nothing_is_found_in_the_bundled_kernels(
     captures: Callable[..., list[Capture]], op: BundledOperation
 ) -> None:

@@ -48,6 +48,7 @@ CASES = slow_but_first(
         if is_found(kernel, engine)
         else engine
     ),
+    pytest.mark.large,
 )
 
 
@@ -87,6 +88,7 @@ def test_broken(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> 
             if is_found(kernel, engine) or kernel.topic in TWO_CORES
         ],
         lambda kernel, engine: kernel.topic if kernel.topic in TWO_CORES else engine,
+        pytest.mark.large,
     ),
 )
 def test_repaired(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> None:

@@ -42,7 +42,7 @@ def right_of(me: Any) -> Any:
     return {"device_id": ((me + 1) % 4,)}
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_one_device_reads_past_the_end_and_all_of_them_say_why() -> None:
     def kernel(x_ref: Any, out_ref: Any) -> None:
         out_ref[...] = x_ref[pl.ds((lax.axis_index("x") == 2) * 4, 8), :]

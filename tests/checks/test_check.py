@@ -340,7 +340,7 @@ def prefetched(x: jax.Array, table: jax.Array) -> jax.Array:
     return call(kernel, table, x, grid_spec=spec)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_scalar_prefetch_and_scratch() -> None:
     assert checked(prefetched, X, jnp.array([0, 4, 8, 12]), errors="all")[0] == ()
     finding = one(prefetched, X, jnp.array([0, 4, -1, 13]))
@@ -352,7 +352,7 @@ def test_scalar_prefetch_and_scratch() -> None:
     assert one(batched, X, tables).grid_point == (3,)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_dynamic_grids() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.sqrt(x_ref[pl.ds(pl.program_id(0), 1), :] - 500)

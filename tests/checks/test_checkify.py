@@ -181,7 +181,7 @@ def test_vmap_within() -> None:
     assert error_of(jax.vmap(positive), batch) == "block 2 has -3.0 (`check` failed)"
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.usefixtures("hlo")
 def test_vmap_outside() -> None:
     batch = jnp.stack([X + 1, at(9, -3.0), at(0, -4.0)])
@@ -279,7 +279,7 @@ def test_the_first_of_several_rows_of_the_grid_wins(semantics: tuple[str, str]) 
     assert error_of(function, jnp.array([3])) == "from (1, 2) (`check` failed)"
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.usefixtures("hlo")
 def test_the_first_iteration_wins() -> None:
     def kernel(n_ref: Any, o_ref: Any) -> None:

@@ -91,7 +91,7 @@ def cases(*, differentiable: bool = False) -> list[Any]:
     return slow_but_first(found, lambda op, spec: op.name if op.name in quick else None)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("op, spec", cases())
 def test_forward(session: Session, op: BundledOperation, spec: Spec) -> None:
     dumps = compiled(session, partial(op.function, **spec.kwargs), spec)

@@ -26,14 +26,16 @@ ROUNDED = {"softmax": "LLVM contracts and orders the sum of a row by what stands
 
 
 def cases(*, differentiable: bool = False, first: int | None = None) -> list[Any]:
-    """The operations with their specs; the `first` ones of each, or all. Slow but a few."""
+    """The operations with their specs; the `first` ones of each, or all. Large but a few."""
     found = [
         pytest.param(op, spec, id=f"{op.name}-{spec.name}")
         for op in operations()
         for spec in op.tagged("small")[:first]
         if op.name not in COLLECTIVES and (op.differentiable or not differentiable)
     ]
-    return slow_but_first(found, lambda op, spec: op.name if op.name in QUICK else None)
+    return slow_but_first(
+        found, lambda op, spec: op.name if op.name in QUICK else None, pytest.mark.large
+    )
 
 
 def assert_checked(
@@ -56,7 +58,7 @@ def test_value(op: BundledOperation, spec: Spec) -> None:
     assert_checked(op, partial(op.function, **spec.kwargs), spec.make_args(seed=0))
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("op, spec", cases(differentiable=True, first=2))
 def test_gradient(op: BundledOperation, spec: Spec) -> None:
     def loss(*args: jax.Array) -> jax.Array:

@@ -136,7 +136,7 @@ def test_an_index_names_the_entry_that_it_comes_from() -> None:
 # NaNs that change no result.
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_nan_that_reaches_no_output_is_no_finding() -> None:
     def masked(x_ref: Any, o_ref: Any) -> None:
         x = x_ref[...] - 9

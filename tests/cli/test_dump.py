@@ -38,6 +38,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_script_is_run_and_its_kernels_dumped(
     real_command: Any, script: Path, tmp_path: Path
 ) -> None:
@@ -223,7 +224,7 @@ def test_two_runs_into_one_directory_at_the_same_time(script: Path, tmp_path: Pa
     assert len(list((tmp_path / "dumps").glob("vector_add-*/v5e/compilation.json"))) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_path: Path) -> None:
     script.write_text(SCRIPT + "import time; print('there', flush=True); time.sleep(60)")
     tool = Path(sys.executable).with_name("pallas-debug")

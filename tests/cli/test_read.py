@@ -197,6 +197,7 @@ def test_targets_are_listed(command: Any) -> None:
     assert json.loads(command("targets", "--json").stdout)["targets"][1]["topology"] == "v5e:2x2"
 
 
+@pytest.mark.slow
 def test_doctor_finds_this_machine_well(real_command: Any) -> None:
     done = real_command("doctor", JAX_PLATFORMS="")
     assert done.returncode == 0, done.stdout

@@ -93,7 +93,7 @@ def test_the_scripts_run_without_pallas_debug(command: Any, dumped: Path, tmp_pa
         assert message in part
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_kernel_that_compiles(command: Any, dumped: Path) -> None:
     (folder,) = dumped.glob("healthy-*")
     done = command("reproduce", folder / "v5e", "--run")

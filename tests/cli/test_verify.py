@@ -274,7 +274,7 @@ if __name__ == "__main__":
 PAST_THE_POOL = "page_ref gives block 9 along dimension 0 of float32[4, 8, 128], which has 4"
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_real_inputs_decide(command: Any, tmp_path: Path) -> None:
     (tmp_path / "pages.py").write_text(PAGES)
     static = ["verify", "pages:gather", "-e", "static", "-t", "v5e"]

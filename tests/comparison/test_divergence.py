@@ -148,7 +148,7 @@ def scaled(x: jax.Array, *, by: float = 2.0, slot: int = 0, row: int = 0, steps:
     )(x)  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_copies_places_and_numbers_of_stores() -> None:
     def other(x: jax.Array) -> Any:
         return scaled(x)
@@ -246,7 +246,7 @@ def test_blocks_names_grids_and_calls() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_runs_that_cannot_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     def order(x: jax.Array, count: int) -> Any:
         def kernel(x_ref: Any, o_ref: Any, a_ref: Any, b_ref: Any) -> None:

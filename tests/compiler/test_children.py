@@ -359,7 +359,7 @@ def test_children_end_with_the_process(
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_forked_process_starts_its_own(
     module_file: Path, temporary: Path, is_running: IsRunning
 ) -> None:

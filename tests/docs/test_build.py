@@ -32,6 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_page_is_built(site: Path) -> None:
     docs = ROOT / "docs"
     for page in docs.rglob("*.md"):

@@ -40,6 +40,7 @@ CHEAP = {
 """Pages that run each time: the first that one reads, and those of commands used most."""
 
 LARGE = {
+    "docs/guides/red-to-green.md",
     "docs/guides/in-code.md",
     "docs/guides/inputs.md",
     "docs/guides/notebooks.md",

@@ -74,6 +74,7 @@ def cases() -> list[Any]:
             kernel.expectation(engine).reaction,
             kernel.topic in TWO_CORES,
         ),
+        pytest.mark.large,
     )
 
 
@@ -107,6 +108,7 @@ def test_broken(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> 
             if is_asked(kernel, engine) and can_run(kernel, engine)
         ],
         lambda kernel, engine: kernel.topic if engine is JaxEngine.HLO else engine,
+        pytest.mark.large,
     ),
 )
 def test_repaired(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> None:

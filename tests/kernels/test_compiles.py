@@ -52,14 +52,16 @@ def refused(dumps: list[Dump]) -> dict[str, str]:
 
 
 def cases(*, differentiable: bool) -> list[Any]:
-    """Slow but the first spec of a few operations."""
+    """Large but the first spec of a few operations."""
     found = [
         pytest.param(op, spec, id=f"{op.name}-{spec.name}")
         for op in operations()
         for spec in op.tagged("small", "edge")
         if op.differentiable or not differentiable
     ]
-    return slow_but_first(found, lambda op, spec: op.name if op.name in QUICK else None)
+    return slow_but_first(
+        found, lambda op, spec: op.name if op.name in QUICK else None, pytest.mark.large
+    )
 
 
 @pytest.mark.slow

@@ -261,7 +261,7 @@ def test_sm_scale(sm_scale: object) -> None:
     assert message_of(x, x, x, sm_scale=sm_scale) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_fully_masked_rows_are_zero_in_output_and_gradients() -> None:
     q, k, v = random_qkv(q_seq=256, kv_seq=100)
 

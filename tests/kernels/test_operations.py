@@ -60,7 +60,7 @@ def in_modes(
     """Those cases in HLO interpret mode, and the small ones in TPU interpret mode.
 
     Slow but the first with each `key`, of operation and mode; the largest shapes are `large`, and
-    so are gradients of attention, which have three kernels.
+    so are gradients.
     """
     both = [
         pytest.param(*case.values, mode, id=f"{case.id}-{mode}")
@@ -75,7 +75,7 @@ def in_modes(
     return [
         *(
             pytest.param(*c.values, marks=pytest.mark.large, id=c.id)
-            if c.marks and gradients and c.values[0].name.endswith("attention")
+            if c.marks and gradients
             else c
             for c in marked
         ),

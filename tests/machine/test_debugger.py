@@ -535,6 +535,7 @@ def kernels_result(x: jax.Array) -> np.ndarray[Any, Any]:
     return np.asarray(x).reshape(2, 12, 128).sum(1) * 2 + 1
 
 
+@pytest.mark.slow
 def test_flash_attention_is_the_same_after_going_back_and_forth() -> None:
     shape = (1, 1, 512, 64)
     q, k, v = (jax.random.normal(jax.random.key(i), shape) for i in range(3))

@@ -69,6 +69,7 @@ ON_ONE_DEVICE = [op for op in operations() if op.name not in ("right_permute", "
             for spec in op.tagged("small", "edge")
         ),
         lambda op, _: op.name,
+        pytest.mark.large,
     ),
 )
 def test_bundled_kernels(op: BundledOperation, spec: Any) -> None:

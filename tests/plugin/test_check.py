@@ -76,7 +76,7 @@ BEYOND = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @with_and_without_xdist
 def test_what_is_found_fails_the_test_it_belongs_to(
     child: Child, pytester: pytest.Pytester, workers: list[str]
@@ -194,7 +194,7 @@ def test_a_kernel_that_is_not_checked_is_said_once(child: Child, workers: list[s
     assert said[0].endswith("The absence of findings in it proves nothing.")
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_kernels_without_an_interpreter_are_not_checked(child: Child) -> None:
     result = child("def test_nothing(): pass", "--pallas-check=nan", "--pallas-interpret=off")
     result.stdout.fnmatch_lines(
@@ -234,7 +234,7 @@ def test_an_unknown_check_is_refused_with_the_list(
         assert "Traceback" not in result.stderr.str()
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_call_that_checks_for_itself_keeps_what_it_finds_and_one_outside_of_tests_is_said(
     child: Child,
 ) -> None:
@@ -316,7 +316,7 @@ def test_expected(pallas):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize(
     "option", ["--pallas-check", pytest.param("--pallas-verify=v5e", marks=pytest.mark.slow)]
 )

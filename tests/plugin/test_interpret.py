@@ -68,7 +68,7 @@ def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(kernels=KERNELS, test_kernels=TESTS)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @with_and_without_xdist
 def test_the_bare_flag_chooses_and_the_summary_says_so(run_pytest: Run, workers: list[str]) -> None:
     result = run_pytest("--pallas-interpret", *workers)
@@ -140,7 +140,7 @@ def test_off_leaves_it_to_the_code(run_pytest: Run) -> None:
     assert "Only interpret mode is supported on CPU backend" in result.stdout.str()
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_an_error_in_a_kernel_leaves_the_next_test_alone(
     pytester: pytest.Pytester, sessions: Sessions
 ) -> None:

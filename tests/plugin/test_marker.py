@@ -52,7 +52,7 @@ def test_without_an_option_the_marker_turns_it_on_for_its_test(
     assert "pallas-debug 0" not in text  # no header: the run asked for nothing
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_the_marker_overrides_the_options_for_its_test(
     child: Child, pytester: pytest.Pytester
 ) -> None:

@@ -191,6 +191,7 @@ def test_the_command_line_beats_the_environment_and_that_the_ini(
     result.stdout.fnmatch_lines(["pallas-debug *: dumping to line for v6e;*"])
 
 
+@pytest.mark.slow
 def test_kernels_run_in_the_mode_that_was_asked_for(
     pytester: pytest.Pytester, sessions: Sessions
 ) -> None:
@@ -265,7 +266,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_stages_of_the_dump_by_line_and_ini(pytester: pytest.Pytester, sessions: Sessions) -> None:
     ini = pytester.path / "other.ini"
     ini.write_text("[pytest]\npallas_dump = by-ini\npallas_stages = bundles\n")
@@ -279,7 +280,7 @@ def test_stages_of_the_dump_by_line_and_ini(pytester: pytest.Pytester, sessions:
         assert [c.stages for c in made if c is not None] == [("bundles",)] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_what_makes_no_sense_is_refused_before_any_test(sessions: Sessions) -> None:
     Path("nan").mkdir()
     results = sessions(*((arguments, {}) for arguments, _ in NO_SENSE))
@@ -289,7 +290,7 @@ def test_what_makes_no_sense_is_refused_before_any_test(sessions: Sessions) -> N
         assert "Traceback" not in result.stderr.str()
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_path_after_an_option_is_a_path(pytester: pytest.Pytester, sessions: Sessions) -> None:
     for path in [*pytester.path.glob("test_*.py"), *pytester.path.glob("conftest.py")]:
         path.unlink()

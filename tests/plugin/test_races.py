@@ -21,7 +21,7 @@ def test_good():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @with_and_without_xdist
 def test_a_race_fails_its_test(child: Child, workers: list[str]) -> None:
     result = child(TESTS, "--pallas-races", "--tb=short", *workers)

@@ -30,6 +30,7 @@ def test_beyond():
 """
 
 
+@pytest.mark.slow
 @with_and_without_xdist
 def test_what_any_engine_finds_fails_its_tests(child: Child, workers: list[str]) -> None:
     result = child(TESTS, "--pallas-verify=v5e,v6e", *workers)

@@ -139,6 +139,7 @@ def test_only_the_bridge_names_jaxs_internals() -> None:
         assert "jax._src" not in path.read_text(), path
 
 
+@pytest.mark.slow
 def test_every_warning_is_of_our_class() -> None:
     from pallas_debug import errors
     from pallas_debug.bridge.instrument.checkify_rule import UncheckedKernel

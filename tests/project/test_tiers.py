@@ -84,7 +84,7 @@ def test_what_the_second_python_samples_is_there() -> None:
     assert [name for name in named if not (tests / name).exists()] == []
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_in_sixteen_sparse_runs_each_test_has_its_turn(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=SLOW.replace("(10)", "(32)"))
     parts = [ran(pytester, "--sparse", "--quarter", str(n)) for n in range(tiers.PARTS)]

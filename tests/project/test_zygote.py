@@ -208,7 +208,7 @@ def ended(pid: int) -> None:
     os.close(pidfd)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_fifty_children_leave_nothing_behind(zygote: Zygote, fork_python: Run) -> None:
     fork_python("-c", "")
     before = left(zygote)

@@ -138,7 +138,7 @@ def test_low_contrast_is_seen(browser: Browser, page: Path) -> None:
     assert any(line.startswith("2.") and line.endswith("H1 dumps") for line in low)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("width,dark", SIZES)
 def test_contrast_and_width(browser: Browser, page: Path, width: int, dark: bool) -> None:
     for view in VIEWS:

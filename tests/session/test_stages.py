@@ -141,7 +141,7 @@ def test_what_is_missing_is_read_back(copied: Dump, root: Path) -> None:
     assert stored.damaged() == []
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_stages_are_added_to_those_of_an_earlier_dump(tmp_path: Path) -> None:
     def again(stages: str) -> tuple[bool, tuple[str, ...], bool]:
         made = dump(to_smem, TILE, to=tmp_path, targets="v6e", stages=stages)
@@ -155,7 +155,7 @@ def test_stages_are_added_to_those_of_an_earlier_dump(tmp_path: Path) -> None:
     assert again("bundles") == (True, ("llo:post-ra", "bundles", "estimate"), True)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_stages_of_an_earlier_dump_are_kept(tmp_path: Path) -> None:
     dump(to_smem, TILE, to=tmp_path, targets="v6e", stages="llo:post-ra")
     made = dump(to_smem, TILE, to=tmp_path, targets="v6e", stages="bundles")

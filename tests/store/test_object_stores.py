@@ -499,7 +499,7 @@ def test_server_goes_away(
 # The command, and what it costs without an object store.
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_command_on_s3(s3: S3, command: Any) -> None:
     where = s3.folder
     dumped = command("dump", "--to", where, "-t", "v5e", "pallas_debug_kernels:matmul")

@@ -83,7 +83,7 @@ print(replaced)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_writer_is_killed_while_it_replaces(memory_path: Path, is_full: bool) -> None:
     kills = 1000 if is_full else 100
     done = subprocess.run(

@@ -46,6 +46,7 @@ assert list((root / ".tmp").iterdir()) == []
 """
 
 
+@pytest.mark.slow
 def test_two_pid_namespaces_write_one_directory(tmp_path: Path, is_full: bool) -> None:
     writes = 2000 if is_full else 200
     each = writes // 2 // 3 + 1  # three writes for each kernel

@@ -277,7 +277,7 @@ def test_highlighting(line: str, kinds: set[str]) -> None:
     assert kinds <= {kind for _, kind in parts}
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @drive
 async def test_a_diff_shows_what_a_pass_changed(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
@@ -355,7 +355,7 @@ async def test_the_line_under_the_cursor_names_its_python_line_and_its_values(ra
         assert app.text.cursor == line
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @drive
 async def test_the_source_is_linked_both_ways(dumps: Path) -> None:
     app = BrowseApp(Browser(dumps))
@@ -419,7 +419,7 @@ async def test_the_source_opens_at_the_kernel(dumps: Path) -> None:
         assert app.source.cursor + 1 == browser.source_line(app.entry) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @drive
 async def test_the_next_target_is_shown_at_the_same_pass(dumps: Path) -> None:
     app = BrowseApp(Browser(dumps))

@@ -98,7 +98,7 @@ def test_each_line_has_what_it_changed(made: Path) -> None:
     assert values.at((7, 7)) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_recording_of_one_grid_point_knows_what_its_lines_computed(made: Path) -> None:
     whole, one = computed(made / "all"), computed(made / "point")
     assert one.points == ((0, 2),)

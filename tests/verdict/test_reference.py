@@ -39,6 +39,7 @@ def cells(verdict: Verdict) -> dict[str, str]:
     return {o.kernel: o.status for o in verdict.outcomes if o.engine == "values"}
 
 
+@pytest.mark.slow
 def test_a_right_and_a_wrong_result() -> None:
     right = judged(lambda x: scale(x, 2.0, "right"), double)
     assert right.ok
