@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from pallas_debug import tracebacks
+from pallas_debug import interrupts, tracebacks
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError
@@ -36,7 +36,8 @@ def guarded(command: click.Command) -> NoReturn:
     """Run a command as the console script does."""
     before = sys.stdout
     try:
-        code = command.main(standalone_mode=False, prog_name="pallas-debug")
+        with interrupts.listening(ends=_end, hint=_hint):
+            code = command.main(standalone_mode=False, prog_name="pallas-debug")
     except UsageError as error:
         _say(str(error))
         code = Exit.USAGE
@@ -50,8 +51,7 @@ def guarded(command: click.Command) -> NoReturn:
         _show(error)
         code = Exit.USAGE if isinstance(error, click.UsageError) else Exit.CANNOT_RUN
     except (KeyboardInterrupt, click.Abort):
-        keeps = sys.argv[1:2] and sys.argv[1] in _KEEP_RESULTS
-        _say(f"stopped{'; what was finished is in the dump directory' if keeps else ''}")
+        _say(_stopped())
         code = Exit.INTERRUPTED
     except BrokenPipeError:  # `pallas-debug show … | head`
         code = _reader_went_away()
@@ -63,6 +63,27 @@ def guarded(command: click.Command) -> NoReturn:
         _say(_unexpected(error))
         code = Exit.CANNOT_RUN
     sys.exit(code if isinstance(code, int) else Exit.OK)
+
+
+def _stopped() -> str:
+    keeps = sys.argv[1:2] and sys.argv[1] in _KEEP_RESULTS
+    return f"stopped{'; what was finished is in the dump directory' if keeps else ''}"
+
+
+def _hint() -> None:
+    _say(
+        "still running: a program that XLA runs cannot be stopped before its end. "
+        "ctrl+c again ends this command."
+    )
+
+
+def _end() -> NoReturn:
+    """End the process from another thread, as the main thread is in XLA."""
+    try:
+        _say(_stopped())
+        sys.stderr.flush()
+    finally:
+        os._exit(Exit.INTERRUPTED)
 
 
 def _reader_went_away() -> Exit:

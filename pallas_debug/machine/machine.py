@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pallas_debug import interrupts
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, LaunchOperand
 from pallas_debug.errors import MachineError
@@ -99,6 +100,7 @@ class Machine:
         self.backwards = backwards
         self.stray = stray
         self.num_strays = 0
+        self.interrupts = interrupts.count()
         self.calls_back = calls_back
         self.first = first
         self.buffers: list[MemoryBuffer] = []
@@ -294,11 +296,16 @@ class Machine:
         return [[buffer.content for buffer in device.outputs] for device in self.devices]
 
     def go(self) -> bool:
-        """Run each thread until it has to wait; whether any step was executed."""
+        """Run each thread until it has to wait; whether any step was executed.
+
+        Raises:
+          Interrupted: ctrl+c was pressed, and this is not the main thread.
+        """
         progress = False
         for thread in reversed(self.threads) if self.backwards else self.threads:
             while not thread.is_done and self.step(thread):
                 progress = True
+                interrupts.end_if_since(self.interrupts)
         return progress
 
     def step(self, thread: Thread) -> bool:

@@ -213,6 +213,10 @@ class StoredKernel:
         if name is None:
             if len(self.compilations) == 1:
                 return self.compilations[0]
+            if not self.compilations:
+                raise UsageError(
+                    f"{one_line(self.name)} is not compiled for any target; dump it again"
+                )
             raise UsageError(f"{one_line(self.name)}: say which target; there are: {known}")
         for compilation in self.compilations:
             if compilation.target == name or compilation.folder.name == name:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pallas_debug import render
+from pallas_debug import interrupts, render
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding, Gap, Kernel
@@ -32,6 +32,7 @@ class Running:
       printed: number of prints written to standard output.
       raised: the exception that we failed the test with, and its finding.
       callers: lines of the test that called the kernels.
+      interrupts: how often ctrl+c had been pressed before the test.
       uncaptured: number of kernels that could not be captured before the test.
     """
 
@@ -45,12 +46,22 @@ class Running:
     expected: Counter[Key] = field(default_factory=Counter)
     judged: Counter[Key] = field(default_factory=Counter)
     printed: int = 0
+    interrupts: int = field(default_factory=interrupts.count)
     raised: BaseException | None = None
     raised_for: Finding | None = None
     uncaptured: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.uncaptured = len(self.session.uncaptured)
+
+    def end_if_interrupted(self, error: BaseException) -> None:
+        """End the run of pytest if it was ctrl+c that ended a program, and the test with it.
+
+        Raises:
+          KeyboardInterrupt: it was.
+        """
+        if interrupts.is_cause(error, self.interrupts):
+            raise KeyboardInterrupt from error
 
     @property
     def findings(self) -> tuple[Finding, ...]:

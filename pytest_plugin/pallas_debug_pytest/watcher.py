@@ -357,11 +357,11 @@ class Watcher:
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        running = self.running
-        if running is None:
-            return report
-        with self._guarded("report", f"reporting {report.nodeid}"):
-            self._add_to(report, running, call)
+        if (running := self.running) is not None:
+            if call.excinfo is not None:
+                running.end_if_interrupted(call.excinfo.value)
+            with self._guarded("report", f"reporting {report.nodeid}"):
+                self._add_to(report, running, call)
         return report
 
     def _add_to(

@@ -368,7 +368,7 @@ def test_target(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:
     (stored,) = open_dumps(tmp_path)
     with pytest.raises(UsageError) as error:
         stored.target(None)
-    assert str(error.value) == "add-01234567: say which target; there are: none"
+    assert str(error.value) == "add-01234567 is not compiled for any target; dump it again"
     store.put_compilation(kernel, *compiled(target="v5e:2x4"))
     (stored,) = open_dumps(tmp_path)
     for name in (None, "v5e:2x4", "v5e-2x4"):

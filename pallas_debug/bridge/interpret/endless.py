@@ -27,6 +27,7 @@ from jax._src.lax.control_flow import loops
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax._src.state.types import ReadEffect, RefEffect
 
+from pallas_debug import interrupts
 from pallas_debug.bridge.interpret import tpu_run
 from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.bridge.jaxprs.params import name_of
@@ -329,6 +330,7 @@ def _looking(loop: GuardedLoop) -> Callable[..., np.ndarray]:
         run = tpu_run.current_run()
         if run is not None:
             run.progress()
+            interrupts.end_if_since(run.interrupts)
         now = tuple(np.asarray(value)[()] for value in values)
         number = _enter(loop, int(np.asarray(count)), int(np.asarray(entry)), now)
         return np.asarray(number, np.int32)

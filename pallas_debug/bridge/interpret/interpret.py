@@ -23,6 +23,7 @@ from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_debug import interrupts
 from pallas_debug.bridge import contexts, patches, platform
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.hosted import lowering as hosted
@@ -100,16 +101,19 @@ def interpreting(
     parsed = Mode.parse(mode)
     asked = _Asked(parsed, substitute(parsed.value()), chosen, report)
     state = config.pallas_tpu_interpret_mode_context_manager
-    before = (_context.get_global(), state.get_global())
+    before, begun = (_context.get_global(), state.get_global()), interrupts.count()
     _push(asked)
     _context.set_global(asked.mode)
     state.set_global(asked.value)
     try:
-        yield
-        if asked.mode.kind != "off":
-            settle()
+        with interrupts.listening():
+            yield
+            if asked.mode.kind != "off":
+                settle()
     except BaseException as error:
         reset(wait=isinstance(error, Exception))
+        if interrupts.is_cause(error, begun):
+            raise KeyboardInterrupt from error
         raise
     finally:
         _context.set_global(before[0])

@@ -24,7 +24,7 @@ from jax._src import core as jax_core
 from jax._src import source_info_util
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 
-from pallas_debug import defaults
+from pallas_debug import defaults, interrupts
 from pallas_debug.bridge import contexts, patches
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.interpret import (
@@ -412,6 +412,7 @@ def _observed(
             return call()
         place = site.place(arguments, grid_point, loop)
         run.progress(changes=name != "get")
+        interrupts.end_if_since(run.interrupts)
         try:
             tpu_run.check_slow(run, place)
             return tpu_handlers.HANDLERS[name](run, site, place, call, arguments)

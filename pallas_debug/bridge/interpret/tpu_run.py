@@ -19,6 +19,7 @@ import numpy as np
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax._src.pallas.mosaic.interpret import utils
 
+from pallas_debug import interrupts
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Point, Range, Touch
@@ -260,6 +261,7 @@ class KernelRun:
     begin: tuple[float, float] = field(
         default_factory=lambda: (time.monotonic(), time.process_time())
     )
+    interrupts: int = field(default_factory=interrupts.count)
     calls: int = 0
     changes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -382,6 +384,8 @@ def check_hang() -> None:
         or every core waits for something that none of them can provide.
     """
     waiter, run = here.waiter, current_run()
+    if run is not None:
+        interrupts.end_if_since(run.interrupts)
     limits = [r.hang_after for r in reporters if r.hang_after is not None]
     if waiter is None or run is None or not limits:
         return

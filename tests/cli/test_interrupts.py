@@ -1,0 +1,219 @@
+"""Ctrl+c while XLA has the main thread: what is counted, and how a command ends."""
+
+import itertools
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+
+import pallas_debug
+from pallas_debug import interrupts
+from pallas_debug.bridge.interpret import tpu_run
+from pallas_debug.machine.machine import Machine
+
+LONG = """
+import jax
+
+@jax.jit
+def run(n):
+    return jax.lax.fori_loop(0, n, lambda i, x: x * 1.5 % 7, 1.0)
+
+run(10).block_until_ready()
+print("there", flush=True)
+run(2_000_000_000).block_until_ready()
+"""
+
+
+def test_a_program_of_xla_ends_with_the_second_ctrl_c(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(LONG)
+    run = subprocess.Popen(
+        [Path(sys.executable).with_name("pallas-debug"), "verify", "script.py"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert run.stdout is not None
+    assert run.stderr is not None
+    while run.stdout.readline() != "there\n":
+        pass
+    time.sleep(interrupts.AGAIN_AFTER)  # from Python's print into XLA
+    run.send_signal(signal.SIGINT)
+    hint = run.stderr.readline()
+    assert hint == (
+        "pallas-debug: still running: a program that XLA runs cannot be stopped before its end. "
+        "ctrl+c again ends this command.\n"
+    )
+    assert run.poll() is None
+    run.send_signal(signal.SIGINT)
+    _, said = run.communicate(timeout=30)
+    assert said == "pallas-debug: stopped\n"
+    assert run.returncode == 130
+
+
+def press() -> None:
+    """Press ctrl+c, in the main thread."""
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+    except KeyboardInterrupt:
+        return
+    pytest.fail("ctrl+c had no effect")
+
+
+def wait_for(number: int) -> None:
+    deadline = time.monotonic() + 30
+    while interrupts.count() != number and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert interrupts.count() == number
+
+
+def test_each_one_is_counted_in_the_block_and_none_outside() -> None:
+    before = interrupts.count()
+    press()
+    assert interrupts.count() == before
+    with interrupts.listening(), interrupts.listening():
+        before = interrupts.count()
+        press()
+        wait_for(before + 1)
+        press()
+        wait_for(before + 2)
+    press()
+    assert interrupts.count() == before + 2
+
+
+def test_other_signals_and_other_peoples_handlers_are_left_alone() -> None:
+    with interrupts.listening():
+        begin = interrupts.count()
+        kept = signal.signal(signal.SIGUSR1, lambda *_: None)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.signal(signal.SIGUSR1, kept)
+        kept = signal.signal(signal.SIGINT, lambda *_: None)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        assert not interrupts.is_cause(jax.errors.JaxRuntimeError("an error"), begin)
+        signal.signal(signal.SIGINT, kept)
+        assert interrupts.count() == begin
+
+
+def test_somebody_elses_wakeup_descriptor_is_kept() -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    before = signal.set_wakeup_fd(write)
+    try:
+        begin = interrupts.count()
+        with interrupts.listening():
+            press()
+        assert select.select([read], [], [], 10)[0]
+        assert interrupts.count() == begin
+        assert signal.set_wakeup_fd(write) == write
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(read)
+        os.close(write)
+
+
+def test_one_that_comes_later_is_kept() -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        with interrupts.listening():
+            signal.set_wakeup_fd(write)
+        assert signal.set_wakeup_fd(-1) == write
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_only_an_error_of_jax_since_then_is_its_work() -> None:
+    with interrupts.listening():
+        begin = interrupts.count()
+        error = jax.errors.JaxRuntimeError("a callback failed")
+        assert not interrupts.is_cause(error, begin)
+        press()
+        wait_for(begin + 1)
+        assert interrupts.is_cause(error, begin)
+        assert not interrupts.is_cause(AssertionError("of the user"), begin)
+        assert not interrupts.is_cause(error, begin + 1)
+
+
+def test_a_program_ends_in_the_threads_of_its_callbacks() -> None:
+    raised: list[BaseException] = []
+
+    def callback(begin: int) -> None:
+        try:
+            interrupts.end_if_since(begin)
+        except interrupts.Interrupted as error:
+            raised.append(error)
+
+    with interrupts.listening():
+        begin = interrupts.count()
+        press()
+        wait_for(begin + 1)
+        callback(begin)  # in the main thread Python has raised
+        assert raised == []
+        for since in (begin + 1, begin):
+            thread = threading.Thread(target=callback, args=(since,))
+            thread.start()
+            thread.join()
+    assert [str(error) for error in raised] == ["stopped by ctrl+c"]
+
+
+def test_a_forked_process_does_not_write_into_the_pipe_of_its_parent() -> None:
+    code = """
+import os, signal, sys, time, warnings
+from pallas_debug import interrupts
+warnings.simplefilter("ignore")
+with interrupts.listening():
+    child = os.fork()
+    if child == 0:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
+        except KeyboardInterrupt:
+            with interrupts.listening():
+                pass
+            os._exit(interrupts.count() + 40)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    time.sleep(0.2)
+    print(interrupts.count())
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout == "40\n0\n"
+
+
+@pytest.mark.parametrize("mode", ["tpu", "machine"])
+def test_a_block_that_interprets_raises_keyboard_interrupt(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the key is pressed in a callback, of which XLA makes a `JaxRuntimeError`."""
+    owner, name = {"tpu": (tpu_run, "check_slow"), "machine": (Machine, "step")}[mode]
+    real, calls = getattr(owner, name), itertools.count()
+
+    def press_at_the_fifth(*args: Any) -> Any:
+        if next(calls) == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*args)
+
+    def copy(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    x = jnp.ones((256, 128))
+    kernel = pl.pallas_call(copy, grid=(32,), in_specs=[block], out_specs=block, out_shape=x)
+    monkeypatch.setattr(owner, name, press_at_the_fifth)
+    with pytest.raises(KeyboardInterrupt), pallas_debug.interpret(mode, quiet=True):
+        kernel(x).block_until_ready()
+    assert next(calls) < 32
+    monkeypatch.setattr(owner, name, real)
+    with pallas_debug.interpret(mode, quiet=True):  # nothing is left over
+        assert bool((kernel(x) == x).all())
