@@ -326,6 +326,10 @@ class Machine:
             if self.observer is not None:
                 self.observer.leaves(thread, current, error)
             raise Stopped("out of bounds", thread) from error
+        except places.NoSuchDevice as error:
+            if self.observer is not None:
+                self.observer.leaves_mesh(thread, current, error)
+            raise Stopped("no such device", thread) from error
         except NotImplementedError as error:
             where = current.site.line
             raise MachineError(f"the kernel machine has no rule for {error}", where) from error

@@ -13,6 +13,7 @@ from pallas_debug.machine.threads import Blocked, Thread
 if TYPE_CHECKING:
     from pallas_debug.machine.copies import DmaCopy
     from pallas_debug.machine.grid import Window
+    from pallas_debug.machine.places import NoSuchDevice
 
 
 def max_iterations(loop: ir.WhileLoop) -> int:
@@ -123,6 +124,9 @@ class MachineObserver:
 
     def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         """An index leaves a reference. The machine stops after this."""
+
+    def leaves_mesh(self, thread: Thread, step: ir.MachineStep, error: NoSuchDevice) -> None:
+        """A copy or signal goes to a device that is not there. The machine stops after this."""
 
     def strays(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         """A scalar read leaves its table; the run goes on with some value."""

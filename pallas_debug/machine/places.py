@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,13 +17,48 @@ if TYPE_CHECKING:
     from pallas_debug.machine.machine import Machine
 
 
+class NoSuchDevice(Exception):
+    """A step names a device or core that the mesh does not have.
+
+    Attributes:
+      axis: of the mesh; None for a logical number.
+      count: number of devices or cores along it.
+    """
+
+    def __init__(self, value: int, count: int, axis: str | None, *, is_core: bool = False) -> None:
+        super().__init__(f"{value} of {count} along {axis}")
+        self.value = value
+        self.count = count
+        self.axis = axis
+        self.is_core = is_core
+
+
+def _number(sizes: Mapping[str, int], at: Sequence[int], *, is_core: bool = False) -> int:
+    """Number of a place with these coordinates.
+
+    Raises:
+      NoSuchDevice: one of them is outside of its axis.
+    """
+    for (axis, count), value in zip(sizes.items(), at, strict=True):
+        if not 0 <= value < count:
+            raise NoSuchDevice(int(value), count, axis, is_core=is_core)
+    return int(np.ravel_multi_index(tuple(at), tuple(sizes.values())))
+
+
 def device_number(
     machine: Machine, thread: Thread, device: ir.DeviceId, registers: list[Any]
 ) -> int:
-    """Number of the device that a step names."""
-    if device.number is not None:
-        return int(registers[device.number.number])
+    """Number of the device that a step names.
+
+    Raises:
+      NoSuchDevice: the mesh does not have it.
+    """
     mesh = machine.launch.mesh
+    if device.number is not None:
+        number, count = int(registers[device.number.number]), math.prod(mesh.values())
+        if not 0 <= number < count:
+            raise NoSuchDevice(number, count, None)
+        return number
     own = machine.devices[thread.device].coordinates
     given = device.coordinates
     found: dict[str, int]
@@ -37,8 +73,7 @@ def device_number(
         found = _coordinates(machine, given, registers)
     if not mesh:
         return 0
-    coordinates = [found.get(name, own[name]) for name in mesh]
-    return int(np.ravel_multi_index(coordinates, tuple(mesh.values())))
+    return _number(mesh, [found.get(name, own[name]) for name in mesh])
 
 
 def core_number(
@@ -56,8 +91,8 @@ def core_number(
         given = np.asarray(registers[core.number])
         if not meshes:  # a kernel of one core names it 0
             return int(given)
-        shape = tuple(meshes[target].axes.values())
-        return first + int(np.ravel_multi_index(tuple(np.atleast_1d(given)), shape))
+        axes = meshes[target].axes
+        return first + _number(axes, [int(n) for n in np.atleast_1d(given)], is_core=True)
     named = device.coordinates if device is not None else None
     found = _coordinates(machine, named, registers) if isinstance(named, Mapping) else {}
     if not meshes or not any(axis in meshes[target].axes for axis in found):
@@ -73,8 +108,7 @@ def core_at(machine: Machine, thread: Thread, named: Mapping[str, int], mesh: in
     place = np.unravel_index(thread.core - own_first, tuple(own_axes.values()))
     found = {**dict(zip(own_axes, map(int, place), strict=True)), **named}
     first = sum(other.size for other in machine.launch.meshes[:mesh])
-    at = [found.get(axis, 0) for axis in axes]
-    return first + int(np.ravel_multi_index(at, tuple(axes.values())))
+    return first + _number(axes, [found.get(axis, 0) for axis in axes], is_core=True)
 
 
 def _coordinates(
@@ -89,6 +123,8 @@ def _coordinates(
             found[axes] = number
             continue
         shape = tuple(sizes[axis] for axis in axes)
+        if not 0 <= number < math.prod(shape):
+            raise NoSuchDevice(number, math.prod(shape), ", ".join(axes))
         found.update(zip(axes, map(int, np.unravel_index(number, shape)), strict=True))
     return found
 

@@ -107,6 +107,13 @@ class Touch:
         return self.place.sighting(operand=buffer.name, index=index, shape=str(buffer), **facts)
 
 
+def no_such_device(place: Place, operand: str, device: int, count: int) -> Finding:
+    """A copy or signal to a device that the mesh does not have."""
+    return bounds.no_such_device(
+        place.sighting(operand=operand), value=device, count=count, axis=None
+    )
+
+
 def out_of_bounds(touch: Touch) -> Finding:
     """A load, store or copy out of bounds."""
     buffer = touch.buffer

@@ -72,6 +72,34 @@ def out_of_bounds(
     )
 
 
+def no_such_device(
+    seen: Sighting, *, value: int, count: int, axis: str | None, is_core: bool = False
+) -> Finding:
+    """A copy to a device, or a signal, that the mesh does not have.
+
+    Args:
+      seen: with the copy or semaphore as operand.
+      count: devices along the axis, or cores.
+      axis: of the mesh; None for a logical number.
+    """
+    unit = "core" if is_core else "device"
+    along = f" along mesh axis '{axis}'" if axis is not None else ""
+    wrapped = f"wrap a position around, as in `lax.rem(i + 1, {count})`"
+    if value < 0:
+        wrapped = (
+            "wrap a position around before it becomes negative, as in "
+            f"`lax.rem(i + {count - 1}, {count})` for the one before `i`: `lax.rem` of a negative "
+            "number is negative"
+        )
+    return seen.found(
+        Fault.OUT_OF_BOUNDS_WRITE,
+        f"{seen.witness.operand} goes to {unit} {value}{along}, and there are {count}, from 0 to "
+        f"{count - 1}",
+        f"nothing keeps the {unit}'s position within the mesh",
+        f"{wrapped}; where the mesh has an end, leave the {unit} at it out with `pl.when`",
+    )
+
+
 def discarded(found: Finding) -> Finding:
     """A read past the ends of a table in SMEM, of which no result depends on what it sees."""
     return replace(

@@ -26,7 +26,7 @@ count: a running maximum that is not reset is reported though it cancels out but
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
@@ -83,6 +83,8 @@ class MemorySanitizer(MemoryTracker):
         self._sums = DroppedSums()
         self._totals = ReplacedTotals(launch)
         self._copied_out: dict[str, bool] = {}
+        self.has_races: Callable[[], bool] = lambda: True
+        """Whether the run has races, by the observer of its order; without one it may have."""
 
     # Sums that are reset too late
 
@@ -185,7 +187,7 @@ class MemorySanitizer(MemoryTracker):
         suspects = [
             suspect
             for suspect in self._of_kinds("unwritten", "padding")
-            if not suspect.is_early and not self._is_return(suspect)
+            if not self._is_race(suspect) and not self._is_return(suspect)
         ]
         if not suspects or not self._matters(suspects):
             return []
@@ -198,6 +200,10 @@ class MemorySanitizer(MemoryTracker):
         chosen = list(found.values()) or suspects[:1]
         narrow(self._call, [s.key for s in suspects], chosen, self._first)
         return chosen
+
+    def _is_race(self, suspect: SuspectRead) -> bool:
+        """Whether a read may have come before the copy that it was to wait for."""
+        return suspect.is_early or (suspect.is_sent_later and self.has_races())
 
     def _is_return(self, suspect: SuspectRead) -> bool:
         """Whether a read is the consequence of an output block that came back."""

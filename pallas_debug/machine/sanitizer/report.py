@@ -16,6 +16,7 @@ from pallas_debug.findings.wording import bounds, semaphores
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import Entry, MemoryBuffer, OutOfBounds
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.places import NoSuchDevice
 from pallas_debug.machine.sanitizer import origins
 from pallas_debug.machine.threads import Blocked, Thread
 from pallas_debug.model import Finding, Witness
@@ -166,6 +167,22 @@ class BoundsObserver(MachineObserver):
             value=value,
             bound=error.shape[dim],
             is_small=any(size > error.shape[dim] for size in thread.grid),
+        )
+
+    def leaves_mesh(self, thread: Thread, step: ir.MachineStep, error: NoSuchDevice) -> None:
+        registers = thread.frames[-1].registers
+        if isinstance(step, ir.CopyStart):
+            names = [registers[at.ref.number].buffer.name for at in (step.source, step.destination)]
+            operand = f"the copy of {names[0]} to {names[1]}"
+        else:
+            assert isinstance(step, ir.SemaphoreSignal)
+            signalled = registers[step.semaphore.ref.number].buffer
+            operand = f"the signal of {counter_text(signalled, ())}"
+        seen = sighting(self._launch, thread, step, operand=operand)
+        self._findings.append(
+            bounds.no_such_device(
+                seen, value=error.value, count=error.count, axis=error.axis, is_core=error.is_core
+            )
         )
 
     def block_leaves(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:

@@ -48,6 +48,7 @@ class SuspectRead:
       values: of these elements, where they come from another block.
       visited: whether the buffer holds an output block that had left and come back.
       is_early: whether a DMA in flight was to write what was read: a race, which is judged apart.
+      is_sent_later: whether another device has started such a DMA since; a race, or in this order.
       is_element_known: whether the first element in `mask` is one that matters.
       count: number of such reads.
     """
@@ -68,6 +69,7 @@ class SuspectRead:
     value: Any = None
     visited: bool = False
     is_early: bool = False
+    is_sent_later: bool = False
     is_element_known: bool = True
     count: int = 1
 
@@ -301,8 +303,7 @@ class MemoryTracker(MachineObserver):
                 self.threads[thread.number].moment, point, iterations, mask,
                 int(found.where(region).sum()), copy,
             )  # fmt: skip
-            element = known.element
-            numbers = found.numbers
+            element, numbers = known.element, found.numbers
             known.writer = self.writes.get(
                 int(found.whole if numbers is None else numbers[element])
             )
@@ -403,11 +404,10 @@ class MemoryTracker(MachineObserver):
                 part = index_text(output, target.index)
             state.copies_out(output, part)
         if copy.source.buffer.device != target.buffer.device:
-            # A read on another device may have come before the copy was started.
             for suspect in self.suspects.values():
                 if suspect.buffer is target.buffer and suspect.kind == "unwritten":
                     found = (suspect.mask[index] for index in target.ranges())
-                    suspect.is_early |= any(part.any() for part in found)
+                    suspect.is_sent_later |= any(part.any() for part in found)
 
     def copy_ends(self, copy: DmaCopy) -> None:
         thread, _, moment = self._flying.pop(id(copy))

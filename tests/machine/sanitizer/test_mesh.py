@@ -1,0 +1,159 @@
+"""A ring of devices: copies and signals that leave the mesh, and memory that was never filled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import Mesh, PartitionSpec
+
+import pallas_debug
+from pallas_debug.findings.faults import Fault
+from pallas_debug.model import Finding
+
+N = 4
+DMA, REGULAR = pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.REGULAR
+HAS_NUMBERS = jax.__version_info__ < (0, 12)
+"""Whether devices may be named by number; later, an integer is a place on the axis of the mesh."""
+
+Place = Callable[[jax.Array], Any]
+
+
+def right_of(i: jax.Array) -> jax.Array:
+    return lax.rem(i + 1, N)
+
+
+def left_of(i: jax.Array) -> jax.Array:
+    return lax.rem(i + N - 1, N)
+
+
+def ring(
+    *, target: Place = right_of, source: Place = left_of, by_number: bool = False,
+    fills: bool = True,
+) -> Callable[[jax.Array], jax.Array]:  # fmt: skip
+    """The sum over all devices: each passes on to the next one what it got last.
+
+    Args:
+      target, source: the devices that a device sends to, and signals that it has room.
+      by_number: whether devices are named by their numbers, not along the axis.
+      fills: whether a device puts its own part into the slot that it sends first.
+    """
+
+    def at(place: jax.Array) -> dict[str, Any]:
+        if by_number:
+            return {"device_id": place, "device_id_type": pl.DeviceIdType.LOGICAL}
+        return {"device_id": {"x": place}}
+
+    def body(x_ref: Any, o_ref: Any, slots: Any, sent: Any, received: Any, room: Any) -> None:
+        me = lax.axis_index("x")
+        barrier = pltpu.get_barrier_semaphore()
+        for other in (left_of(me), right_of(me)):
+            pl.semaphore_signal(barrier, 1, **at(other))
+        pl.semaphore_wait(barrier, 2)
+        if fills:
+            slots[0] = x_ref[...]
+        o_ref[...] = x_ref[...]
+
+        def step(i: jax.Array, _: int) -> int:
+            slot, other = lax.rem(i, 2), lax.rem(i + 1, 2)
+
+            @pl.when(i > 0)
+            def _wait() -> None:
+                pl.semaphore_wait(room, 1)
+
+            copy = pltpu.make_async_remote_copy(
+                slots.at[slot], slots.at[other], sent.at[slot], received.at[other],
+                **at(target(me)),
+            )  # fmt: skip
+            copy.start()
+            copy.wait()
+            o_ref[...] += slots[other]
+
+            @pl.when(i < N - 2)
+            def _signal() -> None:
+                pl.semaphore_signal(room, 1, **at(source(me)))
+
+            return 0
+
+        lax.fori_loop(0, N - 1, step, 0)
+
+    def on_each(x: jax.Array) -> jax.Array:
+        vmem = pl.BlockSpec(memory_space=pltpu.VMEM)
+        return pl.pallas_call(
+            body, out_shape=x, in_specs=[vmem], out_specs=vmem,
+            scratch_shapes=[pltpu.VMEM((2, *x.shape), x.dtype), DMA((2,)), DMA((2,)), REGULAR],
+            compiler_params=pltpu.CompilerParams(collective_id=0),
+        )(x)  # fmt: skip
+
+    mesh = Mesh(np.array(jax.devices()[:N]), ("x",))
+    spec = PartitionSpec("x")
+    return jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+def judged(function: Callable[..., Any], *engines: str) -> tuple[Finding, ...]:
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((N * 8, 128)), jnp.float32)
+    verdict = pallas_debug.verify(function, x, targets="v5e", engines=list(engines) or ["machine"])
+    assert not any(gap.engine in engines for gap in verdict.gaps), verdict
+    return tuple(verdict.findings)
+
+
+def test_nothing_is_found_in_the_ring() -> None:
+    assert judged(ring(), "machine", "checks") == ()
+
+
+def test_a_slot_is_sent_before_anything_is_in_it() -> None:
+    """A copy into it from another device follows, but only after the read: no race explains it."""
+    (finding,) = judged(ring(fills=False))
+    assert finding.kind is Fault.UNINITIALIZED_READ
+    assert finding.operand == "slots"
+    assert "is read before it was written, and that reaches an output" in finding.message
+    assert finding.source is not None
+    assert finding.source.text == "copy.start()"
+
+
+@pytest.mark.parametrize(
+    "variant, message, wrapped",
+    [
+        (
+            {"target": lambda i: i + 1},
+            "the copy of slots to slots goes to device 4 along mesh axis 'x', and there are 4, "
+            "from 0 to 3",
+            "wrap a position around, as in `lax.rem(i + 1, 4)`",
+        ),
+        pytest.param(
+            {"source": lambda i: lax.rem(i - 1, N)},
+            "the signal of room goes to device -1 along mesh axis 'x', and there are 4, from 0 to 3",
+            "wrap a position around before it becomes negative, as in `lax.rem(i + 3, 4)` for the "
+            "one before `i`: `lax.rem` of a negative number is negative",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"target": lambda i: i + 1, "by_number": True},
+            "the copy of slots to slots goes to device 4, and there are 4, from 0 to 3",
+            "wrap a position around, as in `lax.rem(i + 1, 4)`",
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif(not HAS_NUMBERS, reason="jax has no numbers of devices"),
+            ],
+        ),
+    ],
+)
+def test_a_device_that_the_mesh_does_not_have(
+    variant: dict[str, Any], message: str, wrapped: str
+) -> None:
+    """The machine and jax's TPU interpret mode see it, and it is one finding."""
+    (finding,) = judged(ring(**variant), "machine", "checks")
+    assert finding.kind is Fault.OUT_OF_BOUNDS_WRITE
+    assert finding.message == message
+    assert finding.cause == "nothing keeps the device's position within the mesh"
+    assert finding.advice == (
+        f"{wrapped}; where the mesh has an end, leave the device at it out with `pl.when`"
+    )
+    assert set(finding.engines) == {"machine", "tpu interpret"}
