@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -412,3 +413,45 @@ def test_one_slip_with_two_buffers_is_one_finding(apart: bool) -> None:
     if not apart:
         assert first.message.endswith(f"; likewise squares_ref in line {line.line + 2}")
         assert first.witness.values["likewise"] == "squares_ref"
+
+
+def sums_in_a_pipeline(x: jax.Array, *, reset: str) -> jax.Array:
+    """A sum of each row of blocks, which a pipeline within the kernel fetches."""
+
+    def kernel(x_ref, out_ref, acc_ref):
+        i = pl.program_id(0)
+
+        def add(tile_ref):
+            def start() -> None:
+                acc_ref[...] = jnp.zeros_like(acc_ref)
+
+            if reset == "first":
+                pl.when(pl.program_id(0) == 0)(start)
+            else:
+                start()
+            acc_ref[...] += tile_ref[...]
+
+        tile = pl.BlockSpec((8, 128), lambda k: (i, k))
+        pltpu.emit_pipeline(add, grid=(3,), in_specs=[tile])(x_ref)
+        out_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2,),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+        scratch_shapes=[TILE],
+    )(x)
+
+
+def test_steps_of_a_pipeline_within_a_kernel_are_grid_points() -> None:
+    (lost,) = found(partial(sums_in_a_pipeline, reset="always"), X)
+    assert lost.kind == "LostWrite"
+    assert lost.operand == "acc_ref"
+    assert lost.message.startswith(
+        "what grid point (0,), loop iteration (0,) added to acc_ref is lost: it is reset at grid "
+        "point (0,), loop iteration (1,), and nothing has read it in between: acc_ref[0, 0] was "
+    )
+    assert lost.cause == "block (0, 0) of out_ref has begun before that"
+    assert found(partial(sums_in_a_pipeline, reset="first"), X) == ()

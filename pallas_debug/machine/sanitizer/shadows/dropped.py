@@ -8,8 +8,9 @@ that a flag in a table ends. So it is a fault only if
   to, and the buffer is read again before these end;
 - nothing else uses the sum that was stored;
 - grid point and loop iterations alone decide whether the reset runs, not data; and
-- each run of the reset drops an addition, or it is in no loop, and all outputs keep their blocks,
-  or each grid point resets an output without having read what others wrote.
+- each run of the reset drops an addition, or it is in no loop but that of a pipeline, and all
+  outputs keep their blocks, or each grid point resets an output without having read what others
+  wrote.
 
 A sum is also dropped where its output is stored too early: the last addition for a block comes at a
 moment that stores to no output, and the reset for the next block drops it. That is a fault if each
@@ -29,6 +30,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.shadow import WriteRecord
+from pallas_debug.machine.sanitizer.shadows.tracked import begins_moment
 from pallas_debug.machine.threads import Thread
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ class DroppedSum:
       value, value_before: of that element.
       affected, total: elements that changed, and elements that were reset.
       is_one_visit: whether all outputs had the same blocks at both, or each grid point resets an
-        output; and no loop runs the reset.
+        output; and no loop but that of a pipeline runs the reset.
       slip: what is wrong.
       conditions: identities of the conditions around the reset.
     """
@@ -187,7 +189,7 @@ class DroppedSums:
         # As where each grid point stores to an output instead of adding to it.
         replaces_all = is_output and len(thread.frames) == 1 and not state.has_carried
         everything = range(len(state.outputs) + len(state.arrays))
-        dropped.is_one_visit = not thread.iterations and (
+        dropped.is_one_visit = not _is_in_loop(thread) and (
             added[1].number >= _latest(state, everything) or replaces_all
         )
         dropped.conditions = conditions
@@ -254,6 +256,12 @@ def dropped_by(
         element, new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size),
         slip=slip,
     )  # fmt: skip
+
+
+def _is_in_loop(thread: Thread) -> bool:
+    """Whether a loop runs the current step; iterations of a pipeline count as grid points."""
+    loops = [f.caller for f in thread.frames if f.stage in ("body", "condition")]
+    return not all(loop is not None and begins_moment(loop) for loop in loops)
 
 
 def _part(region: MemoryRegion) -> _Part:
