@@ -109,9 +109,8 @@ class Touch:
 
 def no_such_device(place: Place, operand: str, device: int, count: int) -> Finding:
     """A copy or signal to a device that the mesh does not have."""
-    return bounds.no_such_device(
-        place.sighting(operand=operand), value=device, count=count, axis=None
-    )
+    seen = place.sighting(operand=operand)
+    return bounds.no_such_device(seen, value=device, count=count, copy=place.copy)
 
 
 def out_of_bounds(touch: Touch) -> Finding:

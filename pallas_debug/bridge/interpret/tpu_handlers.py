@@ -193,11 +193,13 @@ def start_copy(
     to_core = core if to_core is None else int(to_core)
     read = device, core, int(arguments["src_id"])
     written = to_device, to_core, int(arguments["dst_id"])
-    names = (run.buffer(device, core, identity) for identity in (read[2], written[2]))
-    _require_device(
-        run, place, to_device, f"the copy of {' to '.join(b.name if b else '?' for b in names)}"
-    )
     source, destination = run.buffer(*read), run.buffer(*written)
+    if not _exists(run, to_device):
+        # Of the destination, this device knows the buffer with the same number.
+        own_buffer = run.buffer(device, core, written[2])
+        target = own_buffer.name if own_buffer else "?"
+        place = replace(place, copy=(source.name if source else "?", target))
+        raise stop(words.no_such_device(place, target, to_device, run.memory.num_devices))
     at = int(arguments["dst_sem_id"]), run.core(to_device, to_core)
     place = replace(
         place,
@@ -303,22 +305,17 @@ def signal(
 ) -> Any:
     device, core = (arguments.get(f"target_{part}") for part in ("device_id", "local_core_id"))
     device = place.thread[0] if device is None else int(device)
-    named = run.semaphore(int(arguments["sem_id"]), run.core(*place.thread))
-    _require_device(run, place, device, f"the signal of {named}")
+    if not _exists(run, device):
+        named = run.semaphore(int(arguments["sem_id"]), run.core(*place.thread))
+        raise stop(words.no_such_device(place, named, device, run.memory.num_devices))
     at = int(arguments["sem_id"]), run.core(device, 0 if core is None else int(core))
     run.signals[at] = place
     with running(place):
         return call()
 
 
-def _require_device(run: KernelRun, place: Place, device: int, operand: str) -> None:
-    """End a run that names a device which the mesh does not have.
-
-    Raises:
-      KernelFault: it does.
-    """
-    if not 0 <= device < run.memory.num_devices:
-        raise stop(words.no_such_device(place, operand, device, run.memory.num_devices))
+def _exists(run: KernelRun, device: int) -> bool:
+    return 0 <= device < int(run.memory.num_devices)
 
 
 def check_revisit(

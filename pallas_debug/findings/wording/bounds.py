@@ -73,17 +73,21 @@ def out_of_bounds(
 
 
 def no_such_device(
-    seen: Sighting, *, value: int, count: int, axis: str | None, is_core: bool = False
-) -> Finding:
-    """A copy to a device, or a signal, that the mesh does not have.
+    seen: Sighting, *, value: int, count: int, axis: str | None = None, is_core: bool = False,
+    copy: tuple[str, str] | None = None,
+) -> Finding:  # fmt: skip
+    """A remote copy or a signal to a device or core that the mesh does not have.
 
     Args:
-      seen: with the copy or semaphore as operand.
-      count: devices along the axis, or cores.
-      axis: of the mesh; None for a logical number.
+      seen: with the destination of the copy, or the semaphore, as operand.
+      value: the device's position along the axis, or its logical id.
+      count: number of devices or cores along the axis, or in all.
+      axis: name of the mesh axis; None for a logical id.
+      copy: source and destination of a copy; None for a signal.
     """
     unit = "core" if is_core else "device"
-    along = f" along mesh axis '{axis}'" if axis is not None else ""
+    what = f"copy of {copy[0]} to {copy[1]}" if copy else f"signal of {seen.witness.operand}"
+    along = f" along mesh axis '{axis}', which has" if axis is not None else ", and the mesh has"
     wrapped = f"wrap a position around, as in `lax.rem(i + 1, {count})`"
     if value < 0:
         wrapped = (
@@ -93,10 +97,9 @@ def no_such_device(
         )
     return seen.found(
         Fault.OUT_OF_BOUNDS_WRITE,
-        f"{seen.witness.operand} goes to {unit} {value}{along}, and there are {count}, from 0 to "
-        f"{count - 1}",
-        f"nothing keeps the {unit}'s position within the mesh",
-        f"{wrapped}; where the mesh has an end, leave the {unit} at it out with `pl.when`",
+        f"the {what} goes to {unit} {value}{along} {unit}s 0 to {count - 1}",
+        "nothing keeps `device_id` within the mesh",
+        f"{wrapped}; if the mesh is no ring, leave out the {unit} at its end with `pl.when`",
     )
 
 

@@ -1,8 +1,8 @@
-"""Areas that the sanitizer judges: an observer for each."""
+"""Areas that the sanitizer judges, with an observer for each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
@@ -15,25 +15,6 @@ from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.machine.sanitizer.shadows.replay import KernelCall
 
 Arrays = Sequence[Sequence[Any]]
-
-Make = Callable[[Launch, Arrays, int, WatchedPoints | None], MachineObserver]
-
-AREAS: tuple[Make, ...] = (
-    lambda launch, arrays, first, watched: OrderSanitizer(launch, devices=len(arrays)),
-    lambda launch, arrays, first, watched: MemorySanitizer(
-        launch, arrays, first=first, watched=watched
-    ),
-    lambda launch, arrays, first, watched: ClaimsObserver(launch),
-    lambda launch, arrays, first, watched: NumbersObserver(
-        launch, watched, rerun=KernelCall(launch, arrays, {"first": first}).run
-    ),
-)
-"""Makers of observers, whose findings are listed in this order: causes before consequences.
-
-Each takes the launch, the arrays of all devices, the number of the first of these devices, and the
-grid points that are watched, None for all. An observer has a method `findings`, which is called
-once the run is over, or was stopped.
-"""
 
 
 def require_cores(launch: Launch) -> None:
@@ -51,15 +32,19 @@ def require_cores(launch: Launch) -> None:
 def observers(
     launch: Launch, arrays: Arrays, first: int = 0, watched: WatchedPoints | None = None
 ) -> list[MachineObserver]:
-    """Observers for a run.
+    """Observers for a run, in the order in which their findings are listed: causes first.
+
+    An observer has a method `findings`, which is called once the run is over, or was stopped.
 
     Args:
+      arrays: for each device, the arrays of the call.
+      first: number of the first of these devices in the mesh.
       watched: grid points that are judged; None for all.
     """
-    made = [make(launch, arrays, first, watched) for make in AREAS]
-    for memory in made:
-        if isinstance(memory, MemorySanitizer):
-            memory.has_races = lambda: any(
-                one.detector.races for one in made if isinstance(one, OrderSanitizer)
-            )
-    return made
+    order = OrderSanitizer(launch, devices=len(arrays))
+    return [
+        order,
+        MemorySanitizer(launch, arrays, order=order, first=first, watched=watched),
+        ClaimsObserver(launch),
+        NumbersObserver(launch, watched, rerun=KernelCall(launch, arrays, {"first": first}).run),
+    ]

@@ -26,7 +26,7 @@ count: a running maximum that is not reset is reported though it cancels out but
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
@@ -35,6 +35,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.wording import writers
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.shadows import stale
 from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSums
 from pallas_debug.machine.sanitizer.shadows.outputs import ReplacedWrite
@@ -47,9 +48,9 @@ from pallas_debug.machine.sanitizer.shadows.replay import (
     effect,
     narrow,
 )
-from pallas_debug.machine.sanitizer.shadows.shadow import ReadKind
+from pallas_debug.machine.sanitizer.shadows.shadow import ReadKind, SuspectRead
 from pallas_debug.machine.sanitizer.shadows.tracked import Point
-from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker, SuspectRead
+from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
 from pallas_debug.machine.sanitizer.shadows.wording import MemoryWording
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding
@@ -67,12 +68,13 @@ class MemorySanitizer(MemoryTracker):
 
     def __init__(
         self, launch: Launch, arrays: Sequence[Sequence[Any]], *,
-        watched: WatchedPoints | None = None, **options: Any,
+        order: OrderTracker | None = None, watched: WatchedPoints | None = None, **options: Any,
     ) -> None:  # fmt: skip
         """Set up the shadow.
 
         Args:
           arrays: for each device, the arrays of the call.
+          order: observer of the same run that detects races; None where there is none.
           watched: grid points that are judged; None for all.
           options: of the machine, apart from its observer.
         """
@@ -83,8 +85,7 @@ class MemorySanitizer(MemoryTracker):
         self._sums = DroppedSums()
         self._totals = ReplacedTotals(launch)
         self._copied_out: dict[str, bool] = {}
-        self.has_races: Callable[[], bool] = lambda: True
-        """Whether the run has races, by the observer of its order; without one it may have."""
+        self._order = order
 
     # Sums that are reset too late
 
@@ -202,8 +203,11 @@ class MemorySanitizer(MemoryTracker):
         return chosen
 
     def _is_race(self, suspect: SuspectRead) -> bool:
-        """Whether a read may have come before the copy that it was to wait for."""
-        return suspect.is_early or (suspect.is_sent_later and self.has_races())
+        """Whether a read may race with the copy that fills what it reads."""
+        if suspect.is_early or not suspect.is_sent_later or self._order is None:
+            return suspect.is_early or suspect.is_sent_later
+        races = self._order.detector.races.values()
+        return any(race.earlier.buffer.name == suspect.buffer.name for race in races)
 
     def _is_return(self, suspect: SuspectRead) -> bool:
         """Whether a read is the consequence of an output block that came back."""

@@ -171,17 +171,22 @@ class BoundsObserver(MachineObserver):
 
     def leaves_mesh(self, thread: Thread, step: ir.MachineStep, error: NoSuchDevice) -> None:
         registers = thread.frames[-1].registers
+        copy = None
         if isinstance(step, ir.CopyStart):
-            names = [registers[at.ref.number].buffer.name for at in (step.source, step.destination)]
-            operand = f"the copy of {names[0]} to {names[1]}"
+            source, destination = (registers[p.ref.number] for p in (step.source, step.destination))
+            copy = source.buffer.name, destination.buffer.name
+            operand = destination.buffer.name
         else:
             assert isinstance(step, ir.SemaphoreSignal)
-            signalled = registers[step.semaphore.ref.number].buffer
-            operand = f"the signal of {counter_text(signalled, ())}"
-        seen = sighting(self._launch, thread, step, operand=operand)
+            operand = counter_text(registers[step.semaphore.ref.number].buffer, ())
         self._findings.append(
             bounds.no_such_device(
-                seen, value=error.value, count=error.count, axis=error.axis, is_core=error.is_core
+                sighting(self._launch, thread, step, operand=operand),
+                value=error.value,
+                count=error.count,
+                axis=error.axis,
+                is_core=error.is_core,
+                copy=copy,
             )
         )
 

@@ -123,20 +123,20 @@ def test_a_slot_is_sent_before_anything_is_in_it() -> None:
     [
         (
             {"target": lambda i: i + 1},
-            "the copy of slots to slots goes to device 4 along mesh axis 'x', and there are 4, "
-            "from 0 to 3",
+            "the copy of slots to slots goes to device 4 along mesh axis 'x', which has devices 0 "
+            "to 3",
             "wrap a position around, as in `lax.rem(i + 1, 4)`",
         ),
         pytest.param(
             {"source": lambda i: lax.rem(i - 1, N)},
-            "the signal of room goes to device -1 along mesh axis 'x', and there are 4, from 0 to 3",
+            "the signal of room goes to device -1 along mesh axis 'x', which has devices 0 to 3",
             "wrap a position around before it becomes negative, as in `lax.rem(i + 3, 4)` for the "
             "one before `i`: `lax.rem` of a negative number is negative",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             {"target": lambda i: i + 1, "by_number": True},
-            "the copy of slots to slots goes to device 4, and there are 4, from 0 to 3",
+            "the copy of slots to slots goes to device 4, and the mesh has devices 0 to 3",
             "wrap a position around, as in `lax.rem(i + 1, 4)`",
             marks=[
                 pytest.mark.slow,
@@ -152,8 +152,9 @@ def test_a_device_that_the_mesh_does_not_have(
     (finding,) = judged(ring(**variant), "machine", "checks")
     assert finding.kind is Fault.OUT_OF_BOUNDS_WRITE
     assert finding.message == message
-    assert finding.cause == "nothing keeps the device's position within the mesh"
+    assert finding.operand == ("room" if "source" in variant else "slots")
+    assert finding.cause == "nothing keeps `device_id` within the mesh"
     assert finding.advice == (
-        f"{wrapped}; where the mesh has an end, leave the device at it out with `pl.when`"
+        f"{wrapped}; if the mesh is no ring, leave out the device at its end with `pl.when`"
     )
     assert set(finding.engines) == {"machine", "tpu interpret"}

@@ -21,13 +21,15 @@ from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sanitizer.numbers.loops import LoopObserver
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
-from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, ReadKind, differing
-from pallas_debug.machine.sanitizer.shadows.tracked import Point, begins_moment
-from pallas_debug.machine.sanitizer.shadows.tracking import (
-    MemoryTracker,
+from pallas_debug.machine.sanitizer.shadows.shadow import (
+    BufferShadow,
+    ReadKind,
     SiteKey,
     SuspectRead,
+    differing,
 )
+from pallas_debug.machine.sanitizer.shadows.tracked import Point, begins_moment
+from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
 from pallas_debug.machine.threads import Thread
 
 Array = np.ndarray[Any, Any]

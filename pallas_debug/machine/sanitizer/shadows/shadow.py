@@ -57,6 +57,58 @@ class WriteRecord:
     copy: DmaCopy | None = None
 
 
+SiteKey = tuple[int, str, ReadKind]
+"""A step, by its identity, the name of a buffer, and what it sees there."""
+
+
+@dataclass(eq=False, slots=True)
+class SuspectRead:
+    """A step that reads what it may not be meant to see; whether that matters is not known yet.
+
+    Attributes:
+      first: number of the last write before the first such read.
+      moment: of the thread, at which that was.
+      mask: elements of the buffer that were seen then.
+      total: number of elements that were read then.
+      writer: of the first such element; None if nothing wrote it.
+      values: of these elements, where they come from another block.
+      visited: whether the buffer holds an output block that had left and come back.
+      is_early: whether a DMA in flight was to write what was read: a race, which is judged apart.
+      is_sent_later: whether another device started a DMA to it later: a race, unless ordered.
+      is_element_known: whether the first element in `mask` is one that matters.
+      count: number of such reads.
+    """
+
+    key: SiteKey
+    step: ir.MachineStep
+    buffer: MemoryBuffer
+    operand: str
+    first: int
+    thread: int
+    moment: int
+    point: tuple[int, ...]
+    iterations: tuple[int, ...]
+    mask: Mask
+    total: int
+    copy: DmaCopy | None = None
+    writer: WriteRecord | None = None
+    value: Any = None
+    visited: bool = False
+    is_early: bool = False
+    is_sent_later: bool = False
+    is_element_known: bool = True
+    count: int = 1
+
+    @property
+    def kind(self) -> ReadKind:
+        return self.key[2]
+
+    @property
+    def element(self) -> tuple[int, ...]:
+        """The first element of the buffer that was seen."""
+        return tuple(int(i) for i in np.unravel_index(int(self.mask.argmax()), self.mask.shape))
+
+
 @dataclass(eq=False, slots=True)
 class BufferShadow:
     """Numbers of the writes that a buffer's elements come from.

@@ -12,8 +12,8 @@ from pallas_debug.machine.sanitizer.shadows.replay import (
     ElementHistory,
     buffer_key,
 )
+from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead
 from pallas_debug.machine.sanitizer.shadows.tracked import Block, Point, TrackedThread
-from pallas_debug.machine.sanitizer.shadows.tracking import SuspectRead
 
 
 def is_stale(suspect: SuspectRead, thread: TrackedThread, history: ElementHistory) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,13 @@ from pallas_debug.machine.sanitizer.report import index_text
 from pallas_debug.machine.sanitizer.shadows import shadow
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
 from pallas_debug.machine.sanitizer.shadows.outputs import ArrayLedger
-from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, ReadKind, WriteRecord
+from pallas_debug.machine.sanitizer.shadows.shadow import (
+    BufferShadow,
+    ReadKind,
+    SiteKey,
+    SuspectRead,
+    WriteRecord,
+)
 from pallas_debug.machine.sanitizer.shadows.tiles import ShadowRoom
 from pallas_debug.machine.sanitizer.shadows.tracked import (
     Point,
@@ -30,57 +35,6 @@ from pallas_debug.machine.threads import Thread
 
 MAX_RECORDS = 1 << 17
 """Number of writes after which those of which nothing is left are forgotten."""
-
-SiteKey = tuple[int, str, ReadKind]
-"""A step, by its identity, the name of a buffer, and what it sees there."""
-
-
-@dataclass(eq=False, slots=True)
-class SuspectRead:
-    """A step that reads what it may not be meant to see; whether that matters is not known yet.
-
-    Attributes:
-      first: number of the last write before the first such read.
-      moment: of the thread, at which that was.
-      mask: elements of the buffer that were seen then.
-      total: number of elements that were read then.
-      writer: of the first such element; None if nothing wrote it.
-      values: of these elements, where they come from another block.
-      visited: whether the buffer holds an output block that had left and come back.
-      is_early: whether a DMA in flight was to write what was read: a race, which is judged apart.
-      is_sent_later: whether another device has started such a DMA since; a race, or in this order.
-      is_element_known: whether the first element in `mask` is one that matters.
-      count: number of such reads.
-    """
-
-    key: SiteKey
-    step: ir.MachineStep
-    buffer: MemoryBuffer
-    operand: str
-    first: int
-    thread: int
-    moment: int
-    point: Point
-    iterations: Point
-    mask: shadow.Mask
-    total: int
-    copy: DmaCopy | None = None
-    writer: WriteRecord | None = None
-    value: Any = None
-    visited: bool = False
-    is_early: bool = False
-    is_sent_later: bool = False
-    is_element_known: bool = True
-    count: int = 1
-
-    @property
-    def kind(self) -> ReadKind:
-        return self.key[2]
-
-    @property
-    def element(self) -> Point:
-        """The first element of the buffer that was seen."""
-        return tuple(int(i) for i in np.unravel_index(int(self.mask.argmax()), self.mask.shape))
 
 
 class MemoryTracker(MachineObserver):
@@ -404,6 +358,7 @@ class MemoryTracker(MachineObserver):
                 part = index_text(output, target.index)
             state.copies_out(output, part)
         if copy.source.buffer.device != target.buffer.device:
+            # In another order of the run, the copy may have come before a read on its device.
             for suspect in self.suspects.values():
                 if suspect.buffer is target.buffer and suspect.kind == "unwritten":
                     found = (suspect.mask[index] for index in target.ranges())

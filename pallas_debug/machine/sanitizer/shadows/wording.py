@@ -26,9 +26,9 @@ from pallas_debug.machine.sanitizer.shadows.outputs import (
 )
 from pallas_debug.machine.sanitizer.shadows.replay import ElementHistory, StoredPart, buffer_key
 from pallas_debug.machine.sanitizer.shadows.resets import reset
-from pallas_debug.machine.sanitizer.shadows.shadow import WriteRecord
+from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead, WriteRecord
 from pallas_debug.machine.sanitizer.shadows.tracked import Point, TrackedThread, steps_of_block
-from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker, SuspectRead
+from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
 from pallas_debug.model import Finding, SourceLine, Witness
 
 Ordered = tuple[int, Finding]
