@@ -1,10 +1,10 @@
-"""Ctrl+c while XLA runs a program, which Python itself notices too late or not at all.
+"""Ctrl+c during a program of XLA.
 
-Python handles a signal in the main thread, between two bytecodes. As long as XLA has that thread,
-nothing happens; and where a callback of the program runs in it, XLA turns the `KeyboardInterrupt`
-into an error of the program: a test fails of it, and the next one begins. So arrivals are counted
-by a thread that Python's own handler wakes through `signal.set_wakeup_fd`: callbacks of ours end
-their program when the count has changed, and the caller that gets its error asks `is_cause`.
+Python handles signals in the main thread, between two bytecodes: not while XLA runs in that thread.
+If a callback of the program runs there, XLA turns the `KeyboardInterrupt` into a `JaxRuntimeError`:
+the test fails, and pytest goes on with the next one. Therefore a thread, which Python's C handler
+wakes through `signal.set_wakeup_fd`, counts the signals. Our callbacks abort their program when the
+count has changed, and `is_cause` tells callers that a `JaxRuntimeError` was a ctrl+c.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import time
 from collections.abc import Callable, Iterator
 
 AGAIN_AFTER = 0.5
-"""Seconds between two ctrl+c of which the second one ends a process; one key press may send two."""
+"""Minimum seconds from the first ctrl+c to the one that ends a process; a shell may send two."""
 
 HINT_AFTER = 1.0
-"""Seconds after a ctrl+c at which a command that still runs says how to end it."""
+"""Delay in seconds before a command that is still running says how to end it."""
 
 
 class Interrupted(Exception):
-    """The end of a program that ctrl+c stops; raised in a callback, where XLA makes it its own.
+    """Raised in a callback to abort its program after ctrl+c; XLA makes it a `JaxRuntimeError`.
 
-    It is no `KeyboardInterrupt`, as jax's interpreters pass only an `Exception` on to other cores.
+    Not a `KeyboardInterrupt`, as jax's interpreters pass only an `Exception` on to other cores.
     """
 
 
 class _Listener:
-    """A thread that counts each SIGINT which Python's handler is to turn into an exception.
+    """Thread that counts SIGINTs for which Python's default handler is installed.
 
     Attributes:
-      ends: called on the second ctrl+c, which has to end the process.
-      hint: called when one has had no effect for a while.
+      ends: called on the second ctrl+c, to end the process.
+      hint: called once, `HINT_AFTER` seconds after the first one.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class _Listener:
         threading.Thread(target=self._watch, name="pallas-debug ctrl+c", daemon=True).start()
 
     def drain(self) -> int:
-        """Count what has arrived; another thread may do so at the same time."""
+        """Count the signals received so far. Thread-safe."""
         with self.lock, contextlib.suppress(BlockingIOError):
             signals = os.read(self.read, 512)
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -80,7 +80,7 @@ _listener: _Listener | None = None
 
 
 def _forget() -> None:
-    """In a forked process: there is no thread, and the pipe is the parent's."""
+    """Drop the listener in a forked process: it has no thread, and the pipe is the parent's."""
     global _listener
     if _listener is not None:
         _listener = None
@@ -97,12 +97,12 @@ def listening(
 ) -> Iterator[None]:
     """Count each ctrl+c in this block.
 
-    Nothing is counted outside of the main thread, nor where somebody else handles SIGINT or has a
-    wakeup descriptor, as an event loop does.
+    A no-op outside the main thread, and where other code handles SIGINT or has set a wakeup file
+    descriptor, as event loops do.
 
     Args:
-      ends: called, in another thread, when a second one comes. It has to end the process.
-      hint: called, in another thread, when one has had no effect for `HINT_AFTER` seconds.
+      ends: called in another thread on the second ctrl+c, to end the process.
+      hint: called in another thread, if the block is still running `HINT_AFTER` seconds after one.
     """
     global _listener
     if (
@@ -124,21 +124,24 @@ def listening(
         yield
     finally:
         listener.ends = listener.hint = None
-        now = signal.set_wakeup_fd(-1)
-        if now not in (-1, listener.write):  # somebody else's, who came later
-            signal.set_wakeup_fd(now)
+        with contextlib.suppress(ValueError):  # the block is left in another thread
+            now = signal.set_wakeup_fd(-1)
+            if now not in (-1, listener.write):  # set by other code since
+                signal.set_wakeup_fd(now)
 
 
 def count() -> int:
-    """How often ctrl+c has been pressed so far, as far as the thread knows. Cheap."""
+    """Number of ctrl+c counted so far. Cheap enough to be called in every callback."""
     return 0 if _listener is None else _listener.count
 
 
 def end_if_since(begin: int) -> None:
-    """End the program that calls back if ctrl+c was pressed since `begin`, a `count`.
+    """Abort the program of a callback if ctrl+c was pressed since `count` returned `begin`.
+
+    A no-op in the main thread, where Python raises `KeyboardInterrupt`.
 
     Raises:
-      Interrupted: it was, and this is not the main thread, where Python raises by itself.
+      Interrupted: ctrl+c was pressed.
     """
     if (
         _listener is not None
@@ -149,10 +152,9 @@ def end_if_since(begin: int) -> None:
 
 
 def is_cause(error: BaseException, begin: int) -> bool:
-    """Whether an error is what XLA made of a ctrl+c since `begin`, a `count`.
+    """Whether ctrl+c since `count` returned `begin` caused an error of jax.
 
-    Args:
-      error: what the program raised. Exceptions of the user's own code are not XLA's.
+    Exceptions of other modules, such as the user's, are never caused by it.
     """
     return (
         _listener is not None

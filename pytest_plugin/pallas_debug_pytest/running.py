@@ -32,7 +32,7 @@ class Running:
       printed: number of prints written to standard output.
       raised: the exception that we failed the test with, and its finding.
       callers: lines of the test that called the kernels.
-      interrupts: how often ctrl+c had been pressed before the test.
+      interrupts: number of ctrl+c before the test.
       uncaptured: number of kernels that could not be captured before the test.
     """
 
@@ -55,10 +55,10 @@ class Running:
         self.uncaptured = len(self.session.uncaptured)
 
     def end_if_interrupted(self, error: BaseException) -> None:
-        """End the run of pytest if it was ctrl+c that ended a program, and the test with it.
+        """Stop pytest if ctrl+c during a kernel caused the test's error.
 
         Raises:
-          KeyboardInterrupt: it was.
+          KeyboardInterrupt: it did.
         """
         if interrupts.is_cause(error, self.interrupts):
             raise KeyboardInterrupt from error
