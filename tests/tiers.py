@@ -69,7 +69,7 @@ SUMMARY_FILE = "TIERS_SUMMARY"
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
-def slow_but_first(
+def mark_all_but_first(
     cases: Iterable[Any],
     key: Callable[..., Hashable],
     mark: pytest.MarkDecorator = pytest.mark.slow,
@@ -91,7 +91,7 @@ def slow_but_first(
 def first_of_each_fault(kernels: Iterable[Any]) -> list[Any]:
     """Broken kernels as parameters, all marked slow but the first of each fault."""
     rows = [pytest.param(kernel, id=kernel.name) for kernel in kernels]
-    return slow_but_first(rows, lambda kernel: kernel.fault)
+    return mark_all_but_first(rows, lambda kernel: kernel.fault)
 
 
 with_and_without_xdist = pytest.mark.parametrize(

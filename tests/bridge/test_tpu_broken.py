@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
 from evidence import Evidence
-from tiers import slow_but_first
+from tiers import mark_all_but_first
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.render import finding_text
@@ -34,7 +34,7 @@ def is_asked(kernel: BrokenKernel, engine: JaxEngine) -> bool:
     return engine is JaxEngine.TPU or kernel.topic in TWO_CORES or is_found(kernel, engine)
 
 
-CASES = slow_but_first(
+CASES = mark_all_but_first(
     [
         pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
         for kernel in BROKEN
@@ -80,7 +80,7 @@ def test_broken(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> 
 
 @pytest.mark.parametrize(
     "kernel, engine",
-    slow_but_first(
+    mark_all_but_first(
         [
             pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
             for kernel in BROKEN

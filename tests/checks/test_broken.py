@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction, broken
 from evidence import Evidence
-from tiers import slow_but_first
+from tiers import mark_all_but_first
 
 from pallas_debug.findings.faults import Fault
 
@@ -67,7 +67,7 @@ def cases(modes: tuple[str, ...] = ("hlo", "tpu"), *, seen: bool) -> list[Any]:
         for mode in modes
         if is_run(kernel, mode) and bool(expected(kernel, mode)) == seen
     ]
-    return slow_but_first(
+    return mark_all_but_first(
         found,
         lambda kernel, mode: expected(kernel, mode) if mode == "hlo" else kernel.topic,
     )
@@ -98,7 +98,7 @@ def test_no_finding_where_no_check_sees_the_fault(
 
 def by_topic(kernels: Iterable[BrokenKernel]) -> list[Any]:
     """Slow but the first of each topic."""
-    return slow_but_first(
+    return mark_all_but_first(
         [pytest.param(kernel, id=kernel.name) for kernel in kernels],
         lambda kernel: kernel.topic,
     )

@@ -12,7 +12,7 @@ import pytest
 from jax.experimental import checkify
 from jax.experimental import pallas as pl
 from pallas_debug_kernels import BundledOperation, Spec, operations
-from tiers import slow_but_first
+from tiers import mark_all_but_first
 
 import pallas_debug.checkify as ours
 from pallas_debug import defaults
@@ -88,7 +88,7 @@ def cases(*, differentiable: bool = False) -> list[Any]:
         if not differentiable or op.name in BACKWARD
     ]
     quick = ("dma_matmul",)
-    return slow_but_first(found, lambda op, spec: op.name if op.name in quick else None)
+    return mark_all_but_first(found, lambda op, spec: op.name if op.name in quick else None)
 
 
 @pytest.mark.large

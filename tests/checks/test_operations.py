@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from pallas_debug_kernels import BundledOperation, Spec, operations
-from tiers import slow_but_first
+from tiers import mark_all_but_first
 
 import pallas_debug
 
@@ -33,7 +33,7 @@ def cases(*, differentiable: bool = False, first: int | None = None) -> list[Any
         for spec in op.tagged("small")[:first]
         if op.name not in COLLECTIVES and (op.differentiable or not differentiable)
     ]
-    return slow_but_first(
+    return mark_all_but_first(
         found, lambda op, spec: op.name if op.name in QUICK else None, pytest.mark.large
     )
 

@@ -3,7 +3,7 @@
 import pytest
 from broken_kernels import BROKEN, BrokenKernel, Expectation, JaxEngine, Reaction
 from evidence import Evidence
-from tiers import slow_but_first
+from tiers import mark_all_but_first
 
 from pallas_debug.model import Failure
 
@@ -12,7 +12,7 @@ each = pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.name)
 
 @pytest.mark.parametrize(
     "kernel",
-    slow_but_first(
+    mark_all_but_first(
         [pytest.param(kernel, id=kernel.name) for kernel in BROKEN], lambda kernel: kernel.topic
     ),
 )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from broken_kernels import ALL, BrokenKernel, JaxEngine, Reaction
 from evidence import Evidence
-from tiers import slow_but_first
+from tiers import mark_all_but_first
 from zygote import Zygote
 
 MODES = (JaxEngine.HLO, JaxEngine.TPU, JaxEngine.TPU_RACES)
@@ -67,7 +67,7 @@ def cases() -> list[Any]:
         for engine in MODES
         if kernel.expectation(engine).reaction not in unasked and is_asked(kernel, engine)
     ]
-    return slow_but_first(
+    return mark_all_but_first(
         asked,
         lambda kernel, engine: (
             engine,
@@ -100,7 +100,7 @@ def test_broken(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> 
 
 @pytest.mark.parametrize(
     "kernel, engine",
-    slow_but_first(
+    mark_all_but_first(
         [
             pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
             for kernel in ALL

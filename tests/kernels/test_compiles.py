@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from pallas_debug_kernels import BundledOperation, Spec, operations
-from tiers import slow_but_first
+from tiers import mark_all_but_first
 
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.compiler import targets
@@ -59,7 +59,7 @@ def cases(*, differentiable: bool) -> list[Any]:
         for spec in op.tagged("small", "edge")
         if op.differentiable or not differentiable
     ]
-    return slow_but_first(
+    return mark_all_but_first(
         found, lambda op, spec: op.name if op.name in QUICK else None, pytest.mark.large
     )
 

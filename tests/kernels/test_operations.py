@@ -12,7 +12,7 @@ import references
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels import BundledOperation, Spec, operations
 from references import assert_close, gradient, weights
-from tiers import slow_but_first
+from tiers import mark_all_but_first
 
 MODES = {"hlo": True, "tpu": pltpu.InterpretParams()}
 
@@ -71,7 +71,7 @@ def in_modes(
     ]
     small = [case for case in both if "bench" not in case.values[1].tags]
     large = [case for case in both if "bench" in case.values[1].tags]
-    marked = slow_but_first(small, lambda op, spec, mode: key(op.name, mode))
+    marked = mark_all_but_first(small, lambda op, spec, mode: key(op.name, mode))
     return [
         *(
             pytest.param(*c.values, marks=pytest.mark.large, id=c.id)
@@ -133,7 +133,7 @@ def lowered(op: BundledOperation, spec: Spec) -> str:
 
 
 @pytest.mark.parametrize(
-    "op, spec", slow_but_first(cases("small", "edge", "bench"), lambda op, spec: op.name)
+    "op, spec", mark_all_but_first(cases("small", "edge", "bench"), lambda op, spec: op.name)
 )
 def test_lowers_for_tpu_without_a_chip_under_a_stable_name(
     op: BundledOperation, spec: Spec

@@ -26,7 +26,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from pallas_debug_kernels import BundledOperation, operations
-from tiers import slow_but_first
+from tiers import mark_all_but_first
 
 from pallas_debug.bridge.interpret import interpret
 
@@ -62,7 +62,7 @@ ON_ONE_DEVICE = [op for op in operations() if op.name not in ("right_permute", "
 
 @pytest.mark.parametrize(
     "op, spec",
-    slow_but_first(
+    mark_all_but_first(
         (
             pytest.param(op, spec, id=f"{op.name}-{spec.name}")
             for op in ON_ONE_DEVICE

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from slow_kernels import SLOW, SlowKernel, slow
 from slow_kernels.pipelines import iterated
-from tiers import slow_but_first
+from tiers import mark_all_but_first
 
 import pallas_debug
 from pallas_debug.cli.stats import _text
@@ -71,7 +71,7 @@ def cases() -> list[Any]:
         for kernel in SLOW
         for target in kernel.targets
     ]
-    marked = slow_but_first(
+    marked = mark_all_but_first(
         found, lambda kernel, target: kernel.advice if kernel.advice in QUICK else None
     )
     return [
@@ -140,7 +140,8 @@ ELSEWHERE = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, target, kinds", slow_but_first([pytest.param(*row) for row in ELSEWHERE], lambda *_: "")
+    "name, target, kinds",
+    mark_all_but_first([pytest.param(*row) for row in ELSEWHERE], lambda *_: ""),
 )
 def test_advice_on_other_targets(
     name: str, target: str, kinds: list[str], stats_of: StatsOf

@@ -95,7 +95,7 @@ def test_in_sixteen_sparse_runs_each_test_has_its_turn(pytester: pytest.Pytester
 
 def test_only_the_first_of_each_key_is_not_slow() -> None:
     cases = [pytest.param(name, n, id=f"{name}{n}") for name in "ab" for n in range(2)]
-    marked = tiers.slow_but_first(cases, lambda name, n: name if name == "a" else None)
+    marked = tiers.mark_all_but_first(cases, lambda name, n: name if name == "a" else None)
     assert [(case.id, bool(case.marks)) for case in marked] == [
         ("a0", False),
         ("a1", True),

@@ -22,7 +22,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.sharding import AxisType
 from pallas_debug_kernels import BundledOperation, Spec, operations
-from tiers import slow_but_first
+from tiers import mark_all_but_first
 
 import pallas_debug
 from pallas_debug.machine import run as machine_run
@@ -78,7 +78,7 @@ SPECS = [(op, spec) for op in operations() for spec in op.tagged("small", "edge"
 
 @pytest.mark.parametrize(
     "op, spec",
-    slow_but_first(
+    mark_all_but_first(
         [pytest.param(op, spec, id=f"{op.name}-{spec.name}") for op, spec in SPECS],
         lambda op, spec: op.name,
     ),
