@@ -142,7 +142,7 @@ DOING = {
     "jax/_src/interpreters/mlir.py": "jax lowers",
     "jax/_src/": "jax evaluates",
 }
-"""What a process is doing, by a part of the file that the innermost such frame is in."""
+"""Activities of a process, by a part of the path of the innermost frame that has one."""
 
 MAX_WAIT = 4
 """Multiple of `--timeout` after which a test is ended even if it had little CPU time."""

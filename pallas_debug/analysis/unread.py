@@ -39,7 +39,7 @@ class _Extent:
     source: SourceLine | None
 
     def meets(self, cut: _Cut) -> bool:
-        """Whether it reads any of the elements that the cut leaves out."""
+        """Whether any block overlaps the elements that are not read."""
         return bool(((self.starts < cut.stop) & (self.starts + self.size > cut.start)).any())
 
 
@@ -63,7 +63,7 @@ class _Cut:
 
     @property
     def is_whole(self) -> bool:
-        """Whether a whole block is left out, and not only a partial one."""
+        """Whether it is a whole block rather than a partial one."""
         return self.stop - self.start == self.size
 
 
@@ -219,7 +219,7 @@ def _cuts(block: Block, extents: list[list[_Extent]]) -> Iterator[_Cut]:
 
 
 def _reads_on(subject: Subject, cut: _Cut, extents: dict[int, list[list[_Extent]]]) -> bool:
-    """Whether another operand, which may be the same array, reads what the cut leaves out.
+    """Whether another operand that may be the same array reads the rest.
 
     Such an operand has the same shape and dtype. With aliasing, an output may be the input, updated
     in place, and keep what is not read.

@@ -93,7 +93,7 @@ class AbstractLeaf:
 
     @property
     def may_be_index(self) -> bool:
-        """Whether it holds integers or bools, from which indices and conditions are computed."""
+        """Whether it is of integers or bools, so that indices or conditions may depend on it."""
         return self.values in ("zeros", "random")
 
 
