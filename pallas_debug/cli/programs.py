@@ -44,9 +44,24 @@ def refuse_arguments(options: FunctionOptions) -> None:
     """
     given = {"--arg": options.args, "--inputs": options.inputs, "--spec": options.spec}
     for name in [name for name, value in given.items() if value]:
-        raise UsageError(
-            f"{name} is for package.module:function, and {options.what!r} is a script or module"
-        )
+        raise not_a_function(name, options.what)
+
+
+def not_a_function(option: str, what: str) -> UsageError:
+    """Error for an option for functions that is given with a script or module."""
+    return UsageError(
+        f"{option} is for package.module:function, and {what!r} is a script or module"
+        f"{_with_colon(what)}"
+    )
+
+
+def _with_colon(what: str) -> str:
+    """Return ` (did you mean 'kern:matmul'?)` for `kern.matmul` if there is a module `kern`."""
+    module, _, name = what.rpartition(".")
+    is_dotted = name != "py" and all(part.isidentifier() for part in what.split("."))
+    if not module or not is_dotted or Path(what).exists() or _spec(what) is not None:
+        return ""
+    return f" (did you mean '{module}:{name}'?)" if _spec(module) is not None else ""
 
 
 def refuse_words(what: str, words: Sequence[str]) -> None:
@@ -331,7 +346,7 @@ def check_exists(what: str, *, module: bool) -> None:
         if _spec(what) is None:
             raise _no_module(what)
     elif not Path(what).is_file():
-        near = _near_file(Path(what if what.endswith(".py") else f"{what}.py"))
+        near = _with_colon(what) or _near_file(Path(what if what.endswith(".py") else f"{what}.py"))
         raise UsageError(
             f"no such script: {what}{near}. Name a Python file, `-m` and a module, "
             "or package.module:function."

@@ -227,9 +227,7 @@ def _verdict(options: VerifyOptions) -> Verdict:
     if named is None:
         programs.refuse_arguments(options)
         if options.reference is not None:
-            raise UsageError(
-                f"--reference is for package.module:function, and {what!r} is a script or module"
-            )
+            raise programs.not_a_function("--reference", what)
         programs.check_exists(what, module=options.module)
         source = programs.source_file(what, module=options.module)
 

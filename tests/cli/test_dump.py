@@ -170,6 +170,8 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump", "--target=v5", "script.py"], "unknown target 'v5' (did you mean 'v5e' or 'v5p'?)"),
     (["dump", "scirpt.py"], "no such script: scirpt.py (did you mean 'script.py'?)"),
     (["dump", "script"], "no such script: script (did you mean 'script.py'?)"),
+    (["dump", "json.dumps"], "no such script: json.dumps (did you mean 'json:dumps'?)"),
+    (["dump", "-a", "f32[2]", "json.dumps"], "is a script or module (did you mean 'json:dumps'?)"),
     (["dump", "-m", "scirpt"], "there is no module 'scirpt' (did you mean 'script'?)"),
     (["dump", "scirpt.py:f"], "no such file: scirpt.py (did you mean 'script.py'?)"),
     (["dump", "--switch=log_recordr", "script.py"], "'log_recordr' (did you mean 'log_recorder'?)"),
