@@ -17,7 +17,6 @@ from pallas_debug.findings import stops
 from pallas_debug.guards import check_function
 from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
 from pallas_debug.session import Interpret, Options, Session, judging
-from pallas_debug.session.records import gaps_of
 from pallas_debug.tracebacks import WithoutOurFrames
 from pallas_debug.verdict import unused
 
@@ -190,10 +189,10 @@ def _gaps(session: Session, earlier: dict[str, tuple[Kernel, list[Gap]]]) -> Ite
     for kernel in session.kernels:
         gaps = [gap for gap in session.unchecked if gap.kernel == kernel.name]
         earlier[kernel.digest] = (kernel, gaps)
-    yield from gaps_of(session)
-    known = [missed.problem for missed in session.uncaptured]
+    yield from session.gaps()
+    known = {gap.reason for gap in session.uncaptured}
     for problem in session.problems:
-        if not isinstance(problem, KernelNotJudged) and problem not in known:
+        if not isinstance(problem, KernelNotJudged) and str(problem) not in known:
             yield Gap(kernel="", engine="", reason=str(problem))
     for digest in session.used:
         lowered, gaps = earlier.get(digest, (None, []))

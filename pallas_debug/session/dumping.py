@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pallas_debug.analysis.block_map import block_map
+from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
+from pallas_debug.guards import guarded
 from pallas_debug.model import Dump
-from pallas_debug.session.mapping import map_prefetched
 from pallas_debug.session.options import Options
 from pallas_debug.session.session import Session
+from pallas_debug.store.base import DumpStore
 from pallas_debug.tracebacks import WithoutOurFrames
 
 
@@ -51,8 +54,9 @@ def dump_function(
                 asked = trace.lower_for_kernels(function, args, kwargs, target)
             # Tracing for another chip may produce other kernels.
             session.request(captures, (target,) if asked else session.targets)
-            tables = partial(prefetch.tables, function, args, kwargs, target)
-            map_prefetched(session.store, captures, tables, session.report)
+            with guarded("capture", "computing the scalar prefetch of kernels", session.report):
+                tables = partial(prefetch.tables, function, args, kwargs, target)
+                _map_prefetched(session.store, captures, tables)
             if not asked:
                 break
         name = getattr(function, "__qualname__", repr(function))
@@ -77,3 +81,23 @@ def _is_spared(session: Session, problem: PallasDebugError) -> bool:
         lost = {str(known) for known in session.lost.values()}
         return problem.boundary != "store" and str(problem) not in lost
     return isinstance(problem, PluginError)
+
+
+def _map_prefetched(
+    store: DumpStore | None,
+    captures: Iterable[Capture],
+    tables: Callable[[], Mapping[str, Sequence[prefetch.Tables]]],
+) -> None:
+    """Record the blocks of kernels with scalar prefetch, with the values of the first call.
+
+    Args:
+      tables: computes the values, per call, by the kernel's digest.
+    """
+    kernels = [c for c in captures if c.kernel.of_kind("scalar_prefetch")]
+    if store is None or not kernels:
+        return
+    found = tables()
+    for captured in kernels:
+        for values in found.get(captured.kernel.digest, ())[:1]:
+            known = {i: table for i, table in enumerate(values) if table is not None}
+            store.put_blocks(captured.kernel, block_map(captured, known))

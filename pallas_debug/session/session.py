@@ -15,44 +15,41 @@ from pathlib import Path
 from typing import Any
 
 from pallas_debug import defaults
+from pallas_debug.analysis.block_map import block_map
 from pallas_debug.bridge import chip, platform, selftest, unparse
 from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.capture.callers import KernelCallers
 from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.instrument import observe
-from pallas_debug.bridge.interpret import interpret, launched, tpu_interpret
+from pallas_debug.bridge.interpret import interpret, launched
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.bridge.lowering import grids, hook
+from pallas_debug.checks import innermost
 from pallas_debug.checks.observer import RunObserver
 from pallas_debug.compiler import job
+from pallas_debug.compiler.room import RoomCheck
 from pallas_debug.errors import KernelFault, KernelNotJudged, PallasDebugError
 from pallas_debug.findings import stops
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import notify, plugin_manager
 from pallas_debug.machine.host import MachineHost
-from pallas_debug.model import Dump, Finding, Gap, Kernel, PrintRecord, Target
+from pallas_debug.model import Dump, Finding, Gap, Kernel, PrintRecord, RunRecord, Target
 from pallas_debug.render import gap_text
-from pallas_debug.session import records
-from pallas_debug.session.callers import KernelCallers
-from pallas_debug.session.mapping import map_blocks
 from pallas_debug.session.options import Options, mode_of, resolve_targets
 from pallas_debug.session.queue import Queue, StorePlugin, open_store
-from pallas_debug.session.room import RoomCheck
-from pallas_debug.session.uncaptured import Uncaptured
-
-_reporting: list[object] = []
-"""Stack of sessions; interpreter findings go to the innermost one."""
 
 
 class Session:
     """Captures kernels between entering and leaving, and compiles them in the background.
 
     Leaving waits for the compilations; leaving by ctrl+c, or ctrl+c while waiting, stops them.
-    `kernels`, `dumps` and `problems` hold the results, during and after; `uncaptured` the kernels
-    that could not be captured, `unchecked` the gaps of the checks and the sanitizer, `used` the
-    digests of those in programs that were lowered or run, and `launched` of those that ran to
+    `kernels`, `dumps` and `problems` hold the results, during and after; `uncaptured` the gaps of
+    kernels that could not be captured, `unchecked` those of checks and the sanitizer, `used` the
+    digests of kernels in programs that were lowered or run, and `launched` of those that ran to
     completion in an interpreter or with checks. `queue` compiles them, `callers` knows who calls
-    them, and `chip` is the one that code sees while it is traced, if any.
+    them, `chip` is what code sees while it is traced, if any, and `interpret_mode` is the mode in
+    which kernels run, where `off` leaves it to the code.
 
     Args:
       options: what to do.
@@ -72,7 +69,7 @@ class Session:
         say: Callable[[str], None] | None = None,
     ) -> None:
         self.options = options
-        self._mode = mode_of(options.interpret)
+        self.interpret_mode = mode_of(options.interpret)
         self._say = say
         self._stopping = threading.Event()
         self.store = open_store(options, stop=self._stopping, say=say)
@@ -85,7 +82,7 @@ class Session:
         chips = resolve_targets((chip_name,), self.plugins) if chip_name else self.targets
         self.chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
-        self.uncaptured: list[Uncaptured] = []
+        self.uncaptured: list[Gap] = []
         self.unchecked: list[Gap] = []
         self.launched: set[str] = set()
         self.grids = grids.Grids()
@@ -112,7 +109,7 @@ class Session:
             is_asked=lambda: (
                 options.stops_unfit
                 and self._interprets
-                and bool(self.observer.checks or self._mode.sanitizes)
+                and bool(self.observer.checks or self.interpret_mode.sanitizes)
             ),
             report=self.report,
         )
@@ -130,7 +127,8 @@ class Session:
                 )
             stack.enter_context(hosted.hosting(self._host))
             stack.enter_context(self.interpreting(self.interpret_mode))
-            stack.enter_context(hook.watching(self, epoch=self._epoch(), runs=self._runs))
+            epoch = self.options.epoch and (self.options.epoch, self.interpret_mode)
+            stack.enter_context(hook.watching(self, epoch=epoch, runs=self._runs))
             stack.enter_context(launched.listening(self.launched.add))
             stack.enter_context(grids.watching(self.grids))
             if self.options.checks or self.options.prints:
@@ -170,11 +168,6 @@ class Session:
             if interpret.is_of_a_kernel(error):
                 raise
             self.report(problem_of(error, "hook", "leaving a session"))
-
-    @property
-    def interpret_mode(self) -> Mode:
-        """Mode in which kernels run; `off` leaves it to the code."""
-        return self._mode
 
     @property
     def pretends(self) -> bool:
@@ -255,11 +248,34 @@ class Session:
             return None
         with self._guarded("summary", f"recording what {name} used"):
             used = self.kernels if kernels is None else kernels
-            gaps = records.gaps_of(self) if gaps is None else gaps
-            return records.record(
-                self, self.store, name, kernels=used, prints=prints, findings=findings, gaps=gaps
+            gaps = self.gaps() if gaps is None else gaps
+            return self.store.put_run(
+                RunRecord(
+                    run=self.run_id,
+                    name=name,
+                    kernels=tuple(self.store.folder(kernel).name for kernel in used),
+                    prints=tuple(prints),
+                    findings=tuple(findings),
+                    gaps=tuple(dict.fromkeys(gaps)),
+                )
             )
         return None
+
+    def gaps(
+        self, kernels: Iterable[Kernel] | None = None, *, since: int = 0, has_ended: bool = True
+    ) -> Iterator[Gap]:
+        """Yield what was not captured, not checked, or not compiled.
+
+        Args:
+          kernels: only these; None for all.
+          since: number of kernels that could not be captured before, which are left out.
+          has_ended: whether compilations that have no result yet are gaps.
+        """
+        used = list(self.kernels if kernels is None else kernels)
+        names = {kernel.name for kernel in used}
+        yield from self.uncaptured[since:]
+        yield from (gap for gap in self.unchecked if kernels is None or gap.kernel in names)
+        yield from self.queue.uncompiled(used, has_ended=has_ended)
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[capture.Capture]]:
@@ -362,29 +378,17 @@ class Session:
         with self._reports():
             yield
 
-    @contextlib.contextmanager
-    def _reports(self) -> Iterator[None]:
+    def _reports(self) -> AbstractContextManager[None]:
         """Send interpreter findings to the observer, unless an inner session takes them."""
-        token = object()
-
-        def found(finding: Finding) -> None:
-            if _reporting[-1:] == [token]:
-                self.observer.found(finding)
-
-        _reporting.append(token)
-        try:
-            hang, stop = self.options.hang_after, self.options.stop_after
-            with tpu_interpret.reporting(
-                found, hang_after=hang, stop_after=stop, copies=self.observer
-            ):
-                yield
-        finally:
-            _reporting.remove(token)
+        return innermost.reporting(
+            self.observer,
+            hang_after=self.options.hang_after,
+            stop_after=self.options.stop_after,
+        )
 
     def settle(self) -> None:
         """Wait for interpreted kernels that this thread started, and raise their exceptions."""
-        if _reporting:
-            interpret.settle()
+        innermost.settle()
 
     def reset(self) -> None:
         """Reset the interpreters, which otherwise keep their state after a kernel's exception."""
@@ -392,7 +396,7 @@ class Session:
 
     @property
     def _interprets(self) -> bool:
-        return self._mode.kind != "off"
+        return self.interpret_mode.kind != "off"
 
     def _chosen(self, choice: interpret.ModeChoice) -> None:
         """Report a kernel that `auto` does not run in HLO mode. Runs within jax: never raises."""
@@ -411,8 +415,8 @@ class Session:
 
         def report(problem: PallasDebugError) -> None:
             self.report(problem)
-            missed = Uncaptured(name=name, problem=problem)
-            if str(missed) not in map(str, self.uncaptured):
+            missed = Gap(kernel=name, engine="capture", reason=str(problem))
+            if missed not in self.uncaptured:
                 self.uncaptured.append(missed)
 
         with guarded("capture", "reading the name of a kernel", lambda problem: None):
@@ -455,7 +459,8 @@ class Session:
                 "capture", f"writing kernel `{kernel.name}` as a program of its own"
             ):
                 self.store.put_program(kernel, unparse.program_of(captured))
-            map_blocks(self.store, captured, self.report)
+            with self._guarded("capture", f"mapping the blocks of kernel `{kernel.name}`"):
+                self.store.put_blocks(kernel, block_map(captured))
         with self._guarded("capture", f"looking at the prints of kernel `{kernel.name}`"):
             for finding in job.unprintable(captured) if self.targets else ():
                 self.observer.found(finding)
@@ -483,11 +488,6 @@ class Session:
     def _tell(self, event: str, **kwargs: Any) -> None:
         for problem in notify(self.plugins, f"pallas_debug_{event}", **kwargs):
             self.report(problem)
-
-    def _epoch(self) -> object | None:
-        if self.options.epoch is None:
-            return None
-        return (self.options.epoch, self.interpret_mode)
 
     def _guarded(self, boundary: Boundary, doing: str) -> AbstractContextManager[None]:
         """Record exceptions as problems: our bugs must not fail the program."""

@@ -402,7 +402,7 @@ def traced_for(session: Session, kernel: Kernel, targets: Iterable[Target]) -> l
 def own_problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     """Our own bugs and machine errors that are not the reason of any outcome."""
     known = {str(problem) for problem in session.lost.values()}
-    known |= {str(missed.problem) for missed in session.uncaptured}
+    known |= {gap.reason for gap in session.uncaptured}
     reasons = "\n".join(outcome.reason or "" for outcome in outcomes)
     return tuple(
         str(problem)
@@ -422,7 +422,8 @@ def problems(session: Session) -> tuple[tuple[str, ...], list[str]]:
 def uncaptured(session: Session, asked: Sequence[Engine], targets: Iterable[str]) -> Seen:
     """Outcomes of kernels that were lowered but not captured: all unjudged."""
     outcomes = []
-    for name, reason in {missed.name: str(missed) for missed in session.uncaptured}.items():
+    for name, why in {gap.kernel: gap.reason for gap in session.uncaptured}.items():
+        reason = f"it could not be captured: {why}"
         nothing = Outcome(kernel=name, engine="static", status="unjudged", reason=reason)
         for engine in asked[1:]:
             if engine != "compile":

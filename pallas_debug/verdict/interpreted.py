@@ -259,9 +259,9 @@ def as_it_ran(
 
 
 def _why_not_run(kernel: Kernel, session: Session, stopped: str | None) -> str:
-    for missed in session.uncaptured:
-        if missed.name == kernel.name:
-            return str(missed)
+    for gap in session.uncaptured:
+        if gap.kernel == kernel.name:
+            return f"it could not be captured: {gap.reason}"
     if stopped is not None:
         return f"the program stopped before the kernel had run to its end: {stopped}"
     if kernel.digest in {known.digest for known in session.kernels}:

@@ -271,7 +271,7 @@ class Judging:
         judged = ask.tracked(seen)
         seen = [one.without_inferences(judged) for one in seen]
         seen.append(ask.uncaptured(self._session, asked, targets))
-        lost = [AskedKernel(name=missed.name) for missed in self._session.uncaptured]
+        lost = [AskedKernel(name=gap.kernel) for gap in self._session.uncaptured]
         kernels = [AskedKernel(name=c.kernel.name, digest=c.kernel.digest) for c in self._captures]
         outcomes = table.fill(
             Asked(

@@ -15,7 +15,6 @@ from pallas_debug.findings.collector import Key, key
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding, Gap, Kernel
 from pallas_debug.session import Session
-from pallas_debug.session.records import gaps_of
 from pallas_debug_pytest.callers import Callers
 from pallas_debug_pytest.marks import Marks
 
@@ -69,9 +68,8 @@ class Running:
 
     def gaps(self) -> list[Gap]:
         """Return what was not judged of the test's kernels; compilations may still be running."""
-        return list(
-            gaps_of(self.session, self.used.values(), since=self.uncaptured, has_ended=False)
-        )
+        used = self.used.values()
+        return list(self.session.gaps(used, since=self.uncaptured, has_ended=False))
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:

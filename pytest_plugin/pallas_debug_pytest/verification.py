@@ -63,7 +63,7 @@ class Verification:
         ]
         answers += [self._as_checked(kernel) for kernel in self._kernels.values()]
         answers += engines.uncaptured(self._session, ("trace", *VERIFIED), self._targets).outcomes
-        lost = [table.AskedKernel(name=missed.name) for missed in self._session.uncaptured]
+        lost = [table.AskedKernel(name=gap.kernel) for gap in self._session.uncaptured]
         kernels = [table.AskedKernel(name=k.name, digest=k.digest) for k in self._kernels.values()]
         asked = table.Asked(kernels=(*kernels, *lost), engines=VERIFIED, targets=self._targets)
         return [asdict(outcome) for outcome in table.fill(asked, answers)]

@@ -24,7 +24,6 @@ from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
 from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
 from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
-from pallas_debug.session.records import gaps_of
 from pallas_debug_pytest import REPORTED, coverage, failures, marks, unjudged
 from pallas_debug_pytest.callers import Callers
 from pallas_debug_pytest.examples import judged_one_by_one, notes_of
@@ -489,7 +488,7 @@ class Watcher:
             return
         # Limits of the checks count if checks were requested explicitly, not only by a verdict.
         limits_count = self.settings.names_checks or not self.settings.verify
-        for gap in gaps_of(session):
+        for gap in session.gaps():
             if not gap.is_partial and (limits_count or not gap.is_limit):
                 yield gap
 

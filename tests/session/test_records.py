@@ -16,7 +16,6 @@ from pallas_debug.bridge.capture import capture
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Gap, Kernel
 from pallas_debug.session import Options, Session
-from pallas_debug.session.records import gaps_of
 from pallas_debug.store import open_dumps
 
 X = jnp.ones((8, 128))
@@ -44,7 +43,7 @@ def test_a_kernel_that_the_checks_do_not_support(tmp_path: Path) -> None:
         np.testing.assert_array_equal(jax.jit(over_a_mesh)(copied(X)), X)
         plain = [kernel for kernel in session.kernels if kernel.name == "plain"]
         session.record_run("whole")
-        session.record_run("plain", plain, gaps=gaps_of(session, plain))
+        session.record_run("plain", plain, gaps=session.gaps(plain))
     whole, alone = sorted(open_dumps(tmp_path).runs(), key=lambda run: run.name, reverse=True)
     (gap,) = whole.gaps
     assert (gap.kernel, gap.engine) == ("over_a_mesh", "checks")
@@ -60,10 +59,10 @@ def test_a_kernel_that_was_not_captured(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(capture, "capture", fail)
     with Session(Options(interpret="hlo", chip="v5e"), runs=True) as session:
         copied(X)
-    (gap,) = gaps_of(session)
+    (gap,) = session.gaps()
     assert (gap.kernel, gap.engine, gap.is_limit) == ("plain", "capture", False)
     assert "a bug" in gap.reason
-    assert list(gaps_of(session, since=1)) == []
+    assert list(session.gaps(since=1)) == []
 
 
 def test_compilations_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +73,6 @@ def test_compilations_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> Non
     session.queue.lost["a", "v5e"] = CannotRunError("the disk is full")
     failed = Gap(kernel="a", engine="v5e", reason="the disk is full")
     ended = "the session ended before it was compiled"
-    assert list(gaps_of(session, [one], has_ended=False)) == [failed]
-    assert list(gaps_of(session, [one])) == [failed, Gap(kernel="a", engine="v6e", reason=ended)]
-    assert list(gaps_of(session, [other], has_ended=False)) == []
+    assert list(session.gaps([one], has_ended=False)) == [failed]
+    assert list(session.gaps([one])) == [failed, Gap(kernel="a", engine="v6e", reason=ended)]
+    assert list(session.gaps([other], has_ended=False)) == []
