@@ -212,8 +212,7 @@ def finding_text(finding: Finding) -> str:
     lines += finding.message.splitlines()
     if finding.other is not None:
         lines.append(f"other side: {quoted(finding.other)}")
-    for consequence in finding.consequences:
-        lines.append(f"followed by: {consequence.message.partition(chr(10))[0]}")
+    lines += [f"followed by: {text}" for text in consequence_texts(finding)]
     if finding.cause:
         lines.append(f"cause: {finding.cause}")
     if finding.advice:
@@ -261,6 +260,17 @@ def gap_text(gap: Gap) -> str:
     where = "in the rest" if gap.is_partial else "in it" if gap.kernel else "in them"
     said = f"{gap_title(gap)}: {gap.reason}{end}"
     return f"{said} The absence of findings {where} proves nothing."
+
+
+def consequence_texts(finding: Finding) -> list[str]:
+    """Messages of what follows from a finding, each with its line if that is another one."""
+    texts = []
+    for consequence in finding.consequences:
+        text, source = consequence.message.partition("\n")[0], consequence.source
+        if source is not None and consequence.witness.line not in (None, finding.witness.line):
+            text += f" ({relative(Path(source.file))}:{source.line})"
+        texts.append(text)
+    return texts
 
 
 def quoted(source: SourceLine) -> str:

@@ -102,7 +102,7 @@ def _is_same(a: Finding, b: Finding) -> bool:
     if a.kind is Fault.DATA_RACE and len(set(engines)) == 2 and _sides(a) == _sides(b):
         return True
     here, there = a.witness.line, b.witness.line
-    if a.kind is Fault.DMA_NOT_AWAITED and here == there:
+    if a.kind is Fault.DMA_NOT_AWAITED and (here == there or _is_on_same_semaphore(a, b)):
         return True  # one engine names the semaphore, the other the destination
     if len(set(engines)) == 1 and None not in (here, there):
         return key(a) == key(b)
@@ -117,6 +117,12 @@ def _sides(race: Finding) -> frozenset[tuple[str, int] | None]:
     """Lines of both sides of a race: which of them is the first depends on the engine."""
     other = None if race.other is None else (race.other.file, race.other.line)
     return frozenset({race.witness.line, other} - {None})
+
+
+def _is_on_same_semaphore(a: Finding, b: Finding) -> bool:
+    """Whether two engines found the same semaphore raised; each names one of the starts."""
+    ours, theirs = (one.witness.values.get("semaphore") for one in (a, b))
+    return ours is not None and ours == theirs and a.engines[:1] != b.engines[:1]
 
 
 def _is_same_place(a: Finding, b: Finding) -> bool:

@@ -16,7 +16,6 @@ from pallas_debug.machine.memory import (
     access,
     concrete,
 )
-from pallas_debug.machine.memory import unwritten as unwritten_value
 from pallas_debug.machine.threads import ProgramFrame, Thread
 from pallas_debug.stepping import unwritten
 
@@ -68,7 +67,7 @@ def _stray(machine: Machine, thread: Thread, error: OutOfBounds) -> Any:
         return None
     machine.num_strays += 1
     if machine.stray == "number":
-        return unwritten_value((), content.dtype, "number")[()]
+        return unwritten.memory((), content.dtype, "number")[()]
     limits = zip(error.index, error.shape, strict=True)
     return content[tuple(min(max(int(at), 0), n - 1) for at, n in limits)]  # type: ignore[arg-type]
 
@@ -286,7 +285,7 @@ def select_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.S
     place = step.places[index if 0 <= index < last else last]  # as Mosaic's chain of conditions
     ref = frame.registers[place.ref.number]
     view = (*ref.view, *concrete(place.view, frame.registers))
-    frame.registers[step.output.number] = Ref(ref.buffer, view)
+    frame.registers[step.output.number] = Ref(ref.buffer, view, ref.output)
 
 
 # The rest

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pallas_debug.bridge.programs.launch import LaunchOperand, OperandBlock
-from pallas_debug.machine.memory import Indexed, MemoryBuffer, Ref, unwritten
+from pallas_debug.machine.memory import Indexed, MemoryBuffer, Ref
 from pallas_debug.machine.threads import ProgramFrame
 from pallas_debug.profile.blocks import grid_point
+from pallas_debug.stepping import unwritten
 
 if TYPE_CHECKING:
     from pallas_debug.machine.machine import Machine
@@ -101,7 +102,7 @@ class Window:
         part = self.array.content[outer]
         shape = buffer.content.shape
         if math.prod(n.stop - n.start for n in inner) != buffer.content.size:
-            buffer.content[...] = unwritten(shape, buffer.content.dtype, fill)
+            buffer.content[...] = unwritten.memory(shape, buffer.content.dtype, fill)
             buffer.content[inner] = part.reshape([n.stop - n.start for n in inner])
         else:
             buffer.content[...] = part.reshape(shape)
@@ -127,7 +128,8 @@ class PlacedBlock:
             for part, squeezed in zip(outer, spec.squeezed, strict=True)
         )
         view = tuple(slice(e.start, e.stop, 1) if isinstance(e, slice) else e for e in entries)
-        return Ref(array, (Indexed(view),))
+        output = None if self.window.operand.alias is None else self.window.operand.name
+        return Ref(array, (Indexed(view),), output)
 
 
 @dataclass(eq=False, slots=True)
@@ -207,7 +209,7 @@ class GridWalk:
             # The first has been unwritten since the start, unless another device has written to it.
             if not is_input and not is_first:
                 content = window.current.content
-                content[...] = unwritten(content.shape, content.dtype, machine.fill)
+                content[...] = unwritten.memory(content.shape, content.dtype, machine.fill)
                 if machine.observer is not None:
                     machine.observer.allocated(window.current, thread)
             if not is_input and window.spec.revisits:

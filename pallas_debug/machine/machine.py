@@ -15,9 +15,10 @@ from pallas_debug.errors import MachineError
 from pallas_debug.machine import execute, places
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.grid import BlockOutOfBounds, GridWalk, PlacedBlock, Window
-from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref, unwritten
+from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref
 from pallas_debug.machine.observer import IndexMapObserver, MachineObserver
 from pallas_debug.machine.threads import ProgramFrame, Thread
+from pallas_debug.stepping import unwritten
 
 Array = np.ndarray[Any, Any]
 
@@ -130,7 +131,7 @@ class Machine:
             elif type_.space == "acc":
                 content = np.zeros(type_.shape, type_.dtype)
             else:
-                content = unwritten(type_.shape, type_.dtype, self.fill)
+                content = unwritten.memory(type_.shape, type_.dtype, self.fill)
         core = 0 if thread is None else thread.core
         device = device if thread is None else thread.device
         if scope is None:
@@ -208,7 +209,8 @@ class Machine:
                 position += 1
             device.arrays[len(refs)] = array
             if operand.block is None:
-                refs.append(array.content[()] if operand.is_value else Ref(array))
+                whole = Ref(array, output=None if operand.alias is None else operand.name)
+                refs.append(array.content[()] if operand.is_value else whole)
                 if operand.kind == "prefetch":
                     prefetch.append(Ref(array))
                 continue

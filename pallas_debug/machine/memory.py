@@ -18,7 +18,7 @@ from pallas_debug.bridge.interpret.extend.views import (
     open_mesh,
 )
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.stepping import unwritten as marked
+from pallas_debug.stepping import unwritten
 
 Array = np.ndarray[Any, Any]
 
@@ -77,10 +77,17 @@ class Ref:
 
     Attributes:
       view: resolved parts, outermost first.
+      output: output whose array is an input's; None where the buffer has the operand's name.
     """
 
     buffer: MemoryBuffer
     view: tuple[Any, ...] = ()
+    output: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the operand that the code uses."""
+        return self.output or self.buffer.name
 
 
 class OutOfBounds(Exception):
@@ -145,7 +152,7 @@ class MemoryRegion:
         else:
             found = np.array(self.buffer.content[self.index])
         if self.existing is not None:
-            value = unwritten(self.shape, found.dtype)
+            value = unwritten.memory(self.shape, found.dtype)
             value[self.existing] = found
             return value
         if found.shape != self.shape:
@@ -478,21 +485,3 @@ def _is_array(entry: Any) -> bool:
 def _length(entry: Entry) -> int:
     assert isinstance(entry, slice)
     return num_elements(entry)
-
-
-def unwritten(shape: tuple[int, ...], dtype: np.dtype[Any], fill: str = "nan") -> Array:
-    """Memory that nothing has written: NaN, or the numbers least likely to look right."""
-    if fill == "mark":
-        marks = marked.filled(tuple(shape), dtype)
-        if marks is not None:
-            return marks
-        fill = "nan"
-    if dtype.kind in "fc" or "float" in dtype.name:
-        value: Any = np.nan if fill == "nan" else 3.0
-        return np.full(shape, value, dtype)
-    if dtype.kind == "b":
-        return np.full(shape, fill == "nan", dtype)
-    if dtype.kind not in "iu":
-        return np.zeros(shape, dtype)
-    info = np.iinfo(dtype)
-    return np.full(shape, info.max // 3 if fill == "nan" else info.min // 5 + 7, dtype)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine.memory import MemoryBuffer
+from pallas_debug.machine.memory import MemoryBuffer, Ref
 
 
 @dataclass(slots=True)
@@ -95,6 +95,11 @@ class Thread:
     def iterations(self) -> tuple[int, ...]:
         """Iteration of each enclosing loop, outermost first."""
         return tuple(f.iteration for f in self.frames if f.stage in ("body", "condition"))
+
+    def ref(self, place: ir.RefPlace) -> Ref:
+        """The reference that a place of the current step names."""
+        found: Ref = self.frames[-1].registers[place.ref.number]
+        return found
 
     @property
     def step(self) -> ir.MachineStep | None:

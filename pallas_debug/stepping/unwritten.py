@@ -1,4 +1,4 @@
-"""Marks of float memory that nothing has written: a NaN with bits of its own. Imports no jax."""
+"""Memory that nothing has written, with a mark: a NaN with bits of its own. Imports no jax."""
 
 from __future__ import annotations
 
@@ -10,6 +10,28 @@ Array = np.ndarray[Any, Any]
 
 _BITS = {2: 0x7FD5, 4: 0x7FD5D5D5, 8: 0x7FF8D5D5D5D5D5D5}
 """The bits, by the bytes of an element: of float16 and bfloat16, float32, float64."""
+
+
+def memory(shape: tuple[int, ...], dtype: np.dtype[Any], fill: str = "nan") -> Array:
+    """Memory that nothing has written: NaN, or the numbers least likely to look right.
+
+    Args:
+      fill: "nan", "number", or "mark" for the marks where the dtype has them.
+    """
+    if fill == "mark":
+        marked = filled(tuple(shape), dtype)
+        if marked is not None:
+            return marked
+        fill = "nan"
+    if dtype.kind in "fc" or "float" in dtype.name:
+        value: Any = np.nan if fill == "nan" else 3.0
+        return np.full(shape, value, dtype)
+    if dtype.kind == "b":
+        return np.full(shape, fill == "nan", dtype)
+    if dtype.kind not in "iu":
+        return np.zeros(shape, dtype)
+    info = np.iinfo(dtype)
+    return np.full(shape, info.max // 3 if fill == "nan" else info.min // 5 + 7, dtype)
 
 
 def filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 
 from pallas_debug.model import Finding
-from pallas_debug.render import REAL_INPUTS, below
+from pallas_debug.render import REAL_INPUTS, below, consequence_texts
 from pallas_debug.verdict.result import Verdict
 
 
@@ -43,7 +43,7 @@ def _annotation(finding: Finding) -> str:
     if finding.source is not None:
         line = {"file": below(finding.source.file), "line": str(finding.source.line)}
         properties = line | properties
-    words = [finding.message, *(f"followed by: {c.message}" for c in finding.consequences)]
+    words = [finding.message, *(f"followed by: {text}" for text in consequence_texts(finding))]
     words += [f"cause: {finding.cause}"] if finding.cause else []
     words += [f"try: {finding.advice}"] if finding.advice else []
     if finding.made_up:

@@ -11,7 +11,7 @@ from pallas_debug.findings.collector import Collector, key, merged
 from pallas_debug.findings.faults import FORMER, Fault, Severity, named
 from pallas_debug.model import Finding, SourceLine, Witness
 
-WITNESS = ("grid_point", "operand", "source", "index", "shape")
+WITNESS = ("grid_point", "operand", "source", "index", "shape", "values")
 
 
 def finding(kind: str, engine: str, line: int | None = 3, **fields: Any) -> Finding:
@@ -279,6 +279,15 @@ def test_a_race_is_one_fault_whichever_side_an_engine_names_first() -> None:
 def test_a_copy_is_one_fault_by_its_semaphore_and_by_its_destination() -> None:
     static = finding("DmaNotAwaited", "static", operand="sem")
     assert len(merged([finding("DmaNotAwaited", "tpu interpret", operand="out_ref"), static])) == 1
+
+
+@pytest.mark.parametrize("semaphore, count", [("sem[0]", 1), ("sem[1]", 2)])
+def test_a_semaphore_that_stays_raised_is_one_fault_whichever_start_an_engine_names(
+    semaphore: str, count: int
+) -> None:
+    seen = finding("DmaNotAwaited", "machine", operand="buf", values={"semaphore": "sem[0]"})
+    known = finding("DmaNotAwaited", "static", 5, operand="sem", values={"semaphore": semaphore})
+    assert len(merged([known, seen])) == count
 
 
 @pytest.mark.parametrize(

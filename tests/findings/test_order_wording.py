@@ -238,6 +238,7 @@ def test_a_copy_that_is_never_awaited(
     if starts is not None:
         assert found.witness.values == {
             "device": "0",
+            "semaphore": "sem",
             "starts": str(starts),
             "waits": str(waits),
         }

@@ -62,6 +62,14 @@ def test_what_follows_is_shown_by_its_first_line() -> None:
     assert lines[2:4] == [f"  {FULL.message}", "  followed by: it died"]
 
 
+def test_what_follows_at_another_line_has_that_line() -> None:
+    there = Witness(source=replace(LINE, line=14))
+    race = Finding(kind=Fault.DATA_RACE, kernel="k", message="written here", witness=there)
+    for witness, text in ((there, "written here (rows.py:14)"), (FULL.witness, "written here")):
+        after = replace(FULL, consequences=(replace(race, witness=witness),))
+        assert f"  followed by: {text}" in finding_text(after).splitlines()
+
+
 @pytest.mark.parametrize(
     "changes, header",
     [

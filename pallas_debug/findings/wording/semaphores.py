@@ -71,9 +71,9 @@ def copy_not_awaited(
         "the kernel may end before the copy does, and the next kernel finds the semaphore raised"
     )
     advice = "wait once for each start; where the last step has nothing to fetch, do not start"
-    facts = {}
+    facts = {"semaphore": semaphore}
     if starts is not None and waits is not None:
-        facts = {"starts": str(starts), "waits": str(waits)}
+        facts |= {"starts": str(starts), "waits": str(waits)}
         if not waits:
             count = _plural(starts, "copy is", "copies are")
             cause = f"{count} started on {semaphore}, and nothing waits for it; {cause}"

@@ -10,6 +10,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import order as wording
 from pallas_debug.findings.wording import semaphores
+from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import Array, MemoryBuffer
 from pallas_debug.machine.sanitizer.ordering import differences, senders
@@ -40,33 +41,34 @@ class OrderSanitizer(OrderTracker):
 
     def findings(self) -> list[Finding]:
         """Word what the run has shown so far, causes before consequences."""
-        found: list[tuple[int, Finding]] = []
-        worded = [(race.when, _race(self, race)) for race in self.detector.races.values()]
-        found += worded
+        worded = [(race, _race(self, race)) for race in self.detector.races.values()]
+        found = [(race.when, finding) for race, finding in worded]
         found += [(early.when, _early(self, early)) for early in self.early.values()]
         found += [(wait.when, _of_lanes(self, wait)) for wait in self.lane_waits.values()]
         found += _shared_blocks(self)
         found.sort(key=lambda item: item[0])
-        races = [finding for _, finding in found]
+        first = _first_of_each_wait(worded)
+        causes, rest = [finding for _, finding in found if id(finding) not in first], []
+        followers: dict[int, list[Finding]] = {}
+        for _, finding in found:
+            if id(finding) in first:
+                followers.setdefault(id(first[id(finding)]), []).append(finding)
         never_awaited = {
-            (id(access.copy.step), id(self.ledger(access.counter))): finding
-            for (_, finding), race in zip(worded, self.detector.races.values(), strict=True)
-            for access in (race.later, race.earlier)
+            (id(access.copy.step), id(self.ledger(access.counter))): first.get(id(race), race)
+            for fact, race in worded
+            for access in (fact.later, fact.earlier)
             if access.copy is not None
         }
-        rest = []
         for finding, key in _counts(self):
             race = never_awaited.get(key) if key is not None else None
-            position = next((i for i, one in enumerate(races) if one is race), None)
-            if position is None:
+            if race is None:
                 rest.append(finding)
-                continue
-            of_race = races[position]
-            races[position] = replace(of_race, consequences=(*of_race.consequences, finding))
-            never_awaited.update(
-                {k: races[position] for k, one in never_awaited.items() if one is of_race}
-            )
-        return races + rest
+            else:
+                followers.setdefault(id(race), []).append(finding)
+        return [
+            replace(one, consequences=(*one.consequences, *followers.get(id(one), ())))
+            for one in causes
+        ] + rest
 
     def deadlock(self) -> list[Finding]:
         """Word who waits for what, after what led there; nothing if something can still run."""
@@ -147,6 +149,22 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
         alike=race.alike,
         heard_cores=_heard(run, race),
     )
+
+
+def _first_of_each_wait(worded: Iterable[tuple[RaceFact, Finding]]) -> dict[int, Finding]:
+    """For races with a DMA that another one raced with before, that one, by identity.
+
+    They lack the same wait: for what the DMA writes, or for what it reads.
+    """
+    first: dict[tuple[DmaCopy, bool], Finding] = {}
+    found = {}
+    for race, finding in sorted(worded, key=lambda item: item[0].when):
+        copy = race.earlier.copy
+        if copy is not None:
+            cause = first.setdefault((copy, race.earlier.writes), finding)
+            if cause is not finding:
+                found[id(finding)] = cause
+    return found
 
 
 def _sides(race: RaceFact) -> tuple[MemoryAccess, MemoryAccess]:
@@ -396,7 +414,7 @@ def _mismatch(run: OrderTracker, ledger: SemaphoreLedger, found: SizeMismatch) -
 
 def _not_awaited(run: OrderTracker, ledger: SemaphoreLedger, copy: StartedCopy) -> Finding:
     source, destination = copy.names
-    values = {"semaphore": ledger.name, "source": source, "destination": destination}
+    values = {"source": source, "destination": destination}
     seen = _sighting(
         run,
         **_at(copy.place),

@@ -111,20 +111,19 @@ class BoundsObserver(MachineObserver):
         size: int | None = None, stride: int = 1,
     ) -> Finding:  # fmt: skip
         buffer = error.buffer
+        name = buffer.name if error.place is None else thread.ref(error.place).name
         seen = sighting(
             self._launch,
             thread,
             step,
-            operand=buffer.name,
-            index=index_text(buffer.name + error.recast, error.index),
+            operand=name,
+            index=index_text(name + error.recast, error.index),
             shape=shape_text(buffer, error.shape),
         )
         copy, is_rounded = None, False
         if isinstance(step, ir.CopyStart):
             is_rounded = step.of_pipeline and size is not None and 0 <= start < error.shape[dim]
-            registers = thread.frames[-1].registers
-            source, destination = (registers[p.ref.number] for p in (step.source, step.destination))
-            copy = source.buffer.name, destination.buffer.name
+            copy = thread.ref(step.source).name, thread.ref(step.destination).name
         return bounds.out_of_bounds(
             seen,
             writes=_writes(step, error),
@@ -170,15 +169,13 @@ class BoundsObserver(MachineObserver):
         )
 
     def leaves_mesh(self, thread: Thread, step: ir.MachineStep, error: NoSuchDevice) -> None:
-        registers = thread.frames[-1].registers
         copy = None
         if isinstance(step, ir.CopyStart):
-            source, destination = (registers[p.ref.number] for p in (step.source, step.destination))
-            copy = source.buffer.name, destination.buffer.name
-            operand = destination.buffer.name
+            copy = thread.ref(step.source).name, thread.ref(step.destination).name
+            operand = copy[1]
         else:
             assert isinstance(step, ir.SemaphoreSignal)
-            operand = counter_text(registers[step.semaphore.ref.number].buffer, ())
+            operand = counter_text(thread.ref(step.semaphore).buffer, ())
         self._findings.append(
             bounds.no_such_device(
                 sighting(self._launch, thread, step, operand=operand),

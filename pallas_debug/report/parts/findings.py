@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pallas_debug.findings.faults import Severity
 from pallas_debug.model import Finding, Gap, PrintRecord, SourceLine
+from pallas_debug.render import consequence_texts
 from pallas_debug.report.markup import Markup, tag
 from pallas_debug.report.parts.common import Mark, facts, mark, place, quoted
 
@@ -49,7 +50,7 @@ def finding_card(finding: Finding, link: Link = nowhere, *, level: int = 4) -> M
                 ("operand", operand),
                 ("values", values),
                 ("other side", quoted(other, link(other)) if other is not None else None),
-                *(("followed by", c.message.partition("\n")[0]) for c in finding.consequences),
+                *(("followed by", text) for text in consequence_texts(finding)),
                 ("cause", finding.cause),
                 ("try", finding.advice),
                 ("on", ", ".join(finding.targets)),

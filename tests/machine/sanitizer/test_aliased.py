@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from machine_runs import passed
 
 from pallas_debug.machine import run
 from pallas_debug.machine.sanitizer.memory import MemorySanitizer
+from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.model import Finding
 
 F32 = jnp.float32
@@ -165,3 +167,37 @@ def test_overwritten(function: Any, point: tuple[int, ...], line: str, said: str
 )
 def test_not_overwritten(function: Any) -> None:
     assert not found(function, X)
+
+
+def row_by_row(x: jax.Array, *, shift: int = 0, waits: bool = True) -> jax.Array:
+    """Copies rows within a loop, by the output's reference."""
+
+    def kernel(x_hbm: Any, out_hbm: Any, tile_ref: Any, _: Any, sem: Any) -> None:
+        def body(i: Any, carry: int) -> int:
+            copy = pltpu.make_async_copy(
+                tile_ref.at[pl.ds(0, 1)], out_hbm.at[pl.ds(i + shift, 1)], sem
+            )
+            copy.start()
+            if waits:
+                copy.wait()
+            return carry
+
+        tile_ref[...] = jnp.zeros((8, 128), F32)
+        jax.lax.fori_loop(0, x.shape[0], body, 0)
+
+    return _called(kernel, x, grid=(1,))
+
+
+def test_an_index_outside_is_that_of_the_reference_which_the_code_uses() -> None:
+    call, arrays = passed(partial(row_by_row, shift=1), (jnp.zeros((8, 128)),))
+    (finding,) = run.run(call, arrays).findings
+    assert finding.operand == "out_hbm"
+    assert finding.witness.index == "out_hbm[8:9, 0:128]"
+    assert "in the copy of tile_ref to out_hbm" in finding.message
+
+
+def test_a_copy_that_nothing_awaits_goes_to_the_reference_which_the_code_uses() -> None:
+    call, arrays = passed(partial(row_by_row, waits=False), (jnp.zeros((8, 128)),))
+    (finding,) = run.run(call, arrays, observers=[OrderSanitizer(call)]).findings
+    assert finding.operand == "out_hbm"
+    assert "the copy of tile_ref[0, 0:128] to out_hbm[0, 0:128]" in finding.message

@@ -465,3 +465,41 @@ def test_a_copy_that_each_core_would_start_for_itself(starts_each: bool) -> None
     (finding,) = findings
     assert (finding.kind, finding.grid_point) == ("Deadlock", (1, 0))
     assert "here, one core runs all of parallel grid dimension 0" in (finding.cause or "")
+
+
+def test_all_races_with_one_copy_lack_the_same_wait() -> None:
+    """A load before the copy is over, another copy to the same place, and no wait at the end."""
+
+    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
+        def copy(i: int) -> Any:
+            return pltpu.make_async_copy(x_ref.at[pl.ds(i * 8, 8)], tile_ref, sem.at[i])
+
+        copy(0).start()
+        o_ref[pl.ds(0, 8), :] = tile_ref[...]
+        copy(1).start()
+        copy(1).wait()
+        o_ref[pl.ds(8, 8), :] = tile_ref[...]
+
+    (finding,) = judge(kernel, X, in_specs=[HBM], scratch_shapes=[TILE, DMA((2,))])
+    assert (finding.kind, finding.operand) == ("DataRace", "tile_ref")
+    assert finding.message.startswith("tile_ref[0:8, 0:128], float32[8, 128] in VMEM, is read")
+    assert kinds(finding.consequences) == ["DataRace", "DmaNotAwaited"]
+    again, left = finding.consequences
+    assert "written by the copy of x_ref[8:16, 0:128]" in again.message
+    assert "is never waited for on sem[0]" in left.message
+
+
+def test_what_a_copy_reads_and_what_it_writes_wait_on_semaphores_of_their_own() -> None:
+    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, other_ref: Any, sem: Any) -> None:
+        copy = pltpu.make_async_copy(tile_ref, other_ref, sem)
+        tile_ref[...] = x_ref[pl.ds(0, 8), :]
+        copy.start()
+        o_ref[pl.ds(0, 8), :] = other_ref[...]
+        tile_ref[...] = x_ref[pl.ds(8, 8), :]
+        copy.wait()
+
+    findings = judge(kernel, X, scratch_shapes=[TILE, TILE, DMA])
+    assert [(str(f.kind), f.operand) for f in findings] == [
+        ("DataRace", "other_ref"),
+        ("DataRace", "tile_ref"),
+    ]

@@ -64,7 +64,6 @@ class OrderTracker(MachineObserver):
         self.has_barrier = False
         self.has_ended = False
         self._aliased = _aliased(launch)
-        self._names = {operand.name for operand in launch.operands}
 
     def point_begins(self, thread: Thread) -> None:
         own = self.tasks.thread(thread)
@@ -158,8 +157,8 @@ class OrderTracker(MachineObserver):
         place = EventPlace(step, thread.device, copy.point, copy.iterations)
         parts = boxes(copy.source), boxes(copy.destination)
         operands = (
-            self._name(thread, step.source, copy.source.buffer),
-            self._name(thread, step.destination, copy.destination.buffer),
+            thread.ref(step.source).name,
+            thread.ref(step.destination).name,
         )
         names = (
             boxes_text(operands[0], parts[0], copy.source.buffer.content.shape),
@@ -325,13 +324,8 @@ class OrderTracker(MachineObserver):
             region = resolve(registers[place.ref.number], place.view, registers)
         except OutOfBounds:
             return None
-        name = self._name(thread, place, region.buffer)
+        name = thread.ref(place).name
         return boxes_text(name, boxes(region), region.buffer.content.shape)
-
-    def _name(self, thread: Thread, place: ir.RefPlace, buffer: MemoryBuffer) -> str:
-        """Name of the operand; an output that shares its array with an input has its own."""
-        given = thread.frames[-1].program.names.get(place.ref.number)
-        return given if given in self._names else buffer.name
 
 
 def _aliased(launch: Launch) -> set[int]:

@@ -15,7 +15,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.machine import Machine, Stopped
-from pallas_debug.machine.memory import TILE, MemoryBuffer, MemoryRegion, unwritten
+from pallas_debug.machine.memory import TILE, MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sanitizer.numbers.loops import LoopObserver
@@ -31,6 +31,7 @@ from pallas_debug.machine.sanitizer.shadows.shadow import (
 from pallas_debug.machine.sanitizer.shadows.tracked import Point, begins_moment
 from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
 from pallas_debug.machine.threads import Thread
+from pallas_debug.stepping import unwritten
 
 Array = np.ndarray[Any, Any]
 
@@ -141,9 +142,9 @@ class AlteredRun(MemoryTracker):
 def _other(kind: ReadKind, values: Array) -> Array:
     """Values that a read may see as well."""
     if kind == "parallel":
-        return unwritten(values.shape, values.dtype, "nan")
+        return unwritten.memory(values.shape, values.dtype, "nan")
     if kind != "stale":
-        return unwritten(values.shape, values.dtype, "number")
+        return unwritten.memory(values.shape, values.dtype, "number")
     if values.dtype.kind == "b":
         return ~values
     if values.dtype.kind in "iu":
