@@ -310,6 +310,9 @@ def _after_cause(wrong: Finding, findings: Iterable[Finding]) -> Finding:
 def _comes_of(finding: Finding, cause: Finding) -> bool:
     if finding.kind is Fault.ENGINES_DISAGREE:
         return finding.kernel == cause.kernel or finding.witness.line is None
+    if finding.kind is Fault.OUTPUT_NOT_WRITTEN:  # a copy to it that nothing awaits is none yet
+        is_copy = "semaphore" in cause.values and "machine" in cause.engines
+        return cause.kind is Fault.DATA_RACE and is_copy and _is_of_same_output(finding, cause)
     if finding.kind not in _VALUES or finding.kernel != cause.kernel:
         return False
     at, before = finding.grid_point, cause.grid_point
@@ -318,6 +321,10 @@ def _comes_of(finding: Finding, cause: Finding) -> bool:
     if cause.kind is Fault.OUTPUT_NOT_WRITTEN:
         return False  # nothing in the kernel reads what it leaves
     return (before, cause.loop) <= (at, finding.loop) if before == at else before < at
+
+
+def _is_of_same_output(a: Finding, b: Finding) -> bool:
+    return (a.kernel, a.operand) == (b.kernel, b.operand) and a.operand is not None
 
 
 _UNCLASSIFIED = (

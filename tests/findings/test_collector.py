@@ -301,6 +301,14 @@ def test_interpreters_disagree_because_of_a_fault_of_memory(kind: str) -> None:
     assert len(merged([other, finding(kind, "static", kernel="columns")])) == 2
 
 
+@pytest.mark.parametrize("operand, count", [("o_ref", 1), ("other_ref", 2)])
+def test_what_a_copy_in_flight_is_to_write_follows_from_its_race(operand: str, count: int) -> None:
+    race = finding("DataRace", "machine", operand="o_ref", values={"semaphore": "sem[7]"})
+    left = finding("OutputNotWritten", "machine", operand=operand)
+    assert len(merged([left, race])) == count
+    assert len(merged([left, replace(race, witness=replace(race.witness, values={}))])) == 2
+
+
 def test_a_nan_follows_from_a_fault_of_memory_from_its_grid_point_on() -> None:
     read = finding("OutOfBoundsRead", "checks", grid_point=(1,))
     nan = finding("NanProduced", "checks", 8, grid_point=(1,))

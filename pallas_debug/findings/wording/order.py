@@ -23,6 +23,7 @@ class Access:
       semaphore: what the copy signals when it is done.
       from_device: the device that started the copy, if it is not the device of the memory.
       is_stored: whether the grid point stores to the block that its pipeline writes back.
+      is_next: whether it is the pipeline's, which goes on when the code of a grid point has ended.
     """
 
     writes: bool
@@ -34,6 +35,7 @@ class Access:
     semaphore: str | None = None
     from_device: int | None = None
     is_stored: bool = True
+    is_next: bool = False
 
     def text(self, *, names_device: bool = False, names_core: bool = False) -> str:
         """`read at grid point (1,), loop iteration (2,)`."""
@@ -121,6 +123,10 @@ def data_race(
     """
     why = "parallel" if axes else _why(here, there, was_filled)
     cause, advice = _RACES[why]
+    if why == "copies" and there.is_next and here.semaphore:
+        done = "refills" if there.writes else "writes back"
+        cause = f"the copy is still in flight when the pipeline {done} the window"
+        advice = f"wait for {here.semaphore} before the grid point ends"
     if axes:
         cause = f"grid dimension {', '.join(map(str, axes))} is parallel, and {cause}"
     copy = here if here.copy else there if there.copy else None

@@ -141,7 +141,7 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
         seen,
         what=f"{region}, {shape_text(buffer)},",
         here=_access(run, here),
-        there=_access(run, there),
+        there=_access(run, there, is_next=there is race.later and there.is_of_pipeline),
         was_filled=race.earlier.was_unread or race.later.was_unread,
         axes=race.axes,
         overlap=None if sees_all and len(here.boxes) == 1 else overlap,
@@ -198,7 +198,7 @@ def _heard(run: OrderTracker, race: RaceFact) -> frozenset[int] | None:
     return frozenset(threads[n].thread.core for n in race.heard if n in threads)
 
 
-def _access(run: OrderTracker, access: MemoryAccess) -> wording.Access:
+def _access(run: OrderTracker, access: MemoryAccess, *, is_next: bool = False) -> wording.Access:
     thread = run.tasks.threads[access.thread].thread
     buffer = access.buffer
     names, semaphore, sender = access.names, None, None
@@ -219,6 +219,7 @@ def _access(run: OrderTracker, access: MemoryAccess) -> wording.Access:
         copy=names,
         semaphore=semaphore,
         from_device=sender,
+        is_next=is_next,
     )
 
 

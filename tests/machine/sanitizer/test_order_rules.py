@@ -73,6 +73,8 @@ def test_the_pipeline_refills_a_window_that_a_copy_still_reads(awaits: bool) -> 
     assert finding.operand == "x_ref"
     assert finding.grid_point == (0,)
     assert "written by the copy of block (2, 0) to its window at grid point (2,)" in finding.message
+    assert finding.cause == "the copy is still in flight when the pipeline refills the window"
+    assert finding.advice == "wait for sem[0] before the grid point ends"
 
 
 @pytest.mark.parametrize("awaits", [True, False])
@@ -101,7 +103,10 @@ def test_the_pipeline_writes_back_a_window_that_a_copy_still_fills(awaits: bool)
     findings = judge(kernel, X, grid=(4,), in_specs=[HBM], out_specs=ROWS, scratch_shapes=[DMA])
     assert kinds(findings) == ([] if awaits else ["DataRace"])
     if not awaits:
-        assert "read by the copy of its window to block (0, 0)" in findings[0].message
+        (finding,) = findings
+        assert "read by the copy of its window to block (0, 0)" in finding.message
+        cause = "the copy is still in flight when the pipeline writes back the window"
+        assert (finding.cause, finding.advice) == (cause, "wait for sem before the grid point ends")
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
