@@ -227,6 +227,8 @@ class Suite:
             "PYTHONPATH": os.pathsep.join([*map(str, imports), os.environ.get("PYTHONPATH", "")]),
         }
         command = [sys.executable, "-m", "pytest", "-q", "-p", "outside_plugin", *options]
+        # Names of tests begin at the checkout, also if a folder below has a pyproject.toml.
+        command += [f"--rootdir={self.checkout}"]
         command += ["-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", file]
         command += ["-k", KEYWORDS.get((self.name, mode), "")]
         with (folder / "output").open("w+") as output:
