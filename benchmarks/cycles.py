@@ -10,8 +10,9 @@ piece of advice. With `--to`, the dumps are kept, and kernels that are in there 
 compiled again.
 
 `ours` is the estimate that `pallas-debug stats` prints, over all kernels, and over those of which
-no region or copy depends on data: libtpu skips these regions, where `stats` enters them. `at least`
-is what `stats` prints below it, without those regions. `same assumptions` is the one to compare the
+no region or copy depends on data: libtpu takes data to be zero, where `stats` takes scalar operands
+as they are in the call, and enters regions that depend on other data. `at least` is what `stats`
+prints below it, without those regions. `same assumptions` is the one to compare the
 model by: like libtpu's, it takes what a kernel reads to be zero, and lets every copy have the whole
 bandwidth of HBM.
 """
@@ -33,6 +34,7 @@ from pallas_debug_kernels.registry import BundledOperation
 
 import pallas_debug
 from pallas_debug.errors import PallasDebugError
+from pallas_debug.profile.cycles import AS_CALLED
 from pallas_debug.profile.stats import Stats
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -65,7 +67,8 @@ class Row:
     @property
     def assumes_data(self) -> bool:
         """Whether the values that the kernel reads decide which regions or copies run."""
-        return any("depends on data" in text for text in self.stats.cycles.assumptions)
+        texts = self.stats.cycles.assumptions
+        return any("depends on data" in text or AS_CALLED in text for text in texts)
 
     @property
     def same(self) -> float | None:

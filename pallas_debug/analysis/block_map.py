@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +16,11 @@ from pallas_debug.profile import visits
 from pallas_debug.profile.blocks import (
     MAX_ENDS,
     MAX_GRID_DIMENSIONS,
+    MAX_SCALARS,
     MAX_VALUES,
     BlockMap,
     OperandBlocks,
+    ScalarValues,
 )
 
 TIME_LIMIT = 2.0
@@ -30,13 +32,27 @@ MAX_GRID = (1 << 63) - 1
 _MOVED = ("default", "vmem", "smem")
 """Memory spaces of blocks that Pallas moves; the kernel itself handles operands in HBM."""
 
+_WORDS = ("int32", "uint32")
+"""Types of scalar operands whose elements are words of SMEM."""
 
-def block_map(captured: Capture, tables: Mapping[int, np.ndarray] | None = None) -> BlockMap:
+
+def block_map(
+    captured: Capture,
+    tables: Mapping[int, np.ndarray] | None = None,
+    bounds: Sequence[np.ndarray | None] = (),
+    rounded: Sequence[np.ndarray | None] = (),
+) -> BlockMap:
     """Evaluate the index maps of a kernel.
 
     Args:
       tables: known scalar prefetch values, by position.
+      bounds: sizes of the grid that the call passes, in order; None where they are unknown.
+      rounded: values of all scalar operands, also of those that another chip may round differently.
+        No index map is evaluated with these.
     """
+    sizes = [int(size) for size in bounds if size is not None]
+    if bounds and len(sizes) == len(bounds):
+        captured = index_maps.with_grid(captured, sizes)
     try:
         grid = index_maps.grid(captured)
     except NotReadable as error:
@@ -52,7 +68,35 @@ def block_map(captured: Capture, tables: Mapping[int, np.ndarray] | None = None)
         grid=grid.sizes,
         parallel=grid.parallel,
         operands=tuple(_operand(captured, grid, b, tables or {}, deadline) for b in grid.blocks),
+        scalars=tuple(_scalars(captured, tables or {}, bounds, rounded)),
     )
+
+
+def _scalars(
+    captured: Capture,
+    tables: Mapping[int, np.ndarray],
+    bounds: Sequence[np.ndarray | None],
+    rounded: Sequence[np.ndarray | None],
+) -> Iterator[ScalarValues]:
+    """Values of the scalar operands, as far as a reader of the schedule can place them in SMEM."""
+    kinds = ("dynamic_grid", "scalar_prefetch")
+    operands = [o for o in captured.kernel.operands if o.kind in kinds]
+    sizes = len(captured.kernel.of_kind("dynamic_grid"))
+    known = dict(enumerate(bounds)) | {sizes + i: table for i, table in tables.items()}
+    for number, operand in enumerate(operands):
+        values = known.get(number)
+        is_rounded = values is None and number < len(rounded)
+        if is_rounded:
+            values = rounded[number]
+        if values is None or operand.dtype not in _WORDS or values.size > MAX_SCALARS:
+            continue
+        yield ScalarValues(
+            number=number,
+            name=operand.name,
+            shape=operand.shape,
+            values=tuple(map(int, values.ravel())),
+            is_rounded=is_rounded,
+        )
 
 
 def _operand(

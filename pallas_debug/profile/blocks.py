@@ -20,6 +20,9 @@ MAX_VALUES = 1 << 14
 MAX_INDICES = 1 << 22
 """Maximum values of one dimension of an index map that are returned as an array."""
 
+MAX_SCALARS = 1 << 16
+"""Maximum recorded values of a scalar operand."""
+
 MAX_GRID_DIMENSIONS = 64
 """Maximum dimensions of a grid, as of numpy's arrays."""
 
@@ -202,6 +205,24 @@ class OperandBlocks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScalarValues:
+    """Values of a scalar operand in one call: a table of scalar prefetch, or a size of the grid.
+
+    Attributes:
+      number: of the operand among those of the call, sizes of the grid first.
+      shape: empty for a size of the grid.
+      values: row by row.
+      is_rounded: whether a CPU computed them in floats, which a TPU may round differently.
+    """
+
+    number: int
+    name: str
+    shape: tuple[int, ...]
+    values: tuple[int, ...]
+    is_rounded: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class BlockMap:
     """Block of each operand that every grid point touches.
 
@@ -210,12 +231,14 @@ class BlockMap:
       parallel: for each dimension, whether its grid points may run on different cores.
       operands: those with blocks, in order.
       unknown: why there is no map at all, as the end of a sentence.
+      scalars: values of one call, of the scalar operands of 32 bits for which they are known.
     """
 
     grid: tuple[int, ...] = ()
     parallel: tuple[bool, ...] = ()
     operands: tuple[OperandBlocks, ...] = ()
     unknown: str | None = None
+    scalars: tuple[ScalarValues, ...] = ()
 
     @property
     def points(self) -> int:

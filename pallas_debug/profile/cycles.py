@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 
 from pallas_debug.model import Kernel
+from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.core.copies import copy_model
+from pallas_debug.profile.core.decode import decode
 from pallas_debug.profile.core.events import Event
-from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS, Walk, decode, walk
+from pallas_debug.profile.core.given import given_scalars
+from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS, Walk, walk
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.schedule import Schedule
 
@@ -23,6 +26,9 @@ CYCLES = "cycles"
 
 CORES_SHARE = "cores share the grid"
 """Part of the assumption about cores that run a part of the grid each."""
+
+AS_CALLED = "scalar operands have their values in the first call"
+"""Beginning of the assumption about scalar operands whose values are in the dump."""
 
 _STATED = re.compile(r"^\s*estimated_cycles:\s*(\d{1,18})\s*$", re.MULTILINE)
 
@@ -69,17 +75,19 @@ def estimate_cycles(
     kernel: Kernel | None = None,
     estimate: str | None = None,
     *,
+    blocks: BlockMap | None = None,
     listen: Callable[[Event], None] | None = None,
 ) -> CycleEstimate:
     """Estimate a kernel's cycles.
 
     Args:
       estimate: the text of `estimate.txt`.
+      blocks: the block map, for the values of scalar operands in the first call.
       listen: called with the copies, waits and iterations of the estimated run, in order.
     """
     compiler = compiler_estimate(estimate)
-    steps = grid_steps(kernel)
-    core_steps = _core_steps(schedule, kernel, steps)
+    steps = grid_steps(kernel, blocks)
+    core_steps = _core_steps(schedule, kernel, blocks, steps)
     if not schedule.bundles:
         nothing = missing("there is no listing of bundles", unit=CYCLES)
         return CycleEstimate(
@@ -95,9 +103,11 @@ def estimate_cycles(
     model, is_stand_in = copy_model(schedule.chip)
     decoded = decode(schedule)
     sharing = replace(model, shares_hbm=True)
-    ours = walk(schedule, sharing, unknown="enter", listen=listen, decoded=decoded)
+    given = given_scalars(schedule, blocks.scalars if blocks is not None else ())
+    ours = walk(schedule, sharing, unknown="enter", listen=listen, decoded=decoded, given=given)
     theirs = walk(schedule, model, unknown="zero", decoded=decoded)
-    assumptions = _assumptions(schedule, ours, is_stand_in)
+    rounded = {s.name for s in (blocks.scalars if blocks is not None else ()) if s.is_rounded}
+    assumptions = _assumptions(schedule, ours, is_stand_in, rounded)
     if steps.value and core_steps.value and core_steps.value < steps.value:
         cores = math.ceil(steps.value / core_steps.value)
         assumptions += (f"{cores} {CORES_SHARE}: one core's cycles, with HBM to itself",)
@@ -105,7 +115,8 @@ def estimate_cycles(
     is_open = bool(ours.unknown_loops) or not ours.is_complete
     total = least = _total(schedule, ours, origin)
     if ours.unknown_branches or ours.unknown_copies or ours.unknown_loops:
-        least = _least(total, walk(schedule, sharing, unknown="skip", decoded=decoded))
+        skipping = walk(schedule, sharing, unknown="skip", decoded=decoded, given=given)
+        least = _least(total, skipping)
     return CycleEstimate(
         total=total,
         least=least,
@@ -186,8 +197,15 @@ def _count(value: float, origin: Origin, is_open: bool) -> Figure:
     return Figure(value=round(value), origin=origin)
 
 
-def _assumptions(schedule: Schedule, ours: Walk, is_stand_in: bool) -> tuple[str, ...]:
+def _assumptions(
+    schedule: Schedule, ours: Walk, is_stand_in: bool, rounded: Set[str]
+) -> tuple[str, ...]:
     found: list[str] = []
+    if ours.used:
+        found.append(f"{AS_CALLED} ({', '.join(sorted(ours.used))})")
+    if ours.used & rounded:
+        names = ", ".join(sorted(ours.used & rounded))
+        found.append(f"{names}: computed in floats on a CPU, which a TPU may round differently")
     if ours.unknown_branches:
         listed = ", ".join(
             f"{schedule.bundles[at].number:#x}" for at in sorted(ours.unknown_branches)[:8]
@@ -207,12 +225,14 @@ def _assumptions(schedule: Schedule, ours: Walk, is_stand_in: bool) -> tuple[str
     return tuple(found)
 
 
-def grid_steps(kernel: Kernel | None) -> Figure:
+def grid_steps(kernel: Kernel | None, blocks: BlockMap | None = None) -> Figure:
     """Number of grid points."""
     if kernel is None:
         return missing("the kernel's grid is unknown")
     unknown = [n for n, size in enumerate(kernel.grid) if size is None]
     known = math.prod(size for size in kernel.grid if size is not None)
+    if unknown and blocks is not None and blocks.grid:
+        return Figure(value=blocks.points, origin="assumed", note="as in the first call")
     if unknown:
         factors = " × ".join(f"n{n}" for n in unknown)
         return Figure(
@@ -223,15 +243,19 @@ def grid_steps(kernel: Kernel | None) -> Figure:
     return Figure(value=known, note="from the grid")
 
 
-def _core_steps(schedule: Schedule, kernel: Kernel | None, steps: Figure) -> Figure:
+def _core_steps(
+    schedule: Schedule, kernel: Kernel | None, blocks: BlockMap | None, steps: Figure
+) -> Figure:
     """Number of grid points that one core runs: all of them, unless the compiler divided them."""
     if kernel is None or steps.value is None:
         return steps
-    grid = tuple(size for size in kernel.grid if size is not None)
-    own = math.prod(schedule.core_bounds(grid))
+    sizes = blocks.grid if blocks is not None and blocks.grid else kernel.grid
+    own = math.prod(schedule.core_bounds(tuple(size for size in sizes if size is not None)))
     if own == steps.value:
         return steps
-    return Figure(value=own, note="from the grid, as the compiler divided it among the cores")
+    return replace(
+        steps, value=own, note="from the grid, as the compiler divided it among the cores"
+    )
 
 
 def compiler_estimate(text: str | None) -> Figure:

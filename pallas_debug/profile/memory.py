@@ -192,7 +192,7 @@ def _in_vmem(rows: _Rows, kernel: Kernel | None) -> Iterator[AllocatedMemory]:
     outputs: tuple[Operand, ...] = ()
     scratch: list[Operand] = []
     if kernel is not None:
-        # libtpu numbers the operands of the call: scalars first, as jax passes them.
+        # libtpu numbers the operands of the call, scalar prefetch first, without sizes of the grid.
         inputs = tuple(o for k in _CALL_ORDER for o in kernel.of_kind(k))
         outputs = kernel.of_kind("output")
         scratch = [o for o in kernel.of_kind("scratch") if "vmem" in o.memory_space]
@@ -235,7 +235,7 @@ def _in_vmem(rows: _Rows, kernel: Kernel | None) -> Iterator[AllocatedMemory]:
             )
 
 
-_CALL_ORDER: tuple[OperandKind, ...] = ("dynamic_grid", "scalar_prefetch", "input")
+_CALL_ORDER: tuple[OperandKind, ...] = ("scalar_prefetch", "input")
 
 
 def _in_smem(kernel: Kernel) -> Iterator[AllocatedMemory]:

@@ -202,7 +202,7 @@ class Profile:
 
     @cached_property
     def cycles(self) -> CycleEstimate:
-        return estimate_cycles(self.schedule, self.kernel, self.texts.estimate)
+        return estimate_cycles(self.schedule, self.kernel, self.texts.estimate, blocks=self.blocks)
 
     @cached_property
     def lines(self) -> tuple[LineCost, ...]:

@@ -19,6 +19,9 @@ from pallas_debug.session.session import Session
 from pallas_debug.store.base import DumpStore
 from pallas_debug.tracebacks import WithoutOurFrames
 
+Tables = Mapping[str, Sequence[prefetch.Tables]]
+"""Values of scalar operands, per call, by the kernel's digest."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Dumped:
@@ -55,7 +58,7 @@ def dump_function(
             # Tracing for another chip may produce other kernels.
             session.request(captures, (target,) if asked else session.targets)
             with guarded("capture", "computing the scalar prefetch of kernels", session.report):
-                tables = partial(prefetch.tables, function, args, kwargs, target)
+                tables = partial(prefetch.tables_for_estimates, function, args, kwargs, target)
                 _map_prefetched(session.store, captures, tables)
             if not asked:
                 break
@@ -86,18 +89,25 @@ def _is_spared(session: Session, problem: PallasDebugError) -> bool:
 def _map_prefetched(
     store: DumpStore | None,
     captures: Iterable[Capture],
-    tables: Callable[[], Mapping[str, Sequence[prefetch.Tables]]],
+    tables: Callable[[], tuple[Tables, Tables]],
 ) -> None:
-    """Record the blocks of kernels with scalar prefetch, with the values of the first call.
+    """Record the blocks of kernels with scalar operands, with the values of the first call.
 
     Args:
-      tables: computes the values, per call, by the kernel's digest.
+      tables: computes the values, and the same with those that a TPU may round differently.
     """
-    kernels = [c for c in captures if c.kernel.of_kind("scalar_prefetch")]
+    kernels = [
+        c
+        for c in captures
+        if c.kernel.of_kind("scalar_prefetch") or c.kernel.of_kind("dynamic_grid")
+    ]
     if store is None or not kernels:
         return
-    found = tables()
+    exact, rounded = tables()
     for captured in kernels:
-        for values in found.get(captured.kernel.digest, ())[:1]:
-            known = {i: table for i, table in enumerate(values) if table is not None}
-            store.put_blocks(captured.kernel, block_map(captured, known))
+        digest = captured.kernel.digest
+        for values in exact.get(digest, ())[:1]:
+            sizes = len(captured.kernel.of_kind("dynamic_grid"))
+            known = {i: table for i, table in enumerate(values[sizes:]) if table is not None}
+            blocks = block_map(captured, known, values[:sizes], rounded[digest][0])
+            store.put_blocks(captured.kernel, blocks)

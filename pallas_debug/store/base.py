@@ -78,8 +78,8 @@ class DumpStore(abc.ABC):
     def put_blocks(self, kernel: Kernel, blocks: BlockMap) -> Path:
         """Write a kernel's block map, and return the file.
 
-        It does not replace one with more known index maps: they read scalar prefetch, whose values
-        are not known in every run.
+        It does not replace one that knows more: index maps read scalar prefetch, whose values are
+        not known in every run.
         """
         path = self.folder(kernel) / layout.BLOCKS
         found = self._read(path)
@@ -216,11 +216,14 @@ def records_of(compilation: Compilation) -> dict[str, FileRecord] | None:
 
 
 def knows_more(stored: bytes | None, blocks: BlockMap, path: Path) -> bool:
-    """Return whether a stored block map has more known index maps than another one."""
-    if not blocks.num_unknown:
-        return False
+    """Return whether a stored block map has more known index maps or scalars than another one."""
     try:
         found = schema.decode(stored or b"", BlockMap, path)
     except DumpFormatError:
         return False
-    return found.unknown is None and found.num_unknown < blocks.num_unknown
+    return _known(found) > _known(blocks)
+
+
+def _known(blocks: BlockMap) -> tuple[bool, int, int]:
+    """Rank of a block map by what it knows."""
+    return blocks.unknown is None, -blocks.num_unknown, len(blocks.scalars)

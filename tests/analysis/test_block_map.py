@@ -182,3 +182,43 @@ def test_maps_that_read_scalar_prefetch(captures: Captures) -> None:
     ]
     assert (operand.visits.copies, operand.visits.revisits) == (3, 1)
     assert [str(p) for p in operand.visits.untouched_parts] == ["[8:16, 0:128]", "[24:32, 0:128]"]
+
+
+def test_scalars_of_the_call_are_recorded(captures: Captures) -> None:
+    x = jax.ShapeDtypeStruct((32, 128), F32)
+    table = np.array([2, 2, 0, 2], np.int32)
+    (captured,) = captures(prefetched, [table, x])
+    (found,) = block_map(captured, {0: table}).scalars
+    assert (found.number, found.name, found.shape) == (0, "table_ref", (4,))
+    assert (found.values, found.is_rounded) == ((2, 2, 0, 2), False)
+    assert block_map(captured).scalars == ()
+    (found,) = block_map(captured, rounded=[table]).scalars
+    assert (found.values, found.is_rounded) == ((2, 2, 0, 2), True)
+
+
+def test_a_grid_whose_size_the_call_passes(captures: Captures) -> None:
+    x = jax.ShapeDtypeStruct((32, 128), F32)
+
+    def call(steps: Any, x: Any) -> Any:
+        spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(copy, grid=(steps,), in_specs=[spec], out_specs=spec, out_shape=x)(x)
+
+    (captured,) = captures(call, [jax.ShapeDtypeStruct((), jnp.int32), x])
+    assert block_map(captured).unknown is not None
+    known = block_map(captured, bounds=[np.array(3, np.int32)])
+    assert (known.unknown, known.grid) == (None, (3,))
+    assert [(s.name, s.values) for s in known.scalars] == [("grid[0]", (3,))]
+
+
+def test_tables_from_rounded_sums_are_for_estimates_only() -> None:
+    x = jax.ShapeDtypeStruct((32, 128), F32)
+
+    def call(weights: Any, x: Any) -> Any:
+        return prefetched(jnp.cumsum(weights).astype(jnp.int32), x)
+
+    weights = np.array([0.5, 0.5, 1, 1], np.float32)
+    exact, rounded = prefetch.tables_for_estimates(call, [weights, x], {}, targets.resolve("v5e"))
+    assert list(exact.values()) == [[(None,)]]
+    ((values,),) = rounded.values()
+    assert values[0] is not None
+    assert values[0].tolist() == [0, 1, 2, 3]

@@ -119,3 +119,10 @@ def test_a_map_that_cannot_be_read_leaves_figures_missing(text: str) -> None:
 def test_sizes_that_are_no_numbers_are_left_out() -> None:
     found = memory_map(page({"tag": "SPILL", "size": -4}, {"tag": "x"}, total=True))
     assert (found.uses, found.vmem.value, found.smem.value) == ((), None, None)
+
+
+def test_sizes_of_the_grid_are_not_numbered_among_operands() -> None:
+    size = operand("grid[0]", "dynamic_grid", (), dtype="int32", memory_space="smem")
+    kernel = replace(KERNEL, operands=(size, *KERNEL.operands))
+    found = memory_map(page({"tag": "input " + WINDOW.format("input", 1), "size": 8192}), kernel)
+    assert found.uses[0].name == "x"

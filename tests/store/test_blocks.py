@@ -17,6 +17,7 @@ from pallas_debug.profile.blocks import (
     BlockMap,
     BlockVisits,
     OperandBlocks,
+    ScalarValues,
 )
 from pallas_debug.store import open_dumps, schema
 from pallas_debug.store.writer import Store
@@ -50,9 +51,17 @@ UNKNOWN = replace(
 )
 FULL = BlockMap(grid=(4, 2), parallel=(True, False), operands=(OPERAND, replace(OPERAND, name="o")))
 
+SCALARS = ScalarValues(number=0, name="table_ref", shape=(2,), values=(1, 2))
+
 
 @pytest.mark.parametrize(
-    "document", [FULL, BlockMap(unknown="its grid is dynamic"), replace(FULL, operands=(UNKNOWN,))]
+    "document",
+    [
+        FULL,
+        replace(FULL, scalars=(SCALARS,)),
+        BlockMap(unknown="its grid is dynamic"),
+        replace(FULL, operands=(UNKNOWN,)),
+    ],
 )
 def test_round_trip(document: BlockMap) -> None:
     assert schema.decode(schema.encode(document), BlockMap, PATH) == document
@@ -135,6 +144,21 @@ def test_values_of_scalar_prefetch_are_kept_when_a_later_run_does_not_know_them(
     (store.folder(kernel) / "blocks.json").write_text("{")
     store.put_blocks(kernel, less)
     assert stored.blocks() == less
+
+
+def test_scalars_are_kept_when_a_later_run_does_not_know_them(
+    tmp_path: Path, kernel: Kernel
+) -> None:
+    store = Store(tmp_path / "dumps")
+    store.put_kernel(kernel, jaxpr="", source=None)
+    (stored,) = open_dumps(store.root)
+    more = replace(FULL, scalars=(SCALARS,))
+    store.put_blocks(kernel, more)
+    store.put_blocks(kernel, FULL)
+    assert stored.blocks() == more
+    other = replace(FULL, scalars=(replace(SCALARS, values=(2, 1)),))
+    store.put_blocks(kernel, other)
+    assert stored.blocks() == other
 
 
 def test_a_damaged_map_leaves_the_kernel_readable(tmp_path: Path, kernel: Kernel) -> None:

@@ -56,6 +56,7 @@ class _Step:
 
     eqn: Any
     inputs: tuple[_Known, ...]
+    is_exact: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,10 @@ class _Known:
     step: _Step | None = None
     number: int = 0
 
+    @property
+    def is_exact(self) -> bool:
+        return self.step is None or self.step.is_exact
+
 
 _Values = Sequence[_Known | None]
 
@@ -74,6 +79,22 @@ def tables(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> dict[str, list[Tables]]:
     """Tables of each call of each kernel that takes any, by the kernel's digest."""
+    return _walked(function, args, kwargs, target).computed()
+
+
+def tables_for_estimates(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
+) -> tuple[dict[str, list[Tables]], dict[str, list[Tables]]]:
+    """Return the same as `tables`, and those with what rounding may change on another chip."""
+    program = _walked(function, args, kwargs, target)
+    exact = program.computed()
+    is_known = all(t is not None for calls in exact.values() for call in calls for t in call)
+    return exact, exact if is_known else program.computed(exact=False)
+
+
+def _walked(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
+) -> _Program:
     call, given = arrays.of_arrays(function, args, kwargs)
     shapes = [jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf)) for leaf in given]
     with chip.answering(target), hook.without_caches():
@@ -81,7 +102,7 @@ def tables(
         program = _Program()
         known = [None if arrays.is_abstract(leaf) else _Known(leaf) for leaf in given]
         program.walk(jaxpr, [_Known(c) for c in consts], known)
-    return program.computed()
+    return program
 
 
 def _dtype(leaf: Any) -> Any:
@@ -126,7 +147,8 @@ class _Program:
         if _is_computable(eqn) and len(self._steps) < MAX_EQUATIONS:
             known = [value for value in inputs if value is not None]
             if len(known) == len(inputs):
-                step = _Step(eqn, tuple(known))
+                is_exact = _is_exact(eqn) and all(value.is_exact for value in known)
+                step = _Step(eqn, tuple(known), is_exact)
                 self._steps.append(step)
                 return [_Known(step=step, number=i) for i in range(len(eqn.outvars))]
         for inner in _jaxprs(eqn):
@@ -160,12 +182,20 @@ class _Program:
         seen = capture.capture(eqn.primitive.name, context, eqn.params)
         self._calls.append((seen.kernel.digest, inputs[:count]))
 
-    def computed(self) -> dict[str, list[Tables]]:
-        """The tables of each kernel, without duplicates."""
-        wanted = [value for _, given in self._calls for value in given if value is not None]
+    def computed(self, *, exact: bool = True) -> dict[str, list[Tables]]:
+        """The tables of each kernel, without duplicates.
+
+        Args:
+          exact: whether to leave out those that another chip may round differently.
+        """
+        calls = [
+            (digest, [v if v is not None and (v.is_exact or not exact) else None for v in given])
+            for digest, given in self._calls
+        ]
+        wanted = [value for _, given in calls for value in given if value is not None]
         values = iter(_compute(self._steps, wanted))
         found: dict[str, list[Tables]] = {}
-        for digest, given in self._calls:
+        for digest, given in calls:
             made = tuple(None if value is None else next(values) for value in given)
             several = found.setdefault(digest, [])
             if not any(_are_equal(made, other) for other in several):
@@ -210,7 +240,7 @@ def _compute(steps: Sequence[_Step], wanted: Sequence[_Known]) -> list[np.ndarra
 
 
 def _is_computable(eqn: Any) -> bool:
-    """Whether an equation gives the same result on every chip, and quickly."""
+    """Whether an equation can be computed on the CPU, and quickly."""
     name = eqn.primitive.name
     if eqn.effects or eqn.primitive in hook.PRIMITIVES.values() or eqn.primitive is loops.while_p:
         return False
@@ -221,10 +251,16 @@ def _is_computable(eqn: Any) -> bool:
         return False
     if sum(math.prod(aval.shape) for aval in avals) > MAX_ELEMENTS:
         return False
+    return all(_is_computable(e) for inner in _jaxprs(eqn) for e in rewrite.opened(inner)[0].eqns)
+
+
+def _is_exact(eqn: Any) -> bool:
+    """Whether an equation gives the same result on every chip."""
     inner = list(_jaxprs(eqn))
     if inner:
-        return all(_is_computable(e) for closed in inner for e in rewrite.opened(closed)[0].eqns)
-    return name in _EXACT or all(aval.dtype.kind in "biu" for aval in avals)
+        return all(_is_exact(e) for closed in inner for e in rewrite.opened(closed)[0].eqns)
+    avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
+    return eqn.primitive.name in _EXACT or all(aval.dtype.kind in "biu" for aval in avals)
 
 
 def _jaxprs(eqn: Any) -> Iterator[Any]:

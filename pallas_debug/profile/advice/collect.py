@@ -34,6 +34,7 @@ def subject_of(profile: Profile) -> AdviceSubject | None:
         bytes_per_cycle=model.bandwidth[model.default],
         latency=model.latency[model.default],
         write_latency=model.time("vmem_to_hbm", 0)[0],
+        depends_on_data=profile.cycles.least != profile.cycles.total,
         vmem=int(vmem) if vmem is not None else None,
         vmem_limit=int(limit) if limit is not None else None,
     )

@@ -75,6 +75,7 @@ class AdviceSubject:
       write_latency: cycles of a write-back besides those of its bytes.
       vmem: bytes that the kernel uses.
       vmem_limit: bytes that it may use.
+      depends_on_data: whether the estimate assumes that regions run or copies are made.
       ignores_copies: whether to take the computation for the limit, whatever copies take.
     """
 
@@ -94,11 +95,19 @@ class AdviceSubject:
     write_latency: float = 0.0
     vmem: int | None = None
     vmem_limit: int | None = None
+    depends_on_data: bool = False
     ignores_copies: bool = False
 
     @cached_property
     def program(self) -> MosaicProgram | None:
         return MosaicProgram(self.mosaic) if self.mosaic is not None else None
+
+    @cached_property
+    def depends_on_tables(self) -> bool:
+        """Whether the work depends on values of scalar prefetch that are not known."""
+        known = {s.name for s in self.blocks.scalars} if self.blocks is not None else set()
+        tables = self.kernel.of_kind("scalar_prefetch")
+        return self.depends_on_data and any(table.name not in known for table in tables)
 
     @property
     def core_points(self) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pallas_debug.ir.bundles import Bundle, Instruction
 from pallas_debug.profile.core import scalars
 from pallas_debug.profile.core.scalars import DecodedScalar, MemoryPlace, Scalar
+from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.units import is_copy
 
 
@@ -76,6 +77,11 @@ class DecodedBundle:
         return bool(self.operations or self.scalars or self.phis)
 
 
+def decode(schedule: Schedule) -> list[DecodedBundle]:
+    """Decode all bundles of a schedule."""
+    return [decode_bundle(bundle, schedule.starts) for bundle in schedule.bundles]
+
+
 def decode_bundle(bundle: Bundle, starts: Mapping[int, int]) -> DecodedBundle:
     """Decode a bundle.
 
@@ -99,6 +105,28 @@ def decode_bundle(bundle: Bundle, starts: Mapping[int, int]) -> DecodedBundle:
 
 
 _NOTHING = DecodedBundle()
+
+
+def passed(
+    bundles: Sequence[DecodedBundle], registers: Mapping[str, int]
+) -> Sequence[DecodedBundle]:
+    """Bundles with the values of operands that are passed in registers."""
+    if not registers:
+        return bundles
+    return [
+        replace(
+            bundle,
+            scalars=tuple(
+                replace(s, function=scalars.first, arguments=(registers[s.result],))
+                if s.result in registers
+                else s
+                for s in bundle.scalars
+            ),
+        )
+        if any(s.result in registers for s in bundle.scalars)
+        else bundle
+        for bundle in bundles
+    ]
 
 
 def scalars_by_value(bundles: Sequence[Bundle]) -> int:

@@ -93,7 +93,7 @@ def decode(instruction: Instruction) -> DecodedScalar | None:
     if instruction.opcode.startswith("inlined_call_operand"):
         if is_by_value(instruction):
             return DecodedScalar(result=result, function=_unknown, arguments=())
-        return DecodedScalar(result=result, function=_first, arguments=((result, 0),))
+        return DecodedScalar(result=result, function=first, arguments=((result, 0),))
     if function is None:
         return DecodedScalar(result=result, function=None, arguments=())
     arguments = tuple(argument(text) for text in instruction.arguments)
@@ -178,7 +178,8 @@ def _unknown() -> Scalar:
     return None
 
 
-def _first(value: Scalar, *rest: Scalar) -> Scalar:
+def first(value: Scalar, *rest: Scalar) -> Scalar:
+    """Return the value of a move."""
     return value
 
 
@@ -265,9 +266,9 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 }
 
 _FUNCTIONS: dict[str, Callable[..., Scalar]] = {
-    "smov": _first,
-    "pmov": _first,
-    "int_to_ptr": _first,
+    "smov": first,
+    "pmov": first,
+    "int_to_ptr": first,
     "sadd": _add,
     "ssub": _sub,
     "scalar_lea": _add,

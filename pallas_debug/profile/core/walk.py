@@ -20,10 +20,13 @@ from pallas_debug.profile.core.decode import (
     DecodedJump,
     DecodedMove,
     DecodedWait,
-    decode_bundle,
+    decode,
+    passed,
     scalars_by_value,
 )
 from pallas_debug.profile.core.events import CopyEvent, Event, IterationEvent, WaitEvent
+from pallas_debug.profile.core.given import GivenScalars
+from pallas_debug.profile.core.memory import ScalarMemory
 from pallas_debug.profile.core.scalars import Address, Scalar
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 
@@ -61,6 +64,7 @@ class Walk:
       unknown_loops: loops whose end depends on data, by number, with the cycles of one iteration
         of each time they are entered, added up. `UNKNOWN_ROUNDS` of them are walked.
       unknown_copies: number of copies whose start or size depends on data.
+      used: names of scalar operands whose given values were read.
       extrapolated: loops that were multiplied.
       is_complete: whether the walk came to the end.
     """
@@ -74,6 +78,7 @@ class Walk:
     unknown_branches: set[int] = field(default_factory=set)
     unknown_loops: dict[int, float] = field(default_factory=dict)
     unknown_copies: int = 0
+    used: set[str] = field(default_factory=set)
     extrapolated: set[int] = field(default_factory=set)
     is_complete: bool = False
 
@@ -86,6 +91,7 @@ def walk(
     listen: Callable[[Event], None] | None = None,
     budget: int = BUDGET,
     decoded: Sequence[DecodedBundle] | None = None,
+    given: GivenScalars | None = None,
 ) -> Walk:
     """Walk through a kernel's schedule from its first bundle to its last.
 
@@ -94,13 +100,11 @@ def walk(
       listen: called with each copy, wait and iteration.
       budget: maximum number of scalar instructions before loops are extrapolated.
       decoded: the schedule's bundles, if they were decoded for another walk.
+      given: values of scalar operands; all others are known only at run time.
     """
-    return _Walker(schedule, model, unknown, listen, budget, decoded or decode(schedule)).run()
-
-
-def decode(schedule: Schedule) -> list[DecodedBundle]:
-    """Decode all bundles of a schedule."""
-    return [decode_bundle(bundle, schedule.starts) for bundle in schedule.bundles]
+    decoded = decoded or decode(schedule)
+    given = given or GivenScalars()
+    return _Walker(schedule, model, unknown, listen, budget, decoded, given).run()
 
 
 @dataclass(slots=True)
@@ -127,6 +131,7 @@ class _Walker:
         listen: Callable[[Event], None] | None,
         budget: int,
         decoded: Sequence[DecodedBundle],
+        given: GivenScalars,
     ) -> None:
         self._schedule = schedule
         self._model = model
@@ -141,7 +146,8 @@ class _Walker:
             for bundle, delay in zip(schedule.bundles, schedule.delays, strict=True)
         ]
         self._before = [0, *_running(self._cost)]
-        self._decoded = decoded
+        self._given = given
+        self._decoded = decoded = passed(decoded, given.registers)
         self._next = self._next_active()
         self._loop_at = {loop.start: loop for loop in schedule.loops}
         self._back = {
@@ -155,7 +161,7 @@ class _Walker:
             for argument in scalar.arguments
             if not isinstance(argument, str)
         }
-        self._memory: dict[Address, Scalar] = {}
+        self._memory = ScalarMemory(given.copied, 0 if self._zero else None)
         self._pending: dict[Address | None, list[tuple[float, int]]] = defaultdict(list)
         self._visits = [0.0] * (self._size + 1)
         # libtpu's estimate includes the time that XLA takes to load scalar operands, one by one.
@@ -220,6 +226,7 @@ class _Walker:
         result.cycles = self._time
         result.executions = _running(self._visits[: self._size])
         result.is_complete = is_complete
+        result.used = self._memory.used.union(self._given.passed)
         return result
 
     def _value(self, source: str | Scalar) -> Scalar:
@@ -282,13 +289,11 @@ class _Walker:
     def _move(self, move: DecodedMove, written: list[tuple[str, Scalar]]) -> None:
         place = move.place.at(self._registers)
         if move.result is not None:
-            default = 0 if self._zero else None
-            value = self._memory.get(place, default) if place is not None else default
-            written.append((move.result, value))
+            written.append((move.result, self._memory.load(place)))
         elif place is not None:
             runs = self._holds(move.predicate)
             if runs is not False:
-                self._memory[place] = self._value(move.source) if runs else None
+                self._memory.store(place, self._value(move.source) if runs else None)
 
     # Branches and loops
 
@@ -381,11 +386,10 @@ class _Walker:
 
     def _remaining(self, loop: ScheduledLoop) -> int | None:
         """Number of iterations that follow, from the comparison that ends the loop."""
-        test = self._test_of(loop)
-        if test is None:
+        if (test := self._test_of(loop)) is None:
             return None
-        index, bound = test
-        x, end = self._value(index), self._value(bound)
+        index = test[0]
+        x, end = map(self._value, test)
         if not isinstance(x, int) or not isinstance(end, int):
             return None
         if isinstance(index, str):
@@ -420,9 +424,10 @@ class _Walker:
         flag = given[3] if len(given) > 3 else None
         size = granules * self._model.granule if isinstance(granules, int) else None
         result = self._result
-        if runs is None or size is None:
-            result.unknown_copies += 1
+        result.unknown_copies += runs is None or size is None
         direction = copy.opcode.removeprefix("dma.")
+        if direction.endswith("_to_smem"):
+            self._memory.copy(at, given[2] if len(given) > 2 else None)
         result.copies[direction] = result.copies.get(direction, 0) + 1
         result.copied[direction] = result.copied.get(direction, 0) + (size or 0)
         latency, transfer = self._model.time(direction, size or 0)
@@ -453,9 +458,8 @@ class _Walker:
         the bytes of all.
         """
         before = sum(size for _, size in earlier)
-        return done + self._model.time(direction, before * self._model.granule)[
-            1
-        ], before + granules
+        more = self._model.time(direction, before * self._model.granule)[1]
+        return done + more, before + granules
 
     def _wait(self, at: int, wait: DecodedWait) -> None:
         runs = self._holds(wait.predicate)

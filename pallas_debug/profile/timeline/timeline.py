@@ -17,6 +17,7 @@ from pallas_debug.errors import UsageError
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks, grid_point
 from pallas_debug.profile.core.copies import CopyModel
+from pallas_debug.profile.core.given import given_scalars
 from pallas_debug.profile.cycles import CORES_SHARE
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.stats import Profile
@@ -321,7 +322,9 @@ class _Maker:
 
     def _walked(self, others: int) -> WalkedRun | None:
         """Walk through the schedule; None if the simulation knows more."""
-        if any(o.tables and o.is_pipelined for o in self._blocks.operands) and not self._has_own:
+        given = given_scalars(self._profile.schedule, self._blocks.scalars)
+        tables = {name for o in self._blocks.operands if o.is_pipelined for name in o.tables}
+        if tables - given.names and not self._has_own:
             self._notes.append(
                 "blocks depend on scalar prefetch, whose values are in the dump and not in the "
                 "schedule: libtpu's pipeline is simulated, with the average cycles of a step"
@@ -343,7 +346,7 @@ class _Maker:
             block=block,
             others=others,
         )
-        found = walked(self._profile.schedule, self._model, self._origins, steps)
+        found = walked(self._profile.schedule, self._model, self._origins, steps, given)
         if found is None:
             self._notes.append(
                 "the loop over grid steps was not recognised in the schedule: libtpu's pipeline is "

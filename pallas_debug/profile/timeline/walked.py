@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pallas_debug.profile.core.copies import CopyModel
 from pallas_debug.profile.core.events import CopyEvent, Event, IterationEvent, WaitEvent
+from pallas_debug.profile.core.given import GivenScalars
 from pallas_debug.profile.core.walk import Walk, walk
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 from pallas_debug.profile.timeline.origins import CopyOrigin
@@ -72,10 +73,15 @@ def walked(
     model: CopyModel,
     origins: Mapping[int, CopyOrigin],
     steps: CoreSteps,
+    given: GivenScalars | None = None,
 ) -> WalkedRun | None:
-    """Walk through a schedule; None if its iterations are not recognised as grid steps."""
+    """Walk through a schedule; None if its iterations are not recognised as grid steps.
+
+    Args:
+      given: values of scalar operands.
+    """
     events: list[Event] = []
-    found = walk(schedule, model, listen=events.append)
+    found = walk(schedule, model, listen=events.append, given=given)
     loop = _step_loop(schedule, found, steps.count)
     if not found.is_complete or (loop is None and steps.count > 1):
         return None

@@ -35,7 +35,7 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     if not 2 <= len(blocks.grid) <= MAX_AXES or len(blocks.pipelined) < len(blocks.operands):
         return ()
-    if subject.kernel.of_kind("scalar_prefetch") or not all(map(is_affine, blocks.pipelined)):
+    if subject.depends_on_tables or not all(map(is_affine, blocks.pipelined)):
         return ()
     read = ordered_axes(subject, blocks)
     now = enlarged(subject, blocks, {}, 0.0)

@@ -66,7 +66,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     blocks, limit = subject.blocks, subject.vmem_limit
     if blocks is None or limit is None or blocks.points < MIN_STEPS or not blocks.pipelined:
         return ()
-    if subject.kernel.of_kind("scalar_prefetch") or len(blocks.pipelined) < len(blocks.operands):
+    if subject.depends_on_tables or len(blocks.pipelined) < len(blocks.operands):
         return ()  # the kernel does its own addressing, which larger blocks would change
     idle = _idle(subject)
     latency = _latency(subject, idle)
@@ -105,7 +105,8 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
             source=subject.block_source(worst.name),
             message=f"blocks of {_sizes(worst, blocks)} make {now.steps:,} grid steps: {again}",
             remedy=(
-                f"use larger blocks, such as {_proposal(blocks, chosen)}: {chosen.steps:,} steps, "
+                f"use larger blocks, such as {_proposal(blocks, chosen)}"
+                f"{_tables(subject)}: {chosen.steps:,} steps, "
                 f"{_moved(chosen.moved)}, in {size_text(chosen.vmem)} of the {size_text(limit)} of "
                 "VMEM that the kernel may use"
             ),
@@ -275,12 +276,19 @@ def _sizes(operand: OperandBlocks, blocks: BlockMap, cost: PipelineCost | None =
 
 
 def _proposal(blocks: BlockMap, cost: PipelineCost) -> str:
-    changed = [
-        f"{_sizes(operand, blocks, cost)} for {operand.name}"
-        for operand in blocks.pipelined
-        if _sizes(operand, blocks, cost) != _sizes(operand, blocks)
-    ]
-    return ", ".join(changed)
+    return ", ".join(
+        f"{_sizes(operand, blocks, cost)} for {operand.name}" for operand in _changed(blocks, cost)
+    )
+
+
+def _tables(subject: AdviceSubject) -> str:
+    """Name the tables that other blocks may need other values of."""
+    names = [operand.name for operand in subject.kernel.of_kind("scalar_prefetch")]
+    return f", with {', '.join(names)} made for them where they count blocks" if names else ""
+
+
+def _changed(blocks: BlockMap, cost: PipelineCost) -> list[OperandBlocks]:
+    return [o for o in blocks.pipelined if _sizes(o, blocks, cost) != _sizes(o, blocks)]
 
 
 KIND = AdviceKind(
