@@ -32,8 +32,8 @@ MAX_GRID = (1 << 63) - 1
 _MOVED = ("default", "vmem", "smem")
 """Memory spaces of blocks that Pallas moves; the kernel itself handles operands in HBM."""
 
-_WORDS = ("int32", "uint32")
-"""Types of scalar operands whose elements are words of SMEM."""
+_BITS = {f"{sign}int{bits}": bits for sign in ("", "u") for bits in (8, 16, 32)}
+"""Sizes of the types of scalar operands whose values are recorded."""
 
 
 def block_map(
@@ -88,13 +88,14 @@ def _scalars(
         is_rounded = values is None and number < len(rounded)
         if is_rounded:
             values = rounded[number]
-        if values is None or operand.dtype not in _WORDS or values.size > MAX_SCALARS:
+        if values is None or operand.dtype not in _BITS or values.size > MAX_SCALARS:
             continue
         yield ScalarValues(
             number=number,
             name=operand.name,
             shape=operand.shape,
             values=tuple(map(int, values.ravel())),
+            bits=_BITS[operand.dtype],
             is_rounded=is_rounded,
         )
 

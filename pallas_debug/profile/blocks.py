@@ -211,6 +211,7 @@ class ScalarValues:
     Attributes:
       number: of the operand among those of the call, sizes of the grid first.
       shape: empty for a size of the grid.
+      bits: of an element.
       values: row by row.
       is_rounded: whether a CPU computed them in floats, which a TPU may round differently.
     """
@@ -219,6 +220,7 @@ class ScalarValues:
     name: str
     shape: tuple[int, ...]
     values: tuple[int, ...]
+    bits: int = 32
     is_rounded: bool = False
 
 
@@ -231,7 +233,7 @@ class BlockMap:
       parallel: for each dimension, whether its grid points may run on different cores.
       operands: those with blocks, in order.
       unknown: why there is no map at all, as the end of a sentence.
-      scalars: values of one call, of the scalar operands of 32 bits for which they are known.
+      scalars: values of one call, of the integer scalar operands for which they are known.
     """
 
     grid: tuple[int, ...] = ()

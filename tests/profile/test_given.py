@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,28 @@ def test_tables_lie_in_tiles(
     schedule = loading(granules)
     (found,) = given_scalars(schedule, [table(shape)]).copied.values()
     assert found.words[offset] == np.ravel_multi_index(tuple(index), shape)
+
+
+@pytest.mark.parametrize(
+    "shape, granules, index, offset, shift",
+    [
+        ((1, 8, 8), 32, (0, 6, 5), 128 + 5, 16),
+        ((2, 4, 4), 32, (1, 3, 2), 128 + 2, 24),
+        ((2, 16, 16), 128, (1, 13, 2), 4 * 128 + 3 * 128 + 2, 8),
+    ],
+)
+def test_rows_of_bytes_share_words(
+    shape: tuple[int, ...], granules: int, index: Sequence[int], offset: int, shift: int
+) -> None:
+    bytes_ = replace(table(shape), bits=8, values=tuple(n % 128 for n in table(shape).values))
+    (found,) = given_scalars(loading(granules), [bytes_]).copied.values()
+    value = np.ravel_multi_index(tuple(index), shape) % 128
+    assert found.words[offset] >> shift & 255 == value
+
+
+def test_bytes_in_several_columns_of_tiles_are_not_placed() -> None:
+    bytes_ = replace(table((2, 64, 200)), bits=8)
+    assert given_scalars(loading(1024), [bytes_]) == GivenScalars()
 
 
 @pytest.mark.parametrize(

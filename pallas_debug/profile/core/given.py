@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pallas_debug.ir.bundles import Instruction
@@ -20,8 +20,9 @@ from pallas_debug.profile.schedule import Schedule
 
 LANES = 128
 MAX_SUBLANES = 8
-WORD = 4
-"""Bytes of a word in SMEM."""
+
+_MORE = {1: 0, 2: 16, 4: 32}
+"""Maximum rows of padding beyond those of tiles of 8, by the number of elements in a word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +70,7 @@ def given_scalars(schedule: Schedule, scalars: Sequence[ScalarValues]) -> GivenS
     for at, i in addresses.starts.items():
         source = addresses.source(i) if _is_load(i) else None
         scalar = by_number.get(source.number) if source is not None else None
-        if scalar is not None and _size(i) == _tiled_size(scalar.shape):
-            words = dict(zip(_offsets(scalar.shape), map(wrapped, scalar.values), strict=True))
+        if scalar is not None and (words := _words(scalar, _size(i))):
             copied[at] = GivenTable(name=scalar.name, words=words)
     return GivenScalars(registers=registers, passed=tuple(passed), copied=copied)
 
@@ -86,27 +86,34 @@ def _size(copy: Instruction) -> int | None:
     return int(size) * GRANULE if size.isdecimal() and len(size) <= 10 else None
 
 
-def _tiles(shape: Sequence[int]) -> tuple[int, int, int]:
-    """Sublanes of a tile, and the number of tiles along the last two dimensions of an array."""
-    rows = shape[-2] if len(shape) > 1 else 1
+def _words(table: ScalarValues, size: int | None) -> dict[int, int]:
+    """Words of SMEM that a table fills, by their offset; empty if its layout is not known.
+
+    Rows of 128 words lie in tiles, which follow one another; elements of less than 32 bits share a
+    word with those of the next rows.
+
+    Args:
+      size: bytes that are copied to SMEM.
+    """
+    shape, packed = table.shape, 32 // table.bits
+    if not shape or not size or not table.values:
+        return {}
+    rows, columns = shape[-2] if len(shape) > 1 else 1, shape[-1]
+    outer, across = math.prod(shape[:-2]), -(-columns // LANES)
     sublanes = min(1 << max(rows - 1, 0).bit_length(), MAX_SUBLANES)
-    return sublanes, -(-rows // sublanes), -(-shape[-1] // LANES)
-
-
-def _tiled_size(shape: Sequence[int]) -> int | None:
-    """Bytes of an array of words in tiles; None if it has no dimension."""
-    if not shape:
-        return None
-    sublanes, down, across = _tiles(shape)
-    return math.prod(shape[:-2]) * down * across * sublanes * LANES * WORD
-
-
-def _offsets(shape: Sequence[int]) -> Iterator[int]:
-    """Offset of each element, row by row: tiles follow one another, each of them row by row."""
-    sublanes, down, across = _tiles(shape)
-    rows = shape[-2] if len(shape) > 1 else 1
-    for outer, row, column in itertools.product(
-        range(math.prod(shape[:-2])), range(rows), range(shape[-1])
-    ):
-        tile = (outer * down + row // sublanes) * across + column // LANES
-        yield (tile * sublanes + row % sublanes) * LANES + column % LANES
+    # Tiles of one column need not be told apart: of narrow types, libtpu has several.
+    padded, rest = divmod(size, outer * across * LANES * table.bits // 8)
+    if packed > 1 and (across > 1 or len(shape) < 2):
+        return {}
+    expected = -(-rows // sublanes) * sublanes
+    if rest or padded % packed or not expected <= padded <= expected + _MORE[packed]:
+        return {}
+    words: dict[int, int] = {}
+    places = itertools.product(range(outer), range(rows), range(columns))
+    for (n, row, column), value in zip(places, table.values, strict=True):
+        first = n * padded * across + row // sublanes * sublanes * across
+        line = first + column // LANES * sublanes + row % sublanes
+        at = line // packed * LANES + column % LANES
+        element = (value & ((1 << table.bits) - 1)) << (line % packed * table.bits)
+        words[at] = words.get(at, 0) | element
+    return {at: wrapped(word) for at, word in words.items()}
