@@ -21,7 +21,10 @@ _DELAY_SLOTS = {"v4": 1, "v5e": 4, "v5p": 4, "v6e": 4, "tpu7x": 6}
 _MAX_DELAY = 8
 """Maximum number of delay slots of an unknown chip."""
 
-_BOUNDS = re.compile(r"^iteration_bounds: \((?P<sizes>\d{1,9}(?:, ?\d{1,9}){0,63}),?\)$", re.M)
+ANY_SIZE = (1 << 31) - 1
+"""Size that libtpu states of a dimension of the grid that is known only at run time."""
+
+_BOUNDS = re.compile(r"^iteration_bounds: \((?P<sizes>\d{1,10}(?:, ?\d{1,10}){0,63}),?\)$", re.M)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,10 +199,12 @@ class Schedule:
 
     def core_bounds(self, grid: tuple[int, ...]) -> tuple[int, ...]:
         """Part of a grid that one core runs, as the compiler divided it."""
-        bounds = self.bounds
-        fits = len(bounds) == len(grid) and all(
-            0 < own <= size for own, size in zip(bounds, grid, strict=True)
+        if len(self.bounds) != len(grid):
+            return grid
+        bounds = tuple(
+            size if own == ANY_SIZE else own for own, size in zip(self.bounds, grid, strict=True)
         )
+        fits = all(0 < own <= size for own, size in zip(bounds, grid, strict=True))
         return bounds if fits else grid
 
     def loop_at(self, bundle: int) -> ScheduledLoop | None:

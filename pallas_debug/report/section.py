@@ -225,6 +225,7 @@ def _missing(made: Compilation) -> Markup:
 _CAUSES = {
     "aborted": "the compiler died with the flag",
     "refused": "the compiler does not know the flag",
+    "timeout": "the compiler took too long with the flag",
     "unwritten": "the compiler did not write it",
     "failed": "the compilation did not get that far",
 }

@@ -278,3 +278,10 @@ def test_a_kernel_without_products_and_copies_has_no_roofline() -> None:
     assert traffic.flops.value == 0
     assert (traffic.roofline.value, traffic.attained.value) == (None, None)
     assert "makes no matrix product and copies nothing" in traffic.attained.note
+
+
+def test_a_size_known_at_run_time_is_that_of_the_grid() -> None:
+    text = bundles("{ %1 = dma.hbm_to_vmem %s1, 4 /* \niteration_bounds: (1, 2147483647, 2)\n */ }")
+    schedule = schedule_of(text, target="v5p")
+    assert schedule.core_bounds((2, 6, 2)) == (1, 6, 2)
+    assert schedule.core_bounds((2, 6)) == (2, 6)

@@ -9,11 +9,12 @@ import re
 import shutil
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from pages import DOUBLE, Elements, Write
 
+from pallas_debug.model import MissingFile
 from pallas_debug.report import page
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'\u2028"
@@ -201,3 +202,18 @@ def test_a_failed_compilation_has_no_empty_figures(dumps: Path, write: Write) ->
     assert "no schedule: " in page
     assert "the listing contains no bundle" not in page
     assert "pd-figures" not in page.partition("</style>")[2].partition('<script type="text')[0]
+
+
+def test_each_cause_of_a_missing_file_is_named(dumps: Path, write: Write) -> None:
+    path = dumps / DOUBLE / "v5e" / "compilation.json"
+    document = json.loads(path.read_text())
+    causes = get_args(get_type_hints(MissingFile)["cause"])
+    document["missing"] = [
+        {"file": f"schedule/{cause}.txt", "cause": cause, "flag": "--xla_x", "message": "no"}
+        for cause in causes
+    ]
+    path.write_text(json.dumps(document))
+    page = write(dumps).read_text()
+    assert "schedule/timeout.txt" in page
+    assert "the compiler took too long with the flag --xla_x" in page
+    assert all(f"schedule/{cause}.txt" in page for cause in causes)
