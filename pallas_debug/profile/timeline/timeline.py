@@ -231,7 +231,9 @@ class _Maker:
                 f"{cores} cores share the grid along dimension {split}: the first core is shown, "
                 "as if the others copied nothing"
             )
-        lanes = [self._lane(n, operand) for n, operand in enumerate(self._blocks.operands)]
+        operands = self._blocks.operands
+        run = self._walked(len(operands))
+        lanes = [self._lane(n, o, is_walked=run is not None) for n, o in enumerate(operands)]
         others = TimelineLane(
             name="other copies",
             kind="other",
@@ -239,7 +241,6 @@ class _Maker:
             buffers=0,
             copies=missing("not all steps were seen"),
         )
-        run = self._walked(len(lanes))
         parts, cycles, stalled = self._parts(run, first, last)
         shown = (
             [*lanes, others]
@@ -275,7 +276,7 @@ class _Maker:
             notes=tuple(dict.fromkeys(self._notes)),
         )
 
-    def _lane(self, number: int, operand: OperandBlocks) -> TimelineLane:
+    def _lane(self, number: int, operand: OperandBlocks, *, is_walked: bool) -> TimelineLane:
         note = ""
         if not operand.is_pipelined:
             note = "the kernel copies what it needs of it"
@@ -283,6 +284,8 @@ class _Maker:
             space = self._placed[number].upper()
             note = f"XLA placed the whole array in {space}"
             note += ": nothing is copied" if space == "VMEM" else ", and blocks come from there"
+        elif operand.unknown is not None and is_walked:
+            note = f"which blocks are copied is not known: {operand.unknown}"
         elif operand.unknown is not None:
             note = f"another block at every step is assumed: {operand.unknown}"
         elif operand.tables:
