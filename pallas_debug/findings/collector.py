@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault, Severity
-from pallas_debug.findings.wording import mismatch
+from pallas_debug.findings.wording import mismatch, order
 from pallas_debug.model import Finding, SourceLine
 
 Key = tuple[Fault, str, tuple[str, int] | None, str | None]
@@ -310,9 +310,9 @@ def _after_cause(wrong: Finding, findings: Iterable[Finding]) -> Finding:
 def _comes_of(finding: Finding, cause: Finding) -> bool:
     if finding.kind is Fault.ENGINES_DISAGREE:
         return finding.kernel == cause.kernel or finding.witness.line is None
-    if finding.kind is Fault.OUTPUT_NOT_WRITTEN:  # a copy to it that nothing awaits is none yet
-        is_copy = "semaphore" in cause.values and "machine" in cause.engines
-        return cause.kind is Fault.DATA_RACE and is_copy and _is_of_same_output(finding, cause)
+    if finding.kind is Fault.OUTPUT_NOT_WRITTEN:
+        is_early = cause.values.get(order.PIPELINE) == order.WRITES_BACK  # before a copy to it ends
+        return cause.kind is Fault.DATA_RACE and is_early and _is_of_same_output(finding, cause)
     if finding.kind not in _VALUES or finding.kernel != cause.kernel:
         return False
     at, before = finding.grid_point, cause.grid_point

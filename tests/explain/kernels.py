@@ -76,6 +76,11 @@ def _copies_rows(x_ref, o_ref, sem):
     pltpu.make_async_copy(x_ref.at[pl.ds(3, 3)], o_ref.at[pl.ds(0, 3)], sem).start()
 
 
+def _signals_the_barrier(x_ref, o_ref):
+    pl.semaphore_signal(pltpu.get_barrier_semaphore(), 1)
+    copy(x_ref, o_ref)
+
+
 def _large(x_ref, y_ref, o_ref):
     o_ref[...] = x_ref[...] + y_ref[...].astype(F32)
 
@@ -234,6 +239,9 @@ REFUSED = (
     Refused("dimension-semantics-length", calling(
         copy, grid=(2,), in_specs=[ROWS], out_specs=ROWS,
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")))),
+    Refused("collective-id-missing", calling(_signals_the_barrier)),
+    Refused("collective-id-unused", calling(
+        copy, compiler_params=pltpu.CompilerParams(collective_id=0))),
     Refused("compiler-params-type", calling(
         copy, compiler_params=pltpu.CompilerParams(vmem_limit_bytes=1.5))),
     Refused("alias-range", calling(copy, input_output_aliases={1: 0})),

@@ -9,6 +9,7 @@ import pytest
 
 from pallas_debug.findings.collector import Collector, key, merged
 from pallas_debug.findings.faults import FORMER, Fault, Severity, named
+from pallas_debug.findings.wording.order import PIPELINE, WRITES_BACK
 from pallas_debug.model import Finding, SourceLine, Witness
 
 WITNESS = ("grid_point", "operand", "source", "index", "shape", "values")
@@ -303,7 +304,7 @@ def test_interpreters_disagree_because_of_a_fault_of_memory(kind: str) -> None:
 
 @pytest.mark.parametrize("operand, count", [("o_ref", 1), ("other_ref", 2)])
 def test_what_a_copy_in_flight_is_to_write_follows_from_its_race(operand: str, count: int) -> None:
-    race = finding("DataRace", "machine", operand="o_ref", values={"semaphore": "sem[7]"})
+    race = finding("DataRace", "machine", operand="o_ref", values={PIPELINE: WRITES_BACK})
     left = finding("OutputNotWritten", "machine", operand=operand)
     assert len(merged([left, race])) == count
     assert len(merged([left, replace(race, witness=replace(race.witness, values={}))])) == 2

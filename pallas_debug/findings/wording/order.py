@@ -12,6 +12,9 @@ from pallas_debug.model import Finding
 
 Point = tuple[int, ...]
 
+PIPELINE, WRITES_BACK = "pipeline", "writes back the window"
+"""What the pipeline does on the other side of a race, as a value of the witness."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
@@ -54,6 +57,11 @@ class Access:
         at = ",".join(where)
         at += f" on core {self.core}" if names_core else ""
         return verb + by + on + at + (f" on device {self.device}" if names_device else "")
+
+    @property
+    def action(self) -> str:
+        """What the pipeline does: `writes back the window`."""
+        return "refills the window" if self.writes else WRITES_BACK
 
     @property
     def facts(self) -> dict[str, str]:
@@ -124,8 +132,7 @@ def data_race(
     why = "parallel" if axes else _why(here, there, was_filled)
     cause, advice = _RACES[why]
     if why == "copies" and there.is_next and here.semaphore:
-        done = "refills" if there.writes else "writes back"
-        cause = f"the copy is still in flight when the pipeline {done} the window"
+        cause = f"the copy is still in flight when the pipeline {there.action}"
         advice = f"wait for {here.semaphore} before the grid point ends"
     if axes:
         cause = f"grid dimension {', '.join(map(str, axes))} is parallel, and {cause}"
@@ -137,6 +144,8 @@ def data_race(
     named = here.device != there.device
     cores = not named and here.core != there.core
     facts = {f"other {name}": value for name, value in there.facts.items()}
+    if there.is_next:
+        facts[PIPELINE] = there.action
     if here.semaphore:
         facts["semaphore"] = here.semaphore
     if overlap:

@@ -354,6 +354,27 @@ ENTRIES = (
         versions="jax 0.10 and later; vma= before",
     ),
     entry(
+        "collective-id-missing",
+        "collective_id has to be specified when using a custom barrier",
+        title="a kernel uses the barrier semaphore without a collective_id",
+        cause="pltpu.get_barrier_semaphore returns a semaphore that all devices share, and the "
+        "number tells it from those of other kernels",
+        advice="pass compiler_params=pltpu.CompilerParams(collective_id=0), and another number to "
+        "each kernel that may run at the same time",
+        versions="jax 0.10.2 and 0.12",
+    ),
+    entry(
+        "collective-id-unused",
+        "collective_id has to be unspecified or None when not using a custom",
+        title="a kernel has a collective_id and uses no barrier semaphore",
+        cause="collective_id is the number of the barrier semaphore, which the kernel never asks "
+        "for",
+        advice="before the first remote copy, signal the barrier semaphore "
+        "(pltpu.get_barrier_semaphore) of each neighbour and wait for theirs; if the kernel "
+        "communicates with no other device, leave collective_id out",
+        versions="jax 0.10.2 and 0.12",
+    ),
+    entry(
         "compiler-params-type",
         "vmem_limit_bytes must be an int",
         title="vmem_limit_bytes is not an integer",
