@@ -56,7 +56,7 @@ def advice(operation: BundledOperation, spec: Spec, target: str, to: Path) -> It
     if operation.differentiable:
         functions.append(jax.grad(total, argnums=operation.differentiable))
     for function in functions:
-        for dump in pallas_debug.dump(function, *args, targets=target, to=to, stages="estimate"):
+        for dump in pallas_debug.dump(function, *args, targets=target, to=to, stages="bundles"):
             stored = open_dumps(to).find(dump.name)
             found = read_profile(stored, stored.target(target))
             assert found is not None
