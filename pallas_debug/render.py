@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -61,6 +62,11 @@ def visible(text: str, keep: str = "\n\t") -> str:
 def one_line(name: str | os.PathLike[str]) -> str:
     """Escape a name or path for quoting in a message, including newlines and tabs."""
     return visible(name if isinstance(name, str) else str(name), keep="")
+
+
+def typed(name: str | os.PathLike[str]) -> str:
+    """Quote a name or path as a shell needs it, for a command to copy from a message."""
+    return shlex.quote(one_line(name))
 
 
 class _Table(dict[int, str | int]):
@@ -199,9 +205,9 @@ def next_command(dumps: Sequence[Dump], root: Path) -> str:
     for dump in dumps:
         for compilation in dump.compilations:
             if not compilation.ok:
-                folder = relative(dump.folder)
+                folder = typed(relative(dump.folder))
                 return f"pallas-debug show {folder} error -t {compilation.target}"
-    return f"pallas-debug ls {relative(root)}"
+    return f"pallas-debug ls {typed(relative(root))}"
 
 
 def finding_text(finding: Finding) -> str:

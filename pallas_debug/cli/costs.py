@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, UsageError
-from pallas_debug.render import one_line, plural
+from pallas_debug.render import one_line, plural, typed
 
 if TYPE_CHECKING:
     from pallas_debug.cli.source import SourceOptions
@@ -93,7 +93,7 @@ def check_compiled(
     target = one_line(stored.target)
     raise CannotRunError(
         f"{one_line(kernel.name)} did not compile for {target}, so there is no schedule. For the "
-        f"error: pallas-debug show {one_line(str(kernel.folder))} error -t {target}"
+        f"error: pallas-debug show {typed(str(kernel.folder))} error -t {target}"
     )
 
 

@@ -15,7 +15,7 @@ from pallas_debug.cli import output, programs, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.installed import require_jax
-from pallas_debug.render import one_line
+from pallas_debug.render import one_line, typed
 
 if TYPE_CHECKING:
     from pallas_debug.profile.cycles import CycleEstimate
@@ -114,7 +114,7 @@ def _of_dump(options: StatsOptions) -> StoredProfile:
     if options.module or options.rest or (options.what.endswith(".py") and _is_file(options.what)):
         raise UsageError(
             f"stats does not run {one_line(options.what)}. Dump its kernels first: "
-            f"pallas-debug dump --stages estimate {one_line(options.what)}"
+            f"pallas-debug dump --stages estimate {typed(options.what)}"
         )
     found, of_path = where.kernel_at(place(options.what), options.kernel)
     return schedule_of(found, found.target(options.target or of_path))

@@ -15,6 +15,7 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.guards import problem_of
 from pallas_debug.installed import require_jax
+from pallas_debug.render import typed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,7 @@ def run(options: StepOptions) -> int:
     )
     output.say(
         f"recorded {len(made.stops):,} places of {made.kernel}; to open them: "
-        f"pallas-debug step {options.record}"
+        f"pallas-debug step {typed(options.record)}"
     )
     return Exit.OK
 

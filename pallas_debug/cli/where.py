@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pallas_debug.errors import DumpFormatError, UsageError, meant
-from pallas_debug.render import one_line
+from pallas_debug.render import one_line, typed
 from pallas_debug.store import StoredKernel, open_dumps
 from pallas_debug.store.files import is_folder, is_there
 from pallas_debug.store.layout import COMPILATION, KERNEL
@@ -121,7 +121,7 @@ def no_kernels(where: Path) -> str:
     if below:
         return f"no kernels in {one_line(where)}; there are dumps in {', '.join(below)}"
     return (
-        f"no kernels in {one_line(where)}; `pallas-debug dump --to {one_line(where)} SCRIPT.py` "
+        f"no kernels in {one_line(where)}; `pallas-debug dump --to {typed(where)} SCRIPT.py` "
         "puts some there"
     )
 

@@ -420,7 +420,7 @@ class Watcher:
         lines += [f"  {root}/{folder}" for folder in folders[:10]]
         if len(folders) > 10:
             lines.append(f"  … and {len(folders) - 10} more")
-        lines.append(f"show one: pallas-debug show {root}/{folders[0]}")
+        lines.append(f"show one: pallas-debug show {text.typed(f'{root}/{folders[0]}')}")
         return lines
 
     # The end of the run.

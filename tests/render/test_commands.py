@@ -1,0 +1,43 @@
+"""Commands that messages tell the reader to type: a shell takes them as they are."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from pallas_debug.cli.where import no_kernels
+from pallas_debug.model import Compilation, Dump, Failure, Kernel
+from pallas_debug.render import next_command
+
+
+def dumped(folder: Path, failure: Failure | None) -> Dump:
+    status: Literal["ok", "failed"] = "ok" if failure is None else "failed"
+    made = Compilation(kernel="add-1", target="v5e", status=status, key="0" * 64, failure=failure)
+    kernel = Kernel(name="add", digest="0" * 64, primitive="tpu_custom_call")
+    return Dump(kernel=kernel, folder=folder, compilations=(made,))
+
+
+@pytest.mark.parametrize(
+    "failure,words",
+    [
+        (None, ["ls", "my dümps"]),
+        (
+            Failure(stage="compile", type="E", message="no"),
+            ["show", "my dümps/add-1", "error", "-t", "v5e"],
+        ),
+    ],
+)
+def test_the_next_command_quotes_paths(
+    failure: Failure | None, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "my dümps"
+    said = next_command([dumped(root / "add-1", failure)], root)
+    assert shlex.split(said) == ["pallas-debug", *words]
+
+
+def test_the_command_that_makes_dumps_quotes_its_directory() -> None:
+    assert "`pallas-debug dump --to 'no dumps here' SCRIPT.py`" in no_kernels(Path("no dumps here"))
