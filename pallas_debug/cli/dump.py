@@ -15,6 +15,7 @@ from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, PallasDebugError, ProgramFailed, UsageError
+from pallas_debug.render import typed
 
 if TYPE_CHECKING:
     from pallas_debug.model import Dump
@@ -74,9 +75,7 @@ def run(options: DumpOptions) -> int:
     if function is not None and options.rest:
         if not options.rest[0].startswith("-"):
             programs.refuse_words(options.what, options.rest)
-        # Options are also accepted after a function, since it has no arguments of its own.
-        given = [*_given(click.get_current_context()), *options.rest, options.what]
-        return command.main(given, standalone_mode=False) or 0
+        return _with_options_after(options)
     with programs.pretending(options):
         if function is not None:
             dumps = _of_function(*function, options)
@@ -93,6 +92,20 @@ def run(options: DumpOptions) -> int:
 command = shared.make(
     "dump", DumpOptions, run, needs_jax=True, context_settings={"allow_interspersed_args": False}
 )
+
+
+def _with_options_after(options: DumpOptions) -> int:
+    """Run with the options after a function too, since it has no arguments of its own."""
+    context = click.get_current_context()
+    with command.make_context(
+        context.info_name,
+        [*_given(context), *options.rest, options.what],
+        parent=context.parent,
+        allow_interspersed_args=True,
+    ) as again:
+        surplus = (again.params["what"], *again.params["rest"])[:-1]
+        programs.refuse_words(options.what, surplus)
+        return command.invoke(again) or 0
 
 
 def _given(context: click.Context) -> Iterator[str]:
@@ -187,13 +200,15 @@ def _of_program(options: DumpOptions) -> list[Dump]:
                 session.wait(tick)
         finally:  # afterwards, as the record says what was not compiled
             session.record_run(" ".join(["-m", what] if options.module else [what]))
+    _say_what_was_not_ours(options)
     for error in session.problems:
         output.say(str(error))
     if problem is not None or session.problems:
-        for line in _lines(session.kept, options):
+        for line in _lines(session.kept, options) if session.kept else ():
             output.say(line)
         if problem is not None:
-            raise ProgramFailed(problem)
+            kept = "the kernels that it had lowered were kept"
+            raise ProgramFailed(f"{problem}; {kept if session.kept else 'nothing was dumped'}")
         raise CannotRunError("not everything could be dumped; see above")
     if not session.dumps:
         raise UsageError(
@@ -201,6 +216,19 @@ def _of_program(options: DumpOptions) -> list[Dump]:
             "off a TPU, or only define its kernels?"
         )
     return session.dumps
+
+
+def _say_what_was_not_ours(options: DumpOptions) -> None:
+    """Name the words after a script that look like options of `dump`: the script got them."""
+    ours = {name for parameter in command.params for name in parameter.opts if name[:2] == "--"}
+    words = dict.fromkeys(word.partition("=")[0] for word in options.rest)
+    found = [word for word in words if word in ours]
+    if found:
+        module = " -m" if options.module else ""
+        output.say(
+            f"{', '.join(found)} after {options.what} went to {options.what}; options of `dump` "
+            f"go before it: pallas-debug dump {found[0]} …{module} {typed(options.what)}"
+        )
 
 
 def _lines(dumps: list[Dump], options: DumpOptions) -> list[str]:

@@ -192,8 +192,19 @@ def check_call(
         raise UsageError(
             f"{what} cannot be called with these arguments: {error}. Pass --arg once per "
             "argument, such as --arg 'f32[128,128]' or --arg causal=True. Its signature: "
-            f"{what.rpartition(':')[2]}{signature}"
+            f"{what.rpartition(':')[2]}{signature}{_on_an_instance(what, signature)}"
         ) from error
+
+
+def _on_an_instance(what: str, signature: inspect.Signature) -> str:
+    """Advice on a method that is named on its class, `kern:Layer.call`, and so lacks `self`."""
+    module, _, name = what.rpartition(":")
+    if "." not in name or next(iter(signature.parameters), None) != "self":
+        return ""
+    return (
+        f". It is a method of a class: make an instance in {module}, and name the method on that, "
+        f"as in {module}:layer.{name.rpartition('.')[2]}"
+    )
 
 
 def function_arguments(
@@ -285,9 +296,9 @@ def run_program(what: str, rest: tuple[str, ...], *, module: bool) -> str | None
     if error is None:
         return None
     if isinstance(error, SystemExit):
-        return f"{what} exited with {error.code!r}; the kernels that it had lowered were kept"
+        return f"{what} exited with {error.code!r}"
     print_their_traceback(error)
-    return f"{what} raised {type(error).__name__}; the kernels that it had lowered were kept"
+    return f"{what} raised {type(error).__name__}"
 
 
 def execute(what: str, rest: tuple[str, ...], *, module: bool) -> BaseException | None:
@@ -345,6 +356,11 @@ def check_exists(what: str, *, module: bool) -> None:
     if module:
         if _spec(what) is None:
             raise _no_module(what)
+    elif Path(what).is_dir():
+        raise UsageError(
+            f"{what} is a directory. Name a Python file in it, `-m` and a module, "
+            "or package.module:function."
+        )
     elif not Path(what).is_file():
         near = _with_colon(what) or _near_file(Path(what if what.endswith(".py") else f"{what}.py"))
         raise UsageError(

@@ -124,7 +124,7 @@ def test_a_kernel_that_fails_makes_the_exit_code_1(command: Any, tmp_path: Path)
         ("raise SystemExit(7)", 1, "script.py exited with 7; the kernels that it had lowered were kept"),
         ("raise SystemExit(0)", 0, "1 kernel for v5e in dumps"),
         ("raise SystemExit", 0, "1 kernel for v5e in dumps"),
-        ("def f(:", 1, "script.py raised SyntaxError"),
+        ("def f(:", 1, "script.py raised SyntaxError; nothing was dumped\n"),
     ],
 )  # fmt: skip
 def test_a_script_that_ends_badly(
@@ -134,11 +134,57 @@ def test_a_script_that_ends_badly(
     done = command("dump", "script.py")
     assert done.returncode == code
     assert said in done.stderr
+    assert "0 kernels" not in done.stderr
     if code == 1 and "(:" not in source:
         assert len(list((tmp_path / "dumps").glob("vector_add-*/v5e"))) == 1
     if "1 / 0" in source:
         assert "ZeroDivisionError: division by zero" in done.stderr
         assert "runpy" not in done.stderr
+
+
+@pytest.mark.slow
+def test_options_of_dump_after_a_script_are_pointed_out(command: Any, script: Path) -> None:
+    script.write_text("import sys\nprint(*sys.argv[1:])\nsys.exit(2)")
+    done = command("dump", "script.py", "--n=8", "--target=v6e", "--to", "there")
+    assert done.returncode == 1
+    assert done.stdout == "--n=8 --target=v6e --to there\n"
+    assert (
+        "--target, --to after script.py went to script.py; options of `dump` go before it: "
+        "pallas-debug dump --target … script.py\n"
+    ) in done.stderr
+
+
+METHODS = """
+class Layer:
+    def call(self, x):
+        return x
+def double(x):
+    return x + x
+"""
+
+
+def test_words_and_options_after_a_function_are_told_apart(command: Any, script: Path) -> None:
+    script.write_text(METHODS)
+    done = command("dump", "script:double", "--args", "f32[8]")
+    assert done.returncode == 2
+    assert "Usage: pallas-debug dump [OPTIONS] WHAT" in done.stderr
+    assert "No such option '--args'" in done.stderr or "No such option: --args" in done.stderr
+    done = command("dump", "script:double", "--arg", "f32[8]", "f32[9]")
+    assert done.returncode == 2
+    assert (
+        "script:double is a function, and takes no words after it: 'f32[9]'. Its arguments are "
+        "given with --arg: --arg 'f32[9]'"
+    ) in done.stderr
+
+
+def test_a_method_named_on_its_class_lacks_an_instance(command: Any, script: Path) -> None:
+    script.write_text(METHODS)
+    done = command("dump", "script:Layer.call", "--arg", "f32[8]")
+    assert done.returncode == 2
+    assert (
+        "Its signature: Layer.call(self, x). It is a method of a class: make an instance in "
+        "script, and name the method on that, as in script:layer.call\n"
+    ) in done.stderr
 
 
 def test_a_script_without_kernels(command: Any, script: Path) -> None:
@@ -168,6 +214,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["a.py"], "no such command: a.py; to compile its kernels: pallas-debug dump a.py"),
     (["dump", "--tragets=v5e", "script.py"], "--targ"),
     (["dump", "--target=v5", "script.py"], "unknown target 'v5' (did you mean 'v5e' or 'v5p'?)"),
+    (["dump", "."], ". is a directory. Name a Python file in it, `-m` and a module, or "),
     (["dump", "scirpt.py"], "no such script: scirpt.py (did you mean 'script.py'?)"),
     (["dump", "script"], "no such script: script (did you mean 'script.py'?)"),
     (["dump", "json.dumps"], "no such script: json.dumps (did you mean 'json:dumps'?)"),
