@@ -130,16 +130,17 @@ def check(
 
     The returned function raises `UsageError` if `function` called no kernel: nothing was checked.
     """
-    check_function("pallas_debug.check", function)
-    checks = names.parse(errors)
-    options = Options(
-        checks=() if sanitize else checks,
-        prints=True,
-        interpret=judging(interpret, sanitize=sanitize, watch=watch),
-        chip=chip,
-        stops_unfit=True,
-        epoch=f"check {next(_epochs)}",
-    )
+    with WithoutOurFrames():
+        check_function("pallas_debug.check", function)
+        checks = names.parse(errors)
+        options = Options(
+            checks=() if sanitize else checks,
+            prints=True,
+            interpret=judging(interpret, sanitize=sanitize, watch=watch),
+            chip=chip,
+            stops_unfit=True,
+            epoch=f"check {next(_epochs)}",
+        )
 
     earlier: dict[str, tuple[Kernel, list[Gap]]] = {}
 

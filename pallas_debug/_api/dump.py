@@ -66,17 +66,17 @@ def dump(
       LibtpuError: the TPU compiler is not available here.
       InternalError: a bug in pallas-debug prevented a kernel from being captured or compiled.
     """
-    check_function("pallas_debug.dump", function)
-    options = Options(
-        dumps=place(to),
-        targets=targets_by_name(targets),
-        interpret="off",
-        timeout=timeout,
-        jobs=jobs,
-        switches=switch_names.parse(switches),
-        stages=stage_names.parse(stages).names,
-    )
     with WithoutOurFrames():
+        check_function("pallas_debug.dump", function)
+        options = Options(
+            dumps=place(to),
+            targets=targets_by_name(targets),
+            interpret="off",
+            timeout=timeout,
+            jobs=jobs,
+            switches=switch_names.parse(switches),
+            stages=stage_names.parse(stages).names,
+        )
         dumped = dump_function(function, args, kwargs, options, tick=tick)
     for problem in dumped.spared:  # every kernel was compiled nevertheless
         say_problem(problem)

@@ -10,6 +10,7 @@ from pallas_debug._api.debug import Debug
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.errors import UsageError
 from pallas_debug.session import Options
+from pallas_debug.tracebacks import WithoutOurFrames
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,9 +85,10 @@ def interpret(
     """
     if callable(mode):
         return interpret(chip=chip, pretend=pretend, quiet=quiet, **params)(mode)
-    asked = Mode.parse(mode)
-    if twice := sorted(asked.params.keys() & params.keys()):
-        raise UsageError(f"{twice[0]} is given twice: in {str(mode)!r} and by itself")
+    with WithoutOurFrames():
+        asked = Mode.parse(mode)
+        if twice := sorted(asked.params.keys() & params.keys()):
+            raise UsageError(f"{twice[0]} is given twice: in {str(mode)!r} and by itself")
     merged = Mode(asked.kind, {**asked.params, **params})
     options = Options(interpret=merged, chip=chip, pretend=pretend)
     return Debug(options, quiet=quiet, reports=False)

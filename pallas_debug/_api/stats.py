@@ -14,6 +14,7 @@ from pallas_debug.guards import check_function
 from pallas_debug.render import headline
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
+from pallas_debug.tracebacks import WithoutOurFrames
 
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Stats
@@ -51,35 +52,36 @@ def stats(
       UnknownTargetError: an unknown target.
       CannotRunError: the kernel does not compile, or there is no compiler.
     """
-    check_function("pallas_debug.stats", function)
-    if "," in target:
-        raise UsageError(f"stats are of one target, and {target!r} lists several")
-    with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
-        dumps = dump(
-            function,
-            *args,
-            targets=target,
-            to=Path(folder),
-            timeout=timeout,
-            stages="estimate" if estimate else "bundles",
-            **kwargs,
-        )
-        names = [found.kernel.name for found in dumps]
-        chosen = [d for d in dumps if kernel is None or kernel in (d.kernel.name, d.name)]
-        if len(chosen) != 1:
-            name = getattr(function, "__qualname__", repr(function))
-            wanted = "say which with kernel=" if kernel is None else f"and not one {kernel!r}"
-            raise UsageError(f"{name} calls the kernels {', '.join(names)}: {wanted}")
-        compilation = chosen[0].compilations[0]
-        if compilation.failure is not None:
-            raise CannotRunError(
-                f"{chosen[0].kernel.name} does not compile for {compilation.target}: "
-                f"{headline(compilation.failure)}"
+    with WithoutOurFrames():
+        check_function("pallas_debug.stats", function)
+        if "," in target:
+            raise UsageError(f"stats are of one target, and {target!r} lists several")
+        with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
+            dumps = dump(
+                function,
+                *args,
+                targets=target,
+                to=Path(folder),
+                timeout=timeout,
+                stages="estimate" if estimate else "bundles",
+                **kwargs,
             )
-        stored = open_dumps(Path(folder)).find(chosen[0].name)
-        found = read_profile(stored, stored.target(compilation.target))
-        if found is None:
-            raise CannotRunError(
-                f"libtpu wrote no schedule of {chosen[0].kernel.name} for {compilation.target}"
-            )
-        return found.profile.stats
+            names = [found.kernel.name for found in dumps]
+            chosen = [d for d in dumps if kernel is None or kernel in (d.kernel.name, d.name)]
+            if len(chosen) != 1:
+                name = getattr(function, "__qualname__", repr(function))
+                wanted = "say which with kernel=" if kernel is None else f"and not one {kernel!r}"
+                raise UsageError(f"{name} calls the kernels {', '.join(names)}: {wanted}")
+            compilation = chosen[0].compilations[0]
+            if compilation.failure is not None:
+                raise CannotRunError(
+                    f"{chosen[0].kernel.name} does not compile for {compilation.target}: "
+                    f"{headline(compilation.failure)}"
+                )
+            stored = open_dumps(Path(folder)).find(chosen[0].name)
+            found = read_profile(stored, stored.target(compilation.target))
+            if found is None:
+                raise CannotRunError(
+                    f"libtpu wrote no schedule of {chosen[0].kernel.name} for {compilation.target}"
+                )
+            return found.profile.stats

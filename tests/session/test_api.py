@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from pallas_debug_kernels import vector_add
 
 import pallas_debug
 from pallas_debug._api import debug as api
-from pallas_debug.errors import DumpDirectoryError, UnknownTargetError
+from pallas_debug.errors import DumpDirectoryError, UnknownTargetError, UsageError
 from pallas_debug.store import open_dumps
 
 X = np.ones(1024, np.float32)
@@ -178,3 +180,25 @@ def test_a_kernel_whose_code_asks_for_its_chip_is_compiled_for_that_one(
     ) in capfd.readouterr().err.splitlines()
     dumps = pallas_debug.dump(scaled, x, targets="v5e,v6e", to=tmp_path)
     assert [[c.target for c in dump.compilations] for dump in dumps] == [["v5e"], ["v6e"]]
+
+
+def plain(x: jax.Array) -> jax.Array:
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: pallas_debug.check(plain, "nans"),
+        lambda: pallas_debug.interpret("tpuu"),
+        lambda: pallas_debug.interpret("tpu,detect_races", detect_races=True),
+        lambda: pallas_debug.dump(plain, 1.0, stages="lloo"),
+        lambda: pallas_debug.stats(plain, 1.0, target="v5e,v6e"),
+        lambda: pallas_debug.stats(plain, 1.0),
+    ],
+)
+def test_a_wrong_call_is_shown_without_frames_of_ours(call: Callable[[], object]) -> None:
+    with pytest.raises(UsageError) as raised:
+        call()
+    files = {Path(frame.filename) for frame in traceback.extract_tb(raised.tb)}
+    assert files == {Path(__file__)}
