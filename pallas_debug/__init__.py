@@ -7,6 +7,7 @@ imported lazily.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug._version import __version__ as __version__
@@ -52,7 +53,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        known = sys.modules[__name__]
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=known)  # with it, Python suggests a name
     if _HOMES[name].startswith(("pallas_debug._api.", "pallas_debug.stepper")):
         from pallas_debug.installed import require_jax
 

@@ -12,11 +12,11 @@ import errno
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pallas_debug.errors import CannotRunError, InternalError, PallasDebugError, UsageError
+from pallas_debug.errors import CannotRunError, InternalError, PallasDebugError, UsageError, meant
 
 Boundary = Literal["hook", "capture", "lower", "store", "summary", "report", "engine"]
 """Names of the boundaries: jax calls us (`hook`), a kernel is described (`capture`) or compiled
@@ -97,6 +97,39 @@ def check_function(what: str, function: object) -> None:
                 f"{what} does not take {name}, which is {kind}: its body runs after the call has "
                 "returned, in turns with other code. Use the functions in it that call kernels"
             )
+
+
+def check_arguments(
+    what: str,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    own: Iterable[str] = (),
+) -> None:
+    """Check that a function can be called with these arguments, as far as its signature says.
+
+    Args:
+      what: calls the function; begins the message.
+      own: keyword arguments of `what` itself, one of which may be meant.
+
+    Raises:
+      UsageError: it cannot.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin may have none
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        words = [word for word in kwargs if word not in signature.parameters]
+        hints = [f"{word!r}{near}" for word in words if (near := meant(word, own))]
+        of_ours = f". {what} has no argument {', '.join(hints)}" if hints else ""
+        raise UsageError(
+            f"{what} cannot call {name} with these arguments: {error}. Its signature: "
+            f"{name}{signature}{of_ours}"
+        ) from None
 
 
 def problem_of(error: Exception, boundary: Boundary, doing: str) -> PallasDebugError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
@@ -18,7 +17,7 @@ from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler import targets as target_names
 from pallas_debug.compiler.pool import default_jobs
 from pallas_debug.errors import CannotRunError, DumpDirectoryError, UsageError
-from pallas_debug.guards import check_function
+from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.store.base import open_store
 from pallas_debug.sweeps import task as tasks
@@ -88,7 +87,7 @@ def sweep(
     """
     check_function("pallas_debug.sweep", function)
     wanted = settings(over)
-    _check_call(function, args, {**(kwargs or {}), **wanted[0].values})
+    check_arguments("pallas_debug.sweep", function, args, {**(kwargs or {}), **wanted[0].values})
     names = _targets(targets)
     kept = stage_names.parse([*_listed(stages), stage_names.BUNDLES]).names
     chosen = switch_names.parse(switches)
@@ -271,26 +270,6 @@ class _Run:
             )
         if stage == "tracing" and "calls no Pallas kernel" in message:
             raise UsageError(message)
-
-
-def _check_call(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    """Check that a function takes these arguments, as far as its signature says.
-
-    Raises:
-      UsageError: it does not.
-    """
-    with contextlib.suppress(ValueError):  # a builtin may have no signature
-        signature = inspect.signature(function)
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            name = getattr(function, "__name__", "the function")
-            raise UsageError(
-                f"{name} cannot be swept over these arguments: {error}. Its signature: "
-                f"{name}{signature}"
-            ) from error
 
 
 def _dropped() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import UsageError, meant
 from pallas_debug.findings.collector import merged
-from pallas_debug.guards import check_function
+from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.inputs.made_up import filled
 from pallas_debug.model import Finding, Target
 from pallas_debug.render import REAL_INPUTS
 from pallas_debug.session import Options, Session, sanitizing
+from pallas_debug.tracebacks import WithoutOurFrames
 from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table, unused
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.engines import Call, Seen, Traced
@@ -53,7 +54,7 @@ class Request:
         """Whether engines were named explicitly; each of them must then judge every kernel."""
         return self.engines is not None
 
-    @functools.cached_property
+    @property
     def asked(self) -> tuple[Engine, ...]:
         """Engines to run, in order; `values` if there is a reference.
 
@@ -188,22 +189,35 @@ def verify(
       InvalidReference: the reference raised an exception, or returned other arrays.
       UnknownTargetError: unknown target.
     """
-    check_function("pallas_debug.verify", function)
-    if reference is not None:
-        check_function("pallas_debug.verify(…, reference=…)", reference)
-    request = Request(
-        targets=targets,
-        engines=engines,
-        suppress=suppress,
-        to=to,
-        timeout=timeout,
-        jobs=jobs,
-        hang_after=hang_after,
-        reference=reference,
-        rtol=rtol,
-        atol=atol,
-        watch=watch,
-    )
+    with WithoutOurFrames():
+        request = Request(
+            targets=targets,
+            engines=engines,
+            suppress=suppress,
+            to=to,
+            timeout=timeout,
+            jobs=jobs,
+            hang_after=hang_after,
+            reference=reference,
+            rtol=rtol,
+            atol=atol,
+            watch=watch,
+        )
+        names = [one.name for one in fields(Request)]
+        check_function("pallas_debug.verify", function)
+        check_arguments("pallas_debug.verify", function, args, kwargs, names)
+        if reference is not None:
+            check_function("pallas_debug.verify(…, reference=…)", reference)
+        return _verified(function, args, kwargs, request, tick)
+
+
+def _verified(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    request: Request,
+    tick: Callable[[Session], None] | None,
+) -> Verdict:
     asked, left_out, tolerance = request.asked, request.left_out, request.tolerance
     watched = request.watched
     platform.leave_out_absent_tpu()
@@ -216,10 +230,10 @@ def verify(
         watch=watched,
     )
     expected = None
-    if reference is not None:
-        expected = compared.expect(call, reference, tolerance, request.chips)
+    if request.reference is not None:
+        expected = compared.expect(call, request.reference, tolerance, request.chips)
     with Session(request.options(interpret="off")) as session:
-        found, seen = _ask(call, session, asked, hang_after, tick, expected)
+        found, seen = _ask(call, session, asked, request.hang_after, tick, expected)
     judging = Judging(request, session, found.captures, left_out)
     judging.elsewhere = found.elsewhere(session.targets)
     if found.captures or session.uncaptured:

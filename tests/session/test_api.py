@@ -195,6 +195,8 @@ def plain(x: jax.Array) -> jax.Array:
         lambda: pallas_debug.dump(plain, 1.0, stages="lloo"),
         lambda: pallas_debug.stats(plain, 1.0, target="v5e,v6e"),
         lambda: pallas_debug.stats(plain, 1.0),
+        lambda: pallas_debug.verify(plain, 1.0, engines="chekcs"),
+        lambda: pallas_debug.verify(plain),
     ],
 )
 def test_a_wrong_call_is_shown_without_frames_of_ours(call: Callable[[], object]) -> None:
@@ -202,3 +204,23 @@ def test_a_wrong_call_is_shown_without_frames_of_ours(call: Callable[[], object]
         call()
     files = {Path(frame.filename) for frame in traceback.extract_tb(raised.tb)}
     assert files == {Path(__file__)}
+
+
+def test_a_call_that_python_refuses_is_no_finding() -> None:
+    with pytest.raises(UsageError) as missing:
+        pallas_debug.verify(plain)
+    assert str(missing.value).startswith(
+        "pallas_debug.verify cannot call plain with these arguments: missing a required argument: "
+        "'x'. Its signature: plain(x: "
+    )
+    with pytest.raises(UsageError) as misspelt:
+        pallas_debug.verify(plain, 1.0, target="v5e")  # type: ignore[arg-type]
+    assert "got an unexpected keyword argument 'target'" in str(misspelt.value)
+    assert str(misspelt.value).endswith(
+        "pallas_debug.verify has no argument 'target' (did you mean 'targets'?)"
+    )
+
+
+def test_a_misspelt_name_is_suggested(run_python: Callable[..., Any]) -> None:
+    done = run_python("-c", "import pallas_debug; pallas_debug.verfy")
+    assert done.stderr.rstrip().endswith("has no attribute 'verfy'. Did you mean: 'verify'?")

@@ -251,7 +251,10 @@ def test_requests_that_are_refused(swept_module: Any, tmp_path: Path) -> None:
         return str(caught.value)
 
     unknown = refusal(swept_module.scale, blocks=[8])
-    assert "scale cannot be swept over these arguments: got an unexpected keyword" in unknown
+    assert (
+        "pallas_debug.sweep cannot call scale with these arguments: got an unexpected keyword"
+        in unknown
+    )
     assert "Its signature: scale(x, *, block=8, mode='ok')" in unknown
     assert "calls no Pallas kernel" in refusal(swept_module.nothing, block=[8, 16])
     assert "needs an argument to vary" in refusal(swept_module.scale)
