@@ -281,6 +281,15 @@ def test_names_that_are_gone_and_a_cpu() -> None:
     assert ids == ["removed-name", "only-interpret"]
 
 
+def test_the_memory_space_that_left_the_tpu_module_is_named_where_it_is_now() -> None:
+    with pytest.raises(AttributeError) as gone:
+        _ = pltpu.ANY
+    found = explain.explain(str(gone.value))
+    assert found is not None
+    assert "pltpu.ANY is pl.ANY" in found.advice
+    assert pl.BlockSpec(memory_space=pl.ANY).memory_space is pl.ANY
+
+
 @pytest.mark.slow
 def test_the_table_of_an_overflow_has_the_operands_and_the_blocks_that_it_suggests_fit(
     session: Session,
