@@ -211,6 +211,9 @@ REFUSED = (
         (array(128, 128, dtype=I32), array(128, 128, dtype=I32))),
     Refused("missing-operation", elementwise(lax.div),
             (array(16, 128, dtype=jnp.int16), array(16, 128, dtype=jnp.int16))),
+    Refused("scalar-operation", calling(
+        lambda x, s, o: o.__setitem__(..., x[...] * jnp.power(0.9, s[0])),
+        in_specs=[pl.BlockSpec(), SMEM]), (X, array(1)), only="0.10"),
     Refused("boolean-carry", calling(_carries_booleans)),
     Refused("relayout", elementwise(
         lambda x: jnp.where(x > 0, jnp.ones((32, 128), F32), jnp.zeros((32, 128), F32)),

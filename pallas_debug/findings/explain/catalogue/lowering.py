@@ -275,6 +275,17 @@ ENTRIES = (
         kind="UnsupportedDtype",
     ),
     entry(
+        "scalar-operation",
+        "failed to legalize operation 'math.…: (f32…) -> f32",
+        title="the compiler lacks an operation for scalars",
+        cause="the operands are scalars, and the compiler has this operation for vectors only",
+        advice="compute it on a vector, jnp.power(b, jnp.full((8, 128), t)), or with operations "
+        "that scalars have: jnp.exp(t * jnp.log(b))",
+        versions="libtpu 0.0.42",
+        kind="UnsupportedDtype",
+        ambiguous=True,
+    ),
+    entry(
         "missing-operation",
         "Target does not support this comparison",
         "failed to legalize operation 'math.",
