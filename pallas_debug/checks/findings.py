@@ -324,6 +324,9 @@ def _uninitialized(seen: Sighting, failure: SiteFailure, run: CheckedRun) -> Fin
     seen = _at_element(seen, failure).at(shape=f"{shape} in {details['space'].upper()}")
     if site.operation == "input":
         return contents.padding_read(seen)
+    reaches, source = bool(run.outputs or run.filled), details["copied from"]
+    if source is not None:
+        return contents.unwritten_copied(seen, source=source, reaches_output=reaches)
     ahead = [
         other
         for other in run.sites
@@ -333,9 +336,7 @@ def _uninitialized(seen: Sighting, failure: SiteFailure, run: CheckedRun) -> Fin
     if ahead:
         before = "branches" if all(o.details["conditional"] for o in ahead) else "some"
     stays = bool(failure.grid_point) and not details["scoped"]
-    return contents.uninitialized_read(
-        seen, reaches_output=bool(run.outputs or run.filled), before=before, stays=stays
-    )
+    return contents.uninitialized_read(seen, reaches_output=reaches, before=before, stays=stays)
 
 
 def _found(failure: SiteFailure, run: CheckedRun) -> Finding:

@@ -233,7 +233,8 @@ def caused(findings: Iterable[Finding]) -> list[Finding]:
 
     A NaN or an infinity may follow from a fault of memory from the grid point on at which it
     happened, and two interpreters differ wherever a kernel uses memory that it did not write, or in
-    an undefined order. A NaN made of an infinity follows from the operation that made that one.
+    an undefined order. A NaN made of an infinity follows from the operation that made that one, and
+    a read of unwritten memory that was copied, from the copy.
     """
     found = list(findings)
     cause_of: dict[int, Finding] = {}
@@ -259,9 +260,12 @@ def caused(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _is_made_by(finding: Finding, cause: Finding) -> bool:
-    """Whether a NaN or an infinity follows from an infinity or a division by zero."""
+    """Whether a finding follows from one of the kinds that it names: an infinity, say."""
     if cause.kind not in finding.comes_of or cause.kernel != finding.kernel:
         return False
+    if cause.kind is Fault.UNINITIALIZED_READ:  # what a copy has brought is not there either
+        is_source = cause.operand == finding.witness.values.get("copied from")
+        return is_source and _is_not_before(finding, cause)
     if cause.kind is Fault.DIVISION_BY_ZERO:
         return cause.witness.line == finding.witness.line
     return cause.kind is not finding.kind and _is_not_before(finding, cause)

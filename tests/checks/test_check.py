@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -323,6 +324,32 @@ def test_scoped_buffers(mode: str) -> None:
 
     finding = one(lambda x: call(kernel, x), X, errors="uninitialized", mode=mode)
     assert (finding.kind, finding.operand) == ("UninitializedRead", "tile")
+
+
+def updated_in_place(x: jax.Array, *, aliases: bool) -> jax.Array:
+    """Adds one to a tile of an array in HBM, which has to be an input as well."""
+
+    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
+        pltpu.sync_copy(o_ref, tile_ref)
+        tile_ref[...] += 1
+        pltpu.sync_copy(tile_ref, o_ref)
+
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    return call(
+        kernel, x, in_specs=[anywhere], out_specs=anywhere,
+        input_output_aliases={0: 0} if aliases else {},
+        scratch_shapes=[pltpu.VMEM((16, 128), F32), pltpu.SemaphoreType.DMA],
+    )  # fmt: skip
+
+
+def test_what_a_copy_brings_was_not_written_either() -> None:
+    assert not checked(functools.partial(updated_in_place, aliases=True), X, errors="all")[0]
+    finding = one(functools.partial(updated_in_place, aliases=False), X, errors="uninitialized")
+    assert (finding.kind, finding.operand) == ("UninitializedRead", "tile_ref")
+    assert finding.cause == (
+        "it is filled by a copy of o_ref, which was not written before that; or it is read where "
+        "the copy does not reach"
+    )
 
 
 def prefetched(x: jax.Array, table: jax.Array) -> jax.Array:

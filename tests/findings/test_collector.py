@@ -49,6 +49,19 @@ def test_counts_grow_from_run_to_run_and_not_within_one() -> None:
     assert collector.add(one) == [one]
 
 
+@pytest.mark.parametrize("source", ["o_ref", "x_ref"])
+def test_unwritten_memory_that_was_copied_follows_from_the_copy(source: str) -> None:
+    kind = "UninitializedRead"
+    copied = finding(kind, "machine", operand="o_ref", line=3, grid_point=(0,))
+    read = finding(
+        kind, "checks", operand="tile_ref", line=5, grid_point=(0,),
+        values={"copied from": source}, comes_of=(Fault.UNINITIALIZED_READ,),
+    )  # fmt: skip
+    found = merged([read, copied])
+    assert [f.operand for f in found] == ["o_ref", *(["tile_ref"] if source == "x_ref" else [])]
+    assert [f.operand for f in found[0].consequences] == (["tile_ref"] if source == "o_ref" else [])
+
+
 def test_one_fault_is_reported_once_by_who_saw_it_happen() -> None:
     (found,) = merged(
         [

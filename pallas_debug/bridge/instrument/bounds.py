@@ -143,6 +143,7 @@ class BoundsChecker(rewrite.Visitor):
         self._kept_alive: list[Any] = []
         self._regions: list[CheckedRegion] = []  # regions being visited, innermost last
         self._clean: dict[int, Any] = {}  # arrays known to hold no NaN
+        self._copied: dict[str, set[RefOperand]] = {}  # sources of copies, by their destination
         self._origins = Provenance()
         self._tables = {i: r.name for i, r in operands.items() if r.kind == "scalar_prefetch"}
         self._place = rewrite.ProgramPoint()
@@ -215,12 +216,26 @@ class BoundsChecker(rewrite.Visitor):
         self._indices(eqn, ref, transforms, what)
 
     def _copy(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        source, destination, *_ = jax.tree.unflatten(eqn.params["tree"], inputs)
+        one, other = (
+            self._operands.get(id(ref.ref if conditions.is_transformed(ref) else ref))
+            for ref in (source, destination)
+        )
+        if one is not None and other is not None:
+            self._copied.setdefault(other.name, set()).add(one)
         if "index" not in self._checks:
             return
-        source, destination, *_ = jax.tree.unflatten(eqn.params["tree"], inputs)
         for ref, what in ((source, "read"), (destination, "write")):
             if conditions.is_transformed(ref):
                 self._indices(eqn, ref.ref, ref.transforms, what)
+
+    def _unwritten_source(self, name: str) -> str | None:
+        """The buffer that is copied to another one, if it is the only one and may be unwritten."""
+        sources = self._copied.get(name, ())
+        if len(sources) != 1:
+            return None
+        (source,) = sources
+        return source.name if source.kind in ("output", "scratch") else None
 
     def _indices(self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str) -> None:
         known = self._operands.get(id(ref))

@@ -33,6 +33,7 @@ def uninitialized_read(
     *,
     reaches_output: bool = False,
     other_core: bool = False,
+    not_reset: tuple[str, str] | None = None,
     before: Before = "none",
     stays: bool = True,
     element: WrittenElement | None = None,
@@ -43,6 +44,8 @@ def uninitialized_read(
     Args:
       reaches_output: whether the value was seen in an output; otherwise it is stored somewhere.
       other_core: whether the first write may have been on another core.
+      not_reset: cause and advice of `writers.not_reset`, if one core's scratch would hold a sum of
+        another output block: then it is no carry.
       before: stores ahead of the read.
       stays: whether the buffer keeps its contents from grid point to grid point.
       element: the first element that was not written, if known.
@@ -56,7 +59,9 @@ def uninitialized_read(
         "some": "the stores to it before this line do not reach all of it",
     }
     cause, advice = causes[before], "write all of it before this line"
-    if other_core:
+    if not_reset is not None:
+        cause, advice = not_reset
+    elif other_core:
         cause = "a parallel dimension may begin on another core, whose scratch was never written"
         advice = (
             'make that dimension "arbitrary" in dimension_semantics, or write the scratch at every '
@@ -73,6 +78,21 @@ def uninitialized_read(
         cause,
         advice,
     )
+
+
+def unwritten_copied(seen: Sighting, *, source: str, reaches_output: bool) -> Finding:
+    """A read of what a copy has brought from `source`, if that was not written before the copy."""
+    name = seen.witness.operand
+    facts = {"copied from": source}
+    found = seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.UNINITIALIZED_READ,
+        f"{name}, {seen.witness.shape}, is read where nothing was ever written, and "
+        + ("that reaches an output" if reaches_output else "what was read is kept"),
+        f"it is filled by a copy of {source}, which was not written before that; or it is read "
+        "where the copy does not reach",
+        f"write {source} before it is copied, or copy from an operand that was written",
+    )
+    return replace(found, comes_of=(Fault.UNINITIALIZED_READ,))
 
 
 def _written_elsewhere(writes: Sequence[Reset], reader: Point | None) -> str:
@@ -104,6 +124,7 @@ def output_not_written(
     elements: tuple[int, int] | None = None,
     is_several: bool = False,
     visits: Sequence[Point] = (),
+    is_one_block: bool = True,
     is_aliased: bool = False,
 ) -> Finding:
     """An output, or a part of it, that is never written.
@@ -111,7 +132,8 @@ def output_not_written(
     Args:
       what: the part; `is_several` if that is more than one region.
       blocks, elements: the number of them unwritten, and the total, if known.
-      visits: grid points that had it in their block, and did not write it.
+      visits: grid points that had it in their block, and did not write it; or, if it is not all of
+        one block, that had its first element there.
       is_aliased: whether it is an input as well, which blocks without a store overwrite.
     """
     name = seen.witness.operand
@@ -148,18 +170,20 @@ def output_not_written(
         advice = f"visit every block, or give {name} an input by input_output_aliases"
     if is_aliased:
         advice = f"copy the input's block to {name} where nothing else is stored"
+    block = "its block" if is_one_block else "the first block of it"
     return seen.found(
         Fault.OUTPUT_NOT_WRITTEN,
         f"{what} {'are' if is_several else 'is'} never written, and "
         f"{'hold' if is_several else 'holds'} {held}{count}",
-        causes[why] + (f"; its block was that of {points_text(visits)}" if any(visits) else ""),
+        causes[why] + (f"; {block} was that of {points_text(visits)}" if any(visits) else ""),
         advice,
     )
 
 
 def padding_read(
     seen: Sighting, *, operation: str | None = None, dim: int = 0, valid: int = 0, size: int = 0,
-    element: WrittenElement | None = None, copied: str | None = None,
+    element: WrittenElement | None = None, hidden: WrittenElement | None = None,
+    copied: str | None = None,
 ) -> Finding:  # fmt: skip
     """Padding of a ragged last block that reaches a result.
 
@@ -167,6 +191,7 @@ def padding_read(
       operation: what reduces it, if known, along `dim`, of whose `size` elements `valid` are within
         the array.
       element: the first element of padding that was read, if known; used without `operation`.
+      hidden: the last one, if no result depends on it.
       copied: the array in HBM that a copy took padding along from, with its shape.
     """
     name, shape = seen.witness.operand, seen.witness.shape
@@ -189,6 +214,15 @@ def padding_read(
             "the array's last tiles, which is undefined",
             "mask what lies past the end with jnp.where, in each factor of a product (0 times "
             "NaN is NaN), or pad the array to whole tiles",
+        )
+    if element is not None and hidden is not None:
+        return seen.found(
+            Fault.PADDING_READ,
+            message,
+            f"the last block reaches past the array's end; {hidden.name(name)} is kept out of the "
+            f"results, and {element.name(name)} is not: a mask is too wide, or is not applied to "
+            "each use",
+            "check the mask: positions less than the array's size are valid (<, not <=)",
         )
     return seen.found(
         Fault.PADDING_READ,
