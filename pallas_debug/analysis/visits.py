@@ -458,6 +458,7 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
         first=before,
         last=before,
         again=again,
+        from_table=bool(subject.indices[block.position].reads),
     )
     result.findings.append(finding)
 

@@ -34,6 +34,14 @@ def memory(shape: tuple[int, ...], dtype: np.dtype[Any], fill: str = "nan") -> A
     return np.full(shape, info.max // 3 if fill == "nan" else info.min // 5 + 7, dtype)
 
 
+def like(shape: tuple[int, ...], others: Array) -> Array:
+    """Numbers that memory may well hold: those of other elements, or zeros if there are none."""
+    kept = others.ravel()
+    if kept.dtype.kind not in "biu":
+        kept = kept[np.isfinite(kept.astype(np.float64))]
+    return np.resize(kept, shape) if kept.size else np.zeros(shape, others.dtype)
+
+
 def filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
     """An array of marks; None if the dtype has none."""
     if not _is_float(dtype):

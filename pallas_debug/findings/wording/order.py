@@ -210,20 +210,19 @@ def _wrong_wait(
             f"after the last access let device {copy.device} signal device {copy.from_device}, "
             "which waits for that signal before it starts the copy",
         )
-    others = [name for name in dict.fromkeys(waited) if name != copy.semaphore]
-    if others:
+    if copy.semaphore in waited:
+        return None  # the wait took what an earlier copy had brought
+    if waited:
         return (
-            f"the wait before this access is for {' and '.join(others)}; the copy signals "
-            f"{copy.semaphore}",
+            f"the wait before this access is for {' and '.join(dict.fromkeys(waited))}; the copy "
+            f"signals {copy.semaphore}",
             f"wait for {copy.semaphore} before this access",
         )
-    if not waited:
-        return (
-            f"there is no wait between the start of the copy and this access; the copy signals "
-            f"{copy.semaphore}",
-            f"wait for {copy.semaphore} before this access",
-        )
-    return None
+    return (
+        f"there is no wait between the start of the copy and this access; the copy signals "
+        f"{copy.semaphore}",
+        f"wait for {copy.semaphore} before this access",
+    )
 
 
 def remote_copy_too_early(
@@ -307,17 +306,27 @@ def nondeterministic_result(
 
 
 def output_revisited(
-    seen: Sighting, *, what: str, first: Point, last: Point, again: Point
+    seen: Sighting, *, what: str, first: Point, last: Point, again: Point, from_table: bool = False
 ) -> Finding:
-    """An output block that is visited again after another one; it was visited `first` to `last`."""
+    """An output block that is visited again after another one; it was visited `first` to `last`.
+
+    Args:
+      from_table: whether the index map reads scalar prefetch.
+    """
     visits = f"at grid point {first}" if first == last else f"at grid points {first} to {last}"
     facts = {"first visit": str(first), "last visit": str(last)}
+    cause = "an output block is written back when the next one begins, and is never read back"
+    advice = "make the grid axes over which the block stays the same the last ones"
+    if from_table and last[:-1] == again[:-1]:  # no other order of axes would bring them together
+        cause = "the table that the index map reads names the block twice, and another one in "
+        cause += "between; an output block is written back when the next one begins"
+        advice = "sort the table, so that all grid points of a block follow one another"
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.OUTPUT_REVISITED,
         f"{what} is the output block again at grid point {again}, as it was {visits}, with "
         "another block in between: what it held has left VMEM",
-        "an output block is written back when the next one begins, and is never read back",
-        "make the grid axes over which the block stays the same the last ones",
+        cause,
+        advice,
     )
 
 

@@ -99,7 +99,7 @@ def stale_read(
     other = f" for {left_by}" if left_by is not None else ""
     value = f": {element.name(name)} = {number(element.value)}" if element.value is not None else ""
     count = f" in {element.count()}" if element.count() else ""
-    cause, advice = _not_reset(name, reader, block, resets, accumulates)
+    cause, advice = not_reset(name, reader, block, resets, accumulates)
     facts = element.facts(name)
     if resets:
         facts["reset at"] = places_text([place for reset in resets for place in reset.places])
@@ -112,7 +112,7 @@ def stale_read(
     )
 
 
-def _not_reset(
+def not_reset(
     name: str | None,
     reader: Access,
     block: OutputBlock | None,

@@ -13,9 +13,10 @@ go to. It is reported as stale
   reader's scratch was never written (reported as `UninitializedRead`);
 - where it is part of an accumulator: it is updated, computed from what it held, at two or more of
   the grid points that visit an output block, and the first of them goes on with the last update for
-  another block. What was stored without regard to what was there, such as the zeros that a block
-  leaves for the next, was left on purpose; and where nothing else uses it before its last update,
-  it is a total over all blocks;
+  another block. (Where a table says how many grid points a block has, the first block to do so may
+  have one alone: then a later one counts.) What was stored without regard to what was there, such
+  as the zeros that a block leaves for the next, was left on purpose; and where nothing else uses it
+  before its last update, it is a total over all blocks;
 - where the same store or copy writes less of the buffer than it did for the other block, and the
   rest is read with it.
 
@@ -44,6 +45,7 @@ from pallas_debug.machine.sanitizer.shadows.replay import (
     BufferKey,
     ElementHistory,
     KernelCall,
+    OtherValues,
     buffer_key,
     effect,
     narrow,
@@ -82,6 +84,7 @@ class MemorySanitizer(MemoryTracker):
         self._call = KernelCall(launch, arrays, options)
         self._first: MemoryTracker = self
         self._replays = 0
+        self._fill: OtherValues = "unlikely"
         self._sums = DroppedSums()
         self._totals = ReplacedTotals(launch)
         self._copied_out: dict[str, bool] = {}
@@ -192,6 +195,7 @@ class MemorySanitizer(MemoryTracker):
         ]
         if not suspects or not self._matters(suspects):
             return []
+        fill = self._fill
         found: dict[tuple[str, ReadKind], SuspectRead] = {}
         for suspect in suspects:
             name = suspect.buffer.name, suspect.kind
@@ -199,7 +203,7 @@ class MemorySanitizer(MemoryTracker):
                 found[name] = suspect
         # Each of several reads may hide the effect of the others.
         chosen = list(found.values()) or suspects[:1]
-        narrow(self._call, [s.key for s in suspects], chosen, self._first)
+        narrow(self._call, [s.key for s in suspects], chosen, self._first, fill)
         return chosen
 
     def _is_race(self, suspect: SuspectRead) -> bool:
@@ -222,6 +226,7 @@ class MemorySanitizer(MemoryTracker):
             return False
         self._replays += 1
         found = effect(self._call, [s.key for s in suspects], self._first)
+        self._fill = found.fill
         return found.on_results or found.on_control
 
     # Scratch that other grid points have left
@@ -237,9 +242,11 @@ class MemorySanitizer(MemoryTracker):
 
     def _stale(self, known: set[str]) -> list[SuspectRead]:
         """Reads of what another output block has left, the first of each buffer."""
-        suspects = [s for s in self._of_kinds("stale") if s.buffer.name not in known]
-        if not suspects:
+        firsts = [s for s in self._of_kinds("stale") if s.buffer.name not in known]
+        if not firsts:
             return []
+        suspects = [*firsts, *(later for s in firsts for later in s.later)]
+        suspects.sort(key=lambda suspect: suspect.first)
         points = {s.point for s in suspects} | {s.writer.point for s in suspects if s.writer}
         history = self._history(suspects, points)
         found: dict[str, SuspectRead] = {}
@@ -247,10 +254,11 @@ class MemorySanitizer(MemoryTracker):
             name = suspect.buffer.name
             if name in found or self._replays >= MAX_REPLAYS:
                 continue
-            if not stale.is_stale(suspect, self.threads[suspect.thread], history):
+            thread, is_later = self.threads[suspect.thread], suspect not in firsts
+            if not stale.is_stale(suspect, thread, history, is_later=is_later):
                 continue
             self._replays += 1
-            keys = [s.key for s in suspects if s.buffer is suspect.buffer]
+            keys = [s.key for s in firsts if s.buffer is suspect.buffer]
             seen = effect(self._call, keys, self._first)
             if seen.on_results and not seen.on_control:
                 found[name] = suspect

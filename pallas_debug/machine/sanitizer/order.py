@@ -142,7 +142,7 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
         what=f"{region}, {shape_text(buffer)},",
         here=_access(run, here),
         there=_access(run, there, is_next=there is race.later and there.is_of_pipeline),
-        was_filled=race.earlier.was_unread or race.later.was_unread,
+        was_filled=race.earlier.was_unread or race.later.was_unread or race.overtakes,
         axes=race.axes,
         overlap=None if sees_all and len(here.boxes) == 1 else overlap,
         waited=race.waited,
@@ -327,7 +327,7 @@ def _counts(run: OrderTracker) -> Iterator[tuple[Finding, _CopyOn | None]]:
     """Semaphores that are not zero at the end; or, if nothing can run, who waits for what.
 
     Those that the kernel takes or returns may be awaited by another kernel. With the finding comes
-    the DMA that nothing waits for, if no wait at all is for its semaphore: a race with that DMA is
+    the DMA that nothing waits for, if no wait is for what its line starts: a race with that DMA is
     the same missing wait.
     """
     stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
@@ -345,11 +345,9 @@ def _counts(run: OrderTracker) -> Iterator[tuple[Finding, _CopyOn | None]]:
                 key = finding.kind, finding.witness.line
                 if key not in reported:
                     reported.add(key)
-                    is_alone = bool(ledger.copies) and not ledger.waits
-                    yield (
-                        finding,
-                        ((id(ledger.copies[0].place.step), id(ledger)) if is_alone else None),
-                    )
+                    step = id(ledger.copies[0].place.step) if ledger.copies else None
+                    is_alone = step is not None and step not in ledger.awaited
+                    yield finding, (step, id(ledger)) if is_alone and step is not None else None
 
 
 def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:

@@ -153,7 +153,8 @@ class OrderTracker(MachineObserver):
         if not copy.nbytes:
             return
         own, step = self.tasks.thread(thread), copy.step
-        when = own.starts[step.site.line] = self.detector.next()
+        when = self.detector.next()
+        own.started(step.site.line, when)
         place = EventPlace(step, thread.device, copy.point, copy.iterations)
         parts = boxes(copy.source), boxes(copy.destination)
         operands = (
@@ -244,7 +245,10 @@ class OrderTracker(MachineObserver):
         own.heard_cores |= ledger.cores
         if amount:
             place = EventPlace(step, thread.device, thread.point, thread.iterations)
-            ledger.waited(place, amount, lambda: self.descriptor(thread, step))
+            target = None
+            if isinstance(step, ir.CopyWait):
+                target = thread.ref(step.destination).buffer
+            ledger.waited(place, amount, target, lambda: self.descriptor(thread, step))
 
     def _crosses(
         self, own: OrderedThread, step: ir.MachineStep, ledger: SemaphoreLedger,

@@ -33,6 +33,7 @@ class RaceFact:
       overlap: what both access.
       axes: parallel axes on which their grid points differ.
       waited: semaphores waited for since the DMA of the earlier one was started, if it is one.
+      was_awaited: whether that of the DMA is among them.
       alike: DMAs under way on its semaphore, if a wait took the bytes of fewer.
       when: number of the event.
       heard: threads whose signals the one that should have waited has waited for, where the two
@@ -46,8 +47,15 @@ class RaceFact:
     waited: tuple[str, ...] | None
     alike: int
     when: int
+    was_awaited: bool = False
     count: int = 1
     heard: frozenset[int] = frozenset()
+
+    @property
+    def overtakes(self) -> bool:
+        """Whether a DMA replaces data of an earlier one whose arrival a read has waited for."""
+        fills = self.later.copy is not None and self.later.writes and self.later.was_filled
+        return fills and self.was_awaited and not self.earlier.writes
 
     @property
     def second(self) -> MemoryAccess:

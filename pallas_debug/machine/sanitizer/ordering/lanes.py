@@ -36,7 +36,7 @@ class OrderedThread:
       waits: names of semaphores, with the number of the event.
       sent: DMAs to each device in each order: epoch until they have left, and what is before they
         arrive.
-      starts: number of the last event in which each line started a DMA.
+      starts: numbers of the last events in which each line started a DMA.
       heard: devices that have signalled what it waited for.
       heard_cores: numbers of the threads that have.
       moves: tasks of the pipeline, with the position in the grid at which they are over.
@@ -51,11 +51,17 @@ class OrderedThread:
     lanes: dict[Lane, Task] = field(default_factory=dict)
     waits: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=MAX_WAITS))
     sent: dict[tuple[bool, int], list[tuple[int, dict[int, int]]]] = field(default_factory=dict)
-    starts: dict[SourceLine | None, int] = field(default_factory=dict)
+    starts: dict[SourceLine | None, deque[int]] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
     heard_cores: set[int] = field(default_factory=set)
     moves: list[tuple[Task, int]] = field(default_factory=list)
     windows: dict[int, BlockVisit] = field(default_factory=dict)
+
+    def started(self, line: SourceLine | None, when: int) -> None:
+        """A line starts a DMA, in the event of this number."""
+        if line not in self.starts:
+            self.starts[line] = deque(maxlen=MAX_WAITS)
+        self.starts[line].append(when)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ class SemaphoreLedger:
       signallers: devices that have signalled it.
       cores: that have signalled it, by the number of their thread.
       awaited_in: the last wait that took the bytes of a DMA.
+      awaited: steps that started DMAs of which a wait took bytes, by their identity.
     """
 
     buffer: MemoryBuffer
@@ -84,6 +85,7 @@ class SemaphoreLedger:
     signallers: set[int] = field(default_factory=set)
     cores: set[int] = field(default_factory=set)
     awaited_in: EventPlace | None = None
+    awaited: set[int] = field(default_factory=set)
     last_signal: EventPlace | None = None
 
     @property
@@ -141,22 +143,31 @@ class SemaphoreLedger:
         self.copies.append(copy)
         self.signallers.add(copy.place.device)
 
-    def waited(self, place: EventPlace, amount: int, descriptor: Callable[[], str | None]) -> None:
-        """Take an amount from the DMAs: those of that size first, then the oldest."""
+    def waited(
+        self, place: EventPlace, amount: int, target: MemoryBuffer | None,
+        descriptor: Callable[[], str | None],
+    ) -> None:  # fmt: skip
+        """Take an amount from the DMAs: those of that size first, then the oldest.
+
+        Args:
+          target: the destination that the wait names: of DMAs of that size, one to it is taken.
+        """
         _count(self.taken, place, amount)
         if not self.starts:
             return
         self.waits += 1
         self.awaited_in = place
-        for copy in self.copies:
-            if copy.left == amount:
-                self.copies.remove(copy)
-                break
+        alike = [copy for copy in self.copies if copy.left == amount]
+        if alike:
+            copy = next((copy for copy in alike if copy.destination is target), alike[0])
+            self.copies.remove(copy)
+            self.awaited.add(id(copy.place.step))
         else:
             if self.copies and self.mismatch is None:
                 self.mismatch = SizeMismatch(place, amount, self.copies[0], descriptor())
             while amount and self.copies:
                 copy = self.copies[0]
+                self.awaited.add(id(copy.place.step))
                 taken = min(amount, copy.left)
                 copy.left -= taken
                 amount -= taken

@@ -131,6 +131,9 @@ class RaceDetector:
             axes = tuple(a for a in self.tasks.axes if access.point[a] != other.point[a])
         waited, alike = self._waited(other, access)
         race = RaceFact(other, access, both, axes, waited, alike, access.when)
+        dma = other if access.copy is None else access
+        if waited and dma.copy is not None:
+            race.was_awaited = self._ledger(dma.counter).name in waited
         race.heard = frozenset(self.tasks.threads[race.second.thread].heard_cores)
         self.races[key] = race
 
@@ -157,7 +160,8 @@ class RaceDetector:
         own = self.tasks.threads[user.thread]
         since = dma.when if dma is other else 0
         if user.thread != dma.thread:
-            since = max(since, own.starts.get(dma.step.site.line, 0))
+            starts = own.starts.get(dma.step.site.line, ())
+            since = max(since, *(when for when in starts if when < user.when), 0)
         names = tuple(dict.fromkeys(name for when, name in own.waits if since < when < user.when))
         alike = sum(isinstance(release.label, DmaCopy) for release in ledger.near.pending)
         return names, alike if ledger.name in names and dma is other else 1

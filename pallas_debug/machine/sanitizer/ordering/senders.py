@@ -15,10 +15,15 @@ from pallas_debug.model import SourceLine
 
 
 def elsewhere(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | None:
-    """A device on which the same semaphore is not zero, and its count there."""
+    """A device on which the same semaphore is not zero, and its count there.
+
+    Where a device waits for more of it as well, what it has was meant for it.
+    """
+    awaited = {id(run.ledger_of(blocked)) for blocked in run.blocked.values()}
     for other in run.ledgers.values():
         is_twin = other.buffer.name == ledger.buffer.name and other.entry == ledger.entry
-        if is_twin and other.buffer.device != ledger.buffer.device and other.near.count:
+        is_away = is_twin and other.buffer.device != ledger.buffer.device
+        if is_away and other.near.count and id(other) not in awaited:
             return other.buffer.device, other.near.count
     return None
 

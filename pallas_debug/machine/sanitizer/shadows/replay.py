@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -68,6 +68,11 @@ class KernelCall:
         return machine.results()
 
 
+OtherValues = Literal["unlikely", "likely"]
+"""What a read of unwritten memory or padding sees in a further run: numbers that stand out, or
+those of elements beside it, which alone may be among those that a kernel counts."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadEffect:
     """Effect of other values in some reads.
@@ -75,10 +80,12 @@ class ReadEffect:
     Attributes:
       on_results: results differ.
       on_control: other branches are taken, or other elements accessed.
+      fill: the values that were tried last.
     """
 
     on_results: bool
     on_control: bool
+    fill: OtherValues = "unlikely"
 
 
 class AlteredRun(MemoryTracker):
@@ -87,15 +94,18 @@ class AlteredRun(MemoryTracker):
     def __init__(
         self, launch: Launch, altered: Iterable[SiteKey], *, keeps_results: bool = False,
         watched: WatchedPoints | None = None, spared: tuple[SiteKey, shadow.Mask] | None = None,
+        fill: OtherValues = "unlikely",
     ) -> None:  # fmt: skip
         """Choose the reads.
 
         Args:
+          fill: what they see.
           spared: one of them, and elements of its buffer that it sees as they are.
         """
         super().__init__(launch, keeps_results=keeps_results, watched=watched)
         self._altered = frozenset(altered)
         self._spared = spared
+        self._fill = fill
 
     def alter(
         self,
@@ -110,19 +120,19 @@ class AlteredRun(MemoryTracker):
         if value is None:  # a DMA: change what it will read
             mask = self._mask(suspect, region, found, below)
             content = region.buffer.content
-            content[mask] = _other(suspect.kind, content[mask])
+            content[mask] = _other(suspect.kind, content, mask, self._fill)
             return
         part = None if self._spares(suspect) else found.of(region)
         if part is not None and part.shape == value.shape:
             mask = shadow.chosen(suspect.kind, part, below)
-            value[mask] = _other(suspect.kind, value[mask])
+            value[mask] = _other(suspect.kind, value, mask, self._fill)
             return
         # Of a reshaped or bitcast reference: read the buffer again with its other values, as
         # elements that were written keep theirs.
         mask = self._mask(suspect, region, found, below)
         content = region.buffer.content
         kept = content[mask]
-        content[mask] = _other(suspect.kind, kept)
+        content[mask] = _other(suspect.kind, content, mask, self._fill)
         value[...] = region.read()
         content[mask] = kept
 
@@ -139,11 +149,14 @@ class AlteredRun(MemoryTracker):
         return mask
 
 
-def _other(kind: ReadKind, values: Array) -> Array:
-    """Values that a read may see as well."""
+def _other(kind: ReadKind, content: Array, mask: shadow.Mask, fill: OtherValues) -> Array:
+    """Values that a read may see as well in place of those in a mask."""
+    values = content[mask]
     if kind == "parallel":
         return unwritten.memory(values.shape, values.dtype, "nan")
     if kind != "stale":
+        if fill == "likely" and values.dtype.kind != "b":
+            return unwritten.like(values.shape, content[~mask])
         return unwritten.memory(values.shape, values.dtype, "number")
     if values.dtype.kind == "b":
         return ~values
@@ -155,14 +168,23 @@ def _other(kind: ReadKind, values: Array) -> Array:
 
 
 def effect(call: KernelCall, altered: Iterable[SiteKey], run: MemoryTracker) -> ReadEffect:
-    """Run a kernel again, with other values in some reads.
+    """Run a kernel again, with other values in some reads; twice if these may be likelier ones.
 
     Args:
       run: the first run.
     """
-    other = AlteredRun(call.launch, altered, keeps_results=run.keeps_results, watched=run.watched)
-    call.run(other)
-    return _difference(run, other)
+    keys = tuple(altered)
+    fills: tuple[OtherValues, ...] = ("unlikely", "likely")
+    is_memory = any(kind in ("unwritten", "padding") for _, _, kind in keys)
+    found = ReadEffect(on_results=False, on_control=False)
+    for fill in fills if is_memory else fills[:1]:
+        options: dict[str, Any] = {"keeps_results": run.keeps_results, "watched": run.watched}
+        other = AlteredRun(call.launch, keys, fill=fill, **options)
+        call.run(other)
+        found = replace(_difference(run, other), fill=fill)
+        if found.on_results or found.on_control:
+            break
+    return found
 
 
 def narrow(
@@ -170,6 +192,7 @@ def narrow(
     altered: Iterable[SiteKey],
     suspects: Iterable[SuspectRead],
     run: MemoryTracker,
+    fill: OtherValues,
 ) -> None:
     """Find the first element of each read that matters, and drop those before it from its mask.
 
@@ -180,9 +203,12 @@ def narrow(
     Args:
       altered: reads that matter together, among them `suspects`.
       run: the first run.
+      fill: other values that matter.
     """
     chosen = tuple(altered)
-    options: dict[str, Any] = {"keeps_results": run.keeps_results, "watched": run.watched}
+    options: dict[str, Any] = {
+        "keeps_results": run.keeps_results, "watched": run.watched, "fill": fill,
+    }  # fmt: skip
     base = AlteredRun(call.launch, chosen, **options)
     call.run(base)
 
@@ -196,6 +222,8 @@ def narrow(
 
     for suspect in suspects:
         elements = np.flatnonzero(suspect.mask)
+        if len(elements) > 1 and not matter(suspect, elements[-1:]):
+            suspect.without = suspect.position(elements[-1])
         if matter(suspect, elements[:1]):
             continue
         low, high = 1, len(elements)

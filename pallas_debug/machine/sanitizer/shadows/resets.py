@@ -5,9 +5,51 @@ from __future__ import annotations
 import linecache
 from collections.abc import Sequence
 
+import numpy as np
+
+from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.wording.facts import Reset
+from pallas_debug.machine.sanitizer.shadows import shadow
+from pallas_debug.machine.sanitizer.shadows.replay import BufferHistory, StoredPart
 from pallas_debug.machine.sanitizer.shadows.tracked import Point
+
+
+def writes(
+    found: BufferHistory, suspect: shadow.SuspectRead, *, with_loops: bool, resets: bool
+) -> tuple[Reset, ...]:
+    """Lines that write what was read; if `resets`, without regard to what was there.
+
+    Args:
+      with_loops: whether loop iterations count as grid points do.
+    """
+    name, shape = suspect.buffer.name, suspect.buffer.content.shape
+    by_step: dict[int, list[tuple[Point, Point]]] = {}
+    steps: dict[int, tuple[ir.MachineStep, tuple[ir.Branch, ...]]] = {}
+    for event in found.events[suspect.element]:
+        if event.writes and not event.updates:
+            points = by_step.setdefault(id(event.step), [])
+            steps[id(event.step)] = event.step, event.conditions
+            at = event.point, event.iterations if with_loops else ()
+            if at not in points:
+                points.append(at)
+    known = [
+        reset(step, around, by_step[key], _index(name, found.stores.get(key), shape), True)
+        for key, (step, around) in steps.items()
+    ]
+    if not known and resets:
+        known = [
+            reset(
+                part.step,
+                part.conditions,
+                [(point, ()) for point in part.points],
+                _index(name, part, shape),
+                False,
+            )
+            for part in found.stores.values()
+            if part.points
+        ]
+    return tuple(reset for reset in known if reset is not None)
 
 
 def reset(
@@ -49,3 +91,22 @@ def _condition(around: Sequence[ir.Branch]) -> str | None:
                 return rest[:i]
         return None
     return None
+
+
+def part_text(name: str, mask: shadow.Mask) -> str | None:
+    """The elements in a mask as slices; None for all of them."""
+    if mask.all():
+        return None
+    part = part_of(name, mask)
+    return None if part is None else part.text
+
+
+def _index(name: str, stored: StoredPart | None, shape: Sequence[int]) -> str | None:
+    """Region that a store writes; None for the whole buffer, or if that changes."""
+    if stored is None or len(stored.regions) != 1:
+        return None
+    (region,) = stored.regions.values()
+    mask = np.zeros(tuple(shape), bool)
+    for index in region.ranges():
+        mask[index] = True
+    return part_text(name, mask)

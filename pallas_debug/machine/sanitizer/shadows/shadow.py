@@ -8,7 +8,7 @@ covered it entirely has one number instead of an array: accesses of whole buffer
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -76,7 +76,9 @@ class SuspectRead:
       is_early: whether a DMA in flight was to write what was read: a race, which is judged apart.
       is_sent_later: whether another device started a DMA to it later: a race, unless ordered.
       is_element_known: whether the first element in `mask` is one that matters.
+      without: the last of these elements, if it does not matter.
       count: number of such reads.
+      later: such reads at later moments, of what another block left.
     """
 
     key: SiteKey
@@ -97,7 +99,9 @@ class SuspectRead:
     is_early: bool = False
     is_sent_later: bool = False
     is_element_known: bool = True
+    without: tuple[int, ...] | None = None
     count: int = 1
+    later: list[SuspectRead] = field(default_factory=list)
 
     @property
     def kind(self) -> ReadKind:
@@ -106,7 +110,11 @@ class SuspectRead:
     @property
     def element(self) -> tuple[int, ...]:
         """The first element of the buffer that was seen."""
-        return tuple(int(i) for i in np.unravel_index(int(self.mask.argmax()), self.mask.shape))
+        return self.position(int(self.mask.argmax()))
+
+    def position(self, number: int) -> tuple[int, ...]:
+        """Index of an element of the buffer, by its number in row-major order."""
+        return tuple(int(i) for i in np.unravel_index(number, self.mask.shape))
 
 
 @dataclass(eq=False, slots=True)

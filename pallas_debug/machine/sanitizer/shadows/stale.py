@@ -16,8 +16,16 @@ from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead
 from pallas_debug.machine.sanitizer.shadows.tracked import Block, Point, TrackedThread
 
 
-def is_stale(suspect: SuspectRead, thread: TrackedThread, history: ElementHistory) -> bool:
-    """Whether a read has the marks of a stale one; whether it matters is another question."""
+def is_stale(
+    suspect: SuspectRead, thread: TrackedThread, history: ElementHistory, *, is_later: bool = False
+) -> bool:
+    """Whether a read has the marks of a stale one; whether it matters is another question.
+
+    Args:
+      is_later: whether the step has read what another block left before. Then the block of this
+        read itself has to be summed up in several steps, without a reset between them: a state may
+        be carried to most blocks, and be reset within one that several sequences share.
+    """
     writer = suspect.writer
     if writer is None:
         return False
@@ -31,6 +39,8 @@ def is_stale(suspect: SuspectRead, thread: TrackedThread, history: ElementHistor
     events = [e for e in found.events[suspect.element] if e.thread == suspect.thread]
     written = [e for e in events if e.writes and e.moment == writer.moment]
     if not written or written[-1].step is not writer.step:
+        return False
+    if is_later and not _goes_on(events, blocks, suspect.moment):
         return False
     if written[-1].updates:
         return _accumulates(events, thread, outputs, suspect.moment) and not _is_whole_total(
@@ -70,6 +80,19 @@ def _accumulates(
         for of_output in blocks
         for first, second in itertools.pairwise(steps)
     )
+
+
+def _goes_on(
+    events: Sequence[ElementEvent], blocks: Sequence[Sequence[Block]], reader: int
+) -> bool:
+    """Whether the moment of a read, and the next one for its blocks, only add to an element."""
+    if any(reader + 1 >= len(b) or b[reader] is None or b[reader] != b[reader + 1] for b in blocks):
+        return False
+    added, reset = (
+        {e.moment for e in events if e.writes and e.updates == updates} for updates in (True, False)
+    )
+    moments = {reader, reader + 1}
+    return moments <= added and not moments & reset
 
 
 def _is_whole_total(events: Sequence[ElementEvent], found: BufferHistory) -> bool:

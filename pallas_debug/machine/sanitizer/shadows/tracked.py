@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -142,6 +143,11 @@ class TrackedThread:
         """The block of an output that each grid point computes, at its end."""
         last = dict(zip(self.moments, self.blocks_at_moments(output), strict=True))
         return [last[position] for position in range(len(self.points))]
+
+    def is_in_one_block(self, window: Window, mask: np.ndarray[Any, Any]) -> bool:
+        """Whether the elements in a mask are all in one block of an output, if they are in any."""
+        found = [window.bounds(block)[0] for block in set(self.blocks[self.outputs.index(window)])]
+        return sum(bool(mask[outer].any()) for outer in found) < 2
 
     def visits(self, window: Window, element: Point) -> list[Point]:
         """Grid points with an element of an output in their block."""

@@ -33,6 +33,9 @@ from pallas_debug.machine.sanitizer.shadows.tracked import (
 )
 from pallas_debug.machine.threads import Thread
 
+MAX_LATER = 32
+"""Maximum number of later reads by one step of what other output blocks left that are kept."""
+
 MAX_RECORDS = 1 << 17
 """Number of writes after which those of which nothing is left are forgotten."""
 
@@ -240,32 +243,43 @@ class MemoryTracker(MachineObserver):
         found: BufferShadow, below: int, value: Any, copy: DmaCopy | None = None,
     ) -> None:  # fmt: skip
         """Note a read of elements with numbers below another: its first time in full."""
-        buffer = region.buffer
-        key: SiteKey = (id(step), buffer.name, kind)
+        key: SiteKey = (id(step), region.buffer.name, kind)
         known = self.suspects.get(key)
-        if known is not None:
-            known.count += 1
-        else:
-            mask = found.where(region, lambda numbers: shadow.chosen(kind, numbers, below))
-            if not mask.any():
+        if known is None:
+            known = self._noted(key, thread, step, region, found, below, copy)
+            if known is None:
                 return
-            point, iterations = (
-                (thread.point, thread.iterations) if copy is None else (copy.point, copy.iterations)
-            )
-            known = SuspectRead(
-                key, step, buffer, found.operand, self.count, thread.number,
-                self.threads[thread.number].moment, point, iterations, mask,
-                int(found.where(region).sum()), copy,
-            )  # fmt: skip
-            element, numbers = known.element, found.numbers
-            known.writer = self.writes.get(
-                int(found.whole if numbers is None else numbers[element])
-            )
-            known.value = buffer.content[element].item()
-            known.visited = self.arrays.has_come_back(buffer)
-            known.is_early = self._is_early(buffer, mask)
             self.suspects[key] = known
+        else:
+            known.count += 1
+            if kind == "stale" and len(known.later) < MAX_LATER:
+                later = self._noted(key, thread, step, region, found, below, copy)
+                if later is not None:
+                    known.later.append(later)
         self.alter(known, region, found, below, value)
+
+    def _noted(
+        self, key: SiteKey, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
+        found: BufferShadow, below: int, copy: DmaCopy | None,
+    ) -> SuspectRead | None:  # fmt: skip
+        buffer, kind = region.buffer, key[2]
+        mask = found.where(region, lambda numbers: shadow.chosen(kind, numbers, below))
+        if not mask.any():
+            return None
+        point, iterations = (
+            (thread.point, thread.iterations) if copy is None else (copy.point, copy.iterations)
+        )
+        noted = SuspectRead(
+            key, step, buffer, found.operand, self.count, thread.number,
+            self.threads[thread.number].moment, point, iterations, mask,
+            int(found.where(region).sum()), copy,
+        )  # fmt: skip
+        element, numbers = noted.element, found.numbers
+        noted.writer = self.writes.get(int(found.whole if numbers is None else numbers[element]))
+        noted.value = buffer.content[element].item()
+        noted.visited = self.arrays.has_come_back(buffer)
+        noted.is_early = self._is_early(buffer, mask)
+        return noted
 
     def _is_early(self, buffer: MemoryBuffer, mask: shadow.Mask) -> bool:
         return any(

@@ -15,8 +15,9 @@ from pallas_debug.findings.wording.facts import Reset, WrittenElement
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
+from pallas_debug.machine.sanitizer import origins
 from pallas_debug.machine.sanitizer.report import shape_text
-from pallas_debug.machine.sanitizer.shadows import reach, shadow
+from pallas_debug.machine.sanitizer.shadows import reach, shadow, stale
 from pallas_debug.machine.sanitizer.shadows.aliased import OverwrittenCopy
 from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSum
 from pallas_debug.machine.sanitizer.shadows.outputs import (
@@ -24,8 +25,8 @@ from pallas_debug.machine.sanitizer.shadows.outputs import (
     OverwrittenRead,
     ReplacedWrite,
 )
-from pallas_debug.machine.sanitizer.shadows.replay import ElementHistory, StoredPart, buffer_key
-from pallas_debug.machine.sanitizer.shadows.resets import reset
+from pallas_debug.machine.sanitizer.shadows.replay import ElementHistory, buffer_key
+from pallas_debug.machine.sanitizer.shadows.resets import part_text, writes
 from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead, WriteRecord
 from pallas_debug.machine.sanitizer.shadows.tracked import Point, TrackedThread, steps_of_block
 from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
@@ -59,15 +60,20 @@ class MemoryWording:
         copy = self._run.padded.get(suspect.buffer.number) if suspect.kind == "padding" else None
         seen = self._seen(
             suspect.step, suspect.point, suspect.iterations, suspect.buffer,
-            index=_part(name, suspect.mask), other=None if copy is None else copy.step.site.line,
+            index=part_text(name, suspect.mask),
+            other=None if copy is None else copy.step.site.line,
         )  # fmt: skip
-        affected = int(suspect.mask.sum())
+        # Where some of them do not matter, how many do is not known.
+        affected = int(suspect.mask.sum()) if suspect.without is None else suspect.total
         element = WrittenElement(index=suspect.element, affected=affected, total=suspect.total)
         named = element if suspect.is_element_known and not other_core else None
         if suspect.kind == "padding":
             array = None if copy is None else copy.source.buffer
             copied = None if array is None else f"{array.name}, {shape_text(array)}"
-            return contents.padding_read(seen, element=named, copied=copied)
+            hidden = None
+            if suspect.without is not None and named is not None:
+                hidden = WrittenElement(index=suspect.without)
+            return contents.padding_read(seen, element=named, hidden=hidden, copied=copied)
         before: contents.Before = "none"
         at = self._order.get(id(suspect.step), 0)
         sites = [s for s in self._stores if s.operand == name and self._order[id(s.step)] < at]
@@ -77,10 +83,24 @@ class MemoryWording:
             seen,
             reaches_output=True,
             other_core=other_core,
+            not_reset=self._not_reset(suspect) if other_core else None,
             before=before,
             stays=bool(self._run.launch.grid) and suspect.operand != "scoped",
             element=named,
             writes=() if other_core else self._writes(suspect, resets=False),
+        )
+
+    def _not_reset(self, suspect: SuspectRead) -> tuple[str, str] | None:
+        """Cause and advice, if a sum of another block would be read on one core, too."""
+        thread, name = self._run.threads[suspect.thread], suspect.buffer.name
+        if not stale.is_stale(suspect, thread, self._history):
+            return None
+        return writers.not_reset(
+            name,
+            order.Access(writes=False, grid_point=suspect.point, loop=suspect.iterations),
+            self._block(thread, suspect.moment, thread.outputs_of(name)),
+            self._writes(suspect, resets=True),
+            accumulates=True,
         )
 
     def stale(self, suspect: SuspectRead) -> Finding:
@@ -94,7 +114,7 @@ class MemoryWording:
         left_by = self._block(thread, writer.moment, outputs)
         seen = self._seen(
             suspect.step, suspect.point, suspect.iterations, suspect.buffer,
-            index=_part(name, suspect.mask), other=writer.step.site.line,
+            index=part_text(name, suspect.mask), other=writer.step.site.line,
         )  # fmt: skip
         events = self._history.buffers[buffer_key(suspect.buffer)].events[suspect.element]
         updates = [e for e in events if e.writes and e.updates]
@@ -137,35 +157,12 @@ class MemoryWording:
 
     def _writes(self, suspect: SuspectRead, *, resets: bool) -> tuple[Reset, ...]:
         """Lines that write what was read; if `resets`, without regard to what was there."""
-        found = self._history.buffers[buffer_key(suspect.buffer)]
-        name, shape = suspect.buffer.name, suspect.buffer.content.shape
-        with_loops = self._run.threads[suspect.thread].has_pipelines
-        by_step: dict[int, list[tuple[Point, Point]]] = {}
-        steps: dict[int, tuple[ir.MachineStep, tuple[ir.Branch, ...]]] = {}
-        for event in found.events[suspect.element]:
-            if event.writes and not event.updates:
-                points = by_step.setdefault(id(event.step), [])
-                steps[id(event.step)] = event.step, event.conditions
-                at = event.point, event.iterations if with_loops else ()
-                if at not in points:
-                    points.append(at)
-        known = [
-            reset(step, around, by_step[key], _index(name, found.stores.get(key), shape), True)
-            for key, (step, around) in steps.items()
-        ]
-        if not known and resets:
-            known = [
-                reset(
-                    part.step,
-                    part.conditions,
-                    [(point, ()) for point in part.points],
-                    _index(name, part, shape),
-                    False,
-                )
-                for part in found.stores.values()
-                if part.points
-            ]
-        return tuple(reset for reset in known if reset is not None)
+        return writes(
+            self._history.buffers[buffer_key(suspect.buffer)],
+            suspect,
+            with_loops=self._run.threads[suspect.thread].has_pipelines,
+            resets=resets,
+        )
 
     # Arrays
 
@@ -196,7 +193,7 @@ class MemoryWording:
             writer = _access(record)
         seen = self._seen(
             read.step, read.point, read.iterations, read.region.buffer,
-            index=_part(name, read.block.mask),
+            index=part_text(name, read.block.mask),
             other=None if record is None else record.step.site.line,
         )  # fmt: skip
         finding = writers.overwritten_read(
@@ -218,8 +215,8 @@ class MemoryWording:
     def _copied(self, found: OverwrittenCopy) -> Finding:
         copy, buffer = found.copy, found.copy.source.buffer
         seen = self._seen(
-            copy.step, copy.point, copy.iterations, buffer, index=_part(buffer.name, found.mask),
-            other=found.writer.step.site.line,
+            copy.step, copy.point, copy.iterations, buffer,
+            index=part_text(buffer.name, found.mask), other=found.writer.step.site.line,
         )  # fmt: skip
         return writers.overwritten_read(
             seen,
@@ -264,7 +261,7 @@ class MemoryWording:
         assert block is not None
         seen = self._seen(
             lost.step, lost.point, lost.iterations, lost.buffer,
-            index=_part(lost.operand, lost.mask), other=lost.before.step.site.line,
+            index=part_text(lost.operand, lost.mask), other=lost.before.step.site.line,
         )  # fmt: skip
         return writers.lost_write(
             seen,
@@ -279,7 +276,7 @@ class MemoryWording:
     def _conflict(self, conflict: ReplacedWrite) -> Finding:
         seen = self._seen(
             conflict.step, conflict.point, conflict.iterations, conflict.buffer,
-            operand=conflict.operand, index=_part(conflict.operand, conflict.mask),
+            operand=conflict.operand, index=part_text(conflict.operand, conflict.mask),
             other=conflict.before.step.site.line,
         )  # fmt: skip
         blocks = None
@@ -318,6 +315,7 @@ class MemoryWording:
             first=back.first,
             last=back.last,
             again=back.again,
+            from_table=origins.has_tables(back.window.spec.index_map),
         )
 
     # Outputs that were not written
@@ -381,6 +379,7 @@ class MemoryWording:
             elements=(part.elements, part.of),
             is_several=part.regions > 1,
             visits=visits,
+            is_one_block=not thread or not window or thread.is_in_one_block(window, mask),
             is_aliased=buffer.kind != "output",
         )
 
@@ -445,25 +444,6 @@ class MemoryWording:
             index=blocks[thread.moments[moment]],
             steps=steps_of_block(self._run.launch.grid, thread.points, blocks),
         )
-
-
-def _index(name: str, stored: StoredPart | None, shape: Sequence[int]) -> str | None:
-    """Region that a store writes; None for the whole buffer, or if that changes."""
-    if stored is None or len(stored.regions) != 1:
-        return None
-    (region,) = stored.regions.values()
-    mask = np.zeros(tuple(shape), bool)
-    for index in region.ranges():
-        mask[index] = True
-    return _part(name, mask)
-
-
-def _part(name: str, mask: shadow.Mask) -> str | None:
-    """The elements in a mask as slices; None for all of them."""
-    if mask.all():
-        return None
-    part = part_of(name, mask)
-    return None if part is None else part.text
 
 
 def _access(record: WriteRecord) -> order.Access:

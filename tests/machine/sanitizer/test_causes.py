@@ -1,0 +1,243 @@
+"""Causes and advice that depend on what a run shows: memory, tables and ragged blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from machine_runs import passed
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.machine import run
+from pallas_debug.machine.sanitizer.memory import MemorySanitizer
+from pallas_debug.model import Finding
+
+F32, I32 = jnp.float32, jnp.int32
+BINS = 128
+TILE = pltpu.VMEM((8, 128), F32)
+X = np.random.default_rng(0).standard_normal((56, 128)).astype(np.float32)
+
+
+def found(function: Any, *args: Any) -> tuple[Finding, ...]:
+    call, arrays = passed(function, args)
+    return run.run(call, arrays, observers=[MemorySanitizer(call, arrays)]).findings
+
+
+def histogram(x: jax.Array, *, limit: int) -> jax.Array:
+    """How often each number occurs, in blocks of 32 of which the last is ragged."""
+
+    def kernel(x_ref, out_ref):
+        i = pl.program_id(0)
+
+        @pl.when(i == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        bins = lax.broadcasted_iota(I32, (32, BINS), 1)
+        rows = i * 32 + lax.broadcasted_iota(I32, (32, BINS), 0)
+        hits = (x_ref[...] == bins) & (rows < limit)
+        out_ref[...] += jnp.sum(hits.astype(I32), axis=0, keepdims=True)
+
+    return pl.pallas_call(
+        kernel,
+        grid=(pl.cdiv(x.shape[0], 32),),
+        in_specs=[pl.BlockSpec((32, 1), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((1, BINS), lambda i: (0, 0)),
+        out_shape=jax.ShapeDtypeStruct((1, BINS), I32),
+    )(x)
+
+
+NUMBERS = np.random.default_rng(0).integers(0, BINS, (50, 1)).astype(np.int32)
+
+
+def test_padding_is_counted_if_it_holds_a_number_that_occurs() -> None:
+    assert not found(lambda x: histogram(x, limit=50), NUMBERS)
+    (padding,) = found(lambda x: histogram(x, limit=1000), NUMBERS)
+    assert padding.kind is Fault.PADDING_READ
+    assert padding.message == (
+        "padding of x_ref, int32[32, 1] in VMEM, is read and reaches an output: 14 of 32 elements, "
+        "the first of them x_ref[18, 0]"
+    )
+    assert padding.cause == "the last block reaches past the array's end"
+
+
+def test_a_mask_that_is_one_too_wide_lets_one_element_through() -> None:
+    (padding,) = found(lambda x: histogram(x, limit=51), NUMBERS)
+    assert padding.message.endswith("is read and reaches an output: x_ref[18, 0]")
+    assert padding.cause == (
+        "the last block reaches past the array's end; x_ref[31, 0] is kept out of the results, and "
+        "x_ref[18, 0] is not: a mask is too wide, or is not applied to each use"
+    )
+    assert padding.advice == (
+        "check the mask: positions less than the array's size are valid (<, not <=)"
+    )
+
+
+def flagged(x: jax.Array, *, sets: bool) -> jax.Array:
+    """Copies rows; the first time, as a flag in scratch says, it adds one."""
+
+    def kernel(x_ref, out_ref, flag_ref):
+        if sets:
+
+            @pl.when(pl.program_id(0) == 0)
+            def _start() -> None:
+                flag_ref[0] = 0
+
+        out_ref[...] = x_ref[...]
+
+        @pl.when(flag_ref[0] == 0)
+        def _first() -> None:
+            out_ref[...] += 1
+            flag_ref[0] = 1
+
+    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel, grid=(7,), in_specs=[rows], out_specs=rows, out_shape=x,
+        scratch_shapes=[pltpu.SMEM((1,), I32)],
+    )(x)  # fmt: skip
+
+
+def test_scratch_may_hold_the_zero_that_a_flag_is_compared_with() -> None:
+    assert not found(lambda x: flagged(x, sets=True), X)
+    (unwritten,) = found(lambda x: flagged(x, sets=False), X)
+    assert (unwritten.kind, unwritten.operand) == (Fault.UNINITIALIZED_READ, "flag_ref")
+
+
+def sums_by_table(rows: jax.Array, x: jax.Array, *, resets: bool = True) -> jax.Array:
+    """Sums of blocks of `x`, each for the block of the result that a table names."""
+
+    def kernel(rows_ref, x_ref, out_ref, acc_ref):
+        t = pl.program_id(0)
+        begins = (t == 0) | (rows_ref[t] != rows_ref[jnp.maximum(t - 1, 0)])
+        last = pl.num_programs(0) - 1
+        ends = (t == last) | (rows_ref[t] != rows_ref[jnp.minimum(t + 1, last)])
+
+        @pl.when(begins if resets else t == 0)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+
+        @pl.when(ends)
+        def _finish() -> None:
+            out_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(rows.shape[0],),
+            in_specs=[pl.BlockSpec((8, 128), lambda t, rows: (t, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda t, rows: (rows[t], 0)),
+            scratch_shapes=[TILE],
+        ),
+        out_shape=jax.ShapeDtypeStruct((32, 128), F32),
+    )(rows, x)
+
+
+SORTED = np.array([0, 0, 1, 2, 2, 2, 3], np.int32)
+
+
+def test_a_sum_goes_on_after_a_block_of_one_grid_point() -> None:
+    assert not found(sums_by_table, SORTED, X)
+    (stale,) = found(lambda *args: sums_by_table(*args, resets=False), SORTED, X)
+    assert (stale.kind, stale.grid_point) == (Fault.STALE_READ, (3,))
+    assert "for block (2, 0) of out_ref, reads what (2,) left there for block (1, 0)" in (
+        stale.message
+    )
+
+
+def states_of_sequences(tiles: jax.Array, first: jax.Array, x: jax.Array) -> jax.Array:
+    """A running state of each sequence; two sequences may share a tile of the result."""
+
+    def kernel(tiles_ref, first_ref, x_ref, out_ref, state_ref):
+        t = pl.program_id(0)
+
+        @pl.when(first_ref[t] == 1)
+        def _start() -> None:
+            state_ref[...] = jnp.zeros_like(state_ref)
+
+        state_ref[...] = state_ref[...] * 0.5 + x_ref[...]
+
+        @pl.when((t == 0) | (tiles_ref[t] != tiles_ref[jnp.maximum(t - 1, 0)]))
+        def _new_tile() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += state_ref[...]
+
+    tile = pl.BlockSpec((8, 128), lambda t, tiles, first: (tiles[t], 0))
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2, grid=(tiles.shape[0],), in_specs=[tile], out_specs=tile,
+            scratch_shapes=[TILE],
+        ),
+        out_shape=jax.ShapeDtypeStruct((32, 128), F32),
+    )(tiles, first, x)  # fmt: skip
+
+
+def test_a_state_is_carried_into_a_tile_in_which_another_sequence_begins() -> None:
+    tiles, first = np.array([0, 1, 2, 2, 3, 3], np.int32), np.array([1, 0, 0, 1, 0, 1], np.int32)
+    assert not found(states_of_sequences, tiles, first, X[:32])
+
+
+def test_a_table_that_is_not_sorted_comes_back_to_a_block() -> None:
+    (back,) = found(sums_by_table, np.array([0, 1, 0, 2, 2, 2, 3], np.int32), X)
+    assert (back.kind, back.grid_point) == (Fault.OUTPUT_REVISITED, (2,))
+    assert back.cause == (
+        "the table that the index map reads names the block twice, and another one in between; an "
+        "output block is written back when the next one begins"
+    )
+    assert back.advice == "sort the table, so that all grid points of a block follow one another"
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_sum_that_is_never_reset_is_no_matter_of_cores(parallel: bool) -> None:
+    def sums(x):
+        def kernel(x_ref, out_ref, acc_ref):
+            @pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0))
+            def _start() -> None:
+                acc_ref[...] = jnp.zeros_like(acc_ref)
+
+            acc_ref[...] += x_ref[...]
+            out_ref[...] = acc_ref[...]
+
+        return pl.pallas_call(
+            kernel,
+            grid=(2, 2),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, k: (2 * i + k, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+            out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+            scratch_shapes=[TILE],
+            compiler_params=pltpu.CompilerParams(
+                dimension_semantics=("parallel" if parallel else "arbitrary", "arbitrary")
+            ),
+        )(x)
+
+    (read,) = found(sums, X[:32])
+    assert read.kind is (Fault.UNINITIALIZED_READ if parallel else Fault.STALE_READ)
+    assert str(read.cause).startswith("it is reset only at grid point (0, 0), in line ")
+    assert read.advice == (
+        "reset it at the first step of each block of out_ref: @pl.when(pl.program_id(1) == 0)"
+    )
+
+
+def test_elements_of_several_blocks_are_not_those_of_one_grid_point() -> None:
+    def rows(x):
+        def kernel(x_ref, out_ref):
+            @pl.loop(0, 7)
+            def _row(i) -> None:
+                out_ref[pl.ds(i, 1), :] = x_ref[pl.ds(i, 1), :]
+
+        spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(kernel, grid=(7,), in_specs=[spec], out_specs=spec, out_shape=x)(x)
+
+    (gap,) = found(rows, X)
+    assert gap.message.startswith("out_ref[7:56:8, 0:128] is never written")
+    assert str(gap.cause).endswith("; the first block of it was that of grid point (0,)")

@@ -1,0 +1,128 @@
+"""Causes of races, deadlocks and copies that nothing waits for, where several are possible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AxisType, PartitionSpec
+from machine_runs import arrays_of, decoded
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.machine import run
+from pallas_debug.machine.machine import Stopped
+from pallas_debug.machine.sanitizer.order import OrderSanitizer
+from pallas_debug.model import Finding
+
+F32 = jnp.float32
+DMA, REGULAR = pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.REGULAR
+N = 4
+X = np.arange(32 * 128, dtype=np.float32).reshape(32, 128)
+
+
+def found(function: Any, *args: Any) -> list[Finding]:
+    call = decoded(function, args)
+    devices = arrays_of(call, args)
+    observer = OrderSanitizer(call, devices=len(devices))
+    try:
+        return list(run.run(call, devices, observers=[observer]).findings)
+    except Stopped:
+        return observer.deadlock()
+
+
+def on_ring(kernel: Any, scratch: list[Any]) -> Any:
+    def on_each(rows: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel, out_shape=rows, scratch_shapes=scratch,
+            compiler_params=pltpu.CompilerParams(collective_id=0),
+        )(rows)  # fmt: skip
+
+    mesh = jax.make_mesh((N,), ("x",), axis_types=(AxisType.Auto,))
+    spec = PartitionSpec("x")
+    return jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+def meet(signals: tuple[int, ...] = (1, N - 1)) -> jax.Array:
+    me = lax.axis_index("x")
+    barrier = pltpu.get_barrier_semaphore()
+    for step in signals:
+        pl.semaphore_signal(barrier, 1, device_id={"x": lax.rem(me + step, N)})
+    pl.semaphore_wait(barrier, 2)
+    return me
+
+
+@pytest.mark.skipif(jax.device_count() < N, reason="needs four devices")
+def test_the_signals_on_another_device_are_its_own_if_it_waits_for_more() -> None:
+    def kernel(x_ref, out_ref):
+        meet((1,))
+        out_ref[...] = x_ref[...]
+
+    deadlocks = [f for f in found(on_ring(kernel, []), X) if f.kind is Fault.DEADLOCK]
+    assert deadlocks
+    assert deadlocks[0].cause == "it is signalled less often than it is waited for"
+    assert deadlocks[0].advice == "signal it once for every wait, on the device and core that waits"
+
+
+@pytest.mark.skipif(jax.device_count() < N, reason="needs four devices")
+def test_room_is_signalled_to_the_wrong_neighbour() -> None:
+    """Data goes to the left, and so does the signal that a slot is free, but not to the sender."""
+
+    def kernel(x_ref, out_ref, slots, part, sent, received, room):
+        me = meet()
+        left = {"x": lax.rem(me + N - 1, N)}
+        part[...] = x_ref[...]
+        for step in range(N - 1):
+            slot = step % 2
+            copy = pltpu.make_async_remote_copy(
+                part, slots.at[slot], sent, received.at[slot], device_id=left
+            )
+            if step >= 2:
+                pl.semaphore_wait(room, 1)
+            copy.start()
+            copy.wait()
+            part[...] = slots[slot] + x_ref[...]
+            if step < N - 3:
+                pl.semaphore_signal(room, 1, device_id=left)
+        out_ref[...] = part[...]
+
+    tile = pltpu.VMEM((8, 128), F32)
+    scratch = [pltpu.VMEM((2, 8, 128), F32), tile, DMA, DMA((2,)), REGULAR]
+    races = [f for f in found(on_ring(kernel, scratch), X) if f.kind is Fault.DATA_RACE]
+    assert len(races) == 1
+    assert races[0].operand == "slots"
+    assert "sends while the previous data is still in use on device" in str(races[0].cause)
+    assert "wait for received" not in str(races[0].advice)
+
+
+@pytest.mark.parametrize("missing", ["load", "store"])
+def test_one_semaphore_counts_two_copies_of_which_one_is_awaited(missing: str) -> None:
+    def pages(x):
+        def kernel(x_ref, out_ref, tile_ref, sem):
+            i = pl.program_id(0)
+            load = pltpu.make_async_copy(x_ref.at[pl.ds(i * 8, 8)], tile_ref, sem)
+            load.start()
+            if missing != "load":
+                load.wait()
+            tile_ref[...] += 1
+            store = pltpu.make_async_copy(tile_ref, out_ref.at[pl.ds(i * 8, 8)], sem)
+            store.start()
+            if missing != "store":
+                store.wait()
+
+        anywhere = pl.BlockSpec(memory_space=pl.ANY)
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=[anywhere], out_specs=anywhere, out_shape=x,
+            scratch_shapes=[pltpu.VMEM((8, 128), F32), DMA],
+        )(x)  # fmt: skip
+
+    findings = found(pages, X)
+    assert {f.kind for f in findings} == {Fault.DATA_RACE}
+    (left,) = [f for race in findings for f in race.consequences if f.kind is Fault.DMA_NOT_AWAITED]
+    source = "tile_ref" if missing == "store" else "x_ref[0:8, 0:128]"
+    assert left.message.startswith(f"the copy of {source} to ")
