@@ -317,7 +317,7 @@ class Fault(StrEnum):
         "a check in the kernel is false",
     )
     FALSE_HINT = (
-        *("FalseHint", Severity.VALUES, _CHECKED | _PROVED),
+        *("FalseHint", Severity.VALUES, _CHECKED | _PROVED | _COMPILE),
         "`pl.multiple_of` makes a false claim",
     )
     ENGINES_DISAGREE = (

@@ -275,6 +275,15 @@ ENTRIES = (
         kind="UnsupportedDtype",
     ),
     entry(
+        "false-constant-hint",
+        "Operand is a constant … that is not a multiple of",
+        title="pl.multiple_of of a constant that is no multiple",
+        cause="the compiler has computed the operand of a pl.multiple_of, and the claim is false",
+        advice="correct the index, or claim a divisor that it has",
+        versions="libtpu 0.0.42",
+        kind="FalseHint",
+    ),
+    entry(
         "scalar-operation",
         "failed to legalize operation 'math.…: (f32…) -> f32",
         title="the compiler lacks an operation for scalars",
