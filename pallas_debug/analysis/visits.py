@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -288,10 +288,8 @@ def _still(subject: Subject, result: Result) -> None:
                 ),
                 part=part,
                 moving={_authors(subject, a): others[a].block.name for a in sorted(others)},
+                reader=None if reader is None else reader.name,
             )
-            if reader is not None:
-                condition = f"{block.name} and {reader.name} are not the same array"
-                finding = replace(finding, only_if=condition)
             result.findings.append(finding)
             break
 

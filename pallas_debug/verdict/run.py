@@ -249,6 +249,9 @@ def _verified(
             f"judged only for these. Give real ones: {REAL_INPUTS}"
         )
     seen = unused.without_unused(seen, call, found.captures, session.targets[0], judging.problems)
+    seen = unused.with_separate_inputs(
+        seen, call, found.captures, session.targets[0], judging.problems
+    )
     seen = made_up.without_idle_loops(seen, values.integers)
     judging.mark = lambda findings: made_up.marked(
         findings, call, values.named, found.captures, session.targets[0], judging.problems

@@ -1,17 +1,23 @@
-"""Outputs of kernels that nothing uses, and so need not be written."""
+"""What the program around kernels says of findings.
+
+Outputs that nothing uses need not be written, and of inputs that are one array, one may read what
+the other leaves out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pallas_debug import guards
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.walk.dataflow import unused
+from pallas_debug.bridge.walk.dataflow import shared, unused
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings import outputs
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.outputs import Dropped
+from pallas_debug.findings.wording.bounds import REST_READ_AS
 from pallas_debug.model import Finding, Target
 from pallas_debug.session import Session
 from pallas_debug.verdict.engines import Call, Seen
@@ -41,6 +47,58 @@ def without_unused(
     if names is None:
         return list(seen)
     return [*(one.without_unwritten(names) for one in seen), Seen(dropped=names)]
+
+
+def with_separate_inputs(
+    seen: Sequence[Seen],
+    call: Call,
+    captures: Sequence[Capture],
+    target: Target,
+    problems: list[str],
+) -> list[Seen]:
+    """Count inputs of which a part is not read, where no other operand is the same array.
+
+    Args:
+      problems: gets a sentence if that could not be determined.
+    """
+    if not any(_may_be_shared(finding) for one in seen for finding in one.findings):
+        return list(seen)
+    calls: dict[str, list[list[shared.Arrays]]] = {}
+    failed: list[PallasDebugError] = []
+    with guards.guarded("engine", "looking for operands that are one array", failed.append):
+        calls = shared.operand_arrays(call.function, call.args, call.kwargs, target)
+    problems += map(str, failed)
+
+    def are_separate(captured: Capture, names: Sequence[str | None]) -> bool:
+        """Whether two operands are different arrays in each call of a kernel."""
+        operands = [o.name for o in captured.kernel.operands if o.kind in _PASSED]
+        if not set(names).issubset(operands):
+            return False
+        numbers = [operands.index(str(name)) for name in names]
+        found = [
+            [one[number] for number in numbers]
+            for one in calls.get(captured.kernel.digest, ())
+            if len(one) == len(operands)
+        ]
+        return bool(found) and all(a and b and not a & b for a, b in found)
+
+    def judged(finding: Finding) -> Finding:
+        if not _may_be_shared(finding):
+            return finding
+        names = finding.operand, finding.witness.values[REST_READ_AS]
+        of_kernel = [c for c in captures if c.kernel.name == finding.kernel]
+        is_certain = bool(of_kernel) and all(are_separate(c, names) for c in of_kernel)
+        return replace(finding, only_if=None) if is_certain else finding
+
+    return [replace(one, findings=tuple(map(judged, one.findings))) for one in seen]
+
+
+_PASSED = ("dynamic_grid", "scalar_prefetch", "input")
+"""Kinds of the operands that a call passes, in order."""
+
+
+def _may_be_shared(finding: Finding) -> bool:
+    return finding.only_if is not None and REST_READ_AS in finding.witness.values
 
 
 def resolved(

@@ -234,24 +234,38 @@ def input_not_read(
     )
 
 
-def input_stays(seen: Sighting, *, part: UnreadPart, moving: Mapping[int, str]) -> Finding:
+REST_READ_AS = "rest read as"
+"""Name of a witness's value: the operand that may be the same array, and reads the rest of it."""
+
+
+def input_stays(
+    seen: Sighting, *, part: UnreadPart, moving: Mapping[int, str], reader: str | None = None
+) -> Finding:
     """An input that stays on one block along a dimension, where other operands move.
 
     Args:
       part: with the elements that are read, in place of those that are not.
       moving: dimensions of the grid, and for each an operand that moves with it.
+      reader: another operand that reads the rest, if it is the same array.
     """
     left = part.size - part.block
+    rest = f"the other {left:,} elements are" if left != 1 else "the other element is"
+    facts = {"not read": f"{left} of {part.size}"}
+    if reader is not None:
+        facts[REST_READ_AS] = reader
     axes = [f"{axis}, with which {name} moves" for axis, name in moving.items()]
     one = next(iter(moving)) if len(moving) == 1 else None
-    return seen.at(values={"not read": f"{left} of {part.size}"}).found(
+    found = seen.at(values=facts).found(
         Fault.INPUT_NOT_READ,
         f"every grid point gets {part.start}:{part.stop} along dimension {part.dimension} of "
-        f"{part.operand} ({part.array}): the other {left:,} elements are never read",
+        f"{part.operand} ({part.array}): {rest} never read",
         f"its index map does not use dimension {', or '.join(axes)} through as many elements",
         f"return the index of {'that dimension' if one is None else f'dimension {one}'} of the "
         "grid there; or pass that part of the array alone",
     )
+    if reader is None:
+        return found
+    return replace(found, only_if=f"{part.operand} and {reader} are not the same array")
 
 
 def input_not_sliced(seen: Sighting, *, parts: Sequence[UnreadPart], steps: int) -> Finding:

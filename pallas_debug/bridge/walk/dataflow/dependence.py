@@ -57,7 +57,7 @@ class _Memory:
         self.names |= names
 
 
-_Value = Names | _Memory
+Value = Names | _Memory
 
 
 @dataclass(kw_only=True)
@@ -103,36 +103,36 @@ def dependences(
     jaxpr = programs.opened(function, args, kwargs, target)
     program = _Program()
     given = [frozenset({named[i]}) if i in named else _NONE for i in traced]
-    program.run(jaxpr, given, _Place())
+    program.run(jaxpr, given, Place())
     return program.kernels
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
+class Place:
     """Position in a program: what decides whether it is reached, and the calls around it."""
 
     names: Names = _NONE
     calls: tuple[Any, ...] = ()
 
-    def under(self, names: Names) -> _Place:
-        return _Place(names=self.names | names, calls=self.calls)
+    def under(self, names: Names) -> Place:
+        return Place(names=self.names | names, calls=self.calls)
 
 
-class _Walk:
+class Walk:
     """Walks a jaxpr; subclasses say what an equation of theirs does."""
 
     def __init__(self) -> None:
         self._lines: dict[int, _Line | None] = {}
 
-    def run(self, jaxpr: Any, args: Sequence[_Value], place: _Place) -> list[_Value]:
+    def run(self, jaxpr: Any, args: Sequence[Value], place: Place) -> list[Value]:
         inner, _ = rewrite.opened(jaxpr)
-        known: dict[Any, _Value] = dict.fromkeys(inner.constvars, _NONE)
+        known: dict[Any, Value] = dict.fromkeys(inner.constvars, _NONE)
         if len(args) == len(inner.invars) + len(inner.constvars):
             known.update(zip(inner.constvars, args, strict=False))  # those of a `run_scoped`
             args = args[len(inner.constvars) :]
         known.update(zip(inner.invars, args, strict=True))
 
-        def read(atom: Any) -> _Value:
+        def read(atom: Any) -> Value:
             return _NONE if isinstance(atom, jax_core.Literal) else known.get(atom, _NONE)
 
         for eqn in inner.eqns:
@@ -140,14 +140,14 @@ class _Walk:
             known.update(zip(eqn.outvars, outputs, strict=True))
         return [read(atom) for atom in inner.outvars]
 
-    def _equation(self, eqn: Any, inputs: list[_Value], place: _Place) -> Sequence[_Value]:
+    def _equation(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
         inline = rewrite.inlined(eqn)
         if inline is not None:
-            called = _Place(names=place.names, calls=(*place.calls, eqn))
+            called = Place(names=place.names, calls=(*place.calls, eqn))
             return self.run(eqn.params.get("jaxpr") or eqn.params["call_jaxpr"], inputs, called)
         primitive, params = eqn.primitive, eqn.params
         if primitive is conditionals.cond_p:
-            chosen = _names(inputs[:1])
+            chosen = names_of(inputs[:1])
             self.decides(eqn, chosen, place)
             inner = place.under(chosen)
             found = [self.run(branch, inputs[1:], inner) for branch in params["branches"]]
@@ -165,14 +165,14 @@ class _Walk:
             return self._while(eqn, inputs, place)
         return self.other(eqn, inputs, place)
 
-    def _while(self, eqn: Any, inputs: list[_Value], place: _Place) -> Sequence[_Value]:
+    def _while(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
         params = eqn.params
         n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
         cond, body = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
 
-        def step(carry: list[_Value]) -> list[_Value]:
+        def step(carry: list[Value]) -> list[Value]:
             (goes_on,) = self.run(params["cond_jaxpr"], [*cond, *carry], place)
-            decided = _names([goes_on])
+            decided = names_of([goes_on])
             self.decides(eqn, decided, place)
             found = self.run(params["body_jaxpr"], [*body, *carry], place.under(decided))
             return [_either([value], decided) for value in found]
@@ -180,8 +180,8 @@ class _Walk:
         return self._loop(inputs[n_cond + n_body :], step)
 
     def _loop(
-        self, carry: Sequence[_Value], step: Callable[[list[_Value]], list[_Value]]
-    ) -> list[_Value]:
+        self, carry: Sequence[Value], step: Callable[[list[Value]], list[Value]]
+    ) -> list[Value]:
         before = list(carry)
         for _ in range(MAX_ROUNDS):
             found = step(before)
@@ -191,14 +191,14 @@ class _Walk:
             before = after
         return [*before, *found[len(before) :]]
 
-    def other(self, eqn: Any, inputs: list[_Value], place: _Place) -> Sequence[_Value]:
+    def other(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
         """An equation that is no call, branch or loop."""
         raise NotImplementedError
 
-    def decides(self, eqn: Any, names: Names, place: _Place) -> None:
+    def decides(self, eqn: Any, names: Names, place: Place) -> None:
         """Called with what a branch or loop depends on."""
 
-    def line(self, eqn: Any, place: _Place) -> _Line | None:
+    def line(self, eqn: Any, place: Place) -> _Line | None:
         if id(eqn) not in self._lines:
             found = (lines.source_of(e) for e in (eqn, *reversed(place.calls)))
             line = next((line for line in found if line is not None), None)
@@ -206,15 +206,15 @@ class _Walk:
         return self._lines[id(eqn)]
 
 
-class _Program(_Walk):
+class _Program(Walk):
     """A whole program, up to its kernels."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kernels: dict[str, Dependence] = {}
 
-    def other(self, eqn: Any, inputs: list[_Value], place: _Place) -> Sequence[_Value]:
-        names = _names(inputs) | place.names
+    def other(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+        names = names_of(inputs) | place.names
         if eqn.primitive in hook.PRIMITIVES.values():
             digest = programs.digest(eqn)
             _kernel(self.kernels.setdefault(digest, Dependence()), eqn, inputs, place)
@@ -226,10 +226,10 @@ class _Program(_Walk):
         return [names] * len(eqn.outvars)
 
 
-def _kernel(found: Dependence, eqn: Any, inputs: Sequence[_Value], place: _Place) -> None:
+def _kernel(found: Dependence, eqn: Any, inputs: Sequence[Value], place: Place) -> None:
     """Walk a kernel until nothing changes."""
     mapping = eqn.params.get("grid_mapping")
-    names = [_names([value]) for value in inputs]
+    names = [names_of([value]) for value in inputs]
     if mapping is None:  # over a mesh
         jaxprs = list(outputs.jaxprs(eqn.params))
         everything = place.names.union(*names)
@@ -258,7 +258,7 @@ def _kernel(found: Dependence, eqn: Any, inputs: Sequence[_Value], place: _Place
             return
 
 
-class _KernelWalk(_Walk):
+class _KernelWalk(Walk):
     """The jaxpr of a kernel, or of an index map."""
 
     def __init__(self, found: Dependence) -> None:
@@ -267,27 +267,27 @@ class _KernelWalk(_Walk):
         self._is_index_map = False
         self._plain_stores: set[int] = set()
 
-    def run(self, jaxpr: Any, args: Sequence[_Value], place: _Place) -> list[_Value]:
+    def run(self, jaxpr: Any, args: Sequence[Value], place: Place) -> list[Value]:
         self._plain_stores |= refs.plain_stores(rewrite.opened(jaxpr)[0])
         return super().run(jaxpr, args, place)
 
-    def index_map(self, jaxpr: Any, args: Sequence[_Value], place: _Place) -> None:
+    def index_map(self, jaxpr: Any, args: Sequence[Value], place: Place) -> None:
         """Walk an index map, all of whose values are indices."""
         self._is_index_map = True
         self.run(jaxpr, args, place)
         self._is_index_map = False
 
-    def decides(self, eqn: Any, names: Names, place: _Place) -> None:
+    def decides(self, eqn: Any, names: Names, place: Place) -> None:
         self._add(eqn, place, values=names, accesses=names)
 
-    def other(self, eqn: Any, inputs: list[_Value], place: _Place) -> Sequence[_Value]:
+    def other(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
         primitive = eqn.primitive
         memories = [value for value in inputs if isinstance(value, _Memory)]
         is_store = id(eqn) in self._plain_stores
-        names = _names([value for value in inputs if not (is_store and value in memories)])
+        names = names_of([value for value in inputs if not (is_store and value in memories)])
         first = 1 if primitive.name.startswith("scatter") else _FIRST_INDEX.get(primitive.name)
         plain = inputs[first:] if first is not None else inputs if memories else []
-        indices = _names([value for value in plain if not isinstance(value, _Memory)])
+        indices = names_of([value for value in plain if not isinstance(value, _Memory)])
         self._add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
         names |= place.names
         if primitive is pallas_primitives.run_scoped_p:
@@ -303,14 +303,14 @@ class _KernelWalk(_Walk):
                 memory.add(names)
         return [names] * len(eqn.outvars)
 
-    def _add(self, eqn: Any, place: _Place, *, values: Names, accesses: Names) -> None:
+    def _add(self, eqn: Any, place: Place, *, values: Names, accesses: Names) -> None:
         line = self.line(eqn, place)
         if line is not None:
             self._found.values[line] |= values | place.names
             self._found.accesses[line] |= accesses | place.names
 
 
-def _written(eqn: Any, inputs: Sequence[_Value], memories: Sequence[_Memory]) -> list[_Memory]:
+def _written(eqn: Any, inputs: Sequence[Value], memories: Sequence[_Memory]) -> list[_Memory]:
     """Memories that an equation writes to: of a DMA the destination, and not its semaphores.
 
     What a semaphore counts does not depend on what is copied.
@@ -326,13 +326,13 @@ def _written(eqn: Any, inputs: Sequence[_Value], memories: Sequence[_Memory]) ->
     return [found] if isinstance(found, _Memory) else list(memories)
 
 
-def _names(values: Sequence[_Value]) -> Names:
+def names_of(values: Sequence[Value]) -> Names:
     return _NONE.union(*(v.names if isinstance(v, _Memory) else v for v in values))
 
 
-def _either(values: Sequence[_Value], names: Names) -> _Value:
+def _either(values: Sequence[Value], names: Names) -> Value:
     """One of several values, as chosen by what depends on `names`."""
     for value in values:
         if isinstance(value, _Memory):
             return value
-    return _names(values) | names
+    return names_of(values) | names
