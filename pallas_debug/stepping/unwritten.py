@@ -42,6 +42,13 @@ def like(shape: tuple[int, ...], others: Array) -> Array:
     return np.resize(kept, shape) if kept.size else np.zeros(shape, others.dtype)
 
 
+def extremes(dtype: np.dtype[Any]) -> tuple[Any, ...]:
+    """The greatest and the least number of a dtype, if it has an order."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).max, np.iinfo(dtype).min
+    return (np.inf, -np.inf) if _is_float(dtype) else ()
+
+
 def filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
     """An array of marks; None if the dtype has none."""
     if not _is_float(dtype):

@@ -220,9 +220,10 @@ def padding_read(
             Fault.PADDING_READ,
             message,
             f"the last block reaches past the array's end; {hidden.name(name)} is kept out of the "
-            f"results, and {element.name(name)} is not: a mask is too wide, or is not applied to "
-            "each use",
-            "check the mask: positions less than the array's size are valid (<, not <=)",
+            f"results, and {element.name(name)} is not: a mask or slice does not leave out all "
+            "that lies past the end",
+            "let the mask cover each ragged dimension; positions less than the array's size are "
+            "valid (<, not <=)",
         )
     return seen.found(
         Fault.PADDING_READ,

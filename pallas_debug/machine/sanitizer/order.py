@@ -10,7 +10,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import order as wording
 from pallas_debug.findings.wording import semaphores
-from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import Array, MemoryBuffer
 from pallas_debug.machine.sanitizer.ordering import differences, senders
@@ -54,7 +54,7 @@ class OrderSanitizer(OrderTracker):
             if id(finding) in first:
                 followers.setdefault(id(first[id(finding)]), []).append(finding)
         never_awaited = {
-            (id(access.copy.step), id(self.ledger(access.counter))): first.get(id(race), race)
+            (id(access.copy.step), _place(access.counter)): first.get(id(race), race)
             for fact, race in worded
             for access in (fact.later, fact.earlier)
             if access.copy is not None
@@ -319,16 +319,20 @@ def _of_lanes(run: OrderTracker, wait: LaneWait) -> Finding:
 # Counts
 
 
-_CopyOn = tuple[int, int]
-"""The step that starts a DMA, and the ledger of the semaphore it signals, by their identities."""
+_CopyOn = tuple[int, tuple[int, Any]]
+"""The step that starts a DMA, by its identity, and the place of the semaphore that it signals."""
+
+
+def _place(counter: Counter | SemaphoreLedger) -> tuple[int, Any]:
+    """Buffer and entry of a semaphore: the ledger of one whose scope has ended is gone."""
+    return counter.buffer.number, counter.entry
 
 
 def _counts(run: OrderTracker) -> Iterator[tuple[Finding, _CopyOn | None]]:
     """Semaphores that are not zero at the end; or, if nothing can run, who waits for what.
 
     Those that the kernel takes or returns may be awaited by another kernel. With the finding comes
-    the DMA that nothing waits for, if no wait is for what its line starts: a race with that DMA is
-    the same missing wait.
+    the DMA that nothing waits for, if no wait is for what its line starts: a race is one fault.
     """
     stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
     if stuck and not run.has_ended:
@@ -345,9 +349,9 @@ def _counts(run: OrderTracker) -> Iterator[tuple[Finding, _CopyOn | None]]:
                 key = finding.kind, finding.witness.line
                 if key not in reported:
                     reported.add(key)
-                    step = id(ledger.copies[0].place.step) if ledger.copies else None
-                    is_alone = step is not None and step not in ledger.awaited
-                    yield finding, (step, id(ledger)) if is_alone and step is not None else None
+                    step = id(ledger.copies[0].place.step) if ledger.copies else 0
+                    is_alone = step and step not in ledger.awaited
+                    yield finding, (step, _place(ledger)) if is_alone else None
 
 
 def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:

@@ -72,11 +72,45 @@ def test_a_mask_that_is_one_too_wide_lets_one_element_through() -> None:
     assert padding.message.endswith("is read and reaches an output: x_ref[18, 0]")
     assert padding.cause == (
         "the last block reaches past the array's end; x_ref[31, 0] is kept out of the results, and "
-        "x_ref[18, 0] is not: a mask is too wide, or is not applied to each use"
+        "x_ref[18, 0] is not: a mask or slice does not leave out all that lies past the end"
     )
     assert padding.advice == (
-        "check the mask: positions less than the array's size are valid (<, not <=)"
+        "let the mask cover each ragged dimension; positions less than the array's size are valid "
+        "(<, not <=)"
     )
+
+
+def test_no_mask_is_seen_where_a_maximum_drops_a_nan() -> None:
+    """XLA on a CPU drops it or not, by the position of the element."""
+
+    def peaks(x):
+        def kernel(x_ref, out_ref, peak_ref):
+            phase, j = pl.program_id(0), pl.program_id(1)
+
+            @pl.when((phase == 0) & (j == 0))
+            def _start() -> None:
+                peak_ref[...] = jnp.zeros_like(peak_ref)
+
+            @pl.when(phase == 0)
+            def _peak() -> None:
+                most = jnp.max(jnp.abs(x_ref[...]), axis=1, keepdims=True)
+                peak_ref[...] = jnp.maximum(peak_ref[...], most)
+
+            out_ref[...] = peak_ref[...]
+
+        return pl.pallas_call(
+            kernel,
+            grid=(2, pl.cdiv(x.shape[1], 128)),
+            in_specs=[pl.BlockSpec((32, 128), lambda phase, j: (0, j))],
+            out_specs=pl.BlockSpec((32, 1), lambda phase, j: (0, 0)),
+            out_shape=jax.ShapeDtypeStruct((32, 1), F32),
+            scratch_shapes=[pltpu.VMEM((32, 1), F32)],
+        )(x)
+
+    x = np.random.default_rng(0).standard_normal((32, 500)).astype(np.float32)
+    (padding,) = found(peaks, x)
+    assert padding.message.endswith("384 of 4,096 elements, the first of them x_ref[0, 116]")
+    assert padding.cause == "the last block reaches past the array's end"
 
 
 def flagged(x: jax.Array, *, sets: bool) -> jax.Array:

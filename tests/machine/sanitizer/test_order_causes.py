@@ -126,3 +126,20 @@ def test_one_semaphore_counts_two_copies_of_which_one_is_awaited(missing: str) -
     (left,) = [f for race in findings for f in race.consequences if f.kind is Fault.DMA_NOT_AWAITED]
     source = "tile_ref" if missing == "store" else "x_ref[0:8, 0:128]"
     assert left.message.startswith(f"the copy of {source} to ")
+
+
+def test_a_race_and_a_missing_wait_are_one_where_a_scope_has_ended() -> None:
+    def double(x):
+        def kernel(x_ref, out_ref):
+            def body(tile_ref, sem):
+                pltpu.make_async_copy(x_ref, tile_ref, sem).start()
+                out_ref[...] = tile_ref[...] * 2
+
+            pl.run_scoped(body, pltpu.VMEM((32, 128), F32), DMA)
+
+        anywhere = pl.BlockSpec(memory_space=pl.ANY)
+        return pl.pallas_call(kernel, in_specs=[anywhere], out_shape=x)(x)
+
+    (race,) = found(double, X)
+    assert race.kind is Fault.DATA_RACE
+    assert [f.kind for f in race.consequences] == [Fault.DMA_NOT_AWAITED]

@@ -88,19 +88,28 @@ class ReadEffect:
     fill: OtherValues = "unlikely"
 
 
+@dataclass(frozen=True, eq=False)
+class SparedElements:
+    """Elements of the buffer of one read that see a value of their own; by default as they are."""
+
+    key: SiteKey
+    mask: shadow.Mask
+    value: Any = None
+
+
 class AlteredRun(MemoryTracker):
     """A run in which suspect reads see other values."""
 
     def __init__(
         self, launch: Launch, altered: Iterable[SiteKey], *, keeps_results: bool = False,
-        watched: WatchedPoints | None = None, spared: tuple[SiteKey, shadow.Mask] | None = None,
+        watched: WatchedPoints | None = None, spared: SparedElements | None = None,
         fill: OtherValues = "unlikely",
     ) -> None:  # fmt: skip
         """Choose the reads.
 
         Args:
           fill: what they see.
-          spared: one of them, and elements of its buffer that it sees as they are.
+          spared: elements that see something else.
         """
         super().__init__(launch, keeps_results=keeps_results, watched=watched)
         self._altered = frozenset(altered)
@@ -117,36 +126,25 @@ class AlteredRun(MemoryTracker):
     ) -> None:
         if suspect.key not in self._altered:
             return
-        if value is None:  # a DMA: change what it will read
-            mask = self._mask(suspect, region, found, below)
-            content = region.buffer.content
-            content[mask] = _other(suspect.kind, content, mask, self._fill)
-            return
-        part = None if self._spares(suspect) else found.of(region)
+        part = None if value is None or self._spares(suspect) else found.of(region)
         if part is not None and part.shape == value.shape:
             mask = shadow.chosen(suspect.kind, part, below)
             value[mask] = _other(suspect.kind, value, mask, self._fill)
             return
-        # Of a reshaped or bitcast reference: read the buffer again with its other values, as
-        # elements that were written keep theirs.
-        mask = self._mask(suspect, region, found, below)
+        # A DMA will read what the buffer holds. Of a reshaped or bitcast reference, read it again.
+        mask = found.where(region, lambda numbers: shadow.chosen(suspect.kind, numbers, below))
         content = region.buffer.content
         kept = content[mask]
-        content[mask] = _other(suspect.kind, content, mask, self._fill)
-        value[...] = region.read()
-        content[mask] = kept
+        rest = mask & ~self._spared.mask if self._spared and self._spares(suspect) else mask
+        content[rest] = _other(suspect.kind, content, rest, self._fill)
+        if self._spared is not None and self._spared.value is not None:
+            content[mask & ~rest] = self._spared.value
+        if value is not None:
+            value[...] = region.read()
+            content[mask] = kept
 
     def _spares(self, suspect: SuspectRead) -> bool:
-        return self._spared is not None and self._spared[0] == suspect.key
-
-    def _mask(
-        self, suspect: SuspectRead, region: MemoryRegion, found: BufferShadow, below: int
-    ) -> shadow.Mask:
-        """Elements of the buffer that a read sees with other values."""
-        mask = found.where(region, lambda numbers: shadow.chosen(suspect.kind, numbers, below))
-        if self._spared is not None and self._spares(suspect):
-            mask = mask & ~self._spared[1]
-        return mask
+        return self._spared is not None and self._spared.key == suspect.key
 
 
 def _other(kind: ReadKind, content: Array, mask: shadow.Mask, fill: OtherValues) -> Array:
@@ -168,16 +166,12 @@ def _other(kind: ReadKind, content: Array, mask: shadow.Mask, fill: OtherValues)
 
 
 def effect(call: KernelCall, altered: Iterable[SiteKey], run: MemoryTracker) -> ReadEffect:
-    """Run a kernel again, with other values in some reads; twice if these may be likelier ones.
-
-    Args:
-      run: the first run.
-    """
-    keys = tuple(altered)
-    fills: tuple[OtherValues, ...] = ("unlikely", "likely")
-    is_memory = any(kind in ("unwritten", "padding") for _, _, kind in keys)
+    """Compare with a first run one in which some reads see other values, or two if need be."""
+    keys, fills = tuple(altered), list[OtherValues](["unlikely"])
+    if any(kind in ("unwritten", "padding") for _, _, kind in keys):
+        fills.append("likely")
     found = ReadEffect(on_results=False, on_control=False)
-    for fill in fills if is_memory else fills[:1]:
+    for fill in fills:
         options: dict[str, Any] = {"keeps_results": run.keeps_results, "watched": run.watched}
         other = AlteredRun(call.launch, keys, fill=fill, **options)
         call.run(other)
@@ -206,19 +200,23 @@ def narrow(
       fill: other values that matter.
     """
     chosen = tuple(altered)
-    options: dict[str, Any] = {
-        "keeps_results": run.keeps_results, "watched": run.watched, "fill": fill,
-    }  # fmt: skip
+    options: dict[str, Any] = {"keeps_results": run.keeps_results, "watched": run.watched}
+    options["fill"] = fill
     base = AlteredRun(call.launch, chosen, **options)
     call.run(base)
 
     def matter(suspect: SuspectRead, elements: Array) -> bool:
         part = np.zeros(suspect.mask.shape, bool)
         np.put(part, elements, True)
-        other = AlteredRun(call.launch, chosen, spared=(suspect.key, part), **options)
-        call.run(other)
-        seen = _difference(base, other)
-        return seen.on_results or seen.on_control
+        # XLA's maximum on a CPU may drop a NaN: then an infinity tells.
+        for value in (None, *unwritten.extremes(suspect.buffer.content.dtype)):
+            spared = SparedElements(suspect.key, part, value)
+            other = AlteredRun(call.launch, chosen, spared=spared, **options)
+            call.run(other)
+            seen = _difference(base, other)
+            if seen.on_results or seen.on_control:
+                return True
+        return False
 
     for suspect in suspects:
         elements = np.flatnonzero(suspect.mask)
