@@ -57,7 +57,7 @@ class _Memory:
         self.names |= names
 
 
-Value = Names | _Memory
+FlowValue = Names | _Memory
 
 
 @dataclass(kw_only=True)
@@ -103,36 +103,36 @@ def dependences(
     jaxpr = programs.opened(function, args, kwargs, target)
     program = _Program()
     given = [frozenset({named[i]}) if i in named else _NONE for i in traced]
-    program.run(jaxpr, given, Place())
+    program.run(jaxpr, given, ProgramPlace())
     return program.kernels
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ProgramPlace:
     """Position in a program: what decides whether it is reached, and the calls around it."""
 
     names: Names = _NONE
     calls: tuple[Any, ...] = ()
 
-    def under(self, names: Names) -> Place:
-        return Place(names=self.names | names, calls=self.calls)
+    def under(self, names: Names) -> ProgramPlace:
+        return ProgramPlace(names=self.names | names, calls=self.calls)
 
 
-class Walk:
+class JaxprWalk:
     """Walks a jaxpr; subclasses say what an equation of theirs does."""
 
     def __init__(self) -> None:
         self._lines: dict[int, _Line | None] = {}
 
-    def run(self, jaxpr: Any, args: Sequence[Value], place: Place) -> list[Value]:
+    def run(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> list[FlowValue]:
         inner, _ = rewrite.opened(jaxpr)
-        known: dict[Any, Value] = dict.fromkeys(inner.constvars, _NONE)
+        known: dict[Any, FlowValue] = dict.fromkeys(inner.constvars, _NONE)
         if len(args) == len(inner.invars) + len(inner.constvars):
             known.update(zip(inner.constvars, args, strict=False))  # those of a `run_scoped`
             args = args[len(inner.constvars) :]
         known.update(zip(inner.invars, args, strict=True))
 
-        def read(atom: Any) -> Value:
+        def read(atom: Any) -> FlowValue:
             return _NONE if isinstance(atom, jax_core.Literal) else known.get(atom, _NONE)
 
         for eqn in inner.eqns:
@@ -140,10 +140,12 @@ class Walk:
             known.update(zip(eqn.outvars, outputs, strict=True))
         return [read(atom) for atom in inner.outvars]
 
-    def _equation(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    def _equation(
+        self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace
+    ) -> Sequence[FlowValue]:
         inline = rewrite.inlined(eqn)
         if inline is not None:
-            called = Place(names=place.names, calls=(*place.calls, eqn))
+            called = ProgramPlace(names=place.names, calls=(*place.calls, eqn))
             return self.run(eqn.params.get("jaxpr") or eqn.params["call_jaxpr"], inputs, called)
         primitive, params = eqn.primitive, eqn.params
         if primitive is conditionals.cond_p:
@@ -165,12 +167,12 @@ class Walk:
             return self._while(eqn, inputs, place)
         return self.other(eqn, inputs, place)
 
-    def _while(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    def _while(self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace) -> Sequence[FlowValue]:
         params = eqn.params
         n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
         cond, body = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
 
-        def step(carry: list[Value]) -> list[Value]:
+        def step(carry: list[FlowValue]) -> list[FlowValue]:
             (goes_on,) = self.run(params["cond_jaxpr"], [*cond, *carry], place)
             decided = names_of([goes_on])
             self.decides(eqn, decided, place)
@@ -180,8 +182,8 @@ class Walk:
         return self._loop(inputs[n_cond + n_body :], step)
 
     def _loop(
-        self, carry: Sequence[Value], step: Callable[[list[Value]], list[Value]]
-    ) -> list[Value]:
+        self, carry: Sequence[FlowValue], step: Callable[[list[FlowValue]], list[FlowValue]]
+    ) -> list[FlowValue]:
         before = list(carry)
         for _ in range(MAX_ROUNDS):
             found = step(before)
@@ -191,14 +193,14 @@ class Walk:
             before = after
         return [*before, *found[len(before) :]]
 
-    def other(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    def other(self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace) -> Sequence[FlowValue]:
         """An equation that is no call, branch or loop."""
         raise NotImplementedError
 
-    def decides(self, eqn: Any, names: Names, place: Place) -> None:
+    def decides(self, eqn: Any, names: Names, place: ProgramPlace) -> None:
         """Called with what a branch or loop depends on."""
 
-    def line(self, eqn: Any, place: Place) -> _Line | None:
+    def line(self, eqn: Any, place: ProgramPlace) -> _Line | None:
         if id(eqn) not in self._lines:
             found = (lines.source_of(e) for e in (eqn, *reversed(place.calls)))
             line = next((line for line in found if line is not None), None)
@@ -206,14 +208,14 @@ class Walk:
         return self._lines[id(eqn)]
 
 
-class _Program(Walk):
+class _Program(JaxprWalk):
     """A whole program, up to its kernels."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kernels: dict[str, Dependence] = {}
 
-    def other(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    def other(self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace) -> Sequence[FlowValue]:
         names = names_of(inputs) | place.names
         if eqn.primitive in hook.PRIMITIVES.values():
             digest = programs.digest(eqn)
@@ -226,8 +228,8 @@ class _Program(Walk):
         return [names] * len(eqn.outvars)
 
 
-def _kernel(found: Dependence, eqn: Any, inputs: Sequence[Value], place: Place) -> None:
-    """Walk a kernel until nothing changes."""
+def _kernel(found: Dependence, eqn: Any, inputs: Sequence[FlowValue], place: ProgramPlace) -> None:
+    """JaxprWalk a kernel until nothing changes."""
     mapping = eqn.params.get("grid_mapping")
     names = [names_of([value]) for value in inputs]
     if mapping is None:  # over a mesh
@@ -258,7 +260,7 @@ def _kernel(found: Dependence, eqn: Any, inputs: Sequence[Value], place: Place) 
             return
 
 
-class _KernelWalk(Walk):
+class _KernelWalk(JaxprWalk):
     """The jaxpr of a kernel, or of an index map."""
 
     def __init__(self, found: Dependence) -> None:
@@ -267,20 +269,20 @@ class _KernelWalk(Walk):
         self._is_index_map = False
         self._plain_stores: set[int] = set()
 
-    def run(self, jaxpr: Any, args: Sequence[Value], place: Place) -> list[Value]:
+    def run(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> list[FlowValue]:
         self._plain_stores |= refs.plain_stores(rewrite.opened(jaxpr)[0])
         return super().run(jaxpr, args, place)
 
-    def index_map(self, jaxpr: Any, args: Sequence[Value], place: Place) -> None:
-        """Walk an index map, all of whose values are indices."""
+    def index_map(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> None:
+        """JaxprWalk an index map, all of whose values are indices."""
         self._is_index_map = True
         self.run(jaxpr, args, place)
         self._is_index_map = False
 
-    def decides(self, eqn: Any, names: Names, place: Place) -> None:
+    def decides(self, eqn: Any, names: Names, place: ProgramPlace) -> None:
         self._add(eqn, place, values=names, accesses=names)
 
-    def other(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    def other(self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace) -> Sequence[FlowValue]:
         primitive = eqn.primitive
         memories = [value for value in inputs if isinstance(value, _Memory)]
         is_store = id(eqn) in self._plain_stores
@@ -303,14 +305,14 @@ class _KernelWalk(Walk):
                 memory.add(names)
         return [names] * len(eqn.outvars)
 
-    def _add(self, eqn: Any, place: Place, *, values: Names, accesses: Names) -> None:
+    def _add(self, eqn: Any, place: ProgramPlace, *, values: Names, accesses: Names) -> None:
         line = self.line(eqn, place)
         if line is not None:
             self._found.values[line] |= values | place.names
             self._found.accesses[line] |= accesses | place.names
 
 
-def _written(eqn: Any, inputs: Sequence[Value], memories: Sequence[_Memory]) -> list[_Memory]:
+def _written(eqn: Any, inputs: Sequence[FlowValue], memories: Sequence[_Memory]) -> list[_Memory]:
     """Memories that an equation writes to: of a DMA the destination, and not its semaphores.
 
     What a semaphore counts does not depend on what is copied.
@@ -326,11 +328,11 @@ def _written(eqn: Any, inputs: Sequence[Value], memories: Sequence[_Memory]) -> 
     return [found] if isinstance(found, _Memory) else list(memories)
 
 
-def names_of(values: Sequence[Value]) -> Names:
+def names_of(values: Sequence[FlowValue]) -> Names:
     return _NONE.union(*(v.names if isinstance(v, _Memory) else v for v in values))
 
 
-def _either(values: Sequence[Value], names: Names) -> Value:
+def _either(values: Sequence[FlowValue], names: Names) -> FlowValue:
     """One of several values, as chosen by what depends on `names`."""
     for value in values:
         if isinstance(value, _Memory):

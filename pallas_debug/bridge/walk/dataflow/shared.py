@@ -15,7 +15,12 @@ import jax
 from pallas_debug.bridge.jaxprs import outputs, rewrite
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.walk.dataflow import programs
-from pallas_debug.bridge.walk.dataflow.dependence import Place, Value, Walk, names_of
+from pallas_debug.bridge.walk.dataflow.dependence import (
+    FlowValue,
+    JaxprWalk,
+    ProgramPlace,
+    names_of,
+)
 from pallas_debug.model import Target
 
 Arrays = frozenset[str]
@@ -43,11 +48,11 @@ def operand_arrays(
     leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
     given = [frozenset({str(id(leaves[i]))}) for i in programs.traced_leaves(args, kwargs)]
     program = _Operands()
-    program.run(programs.opened(function, args, kwargs, target), given, Place())
+    program.run(programs.opened(function, args, kwargs, target), given, ProgramPlace())
     return program.calls
 
 
-class _Operands(Walk):
+class _Operands(JaxprWalk):
     """A whole program, up to its kernels."""
 
     def __init__(self) -> None:
@@ -55,7 +60,7 @@ class _Operands(Walk):
         self.calls: dict[str, list[list[Arrays]]] = {}
         self._kept: list[Any] = []
 
-    def other(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    def other(self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace) -> Sequence[FlowValue]:
         if eqn.primitive in hook.PRIMITIVES.values():
             found = [names_of([value]) for value in inputs]
             self.calls.setdefault(programs.digest(eqn), []).append(found)
