@@ -331,8 +331,8 @@ def _place(counter: Counter | SemaphoreLedger) -> tuple[int, Any]:
 def _counts(run: OrderTracker) -> Iterator[tuple[Finding, _CopyOn | None]]:
     """Semaphores that are not zero at the end; or, if nothing can run, who waits for what.
 
-    Those that the kernel takes or returns may be awaited by another kernel. With the finding comes
-    the DMA that nothing waits for, if no wait is for what its line starts: a race is one fault.
+    Those that the kernel takes or returns may be awaited by another. With a finding comes the DMA
+    that nothing waits for, if no wait is for what its line starts: a race with it is one fault.
     """
     stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
     if stuck and not run.has_ended:
@@ -349,9 +349,8 @@ def _counts(run: OrderTracker) -> Iterator[tuple[Finding, _CopyOn | None]]:
                 key = finding.kind, finding.witness.line
                 if key not in reported:
                     reported.add(key)
-                    step = id(ledger.copies[0].place.step) if ledger.copies else 0
-                    is_alone = step and step not in ledger.awaited
-                    yield finding, (step, _place(ledger)) if is_alone else None
+                    step = ledger.unawaited
+                    yield finding, None if step is None else (step, _place(ledger))
 
 
 def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:

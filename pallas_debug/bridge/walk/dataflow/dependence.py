@@ -229,7 +229,7 @@ class _Program(JaxprWalk):
 
 
 def _kernel(found: Dependence, eqn: Any, inputs: Sequence[FlowValue], place: ProgramPlace) -> None:
-    """JaxprWalk a kernel until nothing changes."""
+    """Walk a kernel until nothing changes."""
     mapping = eqn.params.get("grid_mapping")
     names = [names_of([value]) for value in inputs]
     if mapping is None:  # over a mesh
@@ -274,7 +274,7 @@ class _KernelWalk(JaxprWalk):
         return super().run(jaxpr, args, place)
 
     def index_map(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> None:
-        """JaxprWalk an index map, all of whose values are indices."""
+        """Walk an index map, all of whose values are indices."""
         self._is_index_map = True
         self.run(jaxpr, args, place)
         self._is_index_map = False

@@ -6,7 +6,6 @@ pass that on; all others make a new array.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -79,5 +78,5 @@ class _Operands(JaxprWalk):
 
     def _new(self, eqn: Any) -> Iterator[Arrays]:
         self._kept.append(eqn)  # so that no other one gets its identity
-        for number in itertools.islice(itertools.count(), len(eqn.outvars)):
+        for number in range(len(eqn.outvars)):
             yield frozenset({f"{id(eqn)}.{number}"})

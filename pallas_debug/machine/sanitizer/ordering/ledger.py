@@ -89,6 +89,12 @@ class SemaphoreLedger:
     last_signal: EventPlace | None = None
 
     @property
+    def unawaited(self) -> int | None:
+        """Step that started the oldest DMA left, by identity, if no wait was for any of its."""
+        step = id(self.copies[0].place.step) if self.copies else None
+        return None if step in self.awaited else step
+
+    @property
     def name(self) -> str:
         """`sems[0]`."""
         return counter_text(self.buffer, self.entry)
