@@ -7,11 +7,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_debug.verdict import verify
+
+BUFFER = np.ones((24, 128), np.float32)
+"""NumPy's views of it are objects of their own, and one array."""
 
 X, Y = (jax.ShapeDtypeStruct((16, 128), jnp.float32) for _ in range(2))
 
@@ -54,6 +58,8 @@ with_a_gradient.defvjp(lambda x, y: (scaled(x, y), None), lambda _, g: (g, g))
     [
         (scaled, (X, Y), True),
         (scaled, (X, X), False),
+        (scaled, (BUFFER[:16], BUFFER[8:]), False),
+        (scaled, (BUFFER[:16], BUFFER[8:].copy()), True),
         (jax.jit(scaled), (X, Y), True),
         (lambda x, y: scaled(x, x), (X, Y), False),
         (lambda x, y: scaled(x, jnp.flip(x, 0)), (X, Y), False),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from pallas_debug.bridge.jaxprs import outputs, rewrite
 from pallas_debug.bridge.lowering import hook
@@ -39,16 +40,23 @@ _MOVES = frozenset(
 def operand_arrays(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> dict[str, list[list[Arrays]]]:
-    """What the operands of each call of a kernel may be, by the kernel's digest.
+    """Arrays that the operands of each call of a kernel may be, by the kernel's digest.
 
     The set of an operand is empty if nothing is known of it, as of an array that is closed over.
-    Arguments that are the same object are the same array.
+    Arguments that are the same object are the same array, and so are NumPy's views of one buffer.
     """
     leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
-    given = [frozenset({str(id(leaves[i]))}) for i in programs.traced_leaves(args, kwargs)]
+    given = [frozenset({str(_memory(leaves[i]))}) for i in programs.traced_leaves(args, kwargs)]
     program = _Operands()
     program.run(programs.opened(function, args, kwargs, target), given, ProgramPlace())
     return program.calls
+
+
+def _memory(array: Any) -> int:
+    """Identity of an array, or of the NumPy array that it is a view of."""
+    while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
+        array = array.base
+    return id(array)
 
 
 class _Operands(JaxprWalk):
