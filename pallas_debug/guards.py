@@ -115,21 +115,33 @@ def check_arguments(
     Raises:
       UsageError: it cannot.
     """
+    refusal = refused_call(function, args, kwargs)
+    if refusal is None:
+        return
+    signature, reason = refusal
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    words = [word for word in kwargs if word not in signature.parameters]
+    hints = [f"{word!r}{near}" for word in words if (near := meant(word, own))]
+    of_ours = f". {what} has no argument {', '.join(hints)}" if hints else ""
+    raise UsageError(
+        f"{what} cannot call {name} with these arguments: {reason}. Its signature: "
+        f"{name}{signature}{of_ours}"
+    )
+
+
+def refused_call(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[inspect.Signature, str] | None:
+    """Signature of a function that does not take these arguments, and why; None if it may."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin may have none
-        return
+        return None
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        name = getattr(function, "__qualname__", type(function).__qualname__)
-        words = [word for word in kwargs if word not in signature.parameters]
-        hints = [f"{word!r}{near}" for word in words if (near := meant(word, own))]
-        of_ours = f". {what} has no argument {', '.join(hints)}" if hints else ""
-        raise UsageError(
-            f"{what} cannot call {name} with these arguments: {error}. Its signature: "
-            f"{name}{signature}{of_ours}"
-        ) from None
+        return signature, str(error)
+    return None
 
 
 def problem_of(error: Exception, boundary: Boundary, doing: str) -> PallasDebugError:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pallas_debug import tracebacks
 from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError, meant
+from pallas_debug.guards import refused_call
 
 if TYPE_CHECKING:
     from pallas_debug.cli.options import FunctionOptions, ProgramOptions
@@ -182,18 +183,14 @@ def check_call(
     Raises:
       UsageError: it cannot.
     """
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # a builtin may have none
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
+    refusal = refused_call(function, args, kwargs)
+    if refusal is not None:
+        signature, reason = refusal
         raise UsageError(
-            f"{what} cannot be called with these arguments: {error}. Pass --arg once per "
+            f"{what} cannot be called with these arguments: {reason}. Pass --arg once per "
             "argument, such as --arg 'f32[128,128]' or --arg causal=True. Its signature: "
             f"{what.rpartition(':')[2]}{signature}{_on_an_instance(what, signature)}"
-        ) from error
+        )
 
 
 def _on_an_instance(what: str, signature: inspect.Signature) -> str:
