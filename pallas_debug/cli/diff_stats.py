@@ -92,6 +92,7 @@ def run(
                 (a, b, compare_stats(a.stats, b.stats, old_texts=a.text, new_texts=b.text))
             )
     compared.sort(key=lambda item: item[2].rank)
+    code = Exit.CANNOT_RUN if unknown and not compared else Exit.OK
     if as_json:
         output.print_json(
             "diff-stats",
@@ -101,7 +102,7 @@ def run(
                 "without_schedule": [side.label for side in unknown],
             },
         )
-        return Exit.OK
+        return code
     for a, b, comparison in compared:
         _print(a, b, comparison)
     for side in alone:
@@ -113,7 +114,7 @@ def run(
         )
     if not pairs:
         raise UsageError(f"no kernel of {one_line(old_at)} has a counterpart to compare with")
-    return Exit.OK
+    return code
 
 
 def _is_place(text: str) -> bool:

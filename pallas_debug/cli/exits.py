@@ -46,6 +46,7 @@ OUTCOMES: dict[str, Exit] = {
     "the directory holds no kernel to show, or several and none is named": Exit.USAGE,
     "jax or libtpu is missing, or does not fit": Exit.CANNOT_RUN,
     "`doctor` found that kernels cannot be dumped": Exit.CANNOT_RUN,
+    "a kernel was dumped without the schedule that a command reads": Exit.CANNOT_RUN,
     "part of a dump is damaged or cannot be read": Exit.CANNOT_RUN,
     "a file or directory cannot be written: no permission, a full disk": Exit.CANNOT_RUN,
     "`browse` without a terminal": Exit.CANNOT_RUN,

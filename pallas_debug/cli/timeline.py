@@ -79,19 +79,13 @@ def run(options: TimelineOptions) -> int:
     the index maps name, and a note says so. Durations are estimates: cycles of the bundles, and
     copies as long as in libtpu's own estimates.
     """
-    from pallas_debug.cli.costs import check_bundles, check_compiled
-    from pallas_debug.store.profiles import read_profile
+    from pallas_debug.cli.costs import check_bundles, schedule_of
 
     found, of_path = where.kernel_at(options.kernel_at, options.kernel)
     stored = found.target(options.target or of_path)
-    read = read_profile(found, stored)
-    check_compiled(read, found, stored)
-    profile, code = None, Exit.OK
-    if read is not None:
-        for problem in read.problems:
-            output.say(problem)
-        check_bundles(read, found.name, stored.target)
-        profile, code = read.profile, Exit.CANNOT_RUN if read.problems else Exit.OK
+    read = schedule_of(found, stored)
+    check_bundles(read, found.name, stored.target)
+    profile, code = read.profile, Exit.CANNOT_RUN if read.problems else Exit.OK
     if options.to is not None:
         _write(
             _timeline(found, profile, stored.target, options, defaults.TIMELINE_STEPS), options.to
@@ -115,7 +109,7 @@ command = shared.make("timeline", TimelineOptions, run)
 
 def _timeline(
     kernel: StoredKernel,
-    profile: Profile | None,
+    profile: Profile,
     target: str,
     options: TimelineOptions,
     steps: int,

@@ -155,6 +155,12 @@ LINES: dict[str, list[list[str]]] = {
         ["report", "empty"],
         ["report", "."],
     ],
+    "a kernel was dumped without the schedule that a command reads": [
+        ["stats", "dumps"],
+        ["timeline", "dumps"],
+        ["source", "dumps", "--cost"],
+        ["diff", "--stats", "dumps", "dumps"],
+    ],
     "part of a dump is damaged or cannot be read": [
         *([name, "damaged"] for name in ("ls", "show", "diff", "source", "explain", "reproduce"))
     ],

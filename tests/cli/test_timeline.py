@@ -119,10 +119,11 @@ def test_a_chip_with_other_rates(command: Any, dumps: Path) -> None:
 def test_a_dump_without_bundles(command: Any, dumps: Path, tmp_path: Path) -> None:
     pallas_debug.dump(project, X, W, to=tmp_path / "plain")
     done = command("timeline", tmp_path / "plain")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "pallas-debug: kernel has no timeline: there is no schedule of bundles. "
-        "To get one, dump it with `--stages bundles`.\n"
+    assert done.returncode == 3
+    assert re.fullmatch(
+        r"pallas-debug: kernel-[0-9a-f]{8} was dumped for v5e without its schedule\. Dump it again "
+        r"with --stages bundles, or --stages estimate for libtpu's cycles too\.\n",
+        done.stderr,
     )
 
 

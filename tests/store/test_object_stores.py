@@ -66,6 +66,11 @@ def test_object_path_is_a_path() -> None:
         os.fspath(below)
 
 
+def test_what_is_no_path_is_refused() -> None:
+    with pytest.raises(UsageError, match="a dump directory is a path or a URL, and not 3"):
+        place(3)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "given, message",
     [

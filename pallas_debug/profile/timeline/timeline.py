@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks, grid_point
 from pallas_debug.profile.core.copies import CopyModel
@@ -99,7 +99,7 @@ class Timeline:
 
 
 def timeline_of(
-    profile: Profile | None,
+    profile: Profile,
     blocks: BlockMap | None,
     rates: CopyRates,
     model: CopyModel,
@@ -111,17 +111,17 @@ def timeline_of(
     """Run a kernel's schedule over its grid.
 
     Args:
-      profile: None if the dump has no schedule.
       blocks: its block map; None if it was not recorded.
       first, last: steps to keep from the beginning and the end.
       name: of the kernel, for messages.
 
     Raises:
+      CannotRunError: the schedule has no bundles.
       UsageError: what determines the timeline is not known; the message says what.
     """
     blocks = _known(blocks, name)
-    if profile is None or not profile.schedule.bundles:
-        raise UsageError(
+    if not profile.schedule.bundles:
+        raise CannotRunError(
             f"{name} has no timeline: there is no schedule of bundles. "
             "To get one, dump it with `--stages bundles`."
         )

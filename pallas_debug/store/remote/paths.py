@@ -123,10 +123,12 @@ def place(where: str | Path) -> Path:
     """Return the place that a user names: a URL such as `s3://bucket/dumps`, or a local path.
 
     Raises:
-      UsageError: a chain of URLs, or a URL without a bucket.
+      UsageError: neither, a chain of URLs, or a URL without a bucket.
     """
     if isinstance(where, ObjectPath):
         return where
+    if not isinstance(where, str | os.PathLike):
+        raise UsageError(f"a dump directory is a path or a URL, and not {where!r}")
     if isinstance(where, Path):
         is_url = where.parts[:1] and where.parts[0] in _STORES
         return ObjectPath(*where.parts) if is_url else where
