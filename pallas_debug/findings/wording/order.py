@@ -13,7 +13,7 @@ from pallas_debug.model import Finding
 Point = tuple[int, ...]
 
 PIPELINE, WRITES_BACK = "pipeline", "writes back the window"
-"""What the pipeline does on the other side of a race, as a value of the witness."""
+"""Name and value in a witness: the pipeline, on the other side of a race, writes a window back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Access:
 
     @property
     def action(self) -> str:
-        """What the pipeline does: `writes back the window`."""
+        """Action of the pipeline, such as `writes back the window`."""
         return "refills the window" if self.writes else WRITES_BACK
 
     @property
