@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_LINES = 15
 """Maximum lines per finding, as a user's message may be of any length."""
 MAX_FINDINGS = 5
+MAX_KERNELS = 10
 
 
 def counts(findings: Iterable[Finding]) -> Counter[Key]:
@@ -79,6 +80,21 @@ _UNJUDGED = {
         "--pallas-sanitize judges races and memory there",
     ),
 }
+
+
+def used_kernels(dumped: Mapping[str, bool]) -> str:
+    """List the kernels of a test that failed, those with findings first, and how to show one.
+
+    Args:
+      dumped: the folder of each kernel, and whether the kernel has a finding.
+    """
+    folders = sorted(dumped, key=lambda folder: not dumped[folder])
+    lines = [f"{render.plural(len(folders), 'kernel')} used by this test:"]
+    lines += [f"  {folder}" for folder in folders[:MAX_KERNELS]]
+    if len(folders) > MAX_KERNELS:
+        lines.append(f"  … and {len(folders) - MAX_KERNELS} more")
+    lines.append(f"show one: pallas-debug show {render.typed(folders[0])}")
+    return "\n".join(lines)
 
 
 def _called(callers: Callers, finding: Finding) -> str:

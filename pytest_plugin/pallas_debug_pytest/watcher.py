@@ -383,7 +383,11 @@ class Watcher:
             if not found and (races := failures.races(running.session.observer)):
                 report.sections.append((f"{NAME}: races", races))
             if folders and running.session.store is not None:
-                report.sections.append((NAME, "\n".join(self._section(running.session, folders))))
+                root = text.relative(running.session.store.root)
+                faulty = {finding.kernel for finding in running.findings}
+                kernels = zip(folders, running.used.values(), strict=True)
+                dumped = {f"{root}/{name}": kernel.name in faulty for name, kernel in kernels}
+                report.sections.append((NAME, failures.used_kernels(dumped)))
 
     def _show(
         self, running: Running, report: pytest.TestReport, call: pytest.CallInfo[None]
@@ -412,16 +416,6 @@ class Watcher:
         if store is None:
             return [kernel.name for kernel in running.used.values()]
         return [store.folder(kernel).name for kernel in running.used.values()]
-
-    def _section(self, session: Session, folders: list[str]) -> list[str]:
-        assert session.store is not None
-        root = text.relative(session.store.root)
-        lines = [f"{text.plural(len(folders), 'kernel')} used by this test:"]
-        lines += [f"  {root}/{folder}" for folder in folders[:10]]
-        if len(folders) > 10:
-            lines.append(f"  … and {len(folders) - 10} more")
-        lines.append(f"show one: pallas-debug show {text.typed(f'{root}/{folders[0]}')}")
-        return lines
 
     # The end of the run.
 

@@ -148,21 +148,28 @@ def test_a_test_that_fails_names_its_kernels(run_pytest: Run, pytester: pytest.P
     pytester.makepyfile(
         test_kernels="""
         import jax.numpy as jnp
+        from jax.experimental import pallas as pl
         from pallas_debug_kernels import vector_add
+        def roots_kernel(x_ref, o_ref):
+            o_ref[...] = jnp.sqrt(x_ref[...])
         def test_wrong():
-            assert vector_add(jnp.ones(512), jnp.ones(512))[0] == 3
+            x = vector_add(jnp.ones(1024), jnp.full(1024, -3.0)).reshape(8, 128)
+            pl.pallas_call(roots_kernel, out_shape=x)(x)
         """
     )
-    result = run_pytest("--pallas-dump")
+    result = run_pytest("--pallas-dump", "--pallas-check")
     result.assert_outcomes(failed=1)
     text = result.stdout.str()
     section = re.search(r"-+ pallas-debug -+\n(.*?)\n-+ pallas-debug", text, re.DOTALL)
     assert section is not None
     lines = section[1].splitlines()
     assert len(lines) <= 15
-    assert lines[0] == "1 kernel used by this test:"
-    assert lines[1].startswith("  dumps/vector_add-")
-    assert lines[2].startswith("show one: pallas-debug show dumps/vector_add-")
+    assert lines[0] == "2 kernels used by this test:"
+    assert lines[1].startswith(
+        "  dumps/roots_kernel-"
+    )  # the one with the finding before the others
+    assert lines[2].startswith("  dumps/vector_add-")
+    assert lines[3].startswith("show one: pallas-debug show dumps/roots_kernel-")
 
 
 @pytest.mark.large
