@@ -82,6 +82,13 @@ class ComparisonReport:
             said = f"{who} agree in {elements - unjudged:,} of {elements:,} elements of {outputs}"
         return f"{said}; {unjudged:,} not judged" if unjudged else said
 
+    def _repr_html_(self) -> str:
+        from pallas_debug.report.notebook import checks_html, verdict_mark
+
+        said = [*self.not_judged, *self.notes]
+        summary = verdict_mark(self.ok, self._summary())
+        return checks_html(summary, self.findings, not_checked=said, title="Not judged, and notes")
+
     def __str__(self) -> str:
         parts = [*(text.finding_text(finding) for finding in self.findings)]
         parts += [f"not judged: {sentence}" for sentence in self.not_judged]

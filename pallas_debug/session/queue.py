@@ -112,6 +112,15 @@ class Queue:
         self._pool = Pool(settings, shared=True, flags=flags)
         self._jobs = job.Jobs(self._pool, switch_names.parse(options.switches))
 
+    def finished(self, targets: Iterable[Target]) -> dict[str, list[Compilation]]:
+        """Return the finished compilations by digest of the kernel, in the order of `targets`."""
+        made = dict(self.made)  # other threads add to it
+        order = list(dict.fromkeys([*(t.name for t in targets), *(name for _, name in made)]))
+        found: dict[str, list[Compilation]] = {}
+        for (digest, _), one in sorted(made.items(), key=lambda item: order.index(item[0][1])):
+            found.setdefault(digest, []).append(one)
+        return found
+
     def start(self) -> None:
         """Start a compiler process ahead of the first kernel."""
         self._pool.submit(self._pool.warm)

@@ -169,6 +169,10 @@ class Session:
                 raise
             self.report(problem_of(error, "hook", "leaving a session"))
 
+    def __repr__(self) -> str:
+        names = ", ".join(kernel.name for kernel in self.kernels)
+        return f"<Session: {names or 'no kernels yet'}>"
+
     @property
     def pretends(self) -> bool:
         """Whether jax's devices answer as the session's chip."""
@@ -187,16 +191,12 @@ class Session:
     @property
     def dumps(self) -> list[Dump]:
         """Captured kernels with their finished compilations."""
-        found = []
-        finished = dict(self.queue.made)
-        names = dict.fromkeys([*(t.name for t in self.targets), *(name for _, name in finished)])
-        for kernel in self.kernels:
-            compilations = tuple(
-                finished[kernel.digest, name] for name in names if (kernel.digest, name) in finished
-            )
-            folder = self.store.folder(kernel) if self.store else Path()
-            found.append(Dump(kernel=kernel, folder=folder, compilations=compilations))
-        return found
+        folder = self.store.folder if self.store else lambda kernel: Path()
+        finished = self.queue.finished(self.targets)
+        return [
+            Dump(kernel=k, folder=folder(k), compilations=tuple(finished.get(k.digest, ())))
+            for k in self.kernels
+        ]
 
     @property
     def kept(self) -> list[Dump]:

@@ -9,6 +9,8 @@ from pathlib import Path
 from pages import DOUBLE, DUMPS, Elements
 
 from pallas_debug._api.check import Report
+from pallas_debug._api.compare import ComparisonReport
+from pallas_debug.comparison.compare import ComparedOutput
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Dump, Finding, Gap, PrintRecord, SourceLine, Witness
 from pallas_debug.store import open_dumps
@@ -93,6 +95,31 @@ def test_a_report_of_checks() -> None:
         "no jaxpr",
     ):
         assert expected in html
+
+
+def test_a_comparison() -> None:
+    output = ComparedOutput(
+        name="output", dtype="float32", shape=(8,), elements=8, differing=2, unjudged=1, allowed=""
+    )
+    report = ComparisonReport(
+        name=f"scale {EVIL}",
+        reference="twice",
+        outputs=(output,),
+        findings=(FINDING,),
+        gaps=(Gap(kernel="scale", engine="reference", reason="the reference is NaN there"),),
+        notes=("values were made up for x",),
+    )
+    html = report._repr_html_()
+    check_is_static(html)
+    for expected in (
+        "twice differ in 2 of 8 elements of 1 output; 1 not judged",
+        "listed.py:10",
+        "Not judged, and notes",
+        "<li>the reference is NaN there</li>",
+        "<li>values were made up for x</li>",
+    ):
+        assert expected in html
+    assert "✓" in ComparisonReport(name="f", reference="g", outputs=())._repr_html_()
 
 
 def test_a_verdict() -> None:

@@ -80,6 +80,7 @@ def test_a_function_that_is_called_again_is_not_traced_again() -> None:
 def test_a_with_block_gives_the_session(tmp_path: Path) -> None:
     with pallas_debug.debug(to=tmp_path / "d", targets="v6e", quiet=True) as session:
         vector_add(X, X)
+    assert repr(session) == "<Session: vector_add>"
     (dump,) = session.dumps
     assert dump.compilation("v6e").ok
     assert dump.kernel.name == "vector_add"
