@@ -300,15 +300,15 @@ def listed(folder: Path, root: Path) -> list[tuple[str, bool]]:
 def _listable(folder: Path, root: Path) -> int:
     try:
         return _below(folder, root, _LISTED)
-    except FileNotFoundError as error:
+    except FileNotFoundError:
         raise NoDumpsError(
             f"no such directory: {one_line(folder)}. `pallas-debug dump SCRIPT.py` makes one."
-        ) from error
-    except NotADirectoryError as error:
+        ) from None
+    except NotADirectoryError:
         raise NoDumpsError(
             f"{one_line(folder)} is a file, or lies below one; "
             "name the directory that holds the dumps."
-        ) from error
+        ) from None
     except DumpFormatError as error:
         raise DumpDirectoryError(str(error)) from error
     except OSError as error:

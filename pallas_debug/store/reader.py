@@ -25,6 +25,7 @@ from pallas_debug.store.stored import (
     read_compilation,
 )
 from pallas_debug.store.texts import StoredText
+from pallas_debug.tracebacks import WithoutOurFrames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +122,10 @@ class DumpReader:
         Raises:
           UsageError: none matches, or several do; the message lists them.
         """
+        with WithoutOurFrames():
+            return self._found(wanted)
+
+    def _found(self, wanted: str) -> StoredKernel:
         kernels = self.kernels()
         root = one_line(self.root)
         names = [k.name for k in kernels]
@@ -164,11 +169,12 @@ def open_dumps(root: str | Path) -> DumpReader:
     Raises:
       DumpDirectoryError: it does not exist, is a file, or cannot be listed.
     """
-    root = place(root)
-    if "\0" in str(root):
-        raise NoDumpsError(f"no such directory: {one_line(root)}: a path holds no NUL.")
-    files.check_listable(root)
-    return DumpReader(root=root)
+    with WithoutOurFrames():
+        root = place(root)
+        if "\0" in str(root):
+            raise NoDumpsError(f"no such directory: {one_line(root)}: a path holds no NUL.")
+        files.check_listable(root)
+        return DumpReader(root=root)
 
 
 def read_text(path: Path) -> str:

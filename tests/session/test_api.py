@@ -17,7 +17,7 @@ from pallas_debug_kernels import vector_add
 
 import pallas_debug
 from pallas_debug._api import debug as api
-from pallas_debug.errors import DumpDirectoryError, UnknownTargetError, UsageError
+from pallas_debug.errors import DumpDirectoryError, NoDumpsError, UnknownTargetError, UsageError
 from pallas_debug.store import open_dumps
 
 X = np.ones(1024, np.float32)
@@ -198,11 +198,15 @@ def plain(x: jax.Array) -> jax.Array:
         lambda: pallas_debug.stats(plain, 1.0),
         lambda: pallas_debug.verify(plain, 1.0, engines="chekcs"),
         lambda: pallas_debug.verify(plain),
+        lambda: pallas_debug.open_dumps("nowhere"),
+        lambda: pallas_debug.open_dumps(__file__),
+        lambda: pallas_debug.open_dumps(Path(__file__).parent).find("nothing"),
     ],
 )
 def test_a_wrong_call_is_shown_without_frames_of_ours(call: Callable[[], object]) -> None:
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises((UsageError, NoDumpsError)) as raised:
         call()
+    assert raised.value.__cause__ is None
     files = {Path(frame.filename) for frame in traceback.extract_tb(raised.tb)}
     assert files == {Path(__file__)}
 
