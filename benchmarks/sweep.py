@@ -6,6 +6,9 @@ Each number of processes starts from an empty dump directory. Both runs are one 
 the same minutes, as only their ratio matters; it means little on a machine that is busy otherwise,
 so the load and the CPU time of the workers are printed too. libtpu compiles a kernel in several
 threads for about a quarter of a run with one process: on two cores, those of a second process wait.
+
+Last, two programs that know nothing of each other sweep half of the settings each, with one process
+each. They share nothing but the machine, so their speed-up is what this machine's cores allow.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -37,11 +42,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=int, default=64, help="at most 64")
     parser.add_argument("--jobs", default="1,2")
+    parser.add_argument("--half", type=int, choices=(0, 1), help=argparse.SUPPRESS)
     given = parser.parse_args()
     over = dict(OVER)
     for name in ("save_residuals", "causal", "block_k"):
         if count(over) > given.settings:
             over[name] = over[name][:1]
+    if given.half is not None:
+        over["block_q"] = over["block_q"][given.half :: 2]
     array = jax.ShapeDtypeStruct((1, 2, 1024, 64), "bfloat16")
     seconds: dict[int, float] = {}
     for jobs in map(int, given.jobs.split(",")):
@@ -68,6 +76,20 @@ def main() -> None:
     for one, many in itertools.pairwise(seconds):
         ratio = seconds[one] / seconds[many]
         print(f"{many} processes are {ratio:.2f} times as fast as {one} (wanted: {WANTED})")
+    if given.half is None and 1 in seconds:
+        ratio = seconds[1] / apart(given.settings)
+        print(f"two programs with one process each are {ratio:.2f} times as fast as one")
+
+
+def apart(settings: int) -> float:
+    """Return the seconds that two programs take, each for half of the settings."""
+    command = [sys.executable, __file__, "--jobs", "1", "--settings", str(settings), "--half"]
+    began = time.perf_counter()
+    halves = [subprocess.Popen([*command, half], stdout=subprocess.DEVNULL) for half in "01"]
+    codes = [half.wait() for half in halves]
+    if any(codes):
+        raise RuntimeError("a program that swept half of the settings failed")
+    return time.perf_counter() - began
 
 
 def count(over: dict[str, list[object]]) -> int:
