@@ -43,6 +43,8 @@ def main() -> None:
         for name, (size, keys) in PICTURES.items():
             picture = asyncio.run(_picture(dumps, size, keys))
             (ASSETS / f"{name}.svg").write_text(_FONT.sub("", picture))
+        picture = asyncio.run(_debugger())
+        (ASSETS / "debugger.svg").write_text(_FONT.sub("", picture))
         _report(dumps, Path(scratch))
 
 
@@ -98,6 +100,34 @@ async def _picture(dumps: Path, size: tuple[int, int], keys: tuple[str, ...]) ->
         await app.workers.wait_for_complete()  # counts in the background
         await pilot.pause()
         return app.export_screenshot()
+
+
+async def _debugger() -> str:
+    """A line of flash attention's online softmax on the diagonal, with the heat map of `p`."""
+    import inspect
+
+    import jax
+    from pallas_debug_kernels import flash_attention
+    from pallas_debug_kernels.ops.flash_attention import kernel
+
+    from pallas_debug import stepper
+    from pallas_debug.tui.debugger import DebuggerApp
+
+    q, k, v = (jax.random.normal(jax.random.key(i), (1, 2, 512, 64)) for i in range(3))
+    session = stepper.capture(
+        lambda: flash_attention(q, k, v, causal=True, block_q=128, block_k=128)
+    ).session
+    lines = inspect.getsource(kernel).split("\n")
+    stop = next(n for n, text in enumerate(lines, 1) if "m_ref[...] = m_next" in text)
+    app = DebuggerApp(session)
+    async with app.run_test(size=(120, 36)) as pilot:
+        condition = f"break {stop} if j == 1 and k == 1 and l == 1"
+        line = ["space" if letter == " " else letter for letter in condition]
+        for keys in (("colon", *line, "enter"), ("c",), ("tab", "G", "k")):
+            await pilot.press(*keys)
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+        return app.export_screenshot(title="pallas-debug step")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,8 @@ class Pane(Static, can_focus=True):
 
     DEFAULT_CSS = """
     Pane { height: 1fr; width: 1fr; border: round $surface-lighten-2; padding: 0; }
-    Pane:focus { border: round $accent; }
+    Pane { border-title-color: $text-muted; }
+    Pane:focus { border: round $accent; border-title-color: $accent; }
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
