@@ -284,6 +284,7 @@ _OF_RESULTS = (
     *(*_OF_MEMORY, *_VALUES, Fault.DIVISION_BY_ZERO, Fault.INTEGER_OVERFLOW),
     *(Fault.NARROWING_LOSS, Fault.PRECISION_LOSS, Fault.LOST_WRITE, Fault.CONFLICTING_WRITES),
     *(Fault.WAIT_SIZE_MISMATCH, Fault.FALSE_HINT, Fault.INPUT_NOT_READ),
+    *(Fault.UNSEEDED_RANDOM_BITS, Fault.REPEATED_RANDOM_BITS),
 )
 """Faults by which a kernel may return other values than its reference."""
 

@@ -292,6 +292,14 @@ class Fault(StrEnum):
         *("InputNotRead", Severity.VALUES, _PROVED),
         "part of an input is in no block that the grid, a loop or a pipeline visits",
     )
+    UNSEEDED_RANDOM_BITS = (
+        *("UnseededRandomBits", Severity.UNDEFINED, _MACHINE),
+        "random bits are drawn from a generator that nothing has seeded on this core",
+    )
+    REPEATED_RANDOM_BITS = (
+        *("RepeatedRandomBits", Severity.VALUES, _MACHINE),
+        "each grid point or iteration draws the same random bits",
+    )
     NAN_PRODUCED = (
         *("NanProduced", Severity.VALUES, _MACHINE | _CHECKED),
         "an operation produces a NaN from operands that held none",

@@ -326,6 +326,8 @@ def seed(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Seed) -
         words = value["words"].flat if value.dtype == ir.KEY else value.flat
         numbers += [int(word) & 0xFFFFFFFF for word in words]
     thread.generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(numbers)))
+    if machine.observer is not None:
+        machine.observer.seeds(thread, step, numbers)
 
 
 def random_bits(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.RandomBits) -> None:
@@ -333,6 +335,8 @@ def random_bits(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.
         thread.generator = np.random.Generator(np.random.Philox(0))
     bits = thread.generator.integers(0, 1 << 32, step.shape, dtype=np.uint32)
     frame.registers[step.output.number] = bits.view(np.int32)
+    if machine.observer is not None:
+        machine.observer.draws(thread, step)
 
 
 def prints(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.PrintStep) -> None:

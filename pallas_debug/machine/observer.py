@@ -113,6 +113,12 @@ class MachineObserver:
     def blocks(self, thread: Thread, blocked: Blocked) -> None:
         """A thread has to wait."""
 
+    def seeds(self, thread: Thread, step: ir.Seed, numbers: Sequence[int]) -> None:
+        """The core's random number generator has been seeded with these words."""
+
+    def draws(self, thread: Thread, step: ir.RandomBits) -> None:
+        """Random bits have been drawn."""
+
     def hints(self, thread: Thread, step: ir.Hint, value: Any) -> None:
         """The kernel claims that a number is a multiple of others."""
 

@@ -85,6 +85,11 @@ def _large(x_ref, y_ref, o_ref):
     o_ref[...] = x_ref[...] + y_ref[...].astype(F32)
 
 
+def _seeds_with_three_numbers(x_ref, o_ref):
+    pltpu.prng_seed(3, pl.program_id(0), 5)
+    o_ref[...] = pltpu.prng_random_bits(o_ref.shape).astype(F32)
+
+
 def _half_of_program_id(x_ref, o_ref):
     o_ref[...] = x_ref[pl.ds(pl.program_id(0) / 2, 8)]
 
@@ -171,6 +176,7 @@ REFUSED = (
         lambda c: c < 10, lambda c: c + 1, x))),
     Refused("branch-results", calling(
         lambda x, o: pl.when(pl.program_id(0) == 0)(lambda: x[...]), grid=(2,))),
+    Refused("seed-numbers", calling(_seeds_with_three_numbers, grid=(2,))),
     Refused("grid-type", calling(copy, grid=(16 / 8,))),
     Refused("scratch-type", calling(lambda x, o, s: copy(x, o), scratch_shapes=[(8, 128)])),
     Refused("out-shape-type", calling(copy, out=(16, 128))),

@@ -1,13 +1,15 @@
-"""Wording of faults in arithmetic: integers that wrap, casts that lose a value, imprecise sums."""
+"""Wording of faults in numbers: integers that wrap, lossy casts, imprecise sums, random bits."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.contents import number
+from pallas_debug.findings.wording.order import Point
 from pallas_debug.model import Finding
 
 Element = tuple[int, ...]
@@ -157,6 +159,81 @@ def precision_loss(
             operation, "accumulate in a float32 scratch buffer, and cast at the last step"
         ),
     )
+
+
+def unseeded(seen: Sighting, *, later: Point | None = None, is_elsewhere: bool = False) -> Finding:
+    """Random bits from a generator that nothing has seeded; `other` is the line that does, later.
+
+    Args:
+      later: grid point of the first seeding, if this core has one after that.
+      is_elsewhere: whether other cores seed theirs.
+    """
+    kept = "it keeps the state of earlier programs"
+    if later is not None:
+        where = f", at grid point {later}" if later else ""
+        cause = f"the generator is seeded after that{where}; until then {kept}"
+    elif is_elsewhere:
+        cause = f"other cores seed their generators, and nothing seeds that of this one: {kept}"
+    else:
+        cause = f"nothing in the kernel seeds the generator: {kept}"
+    return seen.found(
+        Fault.UNSEEDED_RANDOM_BITS,
+        "random bits are drawn before the generator is seeded: what they are is undefined",
+        cause,
+        f"seed first, each grid point with another number: {_SEED_OF_POINT.format(0)}; "
+        "prng_seed takes at most two",
+    )
+
+
+def unseeded_lane(seen: Sighting, *, source: Point, axes: Sequence[int]) -> Finding:
+    """Random bits from a generator that only a grid point of another core may have seeded.
+
+    Args:
+      source: grid point that seeded it.
+      axes: parallel grid axes along which the two grid points differ.
+    """
+    dimension = " and ".join(map(str, axes))
+    return seen.at(values={**seen.witness.values, "seeded at": str(source)}).found(
+        Fault.UNSEEDED_RANDOM_BITS,
+        f"random bits are drawn at grid point {seen.witness.grid_point}, and the generator was "
+        f"seeded at {source}: where another core runs that grid point, nothing has seeded this one",
+        f"grid dimension {dimension} is parallel, so two cores may share it (v4 and v5p have "
+        "two), and each core has a generator of its own",
+        f"seed at each grid point: {_SEED_OF_POINT.format(axes[0])}; or make grid dimension "
+        f'{dimension} "arbitrary"',
+    )
+
+
+def repeated(
+    seen: Sighting, *, seed: Sequence[int], of_points: bool, axes: Sequence[int]
+) -> Finding:
+    """Random bits that are the same at each of `seen.count` draws of a line.
+
+    Args:
+      seed: the numbers with which the generator was seeded before each of them.
+      of_points: whether these are draws of several grid points; else of iterations of a loop.
+      axes: grid axes with more than one step.
+    """
+    words = ", ".join(map(str, seed))
+    each = "grid point" if of_points else "iteration"
+    advice = f"seed with the iteration, too: {_SEED.format('i')}"
+    if of_points:
+        advice = f"seed with the grid point, too: {_SEED_OF_POINT.format(axes[0])}"
+        if len(axes) > 1:
+            advice += f", with one number made of program ids {' and '.join(map(str, axes))}"
+        advice += f"; for a key: jax.random.fold_in(key, pl.program_id({axes[0]}))"
+    found = seen.at(values={**seen.witness.values, "seed": words}).found(
+        Fault.REPEATED_RANDOM_BITS,
+        f"all {seen.count} draws of random bits here give the same: the generator was seeded with "
+        f"{words} before each",
+        f"the seed is the same at each {each}",
+        advice,
+    )
+    return replace(found, only_if=f"each {each} is to have random bits of its own")
+
+
+_SEED = "pltpu.prng_seed(seed, {})"
+_SEED_OF_POINT = _SEED.format("pl.program_id({})")
 
 
 def _facts(element: Element, values: Sequence[float]) -> dict[str, str]:

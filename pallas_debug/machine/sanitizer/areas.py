@@ -10,7 +10,11 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.memory import MemorySanitizer
-from pallas_debug.machine.sanitizer.numbers import ClaimsObserver, NumbersObserver
+from pallas_debug.machine.sanitizer.numbers import (
+    ClaimsObserver,
+    NumbersObserver,
+    RandomBitsObserver,
+)
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.machine.sanitizer.shadows.replay import KernelCall
 
@@ -46,5 +50,6 @@ def observers(
         order,
         MemorySanitizer(launch, arrays, order=order, first=first, watched=watched),
         ClaimsObserver(launch),
+        RandomBitsObserver(launch),
         NumbersObserver(launch, watched, rerun=KernelCall(launch, arrays, {"first": first}).run),
     ]

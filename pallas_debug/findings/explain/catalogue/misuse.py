@@ -375,6 +375,15 @@ ENTRIES = (
         versions="jax 0.10.2 and 0.12",
     ),
     entry(
+        "seed-numbers",
+        "Setting seed with more than 2 values is not supported",
+        title="pltpu.prng_seed is called with more than two numbers",
+        cause="the TPU's generator takes one or two numbers of 32 bits",
+        advice="make one number of several program ids: pl.program_id(0) * pl.num_programs(1) + "
+        "pl.program_id(1)",
+        versions="jax 0.10.2 and 0.12",
+    ),
+    entry(
         "compiler-params-type",
         "vmem_limit_bytes must be an int",
         title="vmem_limit_bytes is not an integer",

@@ -30,6 +30,23 @@ ENTRIES = (
         kinds=("InputNotRead",),
     ),
     entry(
+        "unseeded-random-bits",
+        title="random bits are drawn from a generator that nothing has seeded",
+        cause="each core has a generator of its own, which keeps the state of earlier programs: a "
+        "kernel has to seed it, and on a parallel axis of the grid at each grid point",
+        advice="call pltpu.prng_seed first, each grid point with another number; it takes at most "
+        "two",
+        kinds=("UnseededRandomBits",),
+    ),
+    entry(
+        "repeated-random-bits",
+        title="each grid point or iteration draws the same random bits",
+        cause="the seed is the same each time: a dropout mask, say, is that of the first block",
+        advice="let the seed depend on pl.program_id, or fold it into the key: "
+        "jax.random.fold_in(key, pl.program_id(0))",
+        kinds=("RepeatedRandomBits",),
+    ),
+    entry(
         "stale-read",
         title="scratch is read that still holds data of another output block",
         cause="scratch keeps its contents from one grid point to the next: without a reset where "

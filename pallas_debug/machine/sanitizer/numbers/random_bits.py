@@ -1,0 +1,123 @@
+"""Random bits that are not what a kernel's author means: unseeded, or the same each time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import numbers as wording
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.report import sighting
+from pallas_debug.machine.threads import Thread
+from pallas_debug.model import Finding, SourceLine
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seeding:
+    """The last seeding of a core's generator.
+
+    Attributes:
+      drawn: words that were drawn since.
+    """
+
+    line: SourceLine | None
+    point: tuple[int, ...]
+    numbers: tuple[int, ...]
+    drawn: int = 0
+
+
+@dataclass(kw_only=True)
+class _Draws:
+    """All draws of a step, with the same coordinates on axes of `vmap`.
+
+    Attributes:
+      state: of the generator at the first draw: its seed, and the words drawn since.
+      is_same: whether it was the same at each draw.
+      has_moved: whether they were at several grid points.
+    """
+
+    seen: Sighting
+    state: tuple[tuple[int, ...], int]
+    seeded: SourceLine | None
+    is_same: bool = True
+    has_moved: bool = False
+    count: int = 1
+
+
+class RandomBitsObserver(MachineObserver):
+    """Judges where a kernel seeds the generator of random bits, and with what."""
+
+    def __init__(self, launch: Launch) -> None:
+        """Number the axes as the kernel's code does, without those of `vmap`."""
+        self._launch = launch
+        self._numbers = {axis: number for number, axis in enumerate(launch.axes)}
+        self._shared = [a for a in launch.axes if launch.parallel[a] and launch.grid[a] != 1]
+        self._seeded: dict[int, _Seeding] = {}
+        self._first: dict[int, _Seeding] = {}
+        self._unseeded: dict[int, tuple[Sighting, int]] = {}
+        self._of_lanes: dict[int, tuple[Sighting, _Seeding, list[int]]] = {}
+        self._draws: dict[tuple[int, int, tuple[int, ...]], _Draws] = {}
+
+    def findings(self) -> list[Finding]:
+        """Return what was found, each line once, in the order in which it was first seen."""
+        found = [self._before_seeding(*noted) for noted in self._unseeded.values()]
+        found += [
+            wording.unseeded_lane(seen.at(other=by.line), source=by.point, axes=axes)
+            for seen, by, axes in self._of_lanes.values()
+        ]
+        reported = {*self._unseeded, *self._of_lanes}
+        for (_, step, _), draws in self._draws.items():
+            if draws.count > 1 and draws.is_same and step not in reported:
+                reported.add(step)
+                found.append(self._repeated(draws))
+        return found
+
+    def _before_seeding(self, seen: Sighting, thread: int) -> Finding:
+        own = self._first.get(thread)
+        if own is None:
+            return wording.unseeded(seen, is_elsewhere=bool(self._first))
+        return wording.unseeded(seen.at(other=own.line), later=own.point)
+
+    def _repeated(self, draws: _Draws) -> Finding:
+        seed, _ = draws.state
+        return wording.repeated(
+            replace(draws.seen, count=draws.count).at(other=draws.seeded),
+            seed=seed,
+            of_points=draws.has_moved,
+            axes=[n for axis, n in self._numbers.items() if self._launch.grid[axis] != 1],
+        )
+
+    def seeds(self, thread: Thread, step: ir.Seed, numbers: Sequence[int]) -> None:
+        made = _Seeding(line=step.site.line, point=thread.point, numbers=tuple(numbers))
+        self._seeded[thread.number] = made
+        self._first.setdefault(thread.number, made)
+
+    def draws(self, thread: Thread, step: ir.RandomBits) -> None:
+        seeded = self._seeded.get(thread.number)
+        if seeded is None:
+            first = sighting(self._launch, thread, step), thread.number
+            noted, of = self._unseeded.setdefault(id(step), first)
+            if noted is not first[0]:
+                self._unseeded[id(step)] = replace(noted, count=noted.count + 1), of
+            return
+        self._seeded[thread.number] = replace(seeded, drawn=seeded.drawn + math.prod(step.shape))
+        axes = [axis for axis in self._shared if seeded.point[axis] != thread.point[axis]]
+        if axes:
+            seen = sighting(self._launch, thread, step)
+            self._of_lanes.setdefault(id(step), (seen, seeded, [self._numbers[a] for a in axes]))
+            return
+        mapped = tuple(thread.point[axis] for axis in self._launch.mapped)
+        state = seeded.numbers, seeded.drawn
+        known = self._draws.get((thread.number, id(step), mapped))
+        if known is None:
+            self._draws[thread.number, id(step), mapped] = _Draws(
+                seen=sighting(self._launch, thread, step), state=state, seeded=seeded.line
+            )
+            return
+        known.count += 1
+        known.is_same = known.is_same and known.state == state
+        known.has_moved = known.has_moved or known.seen.witness.grid_point != (thread.point or None)

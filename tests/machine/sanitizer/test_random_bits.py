@@ -1,0 +1,223 @@
+"""Where a kernel seeds the generator of random bits, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import pallas_debug
+from pallas_debug.model import Finding
+
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
+X = np.ones((32, 128), np.float32)
+
+
+def drop(x_ref: Any, out_ref: Any) -> None:
+    bits = pltpu.prng_random_bits(x_ref.shape)  # DRAWN
+    out_ref[...] = jnp.where(bits > 0, 2 * x_ref[...], 0.0)
+
+
+def unseeded(x_ref: Any, out_ref: Any) -> None:
+    drop(x_ref, out_ref)
+
+
+def seeded_once(x_ref: Any, out_ref: Any) -> None:
+    @pl.when(pl.program_id(0) == 0)
+    def _() -> None:
+        pltpu.prng_seed(7)  # SEEDED
+
+    drop(x_ref, out_ref)
+
+
+def seeded_alike(x_ref: Any, out_ref: Any) -> None:
+    pltpu.prng_seed(7)
+    drop(x_ref, out_ref)
+
+
+def seeded_by_point(x_ref: Any, out_ref: Any) -> None:
+    pltpu.prng_seed(7, pl.program_id(0))
+    drop(x_ref, out_ref)
+
+
+def seeded_late(x_ref: Any, out_ref: Any) -> None:
+    @pl.when(pl.program_id(0) == 2)
+    def _() -> None:
+        pltpu.prng_seed(7)
+
+    drop(x_ref, out_ref)
+
+
+def findings(kernel: Callable[..., None], *, parallel: bool = False) -> list[Finding]:
+    return judged(lambda x: call(kernel, x, parallel=parallel))
+
+
+def judged(function: Callable[..., Any]) -> list[Finding]:
+    report, _ = pallas_debug.check(function, sanitize=True)(X)
+    assert report.not_checked == ()
+    return list(report.findings)
+
+
+def call(kernel: Callable[..., None], x: Any, *, parallel: bool = False) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        grid=(x.shape[0] // 8,),
+        in_specs=[ROWS],
+        out_specs=ROWS,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel" if parallel else "arbitrary",)
+        ),
+    )(x)
+
+
+def test_bits_that_nothing_has_seeded() -> None:
+    (found,) = findings(unseeded)
+    assert (found.kind, found.grid_point, found.count) == ("UnseededRandomBits", (0,), 4)
+    assert found.source is not None
+    assert "# DRAWN" in (found.source.text or "")
+    assert found.message == (
+        "random bits are drawn before the generator is seeded: what they are is undefined"
+    )
+    assert found.cause == (
+        "nothing in the kernel seeds the generator: it keeps the state of earlier programs"
+    )
+    assert found.advice == (
+        "seed first, each grid point with another number: "
+        "pltpu.prng_seed(seed, pl.program_id(0)); prng_seed takes at most two"
+    )
+    assert found.counts
+
+
+def test_bits_that_are_drawn_before_the_seed() -> None:
+    (found,) = findings(seeded_late)
+    assert (found.kind, found.count) == ("UnseededRandomBits", 2)
+    assert found.cause == (
+        "the generator is seeded after that, at grid point (2,); until then it keeps the state of "
+        "earlier programs"
+    )
+    assert found.other is not None
+
+
+def test_a_seed_at_the_first_point_of_a_parallel_axis() -> None:
+    assert findings(seeded_once) == []  # one core runs all of it, in order
+    (found,) = findings(seeded_once, parallel=True)
+    assert (found.kind, found.grid_point) == ("UnseededRandomBits", (1,))
+    assert found.other is not None
+    assert "# SEEDED" in (found.other.text or "")
+    assert found.message == (
+        "random bits are drawn at grid point (1,), and the generator was seeded at (0,): where "
+        "another core runs that grid point, nothing has seeded this one"
+    )
+    assert found.cause == (
+        "grid dimension 0 is parallel, so two cores may share it (v4 and v5p have two), and each "
+        "core has a generator of its own"
+    )
+    assert found.advice == (
+        "seed at each grid point: pltpu.prng_seed(seed, pl.program_id(0)); or make grid "
+        'dimension 0 "arbitrary"'
+    )
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_seed_for_all_points(parallel: bool) -> None:
+    assert findings(seeded_by_point, parallel=parallel) == []
+    (found,) = findings(seeded_alike, parallel=parallel)
+    assert (found.kind, found.grid_point, found.count) == ("RepeatedRandomBits", (0,), 4)
+    assert found.values["seed"] == "7"
+    assert found.message == (
+        "all 4 draws of random bits here give the same: the generator was seeded with 7 before each"
+    )
+    assert found.cause == "the seed is the same at each grid point"
+    assert found.advice == (
+        "seed with the grid point, too: pltpu.prng_seed(seed, pl.program_id(0)); for a key: "
+        "jax.random.fold_in(key, pl.program_id(0))"
+    )
+    assert not found.counts
+    assert found.only_if == "each grid point is to have random bits of its own"
+
+
+def test_the_axes_of_vmap_share_a_seed() -> None:
+    one = pl.BlockSpec((8, 128), lambda: (0, 0))
+
+    def alike(x: Any) -> jax.Array:
+        return pl.pallas_call(seeded_alike, in_specs=[one], out_specs=one, out_shape=jax.typeof(x))(
+            x
+        )
+
+    assert judged(lambda x: jax.vmap(alike)(x.reshape(4, 8, 128))) == []
+    (found,) = judged(lambda x: jax.vmap(lambda x: call(seeded_alike, x))(x.reshape(2, 16, 128)))
+    assert (found.kind, found.count) == ("RepeatedRandomBits", 2)
+    assert found.advice is not None
+    assert "pl.program_id(0))" in found.advice  # the code counts no axes of vmap
+
+
+def test_a_seed_for_all_iterations() -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        def body(i: Any, _: None) -> None:
+            pltpu.prng_seed(7)
+            rows = pl.ds(i * 8, 8)
+            drop(x_ref.at[rows], out_ref.at[rows])
+
+        lax.fori_loop(0, 4, body, None)
+
+    (found,) = judged(lambda x: pl.pallas_call(kernel, out_shape=jax.typeof(x))(x))
+    assert (found.kind, found.loop, found.count) == ("RepeatedRandomBits", (0,), 4)
+    assert found.cause == "the seed is the same at each iteration"
+    assert found.advice == "seed with the iteration, too: pltpu.prng_seed(seed, i)"
+
+
+def test_several_axes_have_one_number() -> None:
+    tile = pl.BlockSpec((8, 128), lambda i, j: (i, j))
+    function = pl.pallas_call(
+        seeded_alike,
+        grid=(2, 2),
+        in_specs=[tile],
+        out_specs=tile,
+        out_shape=jax.ShapeDtypeStruct((16, 256), jnp.float32),
+    )
+    (found,) = judged(lambda x: function(x.reshape(16, 256)))
+    assert found.advice is not None
+    assert "pl.program_id(0)), with one number made of program ids 0 and 1; for" in found.advice
+
+
+def test_a_generator_that_goes_on_is_right() -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            pltpu.prng_seed(7)
+
+        def body(i: Any, total: Any) -> Any:
+            return total + pltpu.prng_random_bits((8, 128))
+
+        bits = lax.fori_loop(0, 3, body, jnp.zeros((8, 128), jnp.int32))
+        out_ref[...] = jnp.where(bits > 0, x_ref[...], 0.0)
+
+    assert findings(kernel) == []
+
+
+def test_keys() -> None:
+    def function(x: Any, *, folds: bool) -> jax.Array:
+        def kernel(key_ref: Any, x_ref: Any, out_ref: Any) -> None:
+            key = key_ref[...]
+            key = jax.random.fold_in(key, pl.program_id(0)) if folds else key
+            out_ref[...] = x_ref[...] * jax.random.uniform(key, (8, 128))
+
+        return pl.pallas_call(
+            kernel,
+            grid=(4,),
+            in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), ROWS],
+            out_specs=ROWS,
+            out_shape=jax.typeof(x),
+        )(pltpu.to_pallas_key(jax.random.key(3)), x)
+
+    assert judged(lambda x: function(x, folds=True)) == []
+    (found,) = judged(lambda x: function(x, folds=False))
+    assert (found.kind, found.count) == ("RepeatedRandomBits", 4)
