@@ -165,6 +165,8 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
                 + (
                     f"{known.title}: {known.cause}; {known.advice}"
                     if known is not None
+                    else "Install what the message names, or correct the import."
+                    if isinstance(error, ImportError)
                     else "Are shapes and dtypes what it expects?"
                 )
             ) from error

@@ -476,11 +476,11 @@ def tracked(seen: Sequence[Seen]) -> dict[str, frozenset[Fault]]:
 
 def not_traced(error: BaseException, name: str) -> Finding:
     """Finding for a call that raised while jax traced or ran it."""
-    failure, of_user = raised.failure(error), raised.is_of_user(error)
-    if of_user:
+    failure, raiser = raised.failure(error), raised.raiser(error)
+    if raiser != "jax":
         said = f"{failure.type}: {failure.message}".removesuffix(": ")
         failure = replace(failure, message=said)
-    return unsupported.failed(Sighting(kernel=name, engine="trace"), failure, of_user=of_user)
+    return unsupported.failed(Sighting(kernel=name, engine="trace"), failure, raiser=raiser)
 
 
 def known_issues(captured: Capture, targets: Sequence[Target]) -> list[str]:

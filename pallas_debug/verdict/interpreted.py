@@ -14,6 +14,7 @@ from pallas_debug.bridge import platform
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.watch import parse as parse_watch
 from pallas_debug.bridge.jaxprs import arrays
+from pallas_debug.bridge.jaxprs.params import gpu_backend
 from pallas_debug.bridge.lowering import calls, raised, replay, trace
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings.collector import caused
@@ -81,7 +82,7 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
     mode = sanitizing(None, call.watch)
     options = Options(interpret=mode, chip=chip, hang_after=hang_after)
     seen = ran(call, kernels, options, "machine")
-    if not seen.refused:
+    if not seen.refused or _of_a_gpu(captures, "TPU interpret mode"):
         return seen
     left = {
         (o.kernel, o.digest)
@@ -105,6 +106,17 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
         notes=(*seen.notes, *notes),
         problems=tuple(dict.fromkeys((*seen.problems, *instead.problems))),
     )
+
+
+def _of_a_gpu(captures: Sequence[Capture], runner: str) -> str | None:
+    """Why kernels are not run as on a TPU: one of them is for a GPU."""
+    for captured in captures:
+        if backend := gpu_backend(captured.params):
+            name = captured.kernel.name
+            return (
+                f"kernel `{name}` is for a GPU ({backend}), and {runner} runs kernels as a TPU does"
+            )
+    return None
 
 
 def _too_large(kernels: Sequence[Kernel], most: int, walker: str) -> str | None:
@@ -164,9 +176,10 @@ def _some_points(grid: Sequence[int]) -> str:
 def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
     """Run TPU interpret mode: races, copies and semaphores, out-of-bounds accesses."""
     kernels = [captured.kernel for captured in captures]
-    large = _too_large(kernels, MAX_POINTS, "TPU interpret mode")
-    if large is not None:
-        return Seen(outcomes=each(kernels, "races", "unsupported", large))
+    refused = _of_a_gpu(captures, "TPU interpret mode")
+    refused = refused or _too_large(kernels, MAX_POINTS, "TPU interpret mode")
+    if refused is not None:
+        return Seen(outcomes=each(kernels, "races", "unsupported", refused))
     options = Options(interpret=defaults.RACES_MODE, chip=chip, hang_after=hang_after)
     return ran(call, kernels, options, "races")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -97,6 +98,48 @@ def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
         "pass what this line demands, or fix its condition: it raises the exception itself, and jax "
         "is not involved; if it is because there is no TPU here, pass --pretend"
     )
+
+
+def test_an_exception_of_another_package_is_not_said_to_be_of_jax() -> None:
+    def fails(x: Any) -> Any:
+        np.linalg.inv(np.zeros((3, 4)))
+        return called()(x)
+
+    finding = one(fails, X, engines="static")
+    assert finding.message == "LinAlgError: Last 2 dimensions of the array must be square"
+    assert finding.source is not None
+    assert finding.source.text == "np.linalg.inv(np.zeros((3, 4)))"
+    assert finding.advice == "fix what the message names: numpy raised the exception, and not jax"
+
+
+def test_a_module_that_is_not_there_is_to_be_installed() -> None:
+    def fails(x: Any) -> Any:
+        import no_such_module
+
+        return no_such_module.scale(x)
+
+    finding = one(fails, X, engines="static")
+    assert finding.message == "ModuleNotFoundError: No module named 'no_such_module'"
+    assert finding.advice == "install what the message names, or correct the import"
+
+
+def test_a_kernel_for_a_gpu_is_not_judged() -> None:
+    from jax.experimental.pallas import triton
+
+    kernel = called(compiler_params=triton.CompilerParams(num_warps=4))
+    verdict = verify(kernel, X, targets="v5e", engines="static,compile,checks,machine,races")
+    assert verdict.findings == ()
+    assert not verdict.ok
+    assert {o.engine for o in verdict.outcomes if o.status == "ok"} == {"trace", "checks"}
+    assert {gap.engine: gap.reason for gap in verdict.gaps} == {
+        "static": "it is a kernel for a GPU (Triton)",
+        "v5e": "copy is a kernel for a GPU: its compiler parameters are those of Triton. Kernels "
+        "are compiled for TPUs here",
+        "machine": "it runs in HLO interpret mode instead, since kernel `copy` is for a GPU "
+        "(Triton), and the kernel machine runs kernels as a TPU does",
+        "races": "kernel `copy` is for a GPU (Triton), and TPU interpret mode runs kernels as a "
+        "TPU does",
+    }
 
 
 def test_a_refusal_by_jax_is_said_to_be_of_jax() -> None:

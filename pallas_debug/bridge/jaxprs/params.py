@@ -36,6 +36,16 @@ def semaphores_of(params: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+_OF_GPUS = {"triton": "Triton", "mosaic_gpu": "Mosaic GPU"}
+"""Names of jax's back ends for GPUs, by the packages of their classes."""
+
+
+def gpu_backend(params: Mapping[str, Any]) -> str | None:
+    """Back end of a kernel that is written for a GPU; None unless its parameters say so."""
+    packages = type(params.get("compiler_params")).__module__.split(".")
+    return next((_OF_GPUS[name] for name in packages if name in _OF_GPUS), None)
+
+
 def float_dtypes(params: Mapping[str, Any]) -> frozenset[str]:
     """Names of the float and complex dtypes that a kernel computes in."""
     found: set[str] = set()

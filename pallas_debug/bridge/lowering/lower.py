@@ -21,7 +21,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionS
 
 from pallas_debug.bridge import chip, patches
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs.params import semaphores_of
+from pallas_debug.bridge.jaxprs.params import gpu_backend, semaphores_of
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure, SourceLine, Target
@@ -68,8 +68,14 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
 
     Raises:
       LoweringFailed: jax failed; its failure has the message and the Python line.
-      CannotRunError: the kernel takes semaphores from another kernel or returns them to one.
+      CannotRunError: the kernel takes semaphores from another kernel or returns them to one, or is
+        written for a GPU.
     """
+    if backend := gpu_backend(captured.params):
+        raise CannotRunError(
+            f"{captured.kernel.name} is a kernel for a GPU: its compiler parameters are those of "
+            f"{backend}. Kernels are compiled for TPUs here"
+        )
     shared = semaphores_of(captured.params)
     if shared:
         raise CannotRunError(

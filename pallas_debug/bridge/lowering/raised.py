@@ -7,7 +7,9 @@ import dis
 import functools
 import inspect
 import linecache
+import os
 import re
+import sysconfig
 import traceback
 import types
 from collections.abc import Iterator
@@ -74,6 +76,8 @@ def failure(error: BaseException) -> Failure:
         # The message names the `def` of the kernel.
         return explained(replace(found, source=_innermost(error) or found.source))
     line = _misused(error, found.message) or found.source or _innermost(error)
+    if raiser(error) not in ("", "jax"):  # the line of another package says little of the call
+        line = _innermost(error, of_packages=False) or line
     return explained(replace(found, source=line))
 
 
@@ -107,10 +111,27 @@ def in_a_line(error: BaseException) -> str:
 def is_of_user(error: BaseException) -> bool:
     """Whether the user's own code raised an exception, rather than jax or another library."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    if not frames:
-        return False
-    file = frames[-1][0].f_code.co_filename
-    return source_info_util.is_user_filename(file) and not file.startswith(lines.OURS)
+    return bool(frames) and _is_users(frames[-1][0]) and not _is_installed(frames[-1][0])
+
+
+def _is_installed(frame: types.FrameType) -> bool:
+    """Whether a frame runs a module of Python's library or of an installed package."""
+    return frame.f_code.co_filename.startswith(_LIBRARIES)
+
+
+_LIBRARIES = tuple(
+    f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+
+
+def raiser(error: BaseException) -> str:
+    """Name of the package whose code raised an exception; empty for the user's own."""
+    if is_of_user(error):
+        return ""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames or not _is_users(frames[-1][0]):
+        return "jax"
+    return str(frames[-1][0].f_globals.get("__name__", "another package")).partition(".")[0]
 
 
 def _assertion(error: AssertionError) -> str:
@@ -300,9 +321,10 @@ def _source_line(code: types.CodeType, line: int) -> SourceLine:
     return SourceLine(file=code.co_filename, line=line, function=code.co_name, text=text)
 
 
-def _innermost(error: BaseException) -> SourceLine | None:
+def _innermost(error: BaseException, *, of_packages: bool = True) -> SourceLine | None:
+    """The innermost line that is not jax's, or that no installed package has."""
     found = None
     for frame, number in traceback.walk_tb(error.__traceback__):
-        if _is_users(frame):
+        if _is_users(frame) and (of_packages or not _is_installed(frame)):
             found = _source_line(frame.f_code, number)
     return found

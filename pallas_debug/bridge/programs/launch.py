@@ -14,7 +14,7 @@ import numpy as np
 from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, rewrite
-from pallas_debug.bridge.jaxprs.params import buffer_count
+from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend
 from pallas_debug.bridge.programs import accesses, decode, effects, matrices, subcores
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.errors import MachineError
@@ -188,6 +188,11 @@ def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Laun
       MachineError: the machine cannot run it.
     """
     params = captured.params
+    if backend := gpu_backend(params):
+        raise MachineError(
+            f"kernel `{captured.kernel.name}` is for a GPU ({backend}), and the kernel machine "
+            "runs kernels as a TPU does"
+        )
     with jax.enable_x64(captured.enable_x64):
         if "grid_mapping" in params:
             return _launch(captured, params, fuse, opens or not fuse)

@@ -12,7 +12,7 @@ import numpy as np
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, rewrite
-from pallas_debug.bridge.jaxprs.params import buffer_count
+from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend
 from pallas_debug.bridge.walk.events import Event, Walked
 from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value
 from pallas_debug.bridge.walk.walker import Walker
@@ -137,10 +137,6 @@ class Grid:
         return self.blocks[self.num_inputs :]
 
 
-_GPU = ("mosaic_gpu", "triton")
-"""Modules of compiler parameters for other back ends."""
-
-
 class NotReadable(Exception):
     """The grid cannot be analysed statically; the message is the reason."""
 
@@ -190,8 +186,8 @@ def grid(captured: Capture) -> Grid:
     if "grid_mapping" not in params:
         raise NotReadable("it is a kernel over a mesh, which has no grid and no blocks")
     mapping = params["grid_mapping"]
-    if any(word in type(params.get("compiler_params")).__module__ for word in _GPU):
-        raise NotReadable("it is a kernel for a GPU")
+    if backend := gpu_backend(params):
+        raise NotReadable(f"it is a kernel for a GPU ({backend})")
     if is_unsized(captured):
         raise NotReadable(UNSIZED)
     names = _names(params["jaxpr"])

@@ -291,18 +291,22 @@ def _reached(seen: Sighting, grid: Sequence[int | None], seconds: float) -> str:
 
 
 def failed(
-    seen: Sighting, failure: Failure, kernel: Kernel | None = None, *, of_user: bool = False
+    seen: Sighting, failure: Failure, kernel: Kernel | None = None, *, raiser: str = "jax"
 ) -> Finding:
     """A call that jax failed to trace, or a kernel that was not compiled.
 
     Args:
-      of_user: whether the user's own code raised the exception, rather than jax.
+      raiser: the package whose code raised the exception; empty for the user's own.
     """
     known = explain.explained(failure, kernel).explanation
     if seen.engine == "trace":
         kind = Fault.TRACE_ERROR
         advice = "fix what the message names: jax refused the call as it traced it"
-        if of_user:
+        if failure.type in _OF_IMPORTS:
+            advice = "install what the message names, or correct the import"
+        elif raiser not in ("", "jax"):
+            advice = f"fix what the message names: {raiser} raised the exception, and not jax"
+        elif not raiser:
             text = (failure.source and failure.source.text) or ""
             advice = "fix this line"
             if text.lstrip().startswith(("assert", "raise")):
@@ -328,6 +332,8 @@ def failed(
 
 _ASKS = re.compile(r"\b(?:TPUs?|device_kind|default_backend|platform)\b", re.IGNORECASE)
 """Phrases of a line, or its message, that may depend on the device."""
+
+_OF_IMPORTS = ("ImportError", "ModuleNotFoundError")
 
 _OF_WHAT_IT_USES = ("AttributeError", "TypeError")
 """Exceptions raised at the caller's line for what an object of jax's may lack or refuse."""
