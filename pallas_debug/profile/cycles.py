@@ -265,6 +265,10 @@ def compiler_estimate(text: str | None) -> Figure:
     found = [int(value) for value in _STATED.findall(text)]
     if not found:
         return missing("libtpu's estimate contains no cycles", unit="cycles")
+    if not any(found):
+        return missing(
+            "libtpu estimated no cycles, as of blocks strided several times", unit="cycles"
+        )
     return Figure(
         value=sum(found), origin="compiler", unit="cycles", note="libtpu's static LLO profile"
     )

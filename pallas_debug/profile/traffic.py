@@ -222,6 +222,8 @@ def _vector_operations(schedule: Schedule, cycles: CycleEstimate) -> Figure:
 def _copied(cycles: CycleEstimate, direction: str) -> Figure:
     if not cycles.total.is_known:
         return missing(cycles.total.note, unit="bytes")
+    if any("_to_" not in name for name in cycles.copied):
+        return missing("the memories of some copies are unknown", unit="bytes")
     chosen = [figure for name, figure in cycles.copied.items() if direction in name]
     return Figure(
         value=sum(int(figure.value or 0) for figure in chosen),

@@ -225,6 +225,30 @@ def test_a_kernel_without_a_loop_and_libtpus_estimate() -> None:
     assert stats.traffic.vector_operations.value == 64 * 128
 
 
+def heads(x: jax.Array) -> jax.Array:
+    """A kernel whose blocks of the output are strided along two dimensions."""
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        for head in range(4):
+            o_ref[head] = x_ref[:, head * 128 : (head + 1) * 128] * 2.0
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((4, 64, 128), F32),
+        grid=(4,),
+        in_specs=[pl.BlockSpec((16, 512), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((4, 16, 128), lambda i: (0, i, 0)),
+    )(x)
+
+
+@pytest.mark.slow
+def test_blocks_that_are_strided_several_times_are_copied() -> None:
+    size = 64 * 512 * 4
+    stats = pallas_debug.stats(heads, jax.ShapeDtypeStruct((64, 512), F32))
+    assert (stats.traffic.read.value, stats.traffic.written.value) == (size, size)
+    assert stats.cycles.compiler.value is None  # libtpu writes 0
+
+
 def dynamic(n: jax.Array, x: jax.Array) -> jax.Array:
     """A kernel whose grid has as many points as its first argument says."""
 

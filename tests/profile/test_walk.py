@@ -10,6 +10,7 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.profile import cycles
 from pallas_debug.profile.core.copies import CopyModel, copy_model
 from pallas_debug.profile.core.events import CopyEvent, IterationEvent, WaitEvent
+from pallas_debug.profile.core.operands import operand_addresses
 from pallas_debug.profile.core.walk import walk
 from pallas_debug.profile.cycles import estimate_cycles
 from pallas_debug.profile.schedule import schedule_of
@@ -137,6 +138,18 @@ COPY = bundles(
 )
 
 
+WRITE_BACK = bundles(
+    "{ %s1_s0 = inlined_call_operand.hbm [shape: f32[8,128], index: 0, kind: output]  ;;  "
+    "%s2_s1 = scalar_lea.sflag [#allocation3], 1 }",
+    "{ %s5_s5 = int_to_ptr.vmem [resolvable:$true] %s4_s4  ;;  "
+    "%s6_s6 = int_to_ptr.hbm [resolvable:$true] %s1_s0 }",
+    "{ %5 = dma.general /*src=*/%s5_s5, /*size_in_granules=*/64, /*dst=*/%s6_s6, "
+    "/*dst_syncflagno=*/%s2_s1, /*src_syncflagno=*/%s7_s7, /*stridedescaddr=*/[#allocation9] }",
+    "{ %6 = dma.done.wait [#allocation3 + $0x1], 64 }",
+)
+"""A block that is strided along several dimensions, whose copy does not name its memories."""
+
+
 @pytest.mark.parametrize("skipped, formula", [(1, "1 + 9 n"), (3, "11 n")])
 def test_the_formula_is_of_iterations_after_the_first(skipped: int, formula: str) -> None:
     text = counted(
@@ -256,6 +269,29 @@ def test_without_bundles_everything_is_missing() -> None:
     assert str(estimate.total) == "-"
     stated = estimate_cycles(schedule_of(""), estimate="a {\n  estimated_cycles: 53554\n}\n")
     assert (stated.compiler.value, stated.compiler.origin) == (53554, "compiler")
+    given_up = estimate_cycles(schedule_of(""), estimate="a {\n  estimated_cycles: 0\n}\n")
+    assert given_up.compiler.value is None
+
+
+def test_a_copy_with_several_strides_counts_for_the_memories_of_its_pointers() -> None:
+    schedule = schedule_of(WRITE_BACK, target="v5e")
+    estimate = estimate_cycles(schedule)
+    assert {name: size.value for name, size in estimate.copied.items()} == {"vmem_to_hbm": 2048}
+    model, _ = copy_model("v5e")
+    assert estimate.waiting.value == round(sum(model.time("vmem_to_hbm", 2048)) - 1)
+    (start,) = operand_addresses(schedule).starts.values()
+    copied = operand_addresses(schedule).copied(start)
+    assert copied is not None
+    assert copied.number == 0
+    traffic = traffic_of(schedule, trace(schedule.listing), estimate, None)
+    assert (traffic.read.value, traffic.written.value) == (0, 2048)
+
+
+def test_traffic_is_unknown_if_the_memories_of_a_copy_are() -> None:
+    schedule = schedule_of(WRITE_BACK.replace("int_to_ptr.vmem", "other"), target="v5e")
+    traffic = traffic_of(schedule, trace(schedule.listing), estimate_cycles(schedule), None)
+    assert (traffic.read.value, traffic.written.value, traffic.bound) == (None, None, None)
+    assert traffic.written.note == "the memories of some copies are unknown"
 
 
 def test_a_chip_without_an_estimate_borrows_copies_and_says_so() -> None:

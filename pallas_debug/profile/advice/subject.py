@@ -12,6 +12,7 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.model import Kernel, Operand, SourceLine
 from pallas_debug.profile.advice.program import MosaicProgram
 from pallas_debug.profile.blocks import BlockMap
+from pallas_debug.profile.core.copies import memory_spaces
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 from pallas_debug.profile.tracing import Tracing
 from pallas_debug.profile.units import BUSY, SUBSETS
@@ -101,6 +102,11 @@ class AdviceSubject:
     @cached_property
     def program(self) -> MosaicProgram | None:
         return MosaicProgram(self.mosaic) if self.mosaic is not None else None
+
+    @cached_property
+    def spaces(self) -> Mapping[str, str]:
+        """Memory that each register with a pointer points into."""
+        return memory_spaces(self.schedule.bundles)
 
     @cached_property
     def depends_on_tables(self) -> bool:

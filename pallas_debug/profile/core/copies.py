@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from pallas_debug.ir.bundles import Bundle, Instruction
 
 GRANULE = 32
 """Bytes of the unit in which `dma` instructions state sizes."""
+
+_POINTER = "int_to_ptr."
+_GENERAL = "general"
+"""Opcode of copies whose blocks are strided along several dimensions. It names no memories."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,3 +87,27 @@ def copy_model(chip: str | None) -> tuple[CopyModel, bool]:
     if chip is not None and chip in MODELS:
         return MODELS[chip], False
     return MODELS[_STAND_INS.get(chip or "", "v5e")], True
+
+
+def memory_spaces(bundles: Iterable[Bundle]) -> dict[str, str]:
+    """Memory that each register with a pointer points into: `hbm`, `vmem`, `smem`."""
+    return {
+        result: i.opcode.removeprefix(_POINTER)
+        for bundle in bundles
+        for i in bundle.instructions
+        if i.opcode.startswith(_POINTER)
+        for result in i.results
+    }
+
+
+def direction_of(copy: Instruction, spaces: Mapping[str, str]) -> str:
+    """Return the memories of a copy, such as `hbm_to_vmem`; `general` if they are unknown.
+
+    Args:
+      spaces: those of the registers with pointers.
+    """
+    stated = copy.opcode.removeprefix("dma.")
+    if stated != _GENERAL or len(copy.arguments) <= 2:
+        return stated
+    source, destination = (spaces.get(copy.arguments[n]) for n in (0, 2))
+    return f"{source}_to_{destination}" if source and destination else stated

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from pallas_debug.ir.bundles import Bundle, Instruction
 from pallas_debug.profile.core import scalars
+from pallas_debug.profile.core.copies import direction_of, memory_spaces
 from pallas_debug.profile.core.scalars import DecodedScalar, MemoryPlace, Scalar
 from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.units import is_copy
@@ -14,9 +15,14 @@ from pallas_debug.profile.units import is_copy
 
 @dataclass(kw_only=True, slots=True)
 class DecodedCopy:
-    """A copy that is started: source, size, destination, semaphore, strides."""
+    """A copy that is started.
 
-    opcode: str
+    Attributes:
+      direction: its memories, such as `hbm_to_vmem`.
+      arguments: source, size, destination, semaphore, strides.
+    """
+
+    direction: str
     arguments: tuple[str | Scalar, ...]
     predicate: tuple[str, bool] | None
 
@@ -79,14 +85,18 @@ class DecodedBundle:
 
 def decode(schedule: Schedule) -> list[DecodedBundle]:
     """Decode all bundles of a schedule."""
-    return [decode_bundle(bundle, schedule.starts) for bundle in schedule.bundles]
+    spaces = memory_spaces(schedule.bundles)
+    return [decode_bundle(bundle, schedule.starts, spaces) for bundle in schedule.bundles]
 
 
-def decode_bundle(bundle: Bundle, starts: Mapping[int, int]) -> DecodedBundle:
+def decode_bundle(
+    bundle: Bundle, starts: Mapping[int, int], spaces: Mapping[str, str]
+) -> DecodedBundle:
     """Decode a bundle.
 
     Args:
       starts: index of the first bundle of each region.
+      spaces: memory that each register with a pointer points into.
     """
     operations: list[Decoded] = []
     arithmetic: list[DecodedScalar] = []
@@ -95,7 +105,7 @@ def decode_bundle(bundle: Bundle, starts: Mapping[int, int]) -> DecodedBundle:
         if i.opcode.startswith(("sphi", "pphi")) and len(i.operands) == 2:
             first, second = i.operands
             phis.append(DecodedPhi(result=i.results[0], first=first, second=second))
-        elif isinstance(operation := _decoded(i, starts), DecodedScalar):
+        elif isinstance(operation := _decoded(i, starts, spaces), DecodedScalar):
             arithmetic.append(operation)
         elif operation is not None:
             operations.append(operation)
@@ -138,7 +148,9 @@ def scalars_by_value(bundles: Sequence[Bundle]) -> int:
     )
 
 
-def _decoded(i: Instruction, starts: Mapping[int, int]) -> Decoded | DecodedScalar | None:
+def _decoded(
+    i: Instruction, starts: Mapping[int, int], spaces: Mapping[str, str]
+) -> Decoded | DecodedScalar | None:
     if not i.opcode.startswith(("s", "dma.")):
         return scalars.decode(i)
     predicate = scalars.predicate_of(i)
@@ -146,8 +158,11 @@ def _decoded(i: Instruction, starts: Mapping[int, int]) -> Decoded | DecodedScal
         target = starts.get(i.target) if i.target is not None else None
         return DecodedJump(predicate=predicate, target=target)
     if is_copy(i.opcode):
-        arguments = tuple(_copy_arguments(i))
-        return DecodedCopy(opcode=i.opcode, arguments=arguments, predicate=predicate)
+        return DecodedCopy(
+            direction=direction_of(i, spaces),
+            arguments=tuple(_copy_arguments(i)),
+            predicate=predicate,
+        )
     if i.opcode.startswith("dma.done"):
         flag, amount, *_ = [*map(scalars.argument, i.arguments), None, None]
         return DecodedWait(flag=flag, amount=amount, predicate=predicate)

@@ -13,13 +13,14 @@ class CopyEvent:
 
     Attributes:
       bundle: index of the bundle that starts it.
+      direction: its memories, such as `hbm_to_vmem`.
       start, stop: cycles at which it starts and arrives.
       size: bytes.
       flag: the semaphore that it signals.
     """
 
     bundle: int
-    opcode: str
+    direction: str
     start: float
     stop: float
     size: int | None

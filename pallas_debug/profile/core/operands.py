@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pallas_debug.ir.bundles import Instruction
+from pallas_debug.profile.core.copies import direction_of, memory_spaces
 from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.units import is_copy
 
@@ -51,11 +52,12 @@ class OperandAddresses:
     starts: Mapping[int, Instruction]
     _defined: Mapping[str, Instruction] = field(repr=False)
     _stored: Mapping[str, list[Instruction]] = field(repr=False)
+    _spaces: Mapping[str, str] = field(repr=False)
 
     def copied(self, copy: Instruction) -> CallOperand | None:
         """The call's operand nearest to the addresses of a copy; None if there is none."""
         # Source, size, destination: one of them is in HBM, or in CMEM on v4.
-        wanted = 2 if copy.opcode.startswith(("dma.vmem", "dma.smem")) else 0
+        wanted = 2 if direction_of(copy, self._spaces).startswith(("vmem", "smem")) else 0
         return self._traced(copy, wanted)
 
     def source(self, copy: Instruction) -> CallOperand | None:
@@ -111,5 +113,9 @@ def operand_addresses(schedule: Schedule) -> OperandAddresses:
             elif is_copy(i.opcode):
                 starts[at] = i
     return OperandAddresses(
-        operands=call_operands(schedule), starts=starts, _defined=defined, _stored=stored
+        operands=call_operands(schedule),
+        starts=starts,
+        _defined=defined,
+        _stored=stored,
+        _spaces=memory_spaces(schedule.bundles),
     )

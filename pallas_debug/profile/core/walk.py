@@ -425,7 +425,7 @@ class _Walker:
         size = granules * self._model.granule if isinstance(granules, int) else None
         result = self._result
         result.unknown_copies += runs is None or size is None
-        direction = copy.opcode.removeprefix("dma.")
+        direction = copy.direction
         if direction.endswith("_to_smem"):
             self._memory.copy(at, given[2] if len(given) > 2 else None)
         result.copies[direction] = result.copies.get(direction, 0) + 1
@@ -445,7 +445,7 @@ class _Walker:
         if self._listen is not None:
             self._listen(
                 CopyEvent(
-                    bundle=at, opcode=copy.opcode, start=self._time, stop=done, size=size, flag=key
+                    bundle=at, direction=direction, start=self._time, stop=done, size=size, flag=key
                 )
             )
 

@@ -180,14 +180,15 @@ class _Reading:
         lane = self._grid.others
         if origin is not None and origin.operand is not None:
             lane = min(origin.operand, lane)
-        direction = _direction(event.opcode)
+        # Seen from the core.
+        direction: Direction = "out" if event.direction.startswith(("vmem", "smem")) else "in"
         is_own = origin is not None and origin.is_own
         step, block = self._step, None
         if not is_own and lane != self._grid.others:
             if direction == "in" and self._grid.is_ahead[lane]:
                 step = min(self._iteration, self._steps - 1)
             block = self._grid.block(lane, step)
-        transfer = self._model.time(event.opcode.removeprefix("dma."), event.size or 0)[1]
+        transfer = self._model.time(event.direction, event.size or 0)[1]
         self._copies.append(
             TimelineCopy(
                 lane=lane,
@@ -215,8 +216,3 @@ class _Reading:
                 end=event.stop,
             )
         )
-
-
-def _direction(opcode: str) -> Direction:
-    """Direction of a copy, seen from the core."""
-    return "out" if opcode.startswith(("dma.vmem", "dma.smem")) else "in"

@@ -9,6 +9,8 @@ from pallas_debug.profile.advice.program import LOADS, MosaicProgram, ProgramOpe
 from pallas_debug.profile.advice.rules.copying.pipelines import size_text
 from pallas_debug.profile.advice.rules.copying.small_copies import advise_small_copies, copy_size
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
+from pallas_debug.profile.core.copies import direction_of
+from pallas_debug.profile.units import is_copy
 
 MIN_GAIN = 0.15
 """Minimum share of the kernel's cycles that overlapping the copies would save."""
@@ -41,7 +43,11 @@ def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
         if not _can_be_prefetched(program, start):
             continue
         direction = _direction(start)
-        copies = [p for p in subject.at(source) if p.opcode == f"dma.{direction}"]
+        copies = [
+            p
+            for p in subject.at(source)
+            if is_copy(p.opcode) and direction_of(p.instruction, subject.spaces) == direction
+        ]
         count = sum(p.weight for p in copies[:1])
         if len(copies) != 1 or count < MIN_COPIES:
             continue  # never started, as for an operand in VMEM, or at several places
