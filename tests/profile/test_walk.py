@@ -273,8 +273,9 @@ def test_without_bundles_everything_is_missing() -> None:
     assert given_up.compiler.value is None
 
 
-def test_a_copy_with_several_strides_counts_for_the_memories_of_its_pointers() -> None:
-    schedule = schedule_of(WRITE_BACK, target="v5e")
+@pytest.mark.parametrize("pointer", ["int_to_ptr.hbm", "scalar_lea.hbm", "smov"])
+def test_a_copy_with_several_strides_counts_for_the_memories_of_its_pointers(pointer: str) -> None:
+    schedule = schedule_of(WRITE_BACK.replace("int_to_ptr.hbm", pointer), target="v5e")
     estimate = estimate_cycles(schedule)
     assert {name: size.value for name, size in estimate.copied.items()} == {"vmem_to_hbm": 2048}
     model, _ = copy_model("v5e")

@@ -10,7 +10,10 @@ from pallas_debug.ir.bundles import Bundle, Instruction
 GRANULE = 32
 """Bytes of the unit in which `dma` instructions state sizes."""
 
-_POINTER = "int_to_ptr."
+_POINTERS = ("int_to_ptr.", "scalar_lea.", "inlined_call_operand.")
+"""Opcodes whose suffix is the memory that the result points into. v6e and later have no
+`int_to_ptr.hbm`."""
+_MOVES = ("smov", "sphi", "scalar_select", "sadd.")
 _GENERAL = "general"
 """Opcode of copies whose blocks are strided along several dimensions. It names no memories."""
 
@@ -91,13 +94,17 @@ def copy_model(chip: str | None) -> tuple[CopyModel, bool]:
 
 def memory_spaces(bundles: Iterable[Bundle]) -> dict[str, str]:
     """Memory that each register with a pointer points into: `hbm`, `vmem`, `smem`."""
-    return {
-        result: i.opcode.removeprefix(_POINTER)
-        for bundle in bundles
-        for i in bundle.instructions
-        if i.opcode.startswith(_POINTER)
-        for result in i.results
-    }
+    found: dict[str, str] = {}
+    for bundle in bundles:
+        for i in bundle.instructions:
+            space = None
+            if i.opcode.startswith(_POINTERS):
+                space = i.opcode.rpartition(".")[2]
+            elif i.opcode.startswith(_MOVES):
+                space = next((found[o] for o in i.operands if o in found), None)
+            if space:
+                found.update(dict.fromkeys(i.results, space))
+    return found
 
 
 def direction_of(copy: Instruction, spaces: Mapping[str, str]) -> str:
