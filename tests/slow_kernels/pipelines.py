@@ -248,6 +248,50 @@ def two_passes(x: jax.Array) -> jax.Array:
     )(x)
 
 
+def three_passes(x: jax.Array) -> jax.Array:
+    """Passes along rows find their maxima, the sums, and the result."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref, l_ref: jax.Ref) -> None:
+        sweep, j = pl.program_id(1), pl.program_id(2)
+
+        @pl.when((sweep == 0) & (j == 0))
+        def _start() -> None:
+            m_ref[...] = jnp.full_like(m_ref, -jnp.inf)
+            l_ref[...] = jnp.zeros_like(l_ref)
+
+        @pl.when(sweep == 0)
+        def _maxima() -> None:
+            m_ref[...] = jnp.maximum(m_ref[...], jnp.max(x_ref[...], axis=1, keepdims=True))
+
+        @pl.when(sweep == 1)
+        def _sums() -> None:
+            l_ref[...] += jnp.sum(jnp.exp(x_ref[...] - m_ref[:, :1]), axis=1, keepdims=True)
+
+        @pl.when(sweep == 2)
+        def _divide() -> None:
+            out_ref[...] = jnp.exp(x_ref[...] - m_ref[:, :1]) / l_ref[:, :1]
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(x.shape[0] // 256, 3, x.shape[1] // 1024),
+        in_specs=[pl.BlockSpec((256, 1024), lambda i, sweep, j: (i, j))],  # SLOW
+        out_specs=pl.BlockSpec((256, 1024), lambda i, sweep, j: (i, jnp.where(sweep == 2, j, 0))),
+        scratch_shapes=[pltpu.VMEM((256, 128), F32)] * 2,
+    )(x)
+
+
+def three_passes_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        e = jnp.exp(x_ref[...] - jnp.max(x_ref[...], axis=1, keepdims=True))
+        out_ref[...] = e / jnp.sum(e, axis=1, keepdims=True)
+
+    block = pl.BlockSpec((64, x.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(x.shape[0] // 64,), in_specs=[block], out_specs=block
+    )(x)
+
+
 def two_passes_remedied(x: jax.Array) -> jax.Array:
     def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
         def add(i: jax.Array, total: jax.Array) -> jax.Array:
@@ -352,6 +396,14 @@ KERNELS = (
         function=two_passes,
         remedied=two_passes_remedied,
         args=(jax.ShapeDtypeStruct((4096, 1024), F32),),
+    ),
+    SlowKernel(
+        advice="two-passes",
+        summary="A softmax of long rows that fetches them three times.",
+        function=three_passes,
+        remedied=three_passes_remedied,
+        args=(jax.ShapeDtypeStruct((512, 8192), F32),),
+        says=("goes over x_ref 3 times", ", 8192): "),
     ),
     SlowKernel(
         advice="copy-wait",

@@ -11,6 +11,7 @@ from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
 
 LANES = 128
+SUBLANES = 8
 
 _PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
 

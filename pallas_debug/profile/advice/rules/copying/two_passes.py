@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.rules.copying.pipelines import LANES, copies, depends, size_text
+from pallas_debug.profile.advice.rules.copying.pipelines import (
+    LANES,
+    SUBLANES,
+    copies,
+    depends,
+    size_text,
+)
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 
@@ -64,9 +70,13 @@ def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
 def _spanning(
     subject: AdviceSubject, blocks: BlockMap, operand: OperandBlocks, whole: int
 ) -> tuple[str, int]:
-    """A block that holds what one pass covers, and the VMEM for it, halved along lanes to fit."""
+    """A block that holds what one pass covers, and the VMEM for it.
+
+    It is halved to fit, along dimensions that the pass does not go along.
+    """
     outputs = sum(o.kind == "output" for o in blocks.pipelined)
     sizes = [d.size for d in operand.dimensions]
+    covered: set[int] = set()
     for n, dimension in enumerate(operand.dimensions):
         if any(
             stride and blocks.grid[i] > 1
@@ -74,10 +84,15 @@ def _spanning(
             if _is_inner(operand, blocks, i)
         ):
             sizes[n] = dimension.bound
+            covered.add(n)
     size = math.prod(sizes) * operand.bits // 8 * 2 * (1 + outputs)
-    while size > ROOM * (subject.vmem_limit or 0) and sizes[-1] % (2 * LANES) == 0:
-        sizes[-1] //= 2
-        size //= 2
+    units = [1] * len(sizes) + [SUBLANES * 32 // operand.bits, LANES]
+    others = [n for n in reversed(range(len(sizes))) if n not in covered]
+    for n in others:
+        unit = units[2 + n]
+        while size > ROOM * (subject.vmem_limit or 0) and sizes[n] % (2 * unit) == 0:
+            sizes[n] //= 2
+            size //= 2
     shown = [str(s) for s, d in zip(sizes, operand.dimensions, strict=True) if d.kind != "squeezed"]
     return f"({', '.join(shown)})", size
 
