@@ -17,6 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from slow_kernels import SLOW, SlowKernel, slow
 from slow_kernels.pipelines import iterated
+from slow_kernels.products import recurrent
 from tiers import mark_all_but_first
 
 import pallas_debug
@@ -297,6 +298,18 @@ def test_what_copies_hide_is_told_but_not_advised(tmp_path: Path) -> None:
     (at,) = (n for n, line in enumerate(printed) if line.startswith("hidden by copies"))
     assert "would hardly make the kernel faster" in printed[at]
     assert printed[at + 1].startswith("  transpose at ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["v5e", pytest.param("v6e", marks=pytest.mark.large)])
+def test_a_product_beside_that_of_a_recurrence_stays(target: str, tmp_path: Path) -> None:
+    """Made once for all iterations, it takes no less: they wait for the other product."""
+    args = tuple(jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((128, 16, 128), (2, 128, 128)))
+    inside, ahead = (functools.partial(recurrent, ahead=ahead) for ahead in (False, True))
+    kernel = SlowKernel(advice="", summary="", function=inside, remedied=ahead, args=args)
+    one, other = (_compiled(tmp_path, kernel, is_ahead, target) for is_ahead in (False, True))
+    assert (one.advice, other.advice) == ((), ())
+    assert one.cycles.total.value <= 1.02 * other.cycles.total.value
 
 
 def few_features(x: jax.Array, w: jax.Array) -> jax.Array:

@@ -1,0 +1,95 @@
+"""Products in a loop, of a few rows in each of its iterations."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from .slow import SlowKernel
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+
+
+def _of_heads(kernel: object, x: jax.Array, w: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((w.shape[0], x.shape[0], w.shape[2]), F32),
+        grid=(x.shape[0] // 256,),
+        in_specs=[
+            pl.BlockSpec((256, x.shape[1]), lambda i: (i, 0)),
+            pl.BlockSpec(w.shape, lambda i: (0, 0, 0)),
+        ],
+        out_specs=pl.BlockSpec((w.shape[0], 256, w.shape[2]), lambda i: (0, i, 0)),
+    )(x, w)
+
+
+def heads_of_few_rows(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Each iteration multiplies 16 rows by the weights of all heads, on one line."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def rows(i: jax.Array, _: None) -> None:
+            at = pl.ds(pl.multiple_of(i * 16, 16), 16)
+            for head in range(w_ref.shape[0]):
+                out_ref[head, at, :] = jnp.dot(  # SLOW
+                    x_ref[at, :], w_ref[head], preferred_element_type=F32
+                )
+
+        lax.fori_loop(0, x_ref.shape[0] // 16, rows, None)
+
+    return _of_heads(kernel, x, w)
+
+
+def heads_of_few_rows_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        for head in range(w_ref.shape[0]):
+            out_ref[head] = jnp.dot(x_ref[...], w_ref[head], preferred_element_type=F32)
+
+    return _of_heads(kernel, x, w)
+
+
+def recurrent(x: jax.Array, w: jax.Array, *, ahead: bool) -> jax.Array:
+    """A recurrence with a product of its inputs, in each iteration or before the loop.
+
+    The iterations wait for the other product, of what the iteration before computed.
+    """
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref, given: jax.Ref) -> None:
+        def product(rows: jax.Array, which: int) -> jax.Array:
+            return jnp.dot(rows, w_ref[which], preferred_element_type=F32)
+
+        if ahead:
+            given[...] = product(x_ref[...].reshape(-1, 128), 0).reshape(given.shape)
+
+        def step(t: jax.Array, h: jax.Array) -> jax.Array:
+            h = product(h.astype(BF16), 1)
+            h = jnp.tanh(h + (given[t] if ahead else product(x_ref[t], 0)))
+            out_ref[t] = h
+            return h
+
+        lax.fori_loop(0, x_ref.shape[0], step, jnp.zeros(x_ref.shape[1:], F32))
+
+    block = pl.BlockSpec((64, 16, 128), lambda i: (i, 0, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct(x.shape, F32),
+        grid=(x.shape[0] // 64,),
+        in_specs=[block, pl.BlockSpec(w.shape, lambda i: (0, 0, 0))],
+        out_specs=block,
+        scratch_shapes=[pltpu.VMEM((64, 16, 128), F32)],
+    )(x, w)
+
+
+KERNELS = (
+    SlowKernel(
+        advice="thin-product",
+        summary="Products of 16 rows in each iteration, by the same matrices, on one line.",
+        function=heads_of_few_rows,
+        remedied=heads_of_few_rows_remedied,
+        args=(
+            jax.ShapeDtypeStruct((1024, 256), BF16),
+            jax.ShapeDtypeStruct((4, 256, 128), BF16),
+        ),
+        says=("loads the same 4 matrices of bf16[256, 128]",),
+    ),
+)
