@@ -219,6 +219,28 @@ def bias_fetched_again_remedied(x: jax.Array, bias: jax.Array) -> jax.Array:
     return _biased(x, bias, is_batch_inner=True)
 
 
+def _biased_gelu(x: jax.Array, bias: jax.Array, rows: int, columns: int) -> jax.Array:
+    def kernel(x_ref: jax.Ref, bias_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = jax.nn.gelu(x_ref[...] + bias_ref[...])
+
+    block = pl.BlockSpec((rows, columns), lambda i, j: (i, j))  # SLOW
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(x.shape[0] // rows, x.shape[1] // columns),
+        in_specs=[block, pl.BlockSpec((1, columns), lambda i, j: (0, j))],
+        out_specs=block,
+    )(x, bias)
+
+
+def one_register_at_a_time(x: jax.Array, bias: jax.Array) -> jax.Array:
+    return _biased_gelu(x, bias, 8, 128)
+
+
+def one_register_at_a_time_remedied(x: jax.Array, bias: jax.Array) -> jax.Array:
+    return _biased_gelu(x, bias, 128, 1024)
+
+
 def two_passes(x: jax.Array) -> jax.Array:
     """A first pass finds the mean of each column, a second one subtracts it."""
 
@@ -364,7 +386,16 @@ KERNELS = (
         helper=_row_softmax,
         remedied=short_steps_remedied,
         args=(jax.ShapeDtypeStruct((2048, 512), F32),),
-        says=("too short for its work to overlap, and VALU", "such as (128, 512) for x_ref"),
+        says=("make 256 grid steps: ", "such as (128, 512) for x_ref"),
+    ),
+    SlowKernel(
+        advice="small-blocks",
+        summary="Blocks of one vector register, whose steps wait for the latency of copies.",
+        function=one_register_at_a_time,
+        helper=_biased_gelu,
+        remedied=one_register_at_a_time_remedied,
+        args=(jax.ShapeDtypeStruct((256, 1024), F32), jax.ShapeDtypeStruct((1, 1024), F32)),
+        says=("blocks of (8, 128) make 256 grid steps: each waits ",),
     ),
     SlowKernel(
         advice="small-blocks",

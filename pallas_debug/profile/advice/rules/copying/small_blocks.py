@@ -24,6 +24,7 @@ from pallas_debug.profile.advice.rules.copying.pipelines import (
     enlarged,
     grows,
     ordered_axes,
+    repeated_copies,
     simple_dimension,
     size_text,
 )
@@ -85,25 +86,35 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     best = min(s.cycles for s in good)
     chosen = min((s for s in good if s.cycles <= 1.05 * best), key=lambda s: s.vmem)
     moving = [o for o in blocks.pipelined if o.name not in subject.resident] or blocks.pipelined
-    worst = max(moving, key=lambda o: (_fetches(o, blocks), o.block_bytes))
+    repeated = {o.name: repeated_copies(o, blocks.grid) * o.block_bytes for o in moving}
+    is_repeated = _is_repeated(subject, now, chosen) and max(repeated.values()) > 0
+    copied_bytes = {o.name: (copies(o, blocks.grid) or 0) * o.block_bytes for o in moving}
+    worst = max(moving, key=lambda o: (repeated if is_repeated else copied_bytes)[o.name])
     count = _fetches(worst, blocks)
     copied = "fetched" if worst.kind == "input" else "written back"
-    again = f"{idle:.0f} bundles of each step do no vector work"
-    if latency is not None and latency.cycles > idle and subject.is_compute_bound:
-        again = (
+    waiting = _waiting(subject)
+    if is_repeated:
+        cause = (
+            f"{worst.name} is {copied} {count} times over, {size_text(now.moved)} are moved in all"
+        )
+    elif waiting > overhead:
+        cause = (
+            f"each waits {waiting:,.0f} cycles for its copies, whose bytes take "
+            f"{subject.step.copies if subject.step is not None else 0:,.0f}"
+        )
+    elif latency is not None and latency.cycles > idle:
+        cause = (
             f"a step is too short for its work to overlap, and {latency.unit}, the busiest vector "
             f"unit, is used to {percent(latency.used, 1)}"
         )
-    elif count > 1:
-        again = (
-            f"{worst.name} is {copied} {count} times over, {size_text(now.moved)} are moved in all"
-        )
+    else:
+        cause = f"{idle:.0f} bundles of each do no vector work"
     return (
         Advice(
             kind=KIND.name,
             operand=worst.name,
             source=subject.block_source(worst.name),
-            message=f"blocks of {_sizes(worst, blocks)} make {now.steps:,} grid steps: {again}",
+            message=f"blocks of {_sizes(worst, blocks)} make {now.steps:,} grid steps: {cause}",
             remedy=(
                 f"use larger blocks, such as {_proposal(blocks, chosen)}"
                 f"{_tables(subject)}: {chosen.steps:,} steps, "
@@ -114,6 +125,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
                 derived("bytes moved", now.moved, unit="bytes"),
                 derived(f"times {worst.name} is {copied}", count),
                 derived("grid steps", now.steps),
+                derived("cycles of a step that wait for copies", round(waiting), unit="cycles"),
                 counted("bundles of a step without vector work", round(idle)),
                 *_busiest(latency),
                 derived("bytes moved with larger blocks", chosen.moved, unit="bytes"),
@@ -128,6 +140,19 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
             ),
         ),
     )
+
+
+def _is_repeated(subject: AdviceSubject, now: PipelineCost, chosen: PipelineCost) -> bool:
+    """Whether most of what larger blocks save is the time of bytes that are copied again."""
+    transfer = (now.moved - chosen.moved) / (subject.bytes_per_cycle or 1) / subject.cores
+    return transfer >= (now.cycles - chosen.cycles) / 2
+
+
+def _waiting(subject: AdviceSubject) -> float:
+    """Cycles that a step waits for copies, on average."""
+    if not subject.cycles or subject.step is None or not subject.core_points:
+        return 0.0
+    return max(subject.cycles / subject.core_points - subject.step.compute, 0.0)
 
 
 def _moved(size: float) -> str:
