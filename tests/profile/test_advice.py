@@ -312,6 +312,34 @@ def test_a_product_beside_that_of_a_recurrence_stays(target: str, tmp_path: Path
     assert one.cycles.total.value <= 1.02 * other.cycles.total.value
 
 
+def weights_in_columns(x: jax.Array, w: jax.Array) -> jax.Array:
+    """A product that fetches the large operand once, and the small one for each of its blocks."""
+
+    def kernel(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
+        out = jnp.dot(x_ref[...], w_ref[...], preferred_element_type=jnp.float32)
+        o_ref[...] = out.astype(jnp.bfloat16)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((512, 8192), jnp.bfloat16),
+        grid=(8, 2),
+        in_specs=[
+            pl.BlockSpec((256, 512), lambda j, i: (i, 0)),
+            pl.BlockSpec((512, 1024), lambda j, i: (0, j)),
+        ],
+        out_specs=pl.BlockSpec((256, 1024), lambda j, i: (i, j)),
+    )(x, w)
+
+
+@pytest.mark.large
+def test_a_small_operand_is_fetched_again_where_large_ones_come_in_bursts(tmp_path: Path) -> None:
+    """Only every second step fetches weights; it waits for them with and without the rest."""
+    args = tuple(jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((512, 512), (512, 8192)))
+    function = weights_in_columns
+    kernel = SlowKernel(advice="", summary="", function=function, remedied=function, args=args)
+    assert _compiled(tmp_path, kernel, False, "v5e").advice == ()
+
+
 def few_features(x: jax.Array, w: jax.Array) -> jax.Array:
     def kernel(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.tanh(jnp.dot(x_ref[...], w_ref[...]))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import re
 
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    counted,
+    derived,
+    derived_share,
+)
 from pallas_debug.profile.advice.program import (
     LOADS,
     STORES,
@@ -63,7 +69,7 @@ def advise_lane_reduction(subject: AdviceSubject) -> tuple[Advice, ...]:
                     counted("cross-lane instructions in each iteration", len(instructions)),
                     counted("bundles of the loop", loop.size),
                     derived("iterations", trips),
-                    derived(
+                    derived_share(
                         "share of the executed bundles",
                         subject.share(
                             p for p in subject.instructions if loop.start <= p.bundle < loop.stop

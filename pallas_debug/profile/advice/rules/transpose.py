@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 
 from pallas_debug.model import SourceLine
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, percent
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    counted,
+    derived_share,
+    percent,
+)
 from pallas_debug.profile.advice.program import PASSED_ON, ProgramOperation
 from pallas_debug.profile.advice.rules.moves import is_transpose
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
@@ -53,7 +59,7 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
             ),
             evidence=(
                 counted("instructions of this line that use a transpose unit", len(feeds)),
-                derived(
+                derived_share(
                     "share of the executed bundles with such an instruction, and none for the MXU",
                     share,
                 ),

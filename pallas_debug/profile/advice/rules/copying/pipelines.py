@@ -259,6 +259,35 @@ def enlarged(
     )
 
 
+def running_in_bursts(subject: AdviceSubject, blocks: BlockMap, without: str) -> float | None:
+    """Cycles of all steps, of which some copy more blocks than others; None if they are unknown.
+
+    A step that fetches a block which the steps before it did not need waits for all of its bytes
+    that it does not overlap with, and for its latency.
+
+    Args:
+      without: name of an operand that is not copied.
+    """
+    step, rate = subject.step, subject.bytes_per_cycle
+    if step is None or not rate:
+        return None
+    moving = [o for o in blocks.pipelined if o.name not in subject.resident and o.name != without]
+    varying = [axis for axis, size in enumerate(blocks.grid) if size > 1]
+    total, steady, before = step.compute, None, 1
+    times = []
+    for place, axis in enumerate(varying):
+        # Steps at which this axis goes on, and those inside of it begin again.
+        count, before = before * (blocks.grid[axis] - 1), before * blocks.grid[axis]
+        inner = varying[place:]
+        copied = sum(o.block_bytes for o in moving if any(depends(o, n) for n in inner))
+        times.append((count, copied / rate))
+        steady = copied / rate
+    for count, transfer in times:
+        latency = subject.latency if steady is not None and transfer > steady else 0.0
+        total += count * max(step.compute, transfer + latency)
+    return total / subject.cores
+
+
 def size_text(count: float) -> str:
     """Bytes as text: `9.1 MiB`."""
     for unit in ("bytes", "KiB", "MiB"):

@@ -14,6 +14,7 @@ from pallas_debug.profile.advice.rules.copying.pipelines import (
     copies,
     enlarged,
     repeated_copies,
+    running_in_bursts,
     size_text,
 )
 from pallas_debug.profile.advice.rules.copying.small_blocks import advise_small_blocks
@@ -48,9 +49,10 @@ def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
         if vmem > ROOM * limit or not is_affine(operand):
             continue
         moved = now.moved - (copies(operand, blocks.grid) or 0) * operand.block_bytes + size
+        running = running_in_bursts(subject, blocks, operand.name)
+        if running is None:
+            continue
         # The first fetch of the whole overlaps with nothing.
-        copying = moved / subject.bytes_per_cycle / subject.cores
-        running = max(step.compute * subject.core_points, copying)
         cycles = running + size / subject.bytes_per_cycle + subject.latency
         if cycles <= (1 - MIN_GAIN) * now.cycles and (best is None or cycles < best[0]):
             best = cycles, operand, vmem, moved
