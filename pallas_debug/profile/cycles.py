@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 
+from pallas_debug.ir.operations import Module
 from pallas_debug.model import Kernel
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.core.copies import copy_model
@@ -30,6 +31,10 @@ CORES_SHARE = "cores share the grid"
 AS_CALLED = "scalar operands have their values in the first call"
 """Beginning of the assumption about scalar operands whose values are in the dump."""
 
+AS_LOCAL = "copies to other devices take as long as those within one: their links are not modelled"
+"""Assumption about remote copies."""
+
+_REMOTE = re.compile(r"tpu\.enqueue_dma .*\bdevice_id\(")
 _STATED = re.compile(r"^\s*estimated_cycles:\s*(\d{1,18})\s*$", re.MULTILINE)
 
 
@@ -76,6 +81,7 @@ def estimate_cycles(
     estimate: str | None = None,
     *,
     blocks: BlockMap | None = None,
+    mosaic: Module | None = None,
     listen: Callable[[Event], None] | None = None,
 ) -> CycleEstimate:
     """Estimate a kernel's cycles.
@@ -83,6 +89,7 @@ def estimate_cycles(
     Args:
       estimate: the text of `estimate.txt`.
       blocks: the block map, for the values of scalar operands in the first call.
+      mosaic: the module before any pass, which says whether copies go to other devices.
       listen: called with the copies, waits and iterations of the estimated run, in order.
     """
     compiler = compiler_estimate(estimate)
@@ -108,6 +115,11 @@ def estimate_cycles(
     theirs = walk(schedule, model, unknown="zero", decoded=decoded)
     rounded = {s.name for s in (blocks.scalars if blocks is not None else ()) if s.is_rounded}
     assumptions = _assumptions(schedule, ours, is_stand_in, rounded)
+    if mosaic is not None and any(
+        name == "tpu.enqueue_dma" and _REMOTE.search(text)
+        for name, text in zip(mosaic.names, mosaic.lines, strict=False)
+    ):
+        assumptions += (AS_LOCAL,)
     if steps.value and core_steps.value and core_steps.value < steps.value:
         cores = math.ceil(steps.value / core_steps.value)
         assumptions += (f"{cores} {CORES_SHARE}: one core's cycles, with HBM to itself",)

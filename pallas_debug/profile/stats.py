@@ -202,7 +202,13 @@ class Profile:
 
     @cached_property
     def cycles(self) -> CycleEstimate:
-        return estimate_cycles(self.schedule, self.kernel, self.texts.estimate, blocks=self.blocks)
+        return estimate_cycles(
+            self.schedule,
+            self.kernel,
+            self.texts.estimate,
+            blocks=self.blocks,
+            mosaic=self.mosaic,
+        )
 
     @cached_property
     def lines(self) -> tuple[LineCost, ...]:

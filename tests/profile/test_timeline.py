@@ -202,7 +202,7 @@ def test_copies_that_the_kernel_starts_are_walked_through() -> None:
     timeline = made(OWN, loop(6, COPIES + WAIT, ADDRESS))
     assert timeline.notes == ()
     (lane,) = timeline.lanes
-    assert (lane.name, lane.copies.value, lane.size.value) == ("x_ref", 6, None)
+    assert (lane.name, lane.copies.value, lane.size.value) == ("x_ref", 6, 4096)
     # 128 granules of 32 bytes take 8 cycles, for which the core waits in its next bundle.
     copies = [c for p in timeline.parts for c in p.copies]
     assert {(c.is_own, c.size, c.end - c.begin) for c in copies} == {(True, 4096, 8)}
@@ -214,6 +214,19 @@ def test_copies_that_the_kernel_starts_are_walked_through() -> None:
     own = [e for e in events if e.get("cat") == "dma"]
     assert {e["name"] for e in own} == {"copy by the kernel"}
     assert {e["args"]["started by"] for e in own} == {"kernel.py:12"}
+
+
+def test_copies_within_an_array_in_vmem_are_those_that_the_kernel_starts() -> None:
+    """As of an all-gather: its output is in VMEM, and the kernel sends parts of it."""
+    address = ADDRESS.replace("inlined_call_operand.hbm", "inlined_call_operand.vmem")
+    sizes = {size: COPIES.replace(" 128,", f" {size},") for size in ("128", "%s3_s0")}
+    for size, copied in (("128", 4096), ("%s3_s0", None)):
+        blocks = block_map(6, operand("x_ref", rows(6)))
+        (lane,) = made(blocks, loop(6, sizes[size] + WAIT, address)).lanes
+        assert (lane.copies.value, lane.size.value) == (6, copied)
+        assert (
+            lane.note == "XLA placed the whole array in VMEM; the kernel copies what it needs of it"
+        )
 
 
 @simulated

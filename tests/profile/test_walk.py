@@ -301,6 +301,15 @@ def test_a_chip_without_an_estimate_borrows_copies_and_says_so() -> None:
     assert "as libtpu estimates none for v4" in estimate.assumptions[-1]
 
 
+def test_copies_to_other_devices_rest_on_an_assumption() -> None:
+    schedule = schedule_of(COPY, target="v5e")
+    for device, assumptions in (("", ()), (" device_id(%14)", (cycles.AS_LOCAL,))):
+        mosaic = Module.of(f"module {{\n  tpu.enqueue_dma source(%0){device}\n}}\n", "mlir")
+        estimate = estimate_cycles(schedule, mosaic=mosaic)
+        assert estimate.assumptions == assumptions
+        assert estimate.total.origin == ("assumed" if assumptions else "derived")
+
+
 def test_an_instruction_with_missing_or_extra_operands_is_unknown() -> None:
     for damaged in ("sadd.s32 %s1_s0", "sadd.s32 1, 2, 3"):
         text = f"     0   :  {{ %s1_s0 = smov 1 }}\n   0x1   :  {{ %s2_s0 = {damaged} }}\n"

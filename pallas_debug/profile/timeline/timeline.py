@@ -18,7 +18,7 @@ from pallas_debug.model import SourceLine
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks, grid_point
 from pallas_debug.profile.core.copies import CopyModel
 from pallas_debug.profile.core.given import given_scalars
-from pallas_debug.profile.cycles import CORES_SHARE
+from pallas_debug.profile.cycles import AS_LOCAL, CORES_SHARE
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.stats import Profile
 from pallas_debug.profile.timeline.origins import copy_origins, placements
@@ -231,6 +231,8 @@ class _Maker:
                 f"{cores} cores share the grid along dimension {split}: the first core is shown, "
                 "as if the others copied nothing"
             )
+        if AS_LOCAL in self._profile.cycles.assumptions:
+            self._notes.append(AS_LOCAL)
         operands = self._blocks.operands
         run = self._walked(len(operands))
         lanes = [self._lane(n, o, is_walked=run is not None) for n, o in enumerate(operands)]
@@ -308,12 +310,32 @@ class _Maker:
     ) -> tuple[TimelineLane, ...]:
         """Lanes with the number of their copies, if all were seen."""
         counts = run.counts if run is not None else self._simulated_counts
+        lanes = [self._with_own_copies(n, lane, run) for n, lane in enumerate(lanes)]
         if counts is None:
             return tuple(lanes)
         note = "over all steps of the core"
         return tuple(
             replace(lane, copies=Figure(value=counts.get(n, 0), note=note))
             for n, lane in enumerate(lanes)
+        )
+
+    def _with_own_copies(
+        self, number: int, lane: TimelineLane, run: WalkedRun | None
+    ) -> TimelineLane:
+        """A lane as it is if the kernel starts copies of the operand, which are of no block."""
+        copies = run.copies if run is not None else ()
+        sizes = {copy.size for copy in copies if copy.lane == number and copy.is_own}
+        if not sizes:
+            return lane
+        size, *others = sizes
+        if number in self._placed:
+            space = self._placed[number].upper()
+            note = f"XLA placed the whole array in {space}; the kernel copies what it needs of it"
+            lane = replace(lane, note=note)
+        if size is None or others:
+            return replace(lane, size=missing("of several or unknown sizes", unit="bytes"))
+        return replace(
+            lane, size=Figure(value=size, unit="bytes", note="of what the kernel copies")
         )
 
     @property
