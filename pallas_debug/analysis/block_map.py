@@ -67,7 +67,10 @@ def block_map(
     return BlockMap(
         grid=grid.sizes,
         parallel=grid.parallel,
-        operands=tuple(_operand(captured, grid, b, tables or {}, deadline) for b in grid.blocks),
+        operands=tuple(
+            _operand(captured, grid, b, tables or {}, deadline, _prefetched(captured, rounded))
+            for b in grid.blocks
+        ),
         scalars=tuple(_scalars(captured, tables or {}, bounds, rounded)),
     )
 
@@ -100,12 +103,19 @@ def _scalars(
         )
 
 
+def _prefetched(captured: Capture, values: Sequence[np.ndarray | None]) -> frozenset[int]:
+    """Positions of the scalar prefetch with values, of those of all scalar operands."""
+    sizes = len(captured.kernel.of_kind("dynamic_grid"))
+    return frozenset(n - sizes for n, one in enumerate(values) if one is not None and n >= sizes)
+
+
 def _operand(
     captured: Capture,
     grid: Grid,
     block: Block,
     tables: Mapping[int, np.ndarray],
     deadline: float,
+    rounded: frozenset[int],
 ) -> OperandBlocks:
     is_pipelined = block.space in _MOVED
     # Pallas keeps a single buffer of a block that is the whole array: it never changes.
@@ -119,7 +129,7 @@ def _operand(
     elif any(d.bound < 0 for d in block.dims):
         unknown = "a dimension of its array is known only at run time"
     else:
-        found = index_maps.indices(captured, block.position, tables, deadline)
+        found = index_maps.indices(captured, block.position, tables, deadline, rounded)
         unknown = None if found.dims is not None else found.reason
     plain = () if odd else tuple(dim.index for dim in block.dims)
     described = OperandBlocks(

@@ -261,7 +261,8 @@ def test_a_table_that_a_tpu_may_round_differently_is_named(tmp_path: Path) -> No
     timeline = timeline_of(profile, profile.blocks, rates, model, first=8, last=8)
     assert timeline.lanes[0].copies.value == 5
     assert timeline.lanes[0].note == (
-        "which blocks are copied is not known: it reads pages_ref, whose values are not known"
+        "which blocks are copied is not known: it reads pages_ref, whose values a TPU may round "
+        "differently"
     )
 
 

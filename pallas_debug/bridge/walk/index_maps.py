@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -232,7 +232,11 @@ def program_ids(sizes: Sequence[int]) -> list[np.ndarray]:
 
 
 def indices(
-    captured: Capture, position: int, tables: Mapping[int, np.ndarray], deadline: float
+    captured: Capture,
+    position: int,
+    tables: Mapping[int, np.ndarray],
+    deadline: float,
+    rounded: Collection[int] = (),
 ) -> Indices:
     """Evaluate the index map of an operand over the whole grid.
 
@@ -240,6 +244,7 @@ def indices(
       position: position of the operand among those with blocks.
       tables: known scalar prefetch values, by position.
       deadline: `time.monotonic` value at which to stop.
+      rounded: positions of scalar prefetch that was computed, but may be rounded differently.
     """
     mapping = captured.params["grid_mapping"]
     block = mapping.block_mappings[position]
@@ -264,16 +269,26 @@ def indices(
     known = [value for value in outputs if isinstance(value, np.ndarray)]
     if len(known) == len(outputs):
         return Indices(dims=tuple(known), reads=reads)
-    return Indices(dims=None, reason=_why_unknown(walker, inner, names, tables), reads=reads)
+    return Indices(
+        dims=None, reason=_why_unknown(walker, inner, names, tables, rounded), reads=reads
+    )
 
 
 def _why_unknown(
-    walker: Walker, inner: Any, names: Sequence[str], tables: Mapping[int, np.ndarray]
+    walker: Walker,
+    inner: Any,
+    names: Sequence[str],
+    tables: Mapping[int, np.ndarray],
+    rounded: Collection[int],
 ) -> str:
     read = {e.view.buffer.position for e in walker.events if e.view is not None}
-    missing = [names[i] for i in sorted(p for p in read if p is not None and p not in tables)]
+    missing = sorted(p for p in read if p is not None and p not in tables)
+    unknown = [names[i] for i in missing if i not in rounded]
+    if unknown:
+        return f"it reads {', '.join(unknown)}, whose values are not known"
     if missing:
-        return f"it reads {', '.join(missing)}, whose values are not known"
+        listed = ", ".join(names[i] for i in missing)
+        return f"it reads {listed}, whose values a TPU may round differently"
     used = dict.fromkeys(eqn.primitive.name for eqn in inner.eqns)
     return f"it uses what is not computed here, among {', '.join(used) or 'its arguments'}"
 
