@@ -154,6 +154,35 @@ def lane_maxima_in_scratch_remedied(x: jax.Array) -> jax.Array:
     return _row_maxima(x, is_whole=True)
 
 
+def columns_one_by_one(x: jax.Array) -> jax.Array:
+    """A running sum along lanes, of single columns."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        total = jnp.zeros((x_ref.shape[0], 1), F32)
+        for column in range(x_ref.shape[1]):
+            total = total + x_ref[:, column : column + 1]  # SLOW
+            out_ref[:, column : column + 1] = total
+
+    return _in_rows(kernel, x)
+
+
+def columns_one_by_one_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        row, column = (lax.broadcasted_iota(jnp.int32, (128, 128), n) for n in (0, 1))
+        out_ref[...] = jnp.dot(
+            x_ref[...], (row <= column).astype(F32), precision=lax.Precision.HIGHEST
+        )
+
+    return _in_rows(kernel, x)
+
+
+def _in_rows(kernel: object, x: jax.Array) -> jax.Array:
+    block = pl.BlockSpec((64, x.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(x.shape[0] // 64,), in_specs=[block], out_specs=block
+    )(x)
+
+
 KERNELS = (
     SlowKernel(
         advice="relayout",
@@ -182,5 +211,13 @@ KERNELS = (
         function=lane_maxima_in_scratch,
         remedied=lane_maxima_in_scratch_remedied,
         args=(jax.ShapeDtypeStruct((512, 2048), F32),),
+    ),
+    SlowKernel(
+        advice="relayout",
+        summary="Single columns that move to lane 0 and back.",
+        function=columns_one_by_one,
+        remedied=columns_one_by_one_remedied,
+        args=(jax.ShapeDtypeStruct((128, 128), F32),),
+        says=("f32[64, 1]", "instead of single columns"),
     ),
 )

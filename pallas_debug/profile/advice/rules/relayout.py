@@ -15,8 +15,8 @@ from pallas_debug.profile.advice.advice import (
     derived,
     percent,
 )
+from pallas_debug.profile.advice.moves import is_move, is_vector_instruction
 from pallas_debug.profile.advice.program import LOADS, MAX_LINES, MosaicProgram, shape_of
-from pallas_debug.profile.advice.rules.moves import is_move, is_vector_instruction
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.units import MXU
 
@@ -88,6 +88,7 @@ class _Change:
     shape: str
     users: tuple[SourceLine, ...]
     is_shifted: bool
+    is_column: bool
 
 
 def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
@@ -119,6 +120,7 @@ def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
                 after=_words(after),
                 shape=f"{shape[1]}[{sizes}]",
                 users=tuple(users),
+                is_column=len(shape[0]) > 1 and shape[0][-1] == 1,
                 is_shifted=all(before[n] == after[n] for n in ("tile", "bits", "implicit")),
             )
         )
@@ -157,6 +159,13 @@ def _remedy(change: _Change) -> str:
         return (
             "keep it as a column: reduce with keepdims=True, and store it in scratch of shape "
             "(rows, 128) or (rows, 1) instead of a vector along lanes"
+        )
+    if change.is_shifted and change.is_column:
+        return (
+            "compute on whole registers instead of single columns, each of which moves to lane 0 "
+            "and back: choose columns by masks of lax.broadcasted_iota, and make a running sum "
+            "along lanes by a product with a triangular matrix of ones, with precision=HIGHEST "
+            "for f32"
         )
     if change.is_shifted:
         return (
