@@ -340,6 +340,31 @@ def test_a_small_operand_is_fetched_again_where_large_ones_come_in_bursts(tmp_pa
     assert _compiled(tmp_path, kernel, False, "v5e").advice == ()
 
 
+def scaled_rows(x: jax.Array, scale: jax.Array) -> jax.Array:
+    def kernel(x_ref: Any, scale_ref: Any, o_ref: Any) -> None:
+        @pl.loop(0, x_ref.shape[0] // 8)
+        def _(i: Any) -> None:
+            at = pl.ds(pl.multiple_of(i * 8, 8), 8)
+            row = x_ref[at, :]
+            o_ref[at, :] = row * lax.rsqrt(jnp.mean(row * row, 1, keepdims=True)) / scale_ref[0, 0]
+
+    block = pl.BlockSpec((128, 1024), lambda i: (i, 0))
+    scalar = pl.BlockSpec(memory_space=pltpu.SMEM)
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(2,), in_specs=[block, scalar], out_specs=block
+    )(x, scale)
+
+
+@pytest.mark.slow
+def test_divisions_by_numbers_are_not_worth_advice(tmp_path: Path) -> None:
+    """A mean divides by a constant, on a line with much else; a number has one reciprocal."""
+    args = tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in ((256, 1024), (1, 1)))
+    function = scaled_rows
+    kernel = SlowKernel(advice="", summary="", function=function, remedied=function, args=args)
+    found = _compiled(tmp_path, kernel, False, "v5e").advice
+    assert "invariant" not in [advice.kind for advice in found], advice_text(found)
+
+
 def few_features(x: jax.Array, w: jax.Array) -> jax.Array:
     def kernel(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.tanh(jnp.dot(x_ref[...], w_ref[...]))

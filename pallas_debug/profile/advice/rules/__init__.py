@@ -10,6 +10,7 @@ from pallas_debug.profile.advice.rules import (
     relayout,
     rounding,
     row_loop,
+    running_sum,
     short_iterations,
     spills,
     thin_product,
@@ -51,6 +52,7 @@ KINDS: tuple[AdviceKind, ...] = (
     mask.KIND,
     row_loop.ROW_LOOP,
     row_loop.SCALAR_LOOP,
+    running_sum.KIND,
     short_iterations.KIND,
 )
 """Kinds of advice: those about memory first, as they decide whether the others matter."""

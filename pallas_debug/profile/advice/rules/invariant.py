@@ -14,6 +14,7 @@ from pallas_debug.profile.advice.advice import (
     derived_share,
     percent,
 )
+from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.program import (
     LOADS,
     STORES,
@@ -22,7 +23,6 @@ from pallas_debug.profile.advice.program import (
     ProgramOperation,
     shape_of,
 )
-from pallas_debug.profile.advice.rules.moves import is_vector_instruction
 from pallas_debug.profile.advice.subject import AdviceSubject, Place, PlacedInstruction, selected
 
 MIN_SHARE = 0.15
@@ -35,6 +35,11 @@ REGISTER = 8 * 128
 """Elements of 32 bits in a vector register."""
 
 _CHEAP = (*LOADS, "vector.broadcast", "vector.shape_cast", "arith.constant", "tpu.iota")
+_ARITHMETIC = (
+    *("arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf"),
+    *("arith.maximumf", "arith.minimumf", "arith.select", "math.absf"),
+)
+_RENAMES = ("vphi", "vmov")
 _EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma", "tpu.wait_dma2", "scf.while", "func.call")
 _RANDOM = ("tpu.prng_random_bits", "tpu.prng_set_seed_32", "tpu.stochastic_convert")
 
@@ -48,6 +53,7 @@ def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
         if loop.trips is not None and loop.trips < 2:
             continue
         operations = _invariant(program, loop)
+        found += _divisions(subject, loop, operations)
         places = _places(program, loop, operations)
         instructions = [p for place in places for p in subject.by_place.get(place, ())]
         scheduled = subject.loop_of(instructions)
@@ -86,6 +92,77 @@ def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
             )
         )
     return tuple(found)
+
+
+def _divisions(
+    subject: AdviceSubject, loop: ProgramLoop, operations: list[ProgramOperation]
+) -> list[Advice]:
+    """Divisions by what no iteration changes, whose reciprocals the compiler left in the loop."""
+    program = subject.program
+    assert program is not None
+    lines = {operation.line for operation in operations}
+    found = []
+    places: set[Place] = set()
+    for operation in program.operations:
+        if operation.name != "arith.divf" or operation.line not in loop or operation.line in lines:
+            continue
+        source = program.source(operation)
+        if source is None or len(operation.operands) < 2 or "vector<" not in operation.text:
+            continue
+        divisor = program.producer(operation.operands[1], operation.line)
+        if divisor is None or (divisor.line in loop and divisor.line not in lines):
+            continue
+        origin = program.origin(operation.operands[1], operation.line)
+        if origin is not None and origin.name == "arith.constant":
+            continue  # as of a mean
+        if (source.file, source.line) in places:
+            continue
+        places.add((source.file, source.line))
+        scheduled = subject.loop_of(selected(subject.at(source), _takes_reciprocal))
+        if scheduled is None or subject.is_of_grid(scheduled):
+            continue
+        line = [p for p in subject.at(source) if scheduled.start <= p.bundle < scheduled.stop]
+        reciprocals = len(selected(line, _takes_reciprocal))
+        inside = selected(subject.inside(scheduled), is_vector_instruction)
+        computing = [p for p in selected(line, _computes) if not p.opcode.startswith(_RENAMES)]
+        others = [
+            o.name
+            for o in program.operations
+            if o.line in loop and "vector<" in o.text and program.source(o) == source
+        ]
+        others = [name for name in others if name not in (*_CHEAP, *STORES)]
+        if all(name in _ARITHMETIC for name in others):
+            # Each other operation, and the product instead, is one instruction for a register.
+            saved = len(computing) - len(others) * reciprocals
+        else:
+            saved = 2 * reciprocals  # and taking its result
+        share = subject.share(inside)
+        if saved < MIN_SHARE * len(inside) or share < MIN_BUNDLES:
+            continue
+        found.append(
+            Advice(
+                kind=KIND.name,
+                source=source,
+                message=(
+                    "each iteration divides by what no iteration changes, and computes "
+                    f"{reciprocals} {'reciprocal' if reciprocals == 1 else 'reciprocals'} again: "
+                    f"{saved} of the loop's {len(inside)} vector "
+                    "instructions"
+                ),
+                remedy=(
+                    "compute the reciprocal before the loop, as 1.0 / d, and multiply by it in the "
+                    "loop, which may round the last bit differently"
+                ),
+                evidence=(
+                    *([derived("iterations", loop.trips)] if loop.trips is not None else []),
+                    counted("vector instructions of the loop", len(inside)),
+                    counted("of them, reciprocals", reciprocals),
+                    derived("of them, those that a product does not need", saved),
+                    derived_share("share of the executed bundles", share),
+                ),
+            )
+        )
+    return found
 
 
 def _invariant(program: MosaicProgram, loop: ProgramLoop) -> list[ProgramOperation]:
@@ -138,6 +215,10 @@ def _places(
     return {place for place, is_invariant in found.items() if is_invariant}
 
 
+def _takes_reciprocal(opcode: str) -> bool:
+    return opcode.startswith("vrcp")
+
+
 def _computes(opcode: str) -> bool:
     return is_vector_instruction(opcode) and not opcode.startswith(("vld", "vst"))
 
@@ -172,7 +253,7 @@ KIND = AdviceKind(
     condition=(
         "Lines of a loop depend on nothing that its iterations change, and their instructions, "
         f"which the compiler left in the loop, are at least {percent(MIN_SHARE, 1)} of its vector "
-        "instructions."
+        "instructions. So are those of the reciprocals of a division by such a value."
     ),
     remedy="Compute it once, before the loop.",
     rule=advise_invariant,

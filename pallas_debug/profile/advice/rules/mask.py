@@ -12,13 +12,13 @@ from pallas_debug.profile.advice.advice import (
     derived,
     derived_share,
 )
+from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.program import (
     PASSED_ON,
     MosaicProgram,
     ProgramLoop,
     ProgramOperation,
 )
-from pallas_debug.profile.advice.rules.moves import is_vector_instruction
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 
 MIN_SHARE = 0.1

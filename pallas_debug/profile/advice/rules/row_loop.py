@@ -37,8 +37,8 @@ LANES = 128
 Index = tuple[int, int]
 """An index of an access: a factor of the loop's counter, and a constant."""
 
-_REDUCTIONS = ("arith.addf", "arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf")
-_OTHERS = ("tpu.enqueue_dma", "tpu.wait_dma2", "tpu.wait_dma", "tpu.semaphore_signal", "scf.while")
+REDUCTIONS = ("arith.addf", "arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf")
+EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma2", "tpu.wait_dma", "tpu.semaphore_signal", "scf.while")
 
 
 def advise_row_loop(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -71,7 +71,7 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
         inside = subject.inside(scheduled)
         share = subject.share(inside)
         is_gather = _is_gather(program, body)
-        if share < MIN_SHARE or (is_gather and _rows_at_once(body, inside) >= MIN_UNROLLED):
+        if share < MIN_SHARE or (is_gather and rows_at_once(body, inside) >= MIN_UNROLLED):
             continue
         vector = selected(inside, lambda name: name.startswith(("vld", "vst")))
         evidence = [
@@ -80,7 +80,7 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
             *([] if is_scalar else [counted("vector loads and stores in each", len(vector))]),
             derived_share("share of the executed bundles", share),
         ]
-        operand = subject.operand(_memory_of(program, named[0]) or "")
+        operand = subject.operand(memory_of(program, named[0]) or "")
         if is_scalar:
             kind = SCALAR_LOOP.name
             message = (
@@ -132,23 +132,23 @@ def independent_stores(
     program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
 ) -> list[ProgramOperation]:
     """Stores of a loop, if no iteration reads or writes what another one writes."""
-    if loop.carried or any(o.name in _OTHERS or o.name == "scf.for" for o in body):
+    if loop.carried or any(o.name in EFFECTS or o.name == "scf.for" for o in body):
         return []
     stores = [o for o in body if o.name in STORES]
     written: dict[str, tuple[Index, ...]] = {}
     for store in stores:
-        memory = _memory_of(program, store)
-        index = _indices(program, loop, store)
+        memory = memory_of(program, store)
+        index = indices_of(program, loop, store)
         if memory is None or index is None or (memory in written and written[memory] != index):
             return []
         if not any(step for step, _ in index):
             return []  # all iterations write the same element
         written[memory] = index
     for load in (o for o in body if o.name in LOADS):
-        memory = _memory_of(program, load)
+        memory = memory_of(program, load)
         if memory in program.arguments and memory not in written:
             continue  # another operand, which no iteration writes
-        if memory is None or _indices(program, loop, load) != written.get(memory):
+        if memory is None or indices_of(program, loop, load) != written.get(memory):
             return []
     return stores
 
@@ -157,11 +157,11 @@ def _sums(
     program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
 ) -> list[ProgramOperation]:
     """Operation that combines the numbers of a loop that only reduces, such as a sum."""
-    if any(o.name in (*_OTHERS, *STORES, "scf.for", "scf.if") for o in body):
+    if any(o.name in (*EFFECTS, *STORES, "scf.for", "scf.if") for o in body):
         return []
     found = []
     for operation in body:
-        if operation.name in _REDUCTIONS and len(operation.operands) == 2:
+        if operation.name in REDUCTIONS and len(operation.operands) == 2:
             carried = [o for o in operation.operands if o in loop.carried]
             others = [o for o in operation.operands if o not in loop.carried]
             users = program.users(operation)
@@ -173,7 +173,7 @@ def _sums(
     return found if len(found) == len(loop.carried) else []
 
 
-def _memory_of(program: MosaicProgram, access: ProgramOperation) -> str | None:
+def memory_of(program: MosaicProgram, access: ProgramOperation) -> str | None:
     """The memory that is read or written, which is a load's first operand and a store's second."""
     at = 1 if access.name in ("memref.store", "vector.store") else 0
     return access.operands[at] if len(access.operands) > at else None
@@ -187,7 +187,7 @@ def _index_values(access: ProgramOperation) -> tuple[str, ...]:
     return access.operands[at : at + count]
 
 
-def _indices(
+def indices_of(
     program: MosaicProgram, loop: ProgramLoop, access: ProgramOperation
 ) -> tuple[Index, ...] | None:
     """Each index as a multiple of the loop's counter and a constant; None if one is neither."""
@@ -221,6 +221,8 @@ def _affine(
         return None
     if origin.name == "arith.addi":
         return first[0] + second[0], first[1] + second[1]
+    if origin.name == "arith.subi":
+        return first[0] - second[0], first[1] - second[1]
     if origin.name == "arith.muli" and 0 in (first[0], second[0]):
         return first[0] * second[1] + second[0] * first[1], first[1] * second[1]
     return None
@@ -238,9 +240,9 @@ def _is_gather(program: MosaicProgram, body: list[ProgramOperation]) -> bool:
     return False
 
 
-def _rows_at_once(body: list[ProgramOperation], inside: list[PlacedInstruction]) -> float:
+def rows_at_once(body: list[ProgramOperation], inside: list[PlacedInstruction]) -> float:
     """Rows that an iteration of the schedule stores, as the compiler may unroll the loop."""
-    widths = [v[-1] for o in body if o.name in STORES for v in _vectors(o)[-1:] if v]
+    widths = [v[-1] for o in body if o.name in STORES for v in vectors_of(o)[-1:] if v]
     registers = sum(-(-width // LANES) for width in widths)
     stored = selected(inside, lambda name: name.startswith("vst"))
     return len(stored) / registers if registers else 0.0
@@ -255,7 +257,7 @@ def is_narrow(body: list[ProgramOperation], is_scalar: bool) -> bool:
     for access in accesses:
         if access.name == "memref.load":
             continue  # a number, such as the place of a row
-        vector = _vectors(access)
+        vector = vectors_of(access)
         if not vector:
             return False
         sizes = vector[-1]
@@ -264,7 +266,7 @@ def is_narrow(body: list[ProgramOperation], is_scalar: bool) -> bool:
     return any(o.name not in _SCALAR for o in accesses)
 
 
-def _vectors(access: ProgramOperation) -> list[tuple[int, ...]]:
+def vectors_of(access: ProgramOperation) -> list[tuple[int, ...]]:
     """Shapes of the vectors in an access's type, without that of a mask."""
     found = []
     for part in access.text.split("vector<")[1:]:

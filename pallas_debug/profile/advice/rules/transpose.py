@@ -12,8 +12,8 @@ from pallas_debug.profile.advice.advice import (
     derived_share,
     percent,
 )
+from pallas_debug.profile.advice.moves import is_transpose
 from pallas_debug.profile.advice.program import PASSED_ON, ProgramOperation
-from pallas_debug.profile.advice.rules.moves import is_transpose
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 
 MIN_SHARE = 0.1

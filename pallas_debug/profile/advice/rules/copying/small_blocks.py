@@ -17,6 +17,7 @@ from pallas_debug.profile.advice.advice import (
     derived_share,
     percent,
 )
+from pallas_debug.profile.advice.moves import is_one_after_another, is_vector_instruction
 from pallas_debug.profile.advice.rules.copying.pipelines import (
     PipelineCost,
     copies,
@@ -28,7 +29,6 @@ from pallas_debug.profile.advice.rules.copying.pipelines import (
     simple_dimension,
     size_text,
 )
-from pallas_debug.profile.advice.rules.moves import is_one_after_another, is_vector_instruction
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 

@@ -6,8 +6,8 @@ import math
 import re
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation, shape_of
-from pallas_debug.profile.advice.rules.moves import is_vector_instruction
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.schedule import ScheduledLoop
 

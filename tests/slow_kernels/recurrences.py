@@ -1,0 +1,183 @@
+"""Loops whose iterations go on with the result of the one before."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+
+from .slow import SlowKernel
+
+F32 = jnp.float32
+
+
+def _columns(kernel: object, x: jax.Array) -> jax.Array:
+    block = pl.BlockSpec((x.shape[0], 256), lambda i: (0, i))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(x.shape[1] // 256,), in_specs=[block], out_specs=block
+    )(x)
+
+
+def running_sum(x: jax.Array) -> jax.Array:
+    """Each iteration adds a row to the sum that it carries."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            total = total + x_ref[i, :]  # SLOW
+            out_ref[i, :] = total
+            return total
+
+        lax.fori_loop(0, x_ref.shape[0], add, jnp.zeros(x_ref.shape[1:], F32))
+
+    return _columns(kernel, x)
+
+
+def running_sum_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            at = pl.ds(pl.multiple_of(i * 32, 32), 32)
+            s = x_ref[at, :]
+            row = lax.broadcasted_iota(jnp.int32, s.shape, 0)
+            for k in (1, 2, 4, 8, 16):
+                s = s + jnp.where(row >= k, jnp.roll(s, k, 0), 0)
+            s = s + total
+            out_ref[at, :] = s
+            return s[31:, :]
+
+        lax.fori_loop(0, x_ref.shape[0] // 32, add, jnp.zeros((1, x_ref.shape[1]), F32))
+
+    return _columns(kernel, x)
+
+
+def running_maximum(x: jax.Array) -> jax.Array:
+    """Each iteration reads the row that the one before has stored."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[0, :] = x_ref[0, :]
+
+        @pl.loop(1, x_ref.shape[0])
+        def _(i: jax.Array) -> None:
+            out_ref[i, :] = jnp.maximum(out_ref[i - 1, :], x_ref[i, :])  # SLOW
+
+    return _columns(kernel, x)
+
+
+def running_maximum_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def compare(i: jax.Array, highest: jax.Array) -> jax.Array:
+            at = pl.ds(pl.multiple_of(i * 32, 32), 32)
+            s = x_ref[at, :]
+            row = lax.broadcasted_iota(jnp.int32, s.shape, 0)
+            for k in (1, 2, 4, 8, 16):
+                s = jnp.maximum(s, jnp.where(row >= k, jnp.roll(s, k, 0), -jnp.inf))
+            s = jnp.maximum(s, highest)
+            out_ref[at, :] = s
+            return s[31:, :]
+
+        lowest = jnp.full((1, x_ref.shape[1]), -jnp.inf, F32)
+        lax.fori_loop(0, x_ref.shape[0] // 32, compare, lowest)
+
+    return _columns(kernel, x)
+
+
+def sum_from_the_end(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        last = x_ref.shape[0] - 1
+
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            total = total + x_ref[last - i, :]  # SLOW
+            out_ref[last - i, :] = total
+            return total
+
+        lax.fori_loop(0, x_ref.shape[0], add, jnp.zeros(x_ref.shape[1:], F32))
+
+    return _columns(kernel, x)
+
+
+def sum_from_the_end_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        count = x_ref.shape[0] // 32
+
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            at = pl.ds(pl.multiple_of((count - 1 - i) * 32, 32), 32)
+            s = x_ref[at, :]
+            row = lax.broadcasted_iota(jnp.int32, s.shape, 0)
+            for k in (1, 2, 4, 8, 16):
+                s = s + jnp.where(row < 32 - k, jnp.roll(s, 32 - k, 0), 0)
+            s = s + total
+            out_ref[at, :] = s
+            return s[:1, :]
+
+        lax.fori_loop(0, count, add, jnp.zeros((1, x_ref.shape[1]), F32))
+
+    return _columns(kernel, x)
+
+
+def _blended(kernel: object, w: jax.Array, d: jax.Array) -> jax.Array:
+    block = pl.BlockSpec((32, d.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=d,
+        grid=(d.shape[0] // 32,),
+        in_specs=[pl.BlockSpec(w.shape, lambda i: (0, 0)), block],
+        out_specs=block,
+    )(w, d)
+
+
+def divided_by_the_same(w: jax.Array, d: jax.Array) -> jax.Array:
+    """Each iteration divides by the same block."""
+
+    def kernel(w_ref: jax.Ref, d_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def step(i: jax.Array, total: jax.Array) -> jax.Array:
+            return total + jnp.abs(total - w_ref[pl.ds(i, 1), :]) / d_ref[...]  # SLOW
+
+        out_ref[...] = lax.fori_loop(0, w_ref.shape[0], step, jnp.ones(out_ref.shape, F32))
+
+    return _blended(kernel, w, 4.0 + jnp.abs(d))
+
+
+def divided_by_the_same_remedied(w: jax.Array, d: jax.Array) -> jax.Array:
+    def kernel(w_ref: jax.Ref, d_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        reciprocal = 1.0 / d_ref[...]
+
+        def step(i: jax.Array, total: jax.Array) -> jax.Array:
+            return total + jnp.abs(total - w_ref[pl.ds(i, 1), :]) * reciprocal
+
+        out_ref[...] = lax.fori_loop(0, w_ref.shape[0], step, jnp.ones(out_ref.shape, F32))
+
+    return _blended(kernel, w, 4.0 + jnp.abs(d))
+
+
+KERNELS = (
+    SlowKernel(
+        advice="running-sum",
+        summary="A prefix sum that adds one row at a time.",
+        function=running_sum,
+        remedied=running_sum_remedied,
+        args=(jax.ShapeDtypeStruct((256, 512), F32),),
+        says=("adds one row to the sum of those before it", "s = s + jnp.where(row >= k, "),
+    ),
+    SlowKernel(
+        advice="running-sum",
+        summary="A running maximum that reads each row of the output again.",
+        function=running_maximum,
+        remedied=running_maximum_remedied,
+        args=(jax.ShapeDtypeStruct((256, 512), F32),),
+        says=("with the maximum of those before it", "0), -jnp.inf))"),
+    ),
+    SlowKernel(
+        advice="running-sum",
+        summary="A sum from the last row to the first.",
+        function=sum_from_the_end,
+        remedied=sum_from_the_end_remedied,
+        args=(jax.ShapeDtypeStruct((256, 512), F32),),
+        says=("jnp.where(row < 32 - k, pltpu.roll(s, 32 - k, 0), 0)",),
+    ),
+    SlowKernel(
+        advice="invariant",
+        summary="A division by the same block in each iteration.",
+        function=divided_by_the_same,
+        remedied=divided_by_the_same_remedied,
+        args=(jax.ShapeDtypeStruct((16, 256), F32), jax.ShapeDtypeStruct((128, 256), F32)),
+        says=("divides by what no iteration changes", "multiply by it in the loop"),
+    ),
+)
