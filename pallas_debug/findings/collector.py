@@ -6,7 +6,7 @@ The only place that decides whether two findings are the same fault.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault, Severity
@@ -242,13 +242,13 @@ def caused(findings: Iterable[Finding]) -> list[Finding]:
         causes = [f for f in found if f.kind in _OF_MEMORY and _comes_of(finding, f)]
         causes = causes or [f for f in found if _is_made_by(finding, f)]
         causes.sort(key=lambda f: f.grid_point != finding.grid_point)
-        if causes:
-            cause_of[id(finding)] = causes[0]
+        # A copy within one buffer comes of itself; two buffers may be copied to each other.
+        possible = (f for f in causes if _first_cause(f, cause_of) is not finding)
+        if (cause := next(possible, None)) is not None:
+            cause_of[id(finding)] = cause
     following: dict[int, list[Finding]] = {}
     for finding in found:
-        first = finding
-        while id(first) in cause_of:
-            first = cause_of[id(first)]
+        first = _first_cause(finding, cause_of)
         if first is not finding:
             last = replace(finding, consequences=())
             following.setdefault(id(first), []).extend((last, *finding.consequences))
@@ -257,6 +257,12 @@ def caused(findings: Iterable[Finding]) -> list[Finding]:
         for f in found
         if id(f) not in cause_of
     ]
+
+
+def _first_cause(finding: Finding, cause_of: Mapping[int, Finding]) -> Finding:
+    while id(finding) in cause_of:
+        finding = cause_of[id(finding)]
+    return finding
 
 
 def _is_made_by(finding: Finding, cause: Finding) -> bool:

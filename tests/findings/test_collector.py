@@ -62,6 +62,23 @@ def test_unwritten_memory_that_was_copied_follows_from_the_copy(source: str) -> 
     assert [f.operand for f in found[0].consequences] == (["tile_ref"] if source == "o_ref" else [])
 
 
+@pytest.mark.parametrize("sources", [("comm_ref",), ("b_ref", "a_ref")])
+def test_unwritten_memory_that_is_copied_in_a_circle_is_told_from_one_place(
+    sources: tuple[str, ...],
+) -> None:
+    # From one slot of a buffer to another on the next device; and between two buffers.
+    operands = sources[::-1]
+    reads = [
+        finding(
+            "UninitializedRead", "checks", operand=operand, line=line, grid_point=(0,),
+            values={"copied from": source}, comes_of=(Fault.UNINITIALIZED_READ,),
+        )
+        for line, (operand, source) in enumerate(zip(operands, sources, strict=True))
+    ]  # fmt: skip
+    (found,) = merged(reads)
+    assert len(found.consequences) == len(sources) - 1
+
+
 def test_one_fault_is_reported_once_by_who_saw_it_happen() -> None:
     (found,) = merged(
         [
