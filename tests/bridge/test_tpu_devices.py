@@ -20,7 +20,7 @@ from pallas_debug_kernels.ops.pipelined import (
     pipelined_copy,
     pipelined_matmul,
 )
-from tpu_interpreted import DMA, EAGER, F32, HBM, PLAIN, REGULAR, Seen, launch
+from tpu_interpreted import DMA, EAGER, F32, HBM, PLAIN, RACES, REGULAR, Seen, launch
 
 from pallas_debug.bridge.interpret import tpu_interpret
 from pallas_debug.model import Finding
@@ -153,3 +153,40 @@ def test_sound_kernels_with_copies_of_their_own(
 
 
 # The context itself.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_one", [True, False], ids=["one semaphore", "two"])
+def test_what_one_device_sends_after_another_copy_has_left_arrives_after_it(is_one: bool) -> None:
+    """jax's own all-gather has one semaphore for all of its hops, and may be ahead by one."""
+
+    def kernel(x_ref: Any, out_ref: Any, tiles: Any, send: Any, arrive: Any, *sems: Any) -> None:
+        me, (ready, both) = lax.axis_index("x"), sems
+        tiles[0] = x_ref[...]
+        tiles[1] = x_ref[...] + 1
+        tiles[2] = jnp.zeros_like(x_ref)
+        pl.semaphore_signal(ready, 1, device_id=((me + 3) % 4,))
+        pl.semaphore_wait(ready, 1)
+
+        def copy(source: int, target: int, arrived: int) -> Any:
+            arrived = 0 if is_one else arrived
+            return pltpu.make_async_remote_copy(
+                tiles.at[source], tiles.at[target], send, arrive.at[arrived], **right_of(me)
+            )
+
+        copies = copy(0, 2, 0), copy(1, 3, 1)
+        for one in copies:
+            one.start()
+            one.wait_send()
+        pl.semaphore_signal(both, 1, **right_of(me))
+        pl.semaphore_wait(both, 1)
+        first, last = copies if is_one else copies[::-1]
+        first.wait_recv()
+        out_ref[...] = tiles[2]
+        last.wait_recv()
+
+    scratch = [pltpu.VMEM((4, 8, 128), F32), DMA, DMA((2,)), REGULAR, REGULAR]
+    for params in (PLAIN, RACES):
+        seen = Seen(on_four_devices(kernel, scratch_shapes=scratch), params)
+        assert not seen.findings and seen.error is None
+        np.testing.assert_array_equal(seen.result, 1)

@@ -24,6 +24,7 @@ from pallas_debug.bridge.interpret.extend.views import OutOfView, size_of
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Range, Touch
 from pallas_debug.bridge.interpret.tpu_run import (
     MARK,
+    SENT_BEFORE,
     CallbackSite,
     Copy,
     KernelRun,
@@ -243,6 +244,8 @@ def adopt(dma: Any) -> Any:
     if here.copy is not None:
         here.copy.dma = dma
         setattr(dma, MARK, here.copy.place)
+        if (run := current_run()) is not None:
+            setattr(dma, SENT_BEFORE, run.sent_before(dma))
         if not here.copy.counts_bytes:
             dma.dst_sem = CopyCounter(dma.dst_sem)
         if dma.src_sem is not None and here.leaving and not here.leaving.counts_bytes:
@@ -257,6 +260,11 @@ def execute(dma: Any, call: Call, *, writes: bool) -> None:
     if place is None or run is None:
         call()
         return
+    if writes:
+        for earlier in getattr(dma, SENT_BEFORE, ()):
+            earlier.execute_write()  # nothing, if it has been
+            _follow(dma.clock, earlier.clock)
+        setattr(dma, SENT_BEFORE, ())
     with running(place):
         try:
             call()
@@ -444,6 +452,16 @@ def _ordered(clock: Any, other: Any) -> bool:
     if hasattr(clock, "ordered"):
         return bool(clock.ordered(other))
     return bool(vector_clock.ordered(clock, other))
+
+
+def _follow(clock: Any, other: Any) -> None:
+    """Order what has a clock behind what has another one; without race detection, there is none."""
+    if clock is None or other is None:
+        return
+    if hasattr(clock, "update"):
+        clock.update(other)
+    else:
+        vector_clock.update_vector_clock(clock, other)
 
 
 def _was_filled(touch: Touch, clock: Any, earlier: Touch, then: Any, before: list[Any]) -> bool:

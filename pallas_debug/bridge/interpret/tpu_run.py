@@ -33,6 +33,9 @@ MARK = "_pallas_debug"
 """Attribute of jax's shared memory and DMA objects that holds our state, so that both are freed
 together."""
 
+SENT_BEFORE = "_pallas_debug_sent_before"
+"""Attribute of a DMA object: DMAs that arrive before it."""
+
 SURE_AFTER = 0.5
 """Delay in seconds before checking for a deadlock across all cores."""
 
@@ -235,8 +238,9 @@ class KernelRun:
     """One run of a kernel on all its devices and cores.
 
     Semaphores are keyed by id and global core, buffers and `flights` by device, core and id; so are
-    `layouts`, arrays of which only the addresses of their elements matter. `calls` counts
-    callbacks, and `changes` those that are not loads.
+    `layouts`, arrays of which only the addresses of their elements matter. `channels` are DMAs to
+    other devices that have not arrived, by sender and receiver. `calls` counts callbacks, and
+    `changes` those that are not loads.
     """
 
     memory: Any
@@ -252,6 +256,7 @@ class KernelRun:
     touches: dict[Any, dict[object, tuple[Touch, Any]]] = field(default_factory=dict)
     races: set[object] = field(default_factory=set)
     flights: dict[Point, list[Any]] = field(default_factory=dict)
+    channels: dict[Point, list[Any]] = field(default_factory=dict)
     layouts: dict[Point, np.ndarray[Any, Any]] = field(default_factory=dict)
     suspected: set[object] = field(default_factory=set)
     has_copied: bool = False
@@ -287,6 +292,22 @@ class KernelRun:
     def counts_bytes(self, identity: int, core: int) -> bool:
         known = self.semaphores.get((identity, core))
         return known is None or known[0].counts_bytes
+
+    def sent_before(self, dma: Any) -> tuple[Any, ...]:
+        """DMAs to the same device that had left when this one was started: they arrive first.
+
+        jax executes those on one semaphore in the reverse order, and its own collectives rely on
+        this one.
+        """
+        key = dma.src_device_id, dma.dst_device_id
+        if key[0] == key[1]:
+            return ()
+        with self.lock:
+            left = [
+                known for known in self.channels.get(key, ()) if known.state.name != "COMPLETED"
+            ]
+            self.channels[key] = [*left, dma]
+        return tuple(known for known in left if known.state.name == "READ")
 
     def start(self, semaphore: int, core: int, copy: Copy) -> None:
         with self.lock:
