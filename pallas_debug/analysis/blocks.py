@@ -114,7 +114,7 @@ def _bounds(
             last=limits[1],
             array=shape_text(block.dtype, block.shape),
             block_size=dim.size,
-            by_element=dim.kind != "blocked",
+            by_element=dim.kind == "element",
             is_offset=_is_offset(dim, index),
             from_table=bool(indices.reads),
             points=subject.grid.points,

@@ -282,7 +282,7 @@ def _block(seen: Sighting, failure: SiteFailure) -> Finding:
     details = site.details
     size, bound, dim = details["size"], details["bound"], details["dim"]
     array = shape_text(details["dtype"], details["shape"])
-    by_element = details["element"] or size is None
+    by_element = details["element"]
     unit = "element" if by_element else "block"
     may_be_offset = not by_element and size > 1 and index > 0
     return bounds.block_out_of_bounds(

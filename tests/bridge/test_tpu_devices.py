@@ -188,5 +188,6 @@ def test_what_one_device_sends_after_another_copy_has_left_arrives_after_it(is_o
     scratch = [pltpu.VMEM((4, 8, 128), F32), DMA, DMA((2,)), REGULAR, REGULAR]
     for params in (PLAIN, RACES):
         seen = Seen(on_four_devices(kernel, scratch_shapes=scratch), params)
-        assert not seen.findings and seen.error is None
+        assert not seen.findings
+        assert seen.error is None
         np.testing.assert_array_equal(seen.result, 1)

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import pallas as pl
@@ -280,3 +281,19 @@ def test_runs_that_cannot_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.endswith(
         "kernels first diverge: two runs on the kernel machine take more than -1 s"
     )
+
+
+def test_a_reference_that_needs_the_values_of_its_arrays_calls_no_kernel_to_compare() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 3
+
+    def reference(x: jax.Array) -> Any:
+        return np.asarray(x) * 2
+
+    def function(x: jax.Array) -> Any:
+        return pl.pallas_call(kernel, out_shape=x)(x)
+
+    report = pallas_debug.compare(function, reference, X, interpret="hlo")
+    (finding,) = report.findings
+    assert not report.notes
+    assert "diverge" not in finding.message

@@ -307,7 +307,7 @@ class KernelRun:
                 known for known in self.channels.get(key, ()) if known.state.name != "COMPLETED"
             ]
             self.channels[key] = [*left, dma]
-        return tuple(known for known in left if known.state.name == "READ")
+        return tuple(one for one in left if one.state.name == "READ")
 
     def start(self, semaphore: int, core: int, copy: Copy) -> None:
         with self.lock:

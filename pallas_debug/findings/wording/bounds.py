@@ -156,7 +156,7 @@ def block_out_of_bounds(
     if entry is not None:
         cause = f"the index comes from {entry}, and nothing bounds it"
         advice = "check the table before the call, or clamp the index in the index map"
-    elif is_offset:
+    elif is_offset and not _axes(seen.witness.grid_point or (), value):
         cause = (
             f"an index map returns block indices, and this looks like an element offset: {value} "
             f"is {value // block_size} x {block_size}"
@@ -175,13 +175,18 @@ def _beyond(point: Sequence[int], value: int, unit: str) -> str:
     """Why an index map may leave its array, as far as one index and its grid point show."""
     if value < 0:
         return _NEGATIVE
-    axes = [axis for axis, at in enumerate(point) if at == value]
+    axes = _axes(point, value)
     if len(axes) == 1 and unit == "block":
         return (
             f"the index equals the grid point along grid dimension {axes[0]}, which has more "
             "steps than the array has blocks there"
         )
     return f"the index map goes past the last {unit}"
+
+
+def _axes(point: Sequence[int], value: int) -> list[int]:
+    """Grid dimensions along which the grid point equals an index."""
+    return [axis for axis, at in enumerate(point) if at == value]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -183,9 +183,9 @@ def output_not_written(
 def padding_read(
     seen: Sighting, *, operation: str | None = None, dim: int = 0, valid: int = 0, size: int = 0,
     element: WrittenElement | None = None, hidden: WrittenElement | None = None,
-    copied: str | None = None,
+    copied: str | None = None, is_before: bool = False,
 ) -> Finding:  # fmt: skip
-    """Padding of a ragged last block that reaches a result.
+    """Padding of a ragged last block, or of one that begins before the array, in a result.
 
     Args:
       operation: what reduces it, if known, along `dim`, of whose `size` elements `valid` are within
@@ -193,7 +193,11 @@ def padding_read(
       element: the first element of padding that was read, if known; used without `operation`.
       hidden: the last one, if no result depends on it.
       copied: the array in HBM that a copy took padding along from, with its shape.
+      is_before: whether the padding is before the array.
     """
+    reaches, past = "the last block reaches past the array's end", "past the end"
+    if is_before:
+        reaches, past = "a block begins before the array does", "before the start"
     name, shape = seen.witness.operand, seen.witness.shape
     if operation is None:
         message = (
@@ -219,17 +223,19 @@ def padding_read(
         return seen.found(
             Fault.PADDING_READ,
             message,
-            f"the last block reaches past the array's end; {hidden.name(name)} is kept out of the "
+            f"{reaches}; {hidden.name(name)} is kept out of the "
             f"results, and {element.name(name)} is not: a mask or slice does not leave out all "
-            "that lies past the end",
-            "let the mask cover each ragged dimension; positions less than the array's size are "
-            "valid (<, not <=)",
+            f"that lies {past}",
+            "let the mask leave out all positions below 0"
+            if is_before
+            else "let the mask cover each ragged dimension; positions less than the array's size "
+            "are valid (<, not <=)",
         )
     return seen.found(
         Fault.PADDING_READ,
         message,
-        f"the last block reaches past the array's end{masked}",
-        "mask what lies past the end with jnp.where, or pad the array to whole blocks",
+        f"{reaches}{masked}",
+        f"mask what lies {past} with jnp.where, or pad the array to whole blocks",
     )
 
 

@@ -36,6 +36,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.wording import writers
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.sanitizer.occurrences import first_that_matters
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.shadows import stale
 from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSums
@@ -203,6 +204,7 @@ class MemorySanitizer(MemoryTracker):
                 found[name] = suspect
         # Each of several reads may hide the effect of the others.
         chosen = list(found.values()) or suspects[:1]
+        chosen = [first_that_matters(self._call, s, self._first, fill) for s in chosen]
         narrow(self._call, [s.key for s in suspects], chosen, self._first, fill)
         return chosen
 
@@ -227,7 +229,7 @@ class MemorySanitizer(MemoryTracker):
         self._replays += 1
         found = effect(self._call, [s.key for s in suspects], self._first)
         self._fill = found.fill
-        return found.on_results or found.on_control
+        return found.matters
 
     # Scratch that other grid points have left
 

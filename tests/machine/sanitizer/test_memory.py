@@ -396,6 +396,32 @@ def test_a_product_with_a_mask_keeps_what_padding_holds(dtype: Any) -> None:
     assert (finding.kind, finding.operand) == ("PaddingRead", "x_ref")
 
 
+@pytest.mark.parametrize("first, last, point, element", [
+    (-1, 63, (0,), "x_ref[7, 0]"),
+    (0, 64, (3,), "x_ref[24, 0]"),
+])  # fmt: skip
+def test_padding_is_masked_at_one_end_and_not_at_the_other(
+    first: int, last: int, point: tuple[int], element: str
+) -> None:
+    """Blocks overlap by a row above and below, as a convolution needs them."""
+
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        row = lax.broadcasted_iota(I32, (32, 128), 0) + pl.program_id(0) * 16 - 8
+        x = jnp.where((row >= first) & (row <= last), x_ref[...], 0.0)
+        out_ref[...] = x[7:23] + x[9:25]
+
+    def filtered(x: jax.Array) -> jax.Array:
+        window = pl.BlockSpec((pl.Element(32, (8, 8)), pl.Element(128)), lambda i: (i * 16, 0))
+        rows = pl.BlockSpec((16, 128), lambda i: (i, 0))
+        return pl.pallas_call(kernel, x, grid=(4,), in_specs=[window], out_specs=rows)(x)
+
+    (finding,) = found(filtered, jnp.ones((64, 128), F32))
+    assert (finding.kind, finding.grid_point) == ("PaddingRead", point)
+    assert element in finding.message
+    is_before = "a block begins before the array does" in (finding.cause or "")
+    assert is_before == (point == (0,))
+
+
 def test_who_wrote_an_element_of_an_output() -> None:
     op = operation("matmul")
     (spec,) = (spec for spec in op.tagged("small") if spec.name == "f32")

@@ -87,6 +87,10 @@ class ReadEffect:
     on_control: bool
     fill: OtherValues = "unlikely"
 
+    @property
+    def matters(self) -> bool:
+        return self.on_results or self.on_control
+
 
 @dataclass(frozen=True, eq=False)
 class SparedElements:
@@ -175,8 +179,8 @@ def effect(call: KernelCall, altered: Iterable[SiteKey], run: MemoryTracker) -> 
         options: dict[str, Any] = {"keeps_results": run.keeps_results, "watched": run.watched}
         other = AlteredRun(call.launch, keys, fill=fill, **options)
         call.run(other)
-        found = replace(_difference(run, other), fill=fill)
-        if found.on_results or found.on_control:
+        found = replace(difference(run, other), fill=fill)
+        if found.matters:
             break
     return found
 
@@ -213,8 +217,7 @@ def narrow(
             spared = SparedElements(suspect.key, part, value)
             other = AlteredRun(call.launch, chosen, spared=spared, **options)
             call.run(other)
-            seen = _difference(base, other)
-            if seen.on_results or seen.on_control:
+            if difference(base, other).matters:
                 return True
         return False
 
@@ -224,8 +227,7 @@ def narrow(
             suspect.without = suspect.position(elements[-1])
         if matter(suspect, elements[:1]):
             continue
-        low, high = 1, len(elements)
-        is_certain = False
+        low, high, is_certain = 1, len(elements), False
         for _ in range(MAX_NARROWING):
             if high - low <= 1:
                 break
@@ -239,7 +241,7 @@ def narrow(
             np.put(suspect.mask, elements[:low], False)
 
 
-def _difference(run: MemoryTracker, other: MemoryTracker) -> ReadEffect:
+def difference(run: MemoryTracker, other: MemoryTracker) -> ReadEffect:
     """How a run differs from another one."""
     sizes = [pair for copy in run.padded.values() for pair in _padded(copy.source)]
     return ReadEffect(

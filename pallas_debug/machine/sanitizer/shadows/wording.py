@@ -73,7 +73,13 @@ class MemoryWording:
             hidden = None
             if suspect.without is not None and named is not None:
                 hidden = WrittenElement(index=suspect.without)
-            return contents.padding_read(seen, element=named, hidden=hidden, copied=copied)
+            return contents.padding_read(
+                seen,
+                element=named,
+                hidden=hidden,
+                copied=copied,
+                is_before=self._is_before(suspect),
+            )
         before: contents.Before = "none"
         at = self._order.get(id(suspect.step), 0)
         sites = [s for s in self._stores if s.operand == name and self._order[id(s.step)] < at]
@@ -89,6 +95,16 @@ class MemoryWording:
             element=named,
             writes=() if other_core else self._writes(suspect, resets=False),
         )
+
+    def _is_before(self, suspect: SuspectRead) -> bool:
+        """Whether padding that was read is before the array, as `pl.Element` may have it."""
+        for operand in self._run.launch.operands:
+            if operand.name == suspect.buffer.name and operand.block is not None:
+                block = operand.block
+                pairs = zip(block.padding, block.squeezed, strict=True)
+                low = [before for (before, _), squeezed in pairs if not squeezed]
+                return any(at < n for at, n in zip(suspect.element, low, strict=True))
+        return False
 
     def _not_reset(self, suspect: SuspectRead) -> tuple[str, str] | None:
         """Cause and advice, if a sum of another block would be read on one core, too."""

@@ -1,0 +1,22 @@
+"""Wording of blocks that an array does not have."""
+
+from __future__ import annotations
+
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import bounds
+from pallas_debug.model import Finding, Witness
+
+
+def found(point: tuple[int, ...]) -> Finding:
+    seen = Sighting(kernel="rows", engine="machine", witness=Witness(grid_point=point, operand="x"))
+    return bounds.block_out_of_bounds(
+        seen, dim=0, value=8, first=0, last=7, array="float32[64, 128]", block_size=8,
+        is_offset=True,
+    )  # fmt: skip
+
+
+def test_an_index_that_is_the_grid_point_is_no_element_offset() -> None:
+    grid = found((8,))
+    assert "equals the grid point along grid dimension 0" in (grid.cause or "")
+    assert grid.advice == "return a value between 0 and 7"
+    assert "looks like an element offset: 8 is 1 x 8" in (found((1,)).cause or "")
