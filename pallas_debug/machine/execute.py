@@ -66,6 +66,8 @@ def _stray(machine: Machine, thread: Thread, error: OutOfBounds) -> Any:
     if not all(isinstance(entry, int) for entry in error.index):
         return None
     machine.num_strays += 1
+    if machine.stray == "zero":
+        return content.dtype.type(0)
     if machine.stray == "number":
         return unwritten.memory((), content.dtype, "number")[()]
     limits = zip(error.index, error.shape, strict=True)

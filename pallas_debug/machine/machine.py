@@ -68,8 +68,9 @@ class Machine:
       backwards: whether threads, and the DMAs in flight at a wait, are run the last first.
       buffers: memory that exists; `num_buffers` counts what has ever been allocated.
       stray: what a scalar read sees whose index leaves its table in SMEM: "nearest" for the
-        element at the nearest index, "number" for another value; None stops the run. Kernels read
-        such tables speculatively, and discard what they read: `jnp.where(i >= 0, table[i], 0)`.
+        element at the nearest index, "number" for another value, or "zero"; None stops the run.
+        Kernels read such tables speculatively, and discard what they read:
+        `jnp.where(i >= 0, table[i], 0)`.
       num_strays: how many such reads there were.
       calls_back: whether functions of the host are called; a second run of a call should not.
       copies: DMAs in flight, oldest first.

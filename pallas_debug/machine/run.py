@@ -113,9 +113,19 @@ def run(
 def _strays_matter(
     launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int
 ) -> bool:
-    """Whether results depend on what scalar reads see that leave their tables."""
+    """Whether results depend on what scalar reads see that leave their tables.
+
+    A flag may be set in a large number as in the nearest one, and not in a zero.
+    """
+    return any(_differ(launch, arrays, results, first, stray) for stray in ("number", "zero"))
+
+
+def _differ(
+    launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int,
+    stray: str,
+) -> bool:  # fmt: skip
     other = Machine(
-        launch, arrays, observer=LoopObserver(launch), calls_back=False, first=first, stray="number"
+        launch, arrays, observer=LoopObserver(launch), calls_back=False, first=first, stray=stray
     )
     try:
         again = other.run()

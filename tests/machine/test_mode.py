@@ -186,6 +186,19 @@ def test_a_read_outside_a_table_whose_value_is_discarded() -> None:
     )
 
 
+def test_a_flag_outside_a_table_is_used_although_another_set_one_does_the_same() -> None:
+    def body(t_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+
+        @pl.when(t_ref[pl.program_id(0) + 1] != 0)
+        def _() -> None:
+            o_ref[...] += 1
+
+    finding, _ = stopped(table_call(body, lambda i, t: (i, 0), (8, 128)), jnp.array([0, 1]))
+    assert (str(finding.kind), finding.grid_point) == ("OutOfBoundsRead", (1,))
+    assert "depends" not in finding.message
+
+
 def test_a_read_outside_a_table_whose_value_is_used() -> None:
     def body(t_ref: Any, x_ref: Any, o_ref: Any) -> None:
         i = pl.program_id(0)

@@ -338,8 +338,9 @@ _NAN_DIVISIONS = {
         "divide by jnp.where(d == 0, 1, d), where d is the divisor",
     ),
     False: (
-        "infinity divided by infinity: often exp of a number that is too large",
-        "subtract the maximum before exp, or mask with a large finite number",
+        "infinity divided by infinity: what made them went too far before, such as exp of a number "
+        "that is too large, or a division by zero",
+        "find where the infinities come from; subtract the maximum before exp",
     ),
 }
 

@@ -266,6 +266,26 @@ def test_the_origin_is_that_of_the_nan_in_the_result(judged: Judged) -> None:
     assert (finding.kind, finding.grid_point) == ("NanProduced", (10,))
 
 
+@pytest.mark.parametrize("dtype, sees", [
+    (BF16, "`log` made a NaN of -3 at [0, 0] of bfloat16[8, 128]"),
+    (jnp.float8_e4m3fn, "the cast from float32 to float8_e4m3fn changes 1344 at [0, 0] to nan"),
+])  # fmt: skip
+def test_floats_that_numpy_does_not_know_are_floats(dtype: Any, sees: str, judged: Judged) -> None:
+    def body(x_ref: Any, out_ref: Any) -> None:
+        if dtype == BF16:
+            out_ref[...] = jnp.log(x_ref[...].astype(dtype) - 6)
+        else:
+            out_ref[...] = (x_ref[...] * 448).astype(dtype)
+
+    def run(x: Any) -> Any:
+        return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, dtype))(x)
+
+    (finding,) = judged(run, jnp.full((8, 128), 3.0))
+    assert finding.message == sees
+    if dtype != BF16:
+        assert judged(run, jnp.ones((8, 128))) == []
+
+
 def test_nans_of_the_inputs_and_of_unwritten_memory_are_none(judged: Judged) -> None:
     def scaled(x_ref: Any, out_ref: Any, new_ref: Any) -> None:
         total = (x_ref[...] * 2 + 1).sum(axis=1, keepdims=True)
@@ -434,6 +454,25 @@ def test_a_loop_that_changes_is_stopped_at_the_limit(
     assert finding.cause == "the kernel machine runs no loop for longer than that"
     assert finding.advice is not None
     assert finding.advice.endswith("this long needs smaller arguments here")
+
+
+def test_what_a_loop_counts_beside_its_condition_does_not_matter(judged: Judged) -> None:
+    """One unit of operations makes the next value and the count."""
+
+    def converges(x_ref: Any, out_ref: Any) -> None:
+        def step(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+            y, _, count = state
+            new = (y + x_ref[...] / y) * 0.5
+            return new, jnp.max(jnp.abs(new - y)) + 1e-7, count + 1
+
+        start = jnp.ones((8, 128)), jnp.float32(1), jnp.int32(0)
+        out_ref[...] = lax.while_loop(lambda state: state[1] > 1e-12, step, start)[0]
+
+    (finding,) = judged(lambda x: call(converges, x), np.full((8, 128), 2, "float32"))
+    assert finding.kind == "EndlessLoop"
+    assert finding.loop < (20,)
+    assert finding.message.startswith("the loop never ends: in iteration ")
+    assert "state[2]" not in finding.message
 
 
 def test_a_loop_that_counts_to_a_bound_has_a_higher_limit(

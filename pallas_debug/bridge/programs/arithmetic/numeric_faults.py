@@ -342,7 +342,9 @@ class _Concrete:
             largest = np.asarray(jnp.finfo(target).max).astype(target)
             # The greatest number of a dtype, of either sign, is a mask.
             masks = np.abs(value.astype("float64")) >= float(jnp.finfo(source).max)
-            wrong = ~exact.is_not_finite(value) & np.isinf(result.astype("float64")) & ~masks
+            # Dtypes without infinities, such as float8_e4m3fn, have a NaN in their place.
+            is_beyond = exact.is_not_finite(result)
+            wrong = ~exact.is_not_finite(value) & is_beyond & ~masks
             instead = np.where(value > 0, largest, -largest).astype(target)
             return self._wrong("narrowing", i, wrong, [value], result, instead, value)
         if not jnp.issubdtype(target, jnp.integer) or i in self._mixed:

@@ -8,12 +8,13 @@ other loop is stopped at a limit, which is higher for one that counts to a bound
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
+from pallas_debug.bridge.programs import made_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.wording import order
@@ -147,7 +148,7 @@ def _dependencies(
     for step in reversed(program.steps):
         if wanted.isdisjoint(_numbers(step, made=True)):
             continue
-        wanted.update(_numbers(step, made=False))
+        wanted.update(_needed(step, wanted))
         inner = [step, *(s for p in ir.programs(step) for q in p.all() for s in q.steps)]
         reads = reads or any(isinstance(s, _READS) for s in inner)
         is_closed = is_closed and all(isinstance(s, _KNOWN) for s in inner)
@@ -156,6 +157,19 @@ def _dependencies(
         is_closed,
         reads,
     )
+
+
+def _needed(step: ir.MachineStep, wanted: Collection[int]) -> set[int]:
+    """Registers that a step reads for some of those that it writes."""
+    if not isinstance(step, ir.Compute) or step.unit is None:
+        return _numbers(step, made=False)
+    behind = zip(step.outputs, made_of.inputs_behind(step.unit), strict=True)
+    return {
+        step.inputs[position].number
+        for output, positions in behind
+        if output.number in wanted
+        for position in positions
+    }
 
 
 def _numbers(step: ir.MachineStep, *, made: bool) -> set[int]:
