@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -159,7 +160,7 @@ def _sighting(kernel: str, failure: SiteFailure) -> Sighting:
         witness=Witness(
             source=site.source,
             grid_point=failure.grid_point,
-            loop=failure.loops,
+            loop=tuple(itertools.takewhile(lambda count: count >= 0, failure.loops)),
             operand=site.operand,
             values=_named(failure),
         ),
