@@ -149,3 +149,17 @@ def test_a_ring_of_three_slots(ahead: int, slots: int, late: bool, is_broken: bo
     assert finding.operand == "tiles"
     assert finding.witness.index == "tiles[0, 0:8, 0:128]"
     assert finding.loop == (0,)
+
+
+def test_a_pipeline_that_is_the_kernel_itself_has_the_line_of_its_call() -> None:
+    def call(x: Any) -> Any:
+        rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        kernel = pltpu.emit_pipeline(affine, grid=(STEPS,), in_specs=[rows], out_specs=rows)
+        return pl.pallas_call(kernel, out_shape=x, in_specs=[ANY], out_specs=ANY)(x)
+
+    (finding,) = pallas_debug.compare(call, lambda x: x * 3, X).findings
+    assert finding.source is not None
+    assert (finding.source.file, finding.source.function) == (__file__, "call")
+    line = finding.source.line
+    assert f"copied at line {line}, iteration 0, from" in finding.message
+    assert f"set at line {inspect.getsourcelines(affine)[1] + 1}" in finding.message

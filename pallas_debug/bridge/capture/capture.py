@@ -13,9 +13,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import jax
+from jax._src import source_info_util
 
 from pallas_debug.bridge import chip, versions
 from pallas_debug.bridge.capture.calls import CallSite
@@ -84,7 +86,8 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     name = params.get("name") or jaxprs[0].debug_info.func_name
     mesh = getattr(context.module_context.axis_context, "mesh", None)
     mesh = None if mesh is None or mesh.empty else mesh
-    source = part("finding the first line", lambda: _source(jaxprs[0].debug_info), None)
+    first = part("finding the first line", lambda: _first_line(jaxprs[0].debug_info), None)
+    source = part("finding its line", lambda: _source(first), first)
     jaxpr = part("printing the jaxpr", lambda: _text(jaxprs), "") or _unprinted(jaxprs)
     cores = part("finding the cores that it signals", lambda: unprinted.cores(jaxprs), "")
     calls: frozenset[tuple[str, int]] = part("finding the callers", _callers, frozenset())
@@ -108,7 +111,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         versions=versions.installed(),
     )
     return Capture(
-        kernel=replace(kernel, digest=_digest(kernel, _LINE_COMMENT.sub("", jaxpr) + cores)),
+        kernel=replace(kernel, digest=_digest(kernel, first, _LINE_COMMENT.sub("", jaxpr) + cores)),
         jaxpr=jaxpr,
         source=part("reading the source", lambda: _file_text(source), None),
         params=params,
@@ -118,6 +121,20 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         calls=calls,
         problems=tuple(problems),
     )
+
+
+def of_equation(eqn: Any) -> Capture:
+    """Describe the kernel of an equation that is not being lowered.
+
+    Its digest is that of the hook, outside of a mesh.
+    """
+    context = SimpleNamespace(
+        module_context=SimpleNamespace(axis_context=None),
+        avals_in=[atom.aval for atom in eqn.invars],
+    )
+    source = eqn.source_info
+    with source_info_util.user_context(source.traceback, name_stack=source.name_stack):
+        return capture(eqn.primitive.name, context, eqn.params)
 
 
 def _text(jaxprs: Sequence[Any]) -> str:
@@ -147,22 +164,32 @@ def _callers() -> frozenset[tuple[str, int]]:
     return frozenset((frame.file, frame.start) for frame in lines.calling())
 
 
-def _digest(kernel: Kernel, jaxpr: str) -> str:
+def _digest(kernel: Kernel, first: SourceLine | None, jaxpr: str) -> str:
     """Digest of the kernel itself, without its line numbers, versions and chip.
 
-    The file's name and the function distinguish equal kernels in two places.
+    The function and its file's name distinguish equal kernels in two places.
+
+    Args:
+      first: first line of its function.
     """
     identity = asdict(replace(kernel, source=None, chip=None, versions={}))
     for operand in identity["operands"]:
         del operand["block_source"]
     if len(kernel.mesh) > 1:  # the order of the axes numbers the devices; sorted keys lose it
         identity["mesh"] = list(kernel.mesh.items())
-    where = kernel.source and (PurePath(kernel.source.file).name, kernel.source.function)
+    where = first and (PurePath(first.file).name, first.function)
     content = json.dumps([identity, where, jaxpr], sort_keys=True, default=str)
     return hashlib.sha256(content.encode(errors="replace")).hexdigest()
 
 
-def _source(debug_info: Any) -> SourceLine | None:
+def _source(first: SourceLine | None) -> SourceLine | None:
+    """Line of a kernel: that of its call if its function is jax's, as `emit_pipeline`'s is."""
+    if first is None or not lines.is_internal(first):
+        return first
+    return lines.of_caller() or first
+
+
+def _first_line(debug_info: Any) -> SourceLine | None:
     match = _FUNCTION_SOURCE.fullmatch(debug_info.func_src_info or "")
     if match is None:
         return None

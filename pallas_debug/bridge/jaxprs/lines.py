@@ -23,6 +23,8 @@ OURS = str(Path(__file__).parents[2]) + os.sep
 
 _PIPELINE = str(Path("jax", "_src", "pallas", "mosaic", "pipeline.py"))
 
+_INTERNAL = str(Path("jax", "_src"))
+
 _FUNCTION = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)")
 
 
@@ -150,6 +152,16 @@ def of_call(keyword: str) -> SourceLine | None:
         if re.match(rf"\s*{keyword}\s*=", linecache.getline(frame.file, number)):
             return line_of(frame.file, number, frame.function)
     return line_of(frame.file, frame.start, frame.function)
+
+
+def of_caller() -> SourceLine | None:
+    """Line of the call being lowered, if jax keeps its traceback."""
+    return of_traceback(source_info_util._source_info_context.context.traceback)
+
+
+def is_internal(line: SourceLine) -> bool:
+    """Whether a line is in a part of jax that has no kernels, as that of `emit_pipeline`."""
+    return f"{os.sep}{_INTERNAL}{os.sep}" in line.file
 
 
 def source_at(eqn: Any, place: Any) -> SourceLine | None:

@@ -244,7 +244,7 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: boo
             consts,
             fuse=fuse,
             opens=opens,
-            root=None if fuse else lines.of_function(jaxpr.debug_info),
+            **_lines(captured, jaxpr, fuse),
         ),
         mesh=dict(captured.kernel.mesh),
         collective_id=getattr(params.get("compiler_params"), "collective_id", None),
@@ -253,6 +253,14 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: boo
         calls=captured.calls,
         mapped=tuple(mapping.vmapped_dims),
     )
+
+
+def _lines(captured: Capture, jaxpr: Any, fuse: bool) -> dict[str, Any]:
+    """Arguments of `decode.program` that give the equations of a kernel their lines."""
+    first = lines.of_function(jaxpr.debug_info)
+    if first is not None and lines.is_internal(first):  # none of the user's frames is in it
+        return {"calls": () if captured.kernel.source is None else (captured.kernel.source,)}
+    return {"root": None if fuse else first}
 
 
 def _is_in_place(kind: ir.RefType, mapping: Any) -> bool:
@@ -280,7 +288,7 @@ def _on_cores(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: b
             consts,
             fuse=fuse,
             opens=opens,
-            root=None if fuse else lines.of_function(jaxpr.debug_info),
+            **_lines(captured, jaxpr, fuse),
         )
         axes = {str(axis): int(size) for axis, size in dict(mesh.shape).items()}
         bodies.append(CoreMesh(kind=_core_kind(kernel.name, mesh), axes=axes, body=body))

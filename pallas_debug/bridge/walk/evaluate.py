@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -124,12 +123,7 @@ def _equation(eqn: Any, inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
 
 
 def _kernel(eqn: Any, inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
-    # As in the hook, so that the same kernel has the same digest.
-    context = SimpleNamespace(
-        module_context=SimpleNamespace(axis_context=None),
-        avals_in=[atom.aval for atom in eqn.invars],
-    )
-    captured = capture.capture(eqn.primitive.name, context, eqn.params)
+    captured = capture.of_equation(eqn)
     results = yield CalledKernel(captured=captured, path=path, operands=inputs)
     with jax.enable_x64(captured.enable_x64), jax.default_device(_cpu()):
         return [jax.numpy.asarray(result) for result in results]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -159,10 +158,5 @@ def _numbers(origin: KernelOrigin, shape: tuple[int, ...]) -> Any:
 
 
 def _kernel(eqn: Any, path: tuple[int, ...]) -> list[KernelOrigin]:
-    # As in the hook, so that the same kernel has the same digest.
-    context = SimpleNamespace(
-        module_context=SimpleNamespace(axis_context=None),
-        avals_in=[atom.aval for atom in eqn.invars],
-    )
-    captured = capture.capture(eqn.primitive.name, context, eqn.params)
+    captured = capture.of_equation(eqn)
     return [KernelOrigin(captured=captured, path=path, output=i) for i in range(len(eqn.outvars))]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -174,13 +173,7 @@ class _Program:
         count = mapping.num_dynamic_grid_bounds + mapping.num_index_operands
         if not count:
             return
-        # As in the hook, so that the same kernel has the same digest.
-        context = SimpleNamespace(
-            module_context=SimpleNamespace(axis_context=None),
-            avals_in=[atom.aval for atom in eqn.invars],
-        )
-        seen = capture.capture(eqn.primitive.name, context, eqn.params)
-        self._calls.append((seen.kernel.digest, inputs[:count]))
+        self._calls.append((capture.of_equation(eqn).kernel.digest, inputs[:count]))
 
     def computed(self, *, exact: bool = True) -> dict[str, list[Tables]]:
         """The tables of each kernel, without duplicates.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -33,8 +32,4 @@ def opened(
 
 def digest(eqn: Any) -> str:
     """Digest of the kernel that an equation calls, as the hook computes it."""
-    context = SimpleNamespace(
-        module_context=SimpleNamespace(axis_context=None),
-        avals_in=[atom.aval for atom in eqn.invars],
-    )
-    return capture.capture(eqn.primitive.name, context, eqn.params).kernel.digest
+    return capture.of_equation(eqn).kernel.digest
