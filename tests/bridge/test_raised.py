@@ -280,3 +280,14 @@ def test_an_exception_in_a_line(error: Exception, said: str) -> None:
 
 def test_a_traceback_that_is_cut_short_is_still_said_to_be_of_a_callback() -> None:
     assert raised.in_a_line(_of_a_callback()).startswith("INTERNAL: CpuCallback error")
+
+
+def test_a_member_that_an_enum_of_jax_does_not_have() -> None:
+    """Python's own library raises it, and 3.11 says no more than the name."""
+    with pytest.raises(AttributeError) as gone:
+        _ = pltpu.MemorySpace.ANY
+    assert raised.is_of_user(gone.value)
+    failure = raised.failure(gone.value)
+    assert failure.message == "type object 'MemorySpace' has no attribute 'ANY'"
+    assert failure.explanation is not None
+    assert failure.explanation.id == "removed-name"

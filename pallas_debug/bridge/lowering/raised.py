@@ -14,6 +14,7 @@ import traceback
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import EnumType
 from pathlib import PurePath
 from typing import Any
 
@@ -51,6 +52,12 @@ _MASKED = re.compile(
     r"(?P<mask>bool\[[\d,]*\])"
 )
 
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
+"""Directory of Python's own library."""
+
+_PACKAGES = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib"))
+"""Directories of installed packages."""
+
 _PARAMETERS = re.compile(r"(?P<name>\S+)\(\) (?:takes|missing) ")
 """Python's words for a call that does not fit a function."""
 
@@ -66,7 +73,7 @@ def failure(error: BaseException) -> Failure:
         return explained(replace(found, message=error.headline, source=error.where))
     if not found.message and isinstance(error, AssertionError):
         found = replace(found, message=_assertion(error))
-    misuses = (_miscalled, _sliced, _masked, _swapped, _leaked)
+    misuses = (_miscalled, _sliced, _masked, _swapped, _leaked, _lacking)
     misuse = next(filter(None, (look(error) for look in misuses)), None)
     if misuse is not None:
         _, end, rest = found.message.partition("\n")
@@ -108,36 +115,43 @@ def in_a_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {found.headline}"
 
 
-def is_of_user(error: BaseException) -> bool:
-    """Whether the user's own code raised an exception, rather than jax or another library."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    return bool(frames) and _is_users(frames[-1][0]) and not _is_installed(frames[-1][0])
+def raiser(error: BaseException) -> str:
+    """Name of the package whose code raised an exception; empty for the user's own.
+
+    Python's own library raises exceptions on behalf of its callers, such as those of an enum.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    last = next((frame for frame in reversed(frames) if not _is_of_python(frame)), None)
+    if last is None or not _is_users(last):
+        return "jax"
+    if not _is_installed(last):
+        return ""
+    return str(last.f_globals.get("__name__", "another package")).partition(".")[0]
+
+
+def _is_of_python(frame: types.FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return file.startswith((_PYTHON, "<frozen ")) and not _is_installed(frame)
 
 
 def _is_installed(frame: types.FrameType) -> bool:
-    """Whether a frame runs a module of Python's library or of an installed package."""
-    return frame.f_code.co_filename.startswith(_LIBRARIES)
+    """Whether a frame runs a module of an installed package."""
+    return frame.f_code.co_filename.startswith(_PACKAGES)
 
 
-_LIBRARIES = tuple(
-    f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
-
-
-def raiser(error: BaseException) -> str:
-    """Name of the package whose code raised an exception; empty for the user's own."""
-    if is_of_user(error):
-        return ""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    if not frames or not _is_users(frames[-1][0]):
-        return "jax"
-    return str(frames[-1][0].f_globals.get("__name__", "another package")).partition(".")[0]
+def _lacking(error: BaseException) -> _Misuse | None:
+    """A member that an enum of jax does not have, of which Python 3.11 says the name only."""
+    if not isinstance(error, AttributeError) or not isinstance(error.obj, EnumType):
+        return None
+    if error.obj.__module__.partition(".")[0] != "jax":
+        return None
+    return _Misuse(f"type object {error.obj.__name__!r} has no attribute {error.name!r}")
 
 
 def _assertion(error: AssertionError) -> str:
     """Text of an assertion without a message."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    if not frames or is_of_user(error):
+    if not frames or not raiser(error):
         return ""
     frame, number = frames[-1]
     asserted = linecache.getline(frame.f_code.co_filename, number).strip()

@@ -102,13 +102,14 @@ ENTRIES = (
         "removed-name",
         "module 'jax.experimental.pallas.tpu' has no attribute",
         "module 'jax.experimental.pallas' has no attribute",
+        "type object 'MemorySpace' has no attribute",
         "pl.dot was deprecated in JAX",
         kinds=("RemovedName",),
         title="a name of Pallas that this jax does not have",
         cause="it was renamed, moved or removed, or is newer than this jax",
-        advice="TPUCompilerParams is CompilerParams, TPUMemorySpace is MemorySpace; pltpu.ANY is "
-        "pl.ANY; pl.load and pl.store are ref[…]; pltpu.repeat is jnp.repeat or jnp.tile; "
-        "pl.dot is jnp.dot; semaphore_signal and semaphore_wait are in pl",
+        advice="TPUCompilerParams is CompilerParams, TPUMemorySpace is MemorySpace; pltpu.ANY and "
+        "pltpu.MemorySpace.ANY are pl.ANY; pl.load and pl.store are ref[…]; pltpu.repeat is "
+        "jnp.repeat or jnp.tile; pl.dot is jnp.dot; semaphore_signal and semaphore_wait are in pl",
         versions="TPUCompilerParams until jax 0.8, pl.load until 0.9, pltpu.repeat until 0.10.1, "
         "pl.dot until 0.11",
         links=(PALLAS + "CHANGELOG.html",),
