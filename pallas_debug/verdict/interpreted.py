@@ -92,11 +92,25 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
     again = [c for c in captures if (c.kernel.name, c.kernel.digest) in left]
     instead = raced(call, again, chip, hang_after)
     at, why = next(iter(seen.refused.items()))
-    judged = tuple(replace(outcome, engine="machine") for outcome in instead.outcomes)
+    reasons = {
+        o.kernel: seen.refused.get(o.kernel, f"the program stopped at kernel `{at}`: {why}")
+        for o in instead.outcomes
+    }
     notes = tuple(
         f"kernel `{o.kernel}` was judged in TPU interpret mode instead of on the kernel machine: "
-        + seen.refused.get(o.kernel, f"the program stopped at kernel `{at}`: {why}")
-        for o in judged
+        + reasons[o.kernel]
+        for o in instead.outcomes
+        if o.status in ("ok", "found")
+    )
+    judged = tuple(
+        replace(
+            o,
+            engine="machine",
+            reason=None
+            if o.reason is None
+            else f"{reasons[o.kernel]}. In TPU interpret mode: {o.reason}",
+        )
+        for o in instead.outcomes
     )
     names = {captured.kernel.name for captured in again}
     return replace(

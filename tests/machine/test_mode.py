@@ -380,6 +380,24 @@ def test_verify_asks_tpu_interpret_mode_for_what_the_machine_refuses(
 
 
 @pytest.mark.slow
+def test_what_tpu_interpret_mode_does_not_judge_either_is_not_said_to_be_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(captured: Any, **_: Any) -> Any:
+        raise MachineError(f"kernel `{captured.kernel.name}` runs on a SparseCore")
+
+    monkeypatch.setattr(host, "launch", refuse)
+    monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_POINTS", 5)
+    verdict = pallas_debug.verify(lambda x: affine(x), jnp.ones((48, 128)), engines="machine")
+    assert verdict.notes == ()
+    (outcome,) = (o for o in verdict.outcomes if o.engine == "machine")
+    assert outcome.reason is not None
+    assert outcome.reason.startswith(
+        "kernel `body` runs on a SparseCore. In TPU interpret mode: the grid of kernel `body` has 6"
+    )
+
+
+@pytest.mark.slow
 def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_MACHINE_POINTS", 5)
     x = jnp.ones((48, 128))
