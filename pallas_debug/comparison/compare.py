@@ -123,7 +123,8 @@ def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) ->
         if a.dtype != b.dtype and not (a.is_inexact and b.is_inexact and not judged.same_dtypes):
             floats = a.is_inexact and b.is_inexact
             advice = (
-                "convert one of the results, or pass same_dtypes=False to compare two precisions"
+                "convert one of the results, or compare two precisions with "
+                "pallas_debug.compare(…, same_dtypes=False)"
                 if floats
                 else "convert one of the results"
             )

@@ -9,6 +9,7 @@ dumping    compilation of the kernels that a function would call
 from pallas_debug.session.options import Interpret as Interpret
 from pallas_debug.session.options import Mode as Mode
 from pallas_debug.session.options import Options as Options
+from pallas_debug.session.options import another_path as another_path
 from pallas_debug.session.options import has_accelerator as has_accelerator
 from pallas_debug.session.options import judging as judging
 from pallas_debug.session.options import leave_out_absent_tpu as leave_out_absent_tpu

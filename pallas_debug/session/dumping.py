@@ -14,7 +14,7 @@ from pallas_debug.bridge.walk import prefetch
 from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
 from pallas_debug.guards import guarded
 from pallas_debug.model import Dump
-from pallas_debug.session.options import Options
+from pallas_debug.session.options import Options, another_path
 from pallas_debug.session.session import Session
 from pallas_debug.store.base import DumpStore
 from pallas_debug.tracebacks import WithoutOurFrames
@@ -73,7 +73,7 @@ def dump_function(
     if not session.dumps:
         raise UsageError(
             f"{name} calls no Pallas kernel with these arguments: nothing to dump. "
-            "Does it take another path for them, or off a TPU?"
+            + another_path()
         )
     return Dumped(dumps=tuple(session.dumps), spared=tuple(session.problems))
 

@@ -124,6 +124,13 @@ def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
     return tuple(_of_this_host() if t.name == targets.DEVICE.name else t for t in found)
 
 
+def another_path() -> str:
+    """Question to a user whose function called no kernel."""
+    if chip.pretended() is not None:
+        return "Does it take another path for them?"
+    return "Does it take another path for them, or off a TPU (--pretend)?"
+
+
 @contextlib.contextmanager
 def pretending(names: tuple[str, ...]) -> Iterator[None]:
     """Let jax's devices answer as the first of these targets; a no-op with an accelerator.

@@ -16,6 +16,7 @@ from typing import Any
 
 from pallas_debug import guards
 from pallas_debug.analysis import analyze, memory, names
+from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
@@ -480,7 +481,9 @@ def not_traced(error: BaseException, name: str) -> Finding:
     if raiser != "jax":
         said = f"{failure.type}: {failure.message}".removesuffix(": ")
         failure = replace(failure, message=said)
-    return unsupported.failed(Sighting(kernel=name, engine="trace"), failure, raiser=raiser)
+    seen, pretended = Sighting(kernel=name, engine="trace"), chip.pretended()
+    name_of_chip = None if pretended is None else pretended.name
+    return unsupported.failed(seen, failure, raiser=raiser, pretended=name_of_chip)
 
 
 def known_issues(captured: Capture, targets: Sequence[Target]) -> list[str]:

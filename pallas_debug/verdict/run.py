@@ -21,7 +21,7 @@ from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.inputs.made_up import filled
 from pallas_debug.model import Finding, Target
 from pallas_debug.render import REAL_INPUTS
-from pallas_debug.session import Options, Session, sanitizing
+from pallas_debug.session import Options, Session, another_path, sanitizing
 from pallas_debug.tracebacks import WithoutOurFrames
 from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table, unused
 from pallas_debug.verdict import engines as ask
@@ -371,7 +371,7 @@ def _ask(
     if not captures and not session.uncaptured and not any(one.findings for one in seen):
         raise UsageError(
             f"{call.name} calls no Pallas kernel with these arguments: nothing to verify. "
-            "Does it take another path for them, or off a TPU?"
+            + another_path()
         )
     if not captures:
         return found, seen

@@ -155,7 +155,7 @@ def test_two_precisions_are_compared_where_that_is_asked_for() -> None:
         "output is bfloat16[16, 256] from "
         "`bf16` and "
         "float32[16, 256] from `double`: both must have the same dtype; convert one of the "
-        "results, or pass same_dtypes=False to compare two precisions"
+        "results, or compare two precisions with pallas_debug.compare(…, same_dtypes=False)"
     )
     assert pallas_debug.compare(bf16, double, X, same_dtypes=False).ok
     assert pallas_debug.compare(double, bf16, X, same_dtypes=False).ok

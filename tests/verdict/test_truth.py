@@ -12,6 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.model import Finding
+from pallas_debug.session import pretending
 from pallas_debug.verdict import verify
 
 F32, I32 = jnp.float32, jnp.int32
@@ -88,6 +89,9 @@ def test_jax_may_be_involved_where_an_object_of_its_has_no_such_attribute() -> N
 
 
 def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
+    def refuses(x_ref: Any, o_ref: Any) -> None:
+        raise ValueError("this TPU has no SparseCore")
+
     def fails(x: Any) -> Any:
         assert jax.default_backend() == "tpu", "run this elsewhere"
         return x
@@ -97,6 +101,13 @@ def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
     assert finding.advice == (
         "pass what this line demands, or fix its condition: it raises the exception itself, and jax "
         "is not involved; if it is because there is no TPU here, pass --pretend"
+    )
+    with pretending(("v5e",)):
+        finding = one(called(refuses), X, engines="static")
+    assert finding.advice is not None
+    assert finding.advice.endswith(
+        "; the chip that it asks for is v5e here: if it needs another one, name that first in "
+        "--target"
     )
 
 

@@ -291,12 +291,18 @@ def _reached(seen: Sighting, grid: Sequence[int | None], seconds: float) -> str:
 
 
 def failed(
-    seen: Sighting, failure: Failure, kernel: Kernel | None = None, *, raiser: str = "jax"
+    seen: Sighting,
+    failure: Failure,
+    kernel: Kernel | None = None,
+    *,
+    raiser: str = "jax",
+    pretended: str | None = None,
 ) -> Finding:
     """A call that jax failed to trace, or a kernel that was not compiled.
 
     Args:
       raiser: the package whose code raised the exception; empty for the user's own.
+      pretended: the chip that jax's devices answered as.
     """
     known = explain.explained(failure, kernel).explanation
     if seen.engine == "trace":
@@ -315,7 +321,12 @@ def failed(
             if failure.type not in _OF_WHAT_IT_USES:
                 advice += ", and jax is not involved"
             if _ASKS.search(f"{failure.headline} {text}"):
-                advice += "; if it is because there is no TPU here, pass --pretend"
+                advice += (
+                    "; if it is because there is no TPU here, pass --pretend"
+                    if pretended is None
+                    else f"; the chip that it asks for is {pretended} here: if it needs another "
+                    "one, name that first in --target"
+                )
     else:
         kind = _STAGES.get(failure.stage, Fault.COMPILE_ERROR)
         advice = explain.UNKNOWN_ADVICE
