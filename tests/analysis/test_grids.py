@@ -367,7 +367,9 @@ def test_a_kernel_for_a_gpu(captures: Captures) -> None:
         return pl.pallas_call(copy, out_shape=x, compiler_params=triton.CompilerParams())(x)
 
     (captured,) = captures(run, (S((8, 128), F32),))
-    assert tuple(gap.reason for gap in analyze(captured).gaps) == ("it is a kernel for a GPU (Triton)",)
+    assert tuple(gap.reason for gap in analyze(captured).gaps) == (
+        "it is a kernel for a GPU (Triton)",
+    )
 
 
 def test_the_dimensions_that_vmap_adds_are_part_of_the_grid(captures: Captures) -> None:

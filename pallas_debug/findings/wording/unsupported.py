@@ -307,26 +307,7 @@ def failed(
     known = explain.explained(failure, kernel).explanation
     if seen.engine == "trace":
         kind = Fault.TRACE_ERROR
-        advice = "fix what the message names: jax refused the call as it traced it"
-        if failure.type in _OF_IMPORTS:
-            advice = "install what the message names, or correct the import"
-        elif raiser not in ("", "jax"):
-            advice = f"fix what the message names: {raiser} raised the exception, and not jax"
-        elif not raiser:
-            text = (failure.source and failure.source.text) or ""
-            advice = "fix this line"
-            if text.lstrip().startswith(("assert", "raise")):
-                advice = "pass what this line demands, or fix its condition"
-            advice += ": it raises the exception itself"
-            if failure.type not in _OF_WHAT_IT_USES:
-                advice += ", and jax is not involved"
-            if _ASKS.search(f"{failure.headline} {text}"):
-                advice += (
-                    "; if it is because there is no TPU here, pass --pretend"
-                    if pretended is None
-                    else f"; the chip that it asks for is {pretended} here: if it needs another "
-                    "one, name that first in --target"
-                )
+        advice = _of_exception(failure, raiser, pretended)
     else:
         kind = _STAGES.get(failure.stage, Fault.COMPILE_ERROR)
         advice = explain.UNKNOWN_ADVICE
@@ -338,6 +319,32 @@ def failed(
         "\n".join([failure.headline, *(known.details if known else ())]),
         known.cause if known else None,
         known.advice if known else advice,
+    )
+
+
+def _of_exception(failure: Failure, raiser: str, pretended: str | None) -> str:
+    """What to do about an exception while a call was traced."""
+    if failure.type in _OF_IMPORTS:
+        return "install what the message names, or correct the import"
+    if raiser == "jax":
+        return "fix what the message names: jax refused the call as it traced it"
+    text = (failure.source and failure.source.text) or ""
+    if raiser:
+        advice = f"fix what the message names: {raiser} raised the exception, and not jax"
+    else:
+        advice = "fix this line"
+        if text.lstrip().startswith(("assert", "raise")):
+            advice = "pass what this line demands, or fix its condition"
+        advice += ": it raises the exception itself"
+        if failure.type not in _OF_WHAT_IT_USES:
+            advice += ", and jax is not involved"
+    if not _ASKS.search(f"{failure.headline} {text}"):
+        return advice
+    if pretended is None:
+        return f"{advice}; if it is because there is no TPU here, pass --pretend"
+    return (
+        f"{advice}; the chip that it asks for is {pretended} here: if it needs another one, name "
+        "that first in --target"
     )
 
 

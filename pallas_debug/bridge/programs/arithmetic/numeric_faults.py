@@ -236,9 +236,8 @@ class _Concrete:
         Args:
           to: a variable to look at instead of the outputs.
         """
-        nothing = np.zeros_like(candidate.wrong)
         wanted = None if to is None else [to]
-        sound = self._run(self._kept(candidate, nothing), wanted)
+        sound = self._run(self._kept(candidate, np.zeros_like(candidate.wrong)), wanted)
 
         def spreads(wrong: Any) -> bool:
             found = self._run(self._kept(candidate, wrong), wanted)
@@ -340,11 +339,10 @@ class _Concrete:
             if not exact.is_float(value) or target.itemsize >= source.itemsize:
                 return []
             largest = np.asarray(jnp.finfo(target).max).astype(target)
-            # The greatest number of a dtype, of either sign, is a mask.
+            # The greatest number of a dtype, of either sign, is a mask. Dtypes without infinities,
+            # such as float8_e4m3fn, have a NaN in their place.
             masks = np.abs(value.astype("float64")) >= float(jnp.finfo(source).max)
-            # Dtypes without infinities, such as float8_e4m3fn, have a NaN in their place.
-            is_beyond = exact.is_not_finite(result)
-            wrong = ~exact.is_not_finite(value) & is_beyond & ~masks
+            wrong = ~exact.is_not_finite(value) & exact.is_not_finite(result) & ~masks
             instead = np.where(value > 0, largest, -largest).astype(target)
             return self._wrong("narrowing", i, wrong, [value], result, instead, value)
         if not jnp.issubdtype(target, jnp.integer) or i in self._mixed:
