@@ -6,7 +6,7 @@ The only place that decides whether two findings are the same fault.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault, Severity
@@ -267,7 +267,11 @@ def _first_cause(finding: Finding, cause_of: Mapping[int, Finding]) -> Finding:
 
 def _is_made_by(finding: Finding, cause: Finding) -> bool:
     """Whether a finding follows from one of the kinds that it names: an infinity, say."""
-    if cause.kind not in finding.comes_of or cause.kernel != finding.kernel:
+    if cause.kernel != finding.kernel:
+        return False
+    if (finding.kind, cause.kind) in _SLIPS:
+        return _SLIPS[finding.kind, cause.kind](finding, cause)
+    if cause.kind not in finding.comes_of:
         return False
     if cause.kind is Fault.UNINITIALIZED_READ:  # what a copy has brought is not there either
         is_source = cause.operand == finding.witness.values.get("copied from")
@@ -275,6 +279,75 @@ def _is_made_by(finding: Finding, cause: Finding) -> bool:
     if cause.kind is Fault.DIVISION_BY_ZERO:
         return cause.witness.line == finding.witness.line
     return cause.kind is not finding.kind and _is_not_before(finding, cause)
+
+
+def _is_of_line(finding: Finding, cause: Finding) -> bool:
+    """Whether a copy that a line should not have started is also never waited for."""
+    return finding.source is not None and finding.source == cause.source
+
+
+def _has_read_before(finding: Finding, cause: Finding) -> bool:
+    """Whether a sum that is reset too late was read before it was set: by the addition lost."""
+    is_same = finding.operand == cause.operand and finding.other is not None
+    return is_same and finding.other == cause.source
+
+
+def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
+    """Whether an index that leaves its array is what unwritten memory held."""
+    table = finding.values.get("index from", "").partition("[")[0]
+    return table == cause.operand and _is_not_before(finding, cause)
+
+
+def _lacks_wait(finding: Finding, cause: Finding) -> bool:
+    """Whether the copy that races is the one that nothing waits for."""
+    given = finding.values.get("semaphore")
+    return given is not None and given in (
+        cause.values.get("semaphore"),
+        cause.values.get("other semaphore"),
+    )
+
+
+def _waits_instead(finding: Finding, cause: Finding) -> bool:
+    """Whether a wait that never ends is the one that should have been for the copy that races."""
+    return finding.operand in cause.values.get("waited for", "").split(", ") and not any(
+        cause.values.get(name) == finding.operand for name in ("semaphore", "other semaphore")
+    )
+
+
+def _is_brought(finding: Finding, cause: Finding) -> bool:
+    """Whether an output lacks what a copy that nothing waits for is to write."""
+    return any(
+        one.kind is Fault.DMA_NOT_AWAITED
+        and _is_of_line(finding, one)
+        and _is_of_same_output(finding, one)
+        for one in (cause, *cause.consequences)
+    )
+
+
+def _is_same_semaphore(finding: Finding, cause: Finding) -> bool:
+    return finding.operand is not None and finding.operand == cause.operand
+
+
+def _is_not_heard(finding: Finding, cause: Finding) -> bool:
+    """Whether a signal that nothing waits for was to order what devices send."""
+    senders = {"sender", "other sender"} & set(cause.values)
+    return bool(senders) and finding.values.get("waits") == "0"
+
+
+_SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
+    (Fault.LOST_WRITE, Fault.UNINITIALIZED_READ): _has_read_before,
+    (Fault.OUT_OF_BOUNDS_READ, Fault.UNINITIALIZED_READ): _is_indexed_by,
+    (Fault.OUT_OF_BOUNDS_WRITE, Fault.UNINITIALIZED_READ): _is_indexed_by,
+    (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_READ): _is_of_line,
+    (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_WRITE): _is_of_line,
+    (Fault.DMA_NOT_AWAITED, Fault.DATA_RACE): _lacks_wait,
+    (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
+    (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,
+    (Fault.OUTPUT_NOT_WRITTEN, Fault.DATA_RACE): _is_brought,
+    (Fault.SEMAPHORE_LEFT_OVER, Fault.DATA_RACE): _is_not_heard,
+    (Fault.SEMAPHORE_LEFT_OVER, Fault.DEADLOCK): _is_same_semaphore,
+}
+"""Pairs of kinds, consequence and cause, that one slip in a kernel may show as."""
 
 
 def _is_not_before(finding: Finding, cause: Finding) -> bool:
@@ -296,18 +369,20 @@ _OF_RESULTS = (
 
 
 def _causes_first(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Put a deadlock behind the faults of memory and order that the machine saw before it, and
-    results that differ from a reference's behind everything that may have changed them.
+    """Put a deadlock or endless loop behind the faults of memory and order that the machine saw,
+    and results that differ from a reference's behind everything that may have changed them.
     """
     led = {f.kernel for f in findings if f.kind in _LEADS_TO_DEADLOCK and "machine" in f.engines}
-    late = [
-        f
-        for f in findings
-        if f.kind is Fault.DEADLOCK and "machine" in f.engines and f.kernel in led
-    ]
+    late = [f for f in findings if _may_be_led(f) and f.kernel in led]
     wrong = [_after_cause(f, findings) for f in findings if f.kind is Fault.VALUE_MISMATCH]
     rest = [f for f in findings if f not in late and f.kind is not Fault.VALUE_MISMATCH]
     return (*rest, *late, *wrong)
+
+
+def _may_be_led(finding: Finding) -> bool:
+    if finding.kind is Fault.ENDLESS_LOOP:
+        return "machine" not in finding.engines
+    return finding.kind is Fault.DEADLOCK and "machine" in finding.engines
 
 
 def _after_cause(wrong: Finding, findings: Iterable[Finding]) -> Finding:

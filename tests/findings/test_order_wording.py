@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -120,6 +121,24 @@ def test_a_slot_that_the_neighbour_still_uses() -> None:
     assert found.witness.values["other sender"] == "device 0"
 
 
+def test_two_copies_of_which_another_device_has_started_one() -> None:
+    arrives = replace(FETCH, device=1, from_device=0)
+    leaves = replace(FETCH, device=1, writes=False)
+    found = race(leaves, arrives)
+    assert found.cause == (
+        "device 0 sends to where device 1 still sends from, and nothing tells it when that copy "
+        "has left"
+    )
+    assert found.witness.values["other sender"] == "device 0"
+    found = race(arrives, replace(FETCH, device=1, from_device=2))
+    assert found.cause == "devices 0 and 2 both write there, and nothing orders them"
+    assert found.witness.values["sender"] == "device 0"
+    found = race(arrives, arrives)
+    assert found.cause == "two copies are in flight at once"
+    found = order.of_unawaited_copy(found, "receive_sem")
+    assert found.advice == "wait for receive_sem before the other copy starts"
+
+
 def test_two_copies_two_cores_two_devices_and_parallel_grid_points() -> None:
     found = race(FETCH, FETCH)
     assert found.cause == "two copies are in flight at once"
@@ -160,6 +179,12 @@ def test_two_copies_two_cores_two_devices_and_parallel_grid_points() -> None:
             {"heard_from": (3, 1), "has_barrier": True},
             "device 0 has waited for signals of device 3 alone",
             "let device 1 signal device 0 as well, and wait for all signals",
+        ),
+        (
+            {"heard_from": (3,), "has_barrier": True, "unheard": (2, 1)},
+            "device 0 has waited for signals of device 3 alone, though device 1 signals it",
+            "wait for all signals before the copy: those of the barrier semaphore on device 0 add "
+            "up to 2, its waits to 1",
         ),
     ],
 )

@@ -59,6 +59,8 @@ def out_of_bounds(
     elif follows == "grid":
         cause = "the index follows the grid point past the end of the operand"
     larger = f"make {at.operand} larger" if is_scratch else "pad the array"
+    if entry is not None:
+        seen = seen.at(values={**at.values, "index from": entry.partition(",")[0]})
     keep = f"keep the index between 0 and {largest}"
     if is_rounded:
         keep = "begin each slice at a whole tile"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault
@@ -131,6 +131,8 @@ def data_race(
     """
     why = "parallel" if axes else _why(here, there, was_filled)
     cause, advice = _RACES[why]
+    if why == "copies" and here.copy and there.copy:
+        cause, advice = _between_copies(here, there) or (cause, advice)
     if why == "copies" and there.is_next and here.semaphore:
         cause = f"the copy is still in flight when the pipeline {there.action}"
         advice = f"wait for {here.semaphore} before the grid point ends"
@@ -148,6 +150,8 @@ def data_race(
         facts[PIPELINE] = there.action
     if here.semaphore:
         facts["semaphore"] = here.semaphore
+    if here.from_device is not None:
+        facts["sender"] = f"device {here.from_device}"
     if overlap:
         facts["overlap"] = overlap
     if waited:
@@ -160,6 +164,41 @@ def data_race(
         f"two{shared}",
         cause,
         advice,
+    )
+
+
+def of_unawaited_copy(race: Finding, semaphore: str) -> Finding:
+    """A race between two copies, of which nothing waits for one."""
+    return replace(
+        race,
+        cause=f"nothing waits for {semaphore}: the copy on it may be under way until the kernel "
+        "ends, and beyond",
+        advice=f"wait for {semaphore} before the other copy starts",
+    )
+
+
+def _between_copies(here: Access, there: Access) -> tuple[str, str] | None:
+    """Cause and advice for two copies, if another device has started one of them."""
+    device = here.device
+    senders = [device if side.from_device is None else side.from_device for side in (here, there)]
+    if senders[0] == senders[1]:
+        return None
+    if here.writes and there.writes:
+        return (
+            f"devices {senders[0]} and {senders[1]} both write there, and nothing orders them",
+            "let each device write elements of its own, or let one wait for a signal that the "
+            "other's copy has arrived",
+        )
+    writer = senders[0] if here.writes else senders[1]
+    reader = senders[1] if here.writes else senders[0]
+    if reader != device or writer == device:
+        return None
+    return (
+        f"device {writer} sends to where device {device} still sends from, and nothing tells it "
+        "when that copy has left",
+        f"receive into other elements than those that are sent; or let device {device}, once it "
+        f"has waited for its copy to leave, signal device {writer}, which waits for that signal "
+        "before it sends",
     )
 
 
@@ -228,6 +267,7 @@ def _wrong_wait(
 def remote_copy_too_early(
     seen: Sighting, *, copy: tuple[str, str], what: str, sender: int, receiver: int,
     heard_from: tuple[int, ...] = (), has_barrier: bool = False,
+    unheard: tuple[int, int] | None = None,
 ) -> Finding:  # fmt: skip
     """A copy to a device that may not have entered the kernel yet.
 
@@ -236,6 +276,8 @@ def remote_copy_too_early(
       what: the slice of the destination, with its shape.
       heard_from: devices whose signals the sender waited for before.
       has_barrier: whether the kernel uses the barrier semaphore at all.
+      unheard: sums of all signals of the sender's barrier semaphore and of its waits, if the
+        receiver has signalled it too.
     """
     others = [device for device in heard_from if device != receiver]
     if others:
@@ -249,6 +291,12 @@ def remote_copy_too_early(
         else "first signal the barrier semaphore (pltpu.get_barrier_semaphore) of each neighbour, "
         "and wait for as many signals; this needs collective_id in compiler_params"
     )
+    if unheard is not None:
+        known += f", though device {receiver} signals it"
+        advice = (
+            f"wait for all signals before the copy: those of the barrier semaphore on device "
+            f"{sender} add up to {unheard[0]}, its waits to {unheard[1]}"
+        )
     facts = {"sender": f"device {sender}", "receiver": f"device {receiver}"}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.DATA_RACE,

@@ -6,34 +6,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pallas_debug.bridge.programs import program as ir
-from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.wording import order as wording
 from pallas_debug.findings.wording import semaphores
-from pallas_debug.machine.copies import Counter, DmaCopy
+from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import Array, MemoryBuffer
-from pallas_debug.machine.sanitizer.ordering import differences, senders
+from pallas_debug.machine.sanitizer.counts import at, counts, place_of, sighting
+from pallas_debug.machine.sanitizer.ordering import differences
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.ordering.facts import (
     BlockVisit,
     EarlyCopy,
-    EventPlace,
     LaneWait,
     RaceFact,
 )
 from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
 from pallas_debug.machine.sanitizer.ordering.lanes import is_far
-from pallas_debug.machine.sanitizer.ordering.ledger import (
-    LineSum,
-    SemaphoreLedger,
-    SizeMismatch,
-    StartedCopy,
-)
 from pallas_debug.machine.sanitizer.ordering.regions import box_text, whole
-from pallas_debug.machine.sanitizer.report import shape_text
-from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding, SourceLine, Witness
+from pallas_debug.machine.sanitizer.report import BARRIER, shape_text
+from pallas_debug.model import Finding, SourceLine
 
 
 class OrderSanitizer(OrderTracker):
@@ -43,7 +35,9 @@ class OrderSanitizer(OrderTracker):
         """Word what the run has shown so far, causes before consequences."""
         worded = [(race, _race(self, race)) for race in self.detector.races.values()]
         found = [(race.when, finding) for race, finding in worded]
-        found += [(early.when, _early(self, early)) for early in self.early.values()]
+        entering = [(copy.when, _early(self, copy)) for copy in self.early.values()]
+        found += entering
+        early = {id(finding) for _, finding in entering}
         found += [(wait.when, _of_lanes(self, wait)) for wait in self.lane_waits.values()]
         found += _shared_blocks(self)
         found.sort(key=lambda item: item[0])
@@ -54,25 +48,29 @@ class OrderSanitizer(OrderTracker):
             if id(finding) in first:
                 followers.setdefault(id(first[id(finding)]), []).append(finding)
         never_awaited = {
-            (id(access.copy.step), _place(access.counter)): first.get(id(race), race)
+            (id(access.copy.step), place_of(access.counter)): first.get(id(race), race)
             for fact, race in worded
             for access in (fact.later, fact.earlier)
             if access.copy is not None
         }
-        for finding, key in _counts(self):
+        unheard = next((finding for _, finding in found if id(finding) in early), None)
+        for finding, key in counts(self):
             race = never_awaited.get(key) if key is not None else None
+            if finding.kind is Fault.SEMAPHORE_LEFT_OVER and finding.operand == BARRIER:
+                race = unheard
             if race is None:
                 rest.append(finding)
             else:
                 followers.setdefault(id(race), []).append(finding)
+        between_copies = {id(f) for race, f in worded if race.earlier.copy and race.later.copy}
         return [
-            replace(one, consequences=(*one.consequences, *followers.get(id(one), ())))
+            _followed(one, followers.get(id(one), ()), between_copies=id(one) in between_copies)
             for one in causes
         ] + rest
 
     def deadlock(self) -> list[Finding]:
         """Word who waits for what, after what led there; nothing if something can still run."""
-        return [finding for finding, _ in _counts(self)] if not self.has_ended else []
+        return [finding for finding, _ in counts(self)] if not self.has_ended else []
 
     def compared(
         self, arrays: Sequence[Sequence[Any]], results: Sequence[Sequence[Array]], *, first: int = 0
@@ -103,20 +101,15 @@ class OrderSanitizer(OrderTracker):
         return []
 
 
-def _sighting(run: OrderTracker, **facts: Any) -> Sighting:
-    count = facts.pop("count", 1)
-    return Sighting(kernel=run.launch.name, engine="machine", witness=Witness(**facts), count=count)
-
-
-def _at(place: EventPlace) -> dict[str, Any]:
-    return {
-        "source": place.step.site.line,
-        "grid_point": place.point,
-        "loop": place.iterations,
-    }
-
-
 # Races
+
+
+def _followed(race: Finding, by: Sequence[Finding], *, between_copies: bool) -> Finding:
+    """A race with its consequences: of two copies, nothing may wait for one."""
+    unawaited = [f for f in by if f.kind is Fault.DMA_NOT_AWAITED]
+    if unawaited and between_copies:
+        race = wording.of_unawaited_copy(race, unawaited[0].values["semaphore"])
+    return replace(race, consequences=(*race.consequences, *by))
 
 
 def _race(run: OrderTracker, race: RaceFact) -> Finding:
@@ -126,7 +119,7 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
     region = _first(here.boxes, name, buffer)
     overlap = box_text(name, race.overlap)
     sees_all = here.boxes == (race.overlap,) or len(here.boxes) > 1
-    seen = _sighting(
+    seen = sighting(
         run,
         source=_line(here),
         other=_line(there),
@@ -263,7 +256,7 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
         shape = shape_text(later.window.array)
         store = later.store.step.site.line
         blocks_from = run.launch.block_line(later.window.operand)
-        seen = _sighting(
+        seen = sighting(
             run,
             source=blocks_from or store,
             other=there and there.step.site.line,
@@ -288,9 +281,9 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
 
 
 def _early(run: OrderTracker, early: EarlyCopy) -> Finding:
-    seen = _sighting(
+    seen = sighting(
         run,
-        **_at(early.place),
+        **at(early.place),
         operand=early.operand,
         index=early.names[1],
         shape=shape_text(early.destination),
@@ -304,197 +297,22 @@ def _early(run: OrderTracker, early: EarlyCopy) -> Finding:
         receiver=early.destination.device,
         heard_from=early.heard,
         has_barrier=run.has_barrier,
+        unheard=_unheard(run, early.place.device, early.destination.device),
     )
+
+
+def _unheard(run: OrderTracker, sender: int, receiver: int) -> tuple[int, int] | None:
+    """Signals and waits of the sender's barrier semaphore, if the receiver has signalled it."""
+    for ledger in run.ledgers.values():
+        if ledger.buffer.kind == "barrier" and ledger.buffer.device == sender:
+            return ledger.totals if receiver in ledger.signallers else None
+    return None
 
 
 def _of_lanes(run: OrderTracker, wait: LaneWait) -> Finding:
     line = wait.source.step.site.line
-    seen = _sighting(run, **_at(wait.wait), operand=wait.semaphore, other=line, count=wait.count)
+    seen = sighting(run, **at(wait.wait), operand=wait.semaphore, other=line, count=wait.count)
     return semaphores.deadlock_of_lanes(
         seen, semaphore=wait.semaphore, source=wait.source.point, axes=wait.axes,
         of_copy=wait.of_copy,
     )  # fmt: skip
-
-
-# Counts
-
-
-_CopyOn = tuple[int, tuple[int, Any]]
-"""The step that starts a DMA, by its identity, and the place of the semaphore that it signals."""
-
-
-def _place(counter: Counter | SemaphoreLedger) -> tuple[int, Any]:
-    """Buffer and entry of a semaphore: the ledger of one whose scope has ended is gone."""
-    return counter.buffer.number, counter.entry
-
-
-def _counts(run: OrderTracker) -> Iterator[tuple[Finding, _CopyOn | None]]:
-    """Semaphores that are not zero at the end; or, if nothing can run, who waits for what.
-
-    Those that the kernel takes or returns may be awaited by another. With a finding comes the DMA
-    that nothing waits for, if no wait is for what its line starts: a race with it is one fault.
-    """
-    stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
-    if stuck and not run.has_ended:
-        if all(own.thread.blocked or own.thread.is_done for own in run.tasks.threads.values()):
-            for finding in _deadlock(run, [own.thread for own in stuck]):
-                yield finding, None
-        return
-    if run.has_ended:
-        reported = set()
-        for ledger in (*run.left_over, *run.ledgers.values()):
-            is_shared = ledger.buffer.kind in ("input", "output")
-            if not is_shared and (ledger.near.count or ledger.copies):
-                finding = _left_over(run, ledger)
-                key = finding.kind, finding.witness.line
-                if key not in reported:
-                    reported.add(key)
-                    step = ledger.unawaited
-                    yield finding, None if step is None else (step, _place(ledger))
-
-
-def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
-    if ledger.mismatch is not None:
-        return _mismatch(run, ledger, ledger.mismatch)
-    if ledger.copies:
-        return _not_awaited(run, ledger, ledger.copies[0])
-    signals, waits = list(ledger.signals.values()), list(ledger.taken.values())
-    device = ledger.buffer.device
-    place = (waits or signals)[-1].first
-    seen = _sighting(
-        run,
-        source=place.step.site.line,
-        loop=place.iterations,
-        operand=ledger.name,
-        other=signals[0].first.step.site.line if waits and signals else None,
-        values={"count": str(ledger.near.count)},
-    )
-    return semaphores.semaphore_left_over(
-        seen,
-        semaphore=ledger.name,
-        count=ledger.near.count,
-        is_awaited=bool(waits),
-        totals=ledger.totals,
-        device=device,
-        signals=_tallies(signals, device),
-        waits=_tallies(waits, device),
-    )
-
-
-def _tallies(lines: Iterable[LineSum], device: int) -> list[semaphores.Tally]:
-    return [
-        semaphores.Tally(
-            line=line.first.step.site.line,
-            amount=line.amount,
-            points=len(line.points),
-            devices=() if line.devices == {device} else tuple(sorted(line.devices)),
-        )
-        for line in lines
-        if line.first.step.site.line is not None
-    ]
-
-
-def _mismatch(run: OrderTracker, ledger: SemaphoreLedger, found: SizeMismatch) -> Finding:
-    seen = _sighting(
-        run,
-        **_at(found.wait),
-        operand=ledger.name,
-        other=found.copy.place.step.site.line,
-        values={"semaphore": ledger.name},
-    )
-    source, destination = found.copy.names
-    return semaphores.wait_size_mismatch(
-        seen,
-        semaphore=ledger.name,
-        copied=found.copy.nbytes,
-        awaited=found.awaited,
-        source=source,
-        destination=destination,
-        descriptor=found.descriptor,
-    )
-
-
-def _not_awaited(run: OrderTracker, ledger: SemaphoreLedger, copy: StartedCopy) -> Finding:
-    source, destination = copy.names
-    values = {"source": source, "destination": destination}
-    seen = _sighting(
-        run,
-        **_at(copy.place),
-        operand=copy.operand,
-        index=destination,
-        shape=shape_text(copy.destination),
-        values=values,
-    )
-    return semaphores.copy_not_awaited(
-        seen,
-        semaphore=ledger.name,
-        source=source,
-        destination=destination,
-        left=sum(item.left for item in ledger.copies),
-        starts=ledger.starts,
-        waits=ledger.waits,
-    )
-
-
-# Deadlocks
-
-
-def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
-    thread = stuck[0]
-    blocked = run.blocked[thread.number]
-    ledger = run.ledger_of(blocked)
-    of_copy = isinstance(blocked.step, ir.CopyWait)
-    mismatch = ledger.mismatch
-    if mismatch is None and of_copy and ledger.copies:
-        place = EventPlace(blocked.step, thread.device, thread.point, thread.iterations)
-        descriptor = run.descriptor(thread, blocked.step)
-        mismatch = SizeMismatch(place, blocked.amount, ledger.copies[0], descriptor)
-    if mismatch is not None:
-        yield _mismatch(run, ledger, mismatch)
-    signal = ledger.last_signal
-    raised = bool(ledger.starts) if of_copy else signal is not None
-    others = [
-        semaphores.Stuck(
-            semaphore=run.ledger_of(wait).name,
-            count=int(wait.semaphore.content[wait.entry]),
-            needed=wait.amount,
-            line=wait.step.site.line,
-            device=other.device,
-            core=other.core,
-            grid_point=other.point,
-        )
-        for other in stuck[1:]
-        for wait in [run.blocked[other.number]]
-    ]
-    seen = _sighting(
-        run,
-        source=blocked.step.site.line,
-        grid_point=thread.point,
-        loop=thread.iterations,
-        operand=ledger.name,
-        other=signal.step.site.line if signal is not None else None,
-    )
-    earlier = ledger.awaited_in
-    signals, waits = ledger.totals
-    is_given = ledger.buffer.kind == "input"
-    yield semaphores.deadlock(
-        seen,
-        semaphore=ledger.name,
-        count=int(blocked.semaphore.content[blocked.entry]),
-        needed=blocked.amount,
-        of_copy=of_copy,
-        was_raised=raised,
-        is_given=is_given,
-        totals=None if of_copy or is_given else (signals, waits + blocked.amount),
-        device=ledger.buffer.device,
-        others=len(others),
-        stuck=others,
-        sender=senders.sender(run, ledger, stuck[1:]),
-        elsewhere=senders.elsewhere(run, ledger),
-        on_core=senders.on_other_core(run, ledger),
-        core=ledger.buffer.core,
-        earlier=earlier.step.site.line if of_copy and earlier is not None else None,
-        axes=()
-        if earlier is None
-        else [a for a in run.tasks.axes if earlier.point[a] != thread.point[a]],
-    )

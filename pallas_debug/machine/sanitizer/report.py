@@ -21,6 +21,8 @@ from pallas_debug.machine.sanitizer import origins
 from pallas_debug.machine.threads import Blocked, Thread
 from pallas_debug.model import Finding, Witness
 
+BARRIER = "the barrier semaphore"
+
 
 def sighting(
     launch: Launch, thread: Thread | None, step: ir.MachineStep | None = None, **facts: Any
@@ -43,8 +45,10 @@ def sighting(
 
 
 def shape_text(buffer: MemoryBuffer, shape: Sequence[int] | None = None) -> str:
-    """Describe memory: `float32[16, 128] in VMEM`."""
+    """Describe memory: `float32[16, 128] in VMEM`, or semaphores: `dma_semaphore[2]`."""
     sizes = list(buffer.content.shape if shape is None else shape)
+    if buffer.type.semaphore is not None:
+        return f"{buffer.type.semaphore}_semaphore{sizes}"
     return f"{buffer.type.dtype}{sizes} in {buffer.type.space.upper()}"
 
 
@@ -65,7 +69,7 @@ def _entry(entry: Entry) -> str:
 def counter_text(buffer: MemoryBuffer, entry: Sequence[Any]) -> str:
     """Describe a semaphore: `sem[1]`."""
     if buffer.type.semaphore == "barrier":
-        return "the barrier semaphore"
+        return BARRIER
     if not entry or buffer.content.size == 1:
         return buffer.name
     return f"{buffer.name}[{', '.join(str(int(i)) for i in entry)}]"

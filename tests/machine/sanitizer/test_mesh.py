@@ -36,7 +36,7 @@ def left_of(i: jax.Array) -> jax.Array:
 
 def ring(
     *, target: Place = right_of, source: Place = left_of, by_number: bool = False,
-    fills: bool = True,
+    fills: bool = True, ready: int = 2, arrives: bool = True,
 ) -> Callable[[jax.Array], jax.Array]:  # fmt: skip
     """The sum over all devices: each passes on to the next one what it got last.
 
@@ -44,6 +44,8 @@ def ring(
       target, source: the devices that a device sends to, and signals that it has room.
       by_number: whether devices are named by their numbers, not along the axis.
       fills: whether a device puts its own part into the slot that it sends first.
+      ready: how many neighbours a device waits for at the start.
+      arrives: whether it waits for what its neighbour sends, not only for what it sends itself.
     """
 
     def at(place: jax.Array) -> dict[str, Any]:
@@ -56,7 +58,8 @@ def ring(
         barrier = pltpu.get_barrier_semaphore()
         for other in (left_of(me), right_of(me)):
             pl.semaphore_signal(barrier, 1, **at(other))
-        pl.semaphore_wait(barrier, 2)
+        if ready:
+            pl.semaphore_wait(barrier, ready)
         if fills:
             slots[0] = x_ref[...]
         o_ref[...] = x_ref[...]
@@ -73,7 +76,9 @@ def ring(
                 **at(target(me)),
             )  # fmt: skip
             copy.start()
-            copy.wait()
+            copy.wait_send()
+            if arrives:
+                copy.wait_recv()
             o_ref[...] += slots[other]
 
             @pl.when(i < N - 2)
@@ -116,6 +121,27 @@ def test_a_slot_is_sent_before_anything_is_in_it() -> None:
     assert "is read before it was written, and that reaches an output" in finding.message
     assert finding.source is not None
     assert finding.source.text == "copy.start()"
+
+
+@pytest.mark.parametrize("ready", [0, 1])
+def test_a_barrier_whose_signals_are_not_all_awaited_is_one_fault(ready: int) -> None:
+    """What is left on it follows, once for all devices."""
+    (finding,) = judged(ring(ready=ready))
+    assert finding.kind is Fault.DATA_RACE
+    assert "which may not have entered the kernel yet" in finding.message
+    assert "signals it: until device" in (finding.cause or "")
+    assert (finding.advice or "").startswith("wait for all signals before the copy: ")
+    assert (finding.advice or "").endswith(f" add up to 2, its waits to {ready}")
+    (left,) = finding.consequences
+    assert (left.kind, left.operand) == (Fault.SEMAPHORE_LEFT_OVER, "the barrier semaphore")
+
+
+@pytest.mark.slow
+def test_what_a_neighbour_sends_is_never_awaited() -> None:
+    """Slots are read early, the copies are left over, on every device: that is one fault."""
+    (finding,) = judged(ring(arrives=False))
+    assert finding.kind is Fault.DATA_RACE
+    assert "DmaNotAwaited" in {one.kind for one in finding.consequences}
 
 
 @pytest.mark.parametrize(

@@ -143,3 +143,29 @@ def test_a_race_and_a_missing_wait_are_one_where_a_scope_has_ended() -> None:
     (race,) = found(double, X)
     assert race.kind is Fault.DATA_RACE
     assert [f.kind for f in race.consequences] == [Fault.DMA_NOT_AWAITED]
+
+
+def test_a_wait_is_for_the_copy_of_its_own_slices() -> None:
+    """Copies of one size share a semaphore and a destination: the unawaited ones are the first."""
+
+    def kernel(x_ref, out_ref, sem):
+        def row(i):
+            part = pl.ds(i * 8, 8)
+            return pltpu.make_async_copy(x_ref.at[part], out_ref.at[part], sem)
+
+        row(0).start()  # FAULT
+        for i in range(1, 4):
+            row(i).start()
+            row(i).wait()
+
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+
+    def call(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel, out_shape=x, in_specs=[hbm], out_specs=hbm, scratch_shapes=[DMA]
+        )(x)
+
+    (finding,) = found(call, X)
+    assert finding.kind is Fault.DMA_NOT_AWAITED
+    assert finding.source is not None
+    assert finding.source.text == "row(0).start()  # FAULT"

@@ -157,6 +157,7 @@ class SemaphoreLedger:
 
         Args:
           target: the destination that the wait names: of DMAs of that size, one to it is taken.
+          descriptor: its slice: of these, one to the same slice.
         """
         _count(self.taken, place, amount)
         if not self.starts:
@@ -165,7 +166,10 @@ class SemaphoreLedger:
         self.awaited_in = place
         alike = [copy for copy in self.copies if copy.left == amount]
         if alike:
-            copy = next((copy for copy in alike if copy.destination is target), alike[0])
+            slices = descriptor()
+            copy = max(
+                alike, key=lambda copy: (copy.names[1] == slices, copy.destination is target)
+            )
             self.copies.remove(copy)
             self.awaited.add(id(copy.place.step))
         else:

@@ -1,0 +1,220 @@
+"""Semaphores that do not add up, and who waits in vain: facts of `ordering/` as findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import semaphores
+from pallas_debug.machine.copies import Counter
+from pallas_debug.machine.sanitizer.ordering import senders
+from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
+from pallas_debug.machine.sanitizer.ordering.facts import EventPlace
+from pallas_debug.machine.sanitizer.ordering.ledger import (
+    LineSum,
+    SemaphoreLedger,
+    SizeMismatch,
+    StartedCopy,
+)
+from pallas_debug.machine.sanitizer.report import shape_text
+from pallas_debug.machine.threads import Thread
+from pallas_debug.model import Finding, Witness
+
+
+def sighting(run: OrderTracker, **facts: Any) -> Sighting:
+    count = facts.pop("count", 1)
+    return Sighting(kernel=run.launch.name, engine="machine", witness=Witness(**facts), count=count)
+
+
+def at(place: EventPlace) -> dict[str, Any]:
+    return {
+        "source": place.step.site.line,
+        "grid_point": place.point,
+        "loop": place.iterations,
+    }
+
+
+CopyOn = tuple[int, tuple[str, Any]]
+"""The step that starts a DMA, by its identity, and the place of the semaphore that it signals."""
+
+
+def place_of(counter: Counter | SemaphoreLedger) -> tuple[str, Any]:
+    """Name and entry of a semaphore: what lacks a wait on one device lacks it on all."""
+    return counter.buffer.name, counter.entry
+
+
+def counts(run: OrderTracker) -> Iterator[tuple[Finding, CopyOn | None]]:
+    """Semaphores that are not zero at the end; or, if nothing can run, who waits for what.
+
+    Those that the kernel takes or returns may be awaited by another. With a finding comes the DMA
+    that nothing waits for, if no wait is for what its line starts: a race with it is one fault.
+    """
+    stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
+    if stuck and not run.has_ended:
+        if all(own.thread.blocked or own.thread.is_done for own in run.tasks.threads.values()):
+            for finding in _deadlock(run, [own.thread for own in stuck]):
+                yield finding, None
+        return
+    if run.has_ended:
+        reported: set[tuple[Fault, object]] = set()
+        for ledger in (*run.left_over, *run.ledgers.values()):
+            is_shared = ledger.buffer.kind in ("input", "output")
+            if not is_shared and (ledger.near.count or ledger.copies):
+                finding = _left_over(run, ledger)
+                known: set[tuple[Fault, object]] = {(finding.kind, finding.witness.line)}
+                if finding.kind is Fault.SEMAPHORE_LEFT_OVER:  # on several devices
+                    known.add((finding.kind, ledger.name))
+                if reported.isdisjoint(known):
+                    reported |= known
+                    step = ledger.unawaited
+                    yield finding, None if step is None else (step, place_of(ledger))
+
+
+def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
+    if ledger.mismatch is not None:
+        return _mismatch(run, ledger, ledger.mismatch)
+    if ledger.copies:
+        return _not_awaited(run, ledger, ledger.copies[0])
+    signals, waits = list(ledger.signals.values()), list(ledger.taken.values())
+    device = ledger.buffer.device
+    place = (waits or signals)[-1].first
+    seen = sighting(
+        run,
+        source=place.step.site.line,
+        loop=place.iterations,
+        operand=ledger.name,
+        other=signals[0].first.step.site.line if waits and signals else None,
+        values={"count": str(ledger.near.count), "waits": str(ledger.totals[1])},
+    )
+    return semaphores.semaphore_left_over(
+        seen,
+        semaphore=ledger.name,
+        count=ledger.near.count,
+        is_awaited=bool(waits),
+        totals=ledger.totals,
+        device=device,
+        signals=_tallies(signals, device),
+        waits=_tallies(waits, device),
+    )
+
+
+def _tallies(lines: Iterable[LineSum], device: int) -> list[semaphores.Tally]:
+    return [
+        semaphores.Tally(
+            line=line.first.step.site.line,
+            amount=line.amount,
+            points=len(line.points),
+            devices=() if line.devices == {device} else tuple(sorted(line.devices)),
+        )
+        for line in lines
+        if line.first.step.site.line is not None
+    ]
+
+
+def _mismatch(run: OrderTracker, ledger: SemaphoreLedger, found: SizeMismatch) -> Finding:
+    seen = sighting(
+        run,
+        **at(found.wait),
+        operand=ledger.name,
+        other=found.copy.place.step.site.line,
+        values={"semaphore": ledger.name},
+    )
+    source, destination = found.copy.names
+    return semaphores.wait_size_mismatch(
+        seen,
+        semaphore=ledger.name,
+        copied=found.copy.nbytes,
+        awaited=found.awaited,
+        source=source,
+        destination=destination,
+        descriptor=found.descriptor,
+    )
+
+
+def _not_awaited(run: OrderTracker, ledger: SemaphoreLedger, copy: StartedCopy) -> Finding:
+    source, destination = copy.names
+    values = {"source": source, "destination": destination}
+    seen = sighting(
+        run,
+        **at(copy.place),
+        operand=copy.operand,
+        index=destination,
+        shape=shape_text(copy.destination),
+        values=values,
+    )
+    return semaphores.copy_not_awaited(
+        seen,
+        semaphore=ledger.name,
+        source=source,
+        destination=destination,
+        left=sum(item.left for item in ledger.copies),
+        starts=ledger.starts,
+        waits=ledger.waits,
+    )
+
+
+# Deadlocks
+
+
+def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
+    thread = stuck[0]
+    blocked = run.blocked[thread.number]
+    ledger = run.ledger_of(blocked)
+    of_copy = isinstance(blocked.step, ir.CopyWait)
+    mismatch = ledger.mismatch
+    if mismatch is None and of_copy and ledger.copies:
+        place = EventPlace(blocked.step, thread.device, thread.point, thread.iterations)
+        descriptor = run.descriptor(thread, blocked.step)
+        mismatch = SizeMismatch(place, blocked.amount, ledger.copies[0], descriptor)
+    if mismatch is not None:
+        yield _mismatch(run, ledger, mismatch)
+    signal = ledger.last_signal
+    raised = bool(ledger.starts) if of_copy else signal is not None
+    others = [
+        semaphores.Stuck(
+            semaphore=run.ledger_of(wait).name,
+            count=int(wait.semaphore.content[wait.entry]),
+            needed=wait.amount,
+            line=wait.step.site.line,
+            device=other.device,
+            core=other.core,
+            grid_point=other.point,
+        )
+        for other in stuck[1:]
+        for wait in [run.blocked[other.number]]
+    ]
+    seen = sighting(
+        run,
+        source=blocked.step.site.line,
+        grid_point=thread.point,
+        loop=thread.iterations,
+        operand=ledger.name,
+        other=signal.step.site.line if signal is not None else None,
+    )
+    earlier = ledger.awaited_in
+    signals, waits = ledger.totals
+    is_given = ledger.buffer.kind == "input"
+    yield semaphores.deadlock(
+        seen,
+        semaphore=ledger.name,
+        count=int(blocked.semaphore.content[blocked.entry]),
+        needed=blocked.amount,
+        of_copy=of_copy,
+        was_raised=raised,
+        is_given=is_given,
+        totals=None if of_copy or is_given else (signals, waits + blocked.amount),
+        device=ledger.buffer.device,
+        others=len(others),
+        stuck=others,
+        sender=senders.sender(run, ledger, stuck[1:]),
+        elsewhere=senders.elsewhere(run, ledger),
+        on_core=senders.on_other_core(run, ledger),
+        core=ledger.buffer.core,
+        earlier=earlier.step.site.line if of_copy and earlier is not None else None,
+        axes=()
+        if earlier is None
+        else [a for a in run.tasks.axes if earlier.point[a] != thread.point[a]],
+    )

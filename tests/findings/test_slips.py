@@ -1,0 +1,80 @@
+"""One slip in a kernel that shows as several faults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pallas_debug.findings.collector import merged
+from pallas_debug.findings.faults import Fault
+from pallas_debug.model import Finding, SourceLine, Witness
+
+
+def line(number: int) -> SourceLine:
+    return SourceLine(file="rows.py", line=number)
+
+
+def finding(kind: str, operand: str, at: int, **fields: Any) -> Finding:
+    witness = Witness(source=line(at), operand=operand, **fields)
+    return Finding(
+        kind=Fault(kind), kernel="rows", message=kind, engines=("machine",), witness=witness
+    )
+
+
+RACE = finding(
+    "DataRace", "tile", 5, other=line(3),
+    values={"waited for": "sems[1]", "other semaphore": "sems[0]", "sender": "device 0"},
+)  # fmt: skip
+UNWRITTEN = finding("UninitializedRead", "n_ref", 5)
+OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
+
+
+@pytest.mark.parametrize(
+    "cause, effect, other",
+    [
+        (
+            UNWRITTEN,
+            finding("LostWrite", "n_ref", 3, other=line(5)),
+            finding("LostWrite", "n_ref", 3, other=line(4)),
+        ),
+        (
+            UNWRITTEN,
+            finding("OutOfBoundsWrite", "o_ref", 9, values={"index from": "n_ref[0]"}),
+            finding("OutOfBoundsWrite", "o_ref", 9, values={"index from": "t_ref[0]"}),
+        ),
+        (OUTSIDE, finding("DmaNotAwaited", "tile", 7), finding("DmaNotAwaited", "tile", 8)),
+        (
+            RACE,
+            finding("DmaNotAwaited", "tile", 3, values={"semaphore": "sems[0]"}),
+            finding("DmaNotAwaited", "tile", 3, values={"semaphore": "sems[2]"}),
+        ),
+        (RACE, finding("Deadlock", "sems[1]", 9), finding("Deadlock", "sems[0]", 9)),
+        (
+            RACE,
+            finding("SemaphoreLeftOver", "room", 9, values={"waits": "0"}),
+            finding("SemaphoreLeftOver", "room", 9, values={"waits": "2"}),
+        ),
+        (
+            finding("DmaNotAwaited", "o_ref", 7),
+            finding("OutputNotWritten", "o_ref", 7),
+            finding("OutputNotWritten", "o_ref", 8),
+        ),
+        (
+            finding("Deadlock", "room", 9),
+            finding("SemaphoreLeftOver", "room", 4),
+            finding("SemaphoreLeftOver", "sem", 4),
+        ),
+    ],
+)
+def test_what_follows_from_the_same_slip(cause: Finding, effect: Finding, other: Finding) -> None:
+    (found,) = merged([effect, cause])
+    assert found == replace(cause, consequences=(effect,))
+    assert {f.message for f in merged([other, cause])} == {str(cause.kind), str(other.kind)}
+
+
+def test_an_endless_loop_comes_after_the_memory_that_may_have_led_to_it() -> None:
+    loop = replace(finding("EndlessLoop", "i", 9), engines=("checks",))
+    assert [f.kind for f in merged([loop, UNWRITTEN])] == ["UninitializedRead", "EndlessLoop"]
+    assert [f.kind for f in merged([loop, OUTSIDE])] == ["OutOfBoundsRead", "EndlessLoop"]
