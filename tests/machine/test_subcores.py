@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -133,6 +134,26 @@ def test_what_a_mask_compresses_and_expands() -> None:
     big = X[X > 4]
     expected = np.array([*big, *X[len(big) :]]) * 10 + np.where(X > 4, X, 0)
     np.testing.assert_array_equal(lanes(body), expected)
+
+
+def test_a_mask_that_fills_a_list_to_its_last_element() -> None:
+    """The slice ends beyond the reference; what the mask selects does not."""
+
+    def body(ref: Any, first: int = LANES - 3) -> Any:
+        value, mask = ref[...], ref[...] > 4
+        sc.store_compressed(ref.at[pl.ds(value[0] * 0 + first, LANES)], value * 10, mask=mask)
+        found = sc.load_expanded(ref.at[pl.ds(value[0] * 0 + first, LANES)], mask=mask)
+        return ref[...] + jnp.where(mask, found, 0)
+
+    big = X[X > 4] * 10
+    assert len(big) == 3
+    expected = np.array([*X[:-3], *big])
+    expected[X > 4] += big
+    np.testing.assert_array_equal(lanes(body), expected)
+
+    said = r"x_ref\[6:9\] reaches 1 past the end of dimension 0 of int32\[8\]"
+    with pytest.raises(Exception, match=said):
+        lanes(functools.partial(body, first=LANES - 2))
 
 
 def test_a_loop_with_a_carry() -> None:

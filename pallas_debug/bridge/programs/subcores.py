@@ -42,6 +42,8 @@ def _load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
     ref, *rest = inputs
     mask = rest.pop() if eqn.params["has_mask"] else None
     at = place(decoder, ref, jax.tree.unflatten(eqn.params["tree"], rest))
+    if mask is not None:
+        at = _first(decoder, site, at, mask)
     output = decoder.new()
     decoder.emit(ir.LoadStep(site=site, place=at, output=output), *registers(at))
     if mask is None:
@@ -55,11 +57,34 @@ def _load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
     return _computed(decoder, site, [output, mask], 1, expand)
 
 
+def _first(decoder: Decoder, site: ir.StepSite, at: ir.RefPlace, mask: Any) -> ir.RefPlace:
+    """The part of a place that an access with a mask reaches: as many elements as it selects.
+
+    A slice may end beyond the reference, as of a list that is filled to its last element. A place
+    of several dimensions, or one that is reshaped, is left as it is.
+    """
+    *outer, last = at.view or (None,)
+    if not isinstance(last, ir.Index):
+        return at
+    slices = [entry for entry in last.entries if isinstance(entry, ir.Slice)]
+    if len(slices) != 1 or slices[0].stride != 1:
+        return at
+    (count,) = _computed(decoder, site, [mask], 1, lambda mask: [np.count_nonzero(mask)])
+    entries = tuple(
+        ir.Slice(entry.start, count) if isinstance(entry, ir.Slice) else entry
+        for entry in last.entries
+    )
+    return ir.RefPlace(at.ref, (*outer, ir.Index(entries)))
+
+
 @rule(sc_primitives.swap_p)
 def _store(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     ref, value, *rest = inputs
     mask = rest.pop() if eqn.params["has_mask"] else None
     at = place(decoder, ref, jax.tree.unflatten(eqn.params["tree"], rest))
+
+    def select(value: Array, mask: Array) -> Sequence[Any]:
+        return [value[mask]]
 
     def compress(value: Array, mask: Array) -> Sequence[Any]:
         count = np.count_nonzero(mask)
@@ -69,7 +94,12 @@ def _store(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> 
 
     stored = value
     if mask is not None and eqn.params.get("compress", True):
-        stored, mask = _computed(decoder, site, [value, mask], 2, compress)
+        part = _first(decoder, site, at, mask)
+        if part is at:
+            stored, mask = _computed(decoder, site, [value, mask], 2, compress)
+        else:
+            (stored,) = _computed(decoder, site, [value, mask], 1, select)
+            at, mask = part, None
     step = ir.StoreStep(
         site=site,
         place=at,
