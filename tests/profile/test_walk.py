@@ -301,6 +301,18 @@ def test_a_chip_without_an_estimate_borrows_copies_and_says_so() -> None:
     assert "as libtpu estimates none for v4" in estimate.assumptions[-1]
 
 
+def test_a_word_is_stored_at_an_offset_from_an_address() -> None:
+    """As a kernel fills a table in SMEM, and loops up to an entry of it."""
+    stored = (
+        "{ %s9_s9 = scalar_lea.smem [#allocation6], 3  ;;  %s8_s8 = smov 7 }",
+        "{ %s7_s7 = scalar_lea.smem %s9_s9, 1 [#allocation6] }",
+        "{ %10 = sst [smem:[%s7_s7]] %s8_s8 }",
+        "{ %s6_s6 = sld [smem:[#allocation6 + $0x4]] }",
+    )
+    text = counted(7, *stored).replace("%s3_s0, 7", "%s3_s0, %s6_s6")
+    assert walk(schedule_of(text, target="v4"), MODEL).trips == {0: 7}
+
+
 def test_copies_to_other_devices_rest_on_an_assumption() -> None:
     schedule = schedule_of(COPY, target="v5e")
     for device, assumptions in (("", ()), (" device_id(%14)", (cycles.AS_LOCAL,))):

@@ -77,9 +77,9 @@ def predicate_of(instruction: Instruction) -> tuple[str, bool] | None:
 
 def argument(text: str) -> str | Scalar:
     """A register's name, or a value."""
-    # An address may be followed by the allocation that it points into.
-    word = text.split(" ", 1)[0] if text.startswith("%") else text
-    return word if word.startswith("%") else literal(text)
+    # An address, or what is added to one, may be followed by the allocation that it points into.
+    word = text if text.startswith("[") else text.split(" ", 1)[0]
+    return word if word.startswith("%") else literal(word)
 
 
 def decode(instruction: Instruction) -> DecodedScalar | None:
