@@ -380,6 +380,12 @@ def test_the_shapes_of_blocks(captures: Captures, block: tuple[int, int]) -> Non
     assert said == [words for words in [SHAPES[block]] if words[0] is not None]
 
 
+def test_the_only_size_that_fits_is_named_once(captures: Captures) -> None:
+    (captured,) = captures(*in_blocks((8, 64), (32, 128)))
+    (found,) = [f for f in analyze(captured).findings if f.kind == "BlockShapeTiling"]
+    assert found.advice == "take all 128 columns"
+
+
 def test_what_stays_in_hbm_is_not_cut_into_blocks(captures: Captures) -> None:
     (captured,) = captures(*in_blocks((8, 128), (32, 128), memory_space=pl.ANY))
     (finding,) = analyze(captured).findings

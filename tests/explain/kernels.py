@@ -177,6 +177,13 @@ REFUSED = (
     Refused("branch-results", calling(
         lambda x, o: pl.when(pl.program_id(0) == 0)(lambda: x[...]), grid=(2,))),
     Refused("seed-numbers", calling(_seeds_with_three_numbers, grid=(2,))),
+    Refused("roll-shift", elementwise(lambda x: pltpu.roll(x, -1, 0))),
+    Refused("element-padding", calling(
+        lambda x, o: o.__setitem__(..., x[:8]), grid=(2,), out_specs=ROWS, in_specs=[
+            pl.BlockSpec((pl.Element(16, (8, 8)), pl.Element(128)), lambda i: (i * 8, 0))])),
+    Refused("element-index", calling(
+        copy, grid=(2,), out_specs=ROWS, in_specs=[
+            pl.BlockSpec((pl.Element(8), pl.Element(128)), lambda i: (i, 0))])),
     Refused("grid-type", calling(copy, grid=(16 / 8,))),
     Refused("scratch-type", calling(lambda x, o, s: copy(x, o), scratch_shapes=[(8, 128)])),
     Refused("out-shape-type", calling(copy, out=(16, 128))),

@@ -46,7 +46,7 @@ def columns(seen: Sighting, blocks: Blocks, *, size: int, best: int, bound: int)
         seen,
         f": {size} is neither a multiple of {LANES} nor the whole dimension",
         f"a tile has {SUBLANES} rows of {LANES} lanes",
-        f"take {best} columns, or all {bound}",
+        f"take {_whole(best, bound, 'columns')}",
     )
 
 
@@ -55,9 +55,13 @@ def rows(seen: Sighting, blocks: Blocks, *, size: int, best: int, bound: int) ->
         seen,
         f": {size} is neither a multiple of {SUBLANES} nor the whole dimension",
         f"a tile has {SUBLANES} rows of {LANES} lanes",
-        f"take {best} rows, or all {bound}; or reshape the array so that its last two "
+        f"take {_whole(best, bound, 'rows')}; or reshape the array so that its last two "
         "dimensions are whole",
     )
+
+
+def _whole(best: int, bound: int, what: str) -> str:
+    return f"all {bound} {what}" if best == bound else f"{best} {what}, or all {bound}"
 
 
 def vector(

@@ -225,6 +225,13 @@ ENTRIES = (
         links=(PALLAS + "grid_blockspec.html",),
     ),
     entry(
+        "roll-shift",
+        "shift must be non-negative",
+        title="a roll has a negative shift",
+        cause="pltpu.roll(x, shift, axis) moves elements to higher indices only",
+        advice="to move them by n to lower ones, roll by x.shape[axis] - n",
+    ),
+    entry(
         "grid-type",
         "Grid must be a tuple of integers",
         title="the grid has a size that is no integer",

@@ -109,6 +109,25 @@ ENTRIES = (
         advice="pass grid=(1,), or leave the block shape out",
     ),
     entry(
+        "element-padding",
+        "Low padding not supported yet",
+        title="a block of pl.Element has padding before the array",
+        cause="pl.Element(size, (low, high)) asks for padding at both ends, and the compiler has "
+        "that behind the array only; interpret mode has both",
+        advice="pad the array before the call (jnp.pad) and write pl.Element(size), or "
+        "pl.Element(size, (0, high))",
+        versions="libtpu 0.0.42 and 0.0.50",
+    ),
+    entry(
+        "element-index",
+        "Couldn't prove that tiling…divides index returned by transform_indices",
+        title="an index map of pl.Element is not known to return a multiple of the tile",
+        cause="with pl.Element, the index map returns the offset of the first element, not the "
+        "number of a block, and a block begins at a whole tile",
+        advice="return a product, as in `lambda i: (i * 16, 0)`; or copy the slice into a scratch "
+        "buffer in the kernel",
+    ),
+    entry(
         "buffer-count",
         "Only single (1) and double (2) buffering are supported",
         "Lookahead is not supported for XLA pipeline emitter lowering",
