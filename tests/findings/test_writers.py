@@ -227,7 +227,8 @@ def test_a_write_is_lost_to_the_next_step() -> None:
         "which did not use it: out_ref[0, 0] was 1, and is 2.5",
         "block (0, 0) of out_ref stays the same along grid dimension 1, and this line replaces it "
         "at each step",
-        "add to what is there instead, and store zeros first: @pl.when(pl.program_id(1) == 0)",
+        "combine it with what is there (`+=`, jnp.maximum), after a reset at the first step: "
+        "@pl.when(pl.program_id(1) == 0)",
     )
     by_table = writers.lost_write(
         seen("out_ref"), block=replace(block, steps=None), lost=write(1), replaced_by=write(2),
@@ -237,8 +238,8 @@ def test_a_write_is_lost_to_the_next_step() -> None:
         "what grid point (1,) wrote to out_ref is replaced at grid point (2,), which did not use "
         "it",
         "the index map of out_ref gives (0, 0) at both grid points",
-        "give each grid point a block of its own, or add to what is there instead, and store zeros "
-        "at the first visit of a block",
+        "give each grid point a block of its own, or combine it with what is there (`+=`, "
+        "jnp.maximum), after a reset at the first visit of a block",
     )
 
 

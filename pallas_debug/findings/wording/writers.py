@@ -18,6 +18,9 @@ from pallas_debug.findings.wording.facts import (
 from pallas_debug.findings.wording.order import Access, Point
 from pallas_debug.model import Finding
 
+_COMBINE = "combine it with what is there (`+=`, jnp.maximum), after a reset"
+"""Advice on a part that replaces another: which reduction they are parts of is not known."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OutputBlock:
@@ -250,9 +253,9 @@ def lost_write(
     name = seen.witness.operand
     what = seen.witness.index or name
     steps = f" along grid dimension {_axes(block.steps)}" if block.steps else ""
-    advice = f"add to what is there instead, and store zeros first: {block.begins}"
+    advice = f"{_COMBINE} at the first step: {block.begins}"
     if block.begins is None:
-        advice = "add to what is there instead, and store zeros at the first visit of a block"
+        advice = f"{_COMBINE} at the first visit of a block"
     cause = f"{block} stays the same{steps}, and this line replaces it at each step"
     if block.steps is None and lost.grid_point != replaced_by.grid_point:
         cause = f"the index map of {block.output} gives {block.index} at both grid points"
@@ -298,7 +301,7 @@ def dropped_sum(
             f"each {'iteration' if in_loop else step} stores its part here, in place of the one "
         )
         cause += "before"
-        advice = "add to what is there instead, and store zeros before the "
+        advice = f"{_COMBINE} before the "
         advice += "loop" if in_loop else "first part"
     elif slip == "always":
         cause = "this line stands under no condition, so each grid point resets what is summed"

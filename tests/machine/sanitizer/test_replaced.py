@@ -91,7 +91,7 @@ def test_a_product_that_replaces_the_one_before(how: str) -> None:
         "each grid point of block (0, 0) of out_ref stores its part here, in place of the one before"
     )
     assert finding.advice == (
-        "add to what is there instead, and store zeros before the first part: "
+        "combine it with what is there (`+=`, jnp.maximum), after a reset before the first part: "
         "@pl.when(pl.program_id(1) == 0)"
     )
 
@@ -207,7 +207,9 @@ def test_a_loop_within_a_grid_point(adds: bool) -> None:
     assert (finding.kind, finding.operand) == ("LostWrite", "acc_ref")
     assert "loop iteration (0,) stored to acc_ref is lost" in finding.message
     assert finding.cause == "each iteration stores its part here, in place of the one before"
-    assert finding.advice == "add to what is there instead, and store zeros before the loop"
+    assert finding.advice == (
+        "combine it with what is there (`+=`, jnp.maximum), after a reset before the loop"
+    )
 
 
 def running_total(x: Any, *, reset: str) -> Any:
