@@ -286,6 +286,11 @@ def _is_of_line(finding: Finding, cause: Finding) -> bool:
     return finding.source is not None and finding.source == cause.source
 
 
+def _is_computed(finding: Finding, cause: Finding) -> bool:
+    """Whether a number that is too large is made of what the same line read."""
+    return _is_of_line(finding, cause) and _is_not_before(finding, cause)
+
+
 def _has_read_before(finding: Finding, cause: Finding) -> bool:
     """Whether a sum that is reset too late was read before it was set: by the addition lost."""
     is_same = finding.operand == cause.operand and finding.other is not None
@@ -338,6 +343,7 @@ _SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.LOST_WRITE, Fault.UNINITIALIZED_READ): _has_read_before,
     (Fault.OUT_OF_BOUNDS_READ, Fault.UNINITIALIZED_READ): _is_indexed_by,
     (Fault.OUT_OF_BOUNDS_WRITE, Fault.UNINITIALIZED_READ): _is_indexed_by,
+    (Fault.INTEGER_OVERFLOW, Fault.UNINITIALIZED_READ): _is_computed,
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_READ): _is_of_line,
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_WRITE): _is_of_line,
     (Fault.DMA_NOT_AWAITED, Fault.DATA_RACE): _lacks_wait,

@@ -44,6 +44,7 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             finding("OutOfBoundsWrite", "o_ref", 9, values={"index from": "n_ref[0]"}),
             finding("OutOfBoundsWrite", "o_ref", 9, values={"index from": "t_ref[0]"}),
         ),
+        (UNWRITTEN, finding("IntegerOverflow", "", 5), finding("IntegerOverflow", "", 6)),
         (OUTSIDE, finding("DmaNotAwaited", "tile", 7), finding("DmaNotAwaited", "tile", 8)),
         (
             RACE,

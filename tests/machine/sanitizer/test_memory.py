@@ -378,6 +378,29 @@ def test_an_index_map_that_returns_one_block_is_not_said_to_lack_steps() -> None
     assert "the index map leaves blocks out" in causes
 
 
+def test_a_store_that_ran_went_elsewhere() -> None:
+    """Its condition was true; the row that it computed is another one."""
+
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        i = pl.program_id(0)
+
+        @pl.when(i < 3)
+        def _() -> None:
+            out_ref[pl.ds((i + 1) * 8, 8), :] = x_ref[...]
+
+    def call(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel, x, grid=(4,), in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
+            out_specs=pl.BlockSpec((32, 128), lambda i: (0, 0)),
+        )(x)  # fmt: skip
+
+    (finding,) = found(call, jnp.ones((32, 128), F32))
+    assert (finding.kind, finding.operand) == ("OutputNotWritten", "out_ref")
+    assert (finding.cause or "").startswith(
+        "the stores to out_ref that ran did not reach it; the one in this line is under a condition"
+    )
+
+
 # Who wrote an element
 
 

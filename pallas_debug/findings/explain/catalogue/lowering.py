@@ -92,6 +92,7 @@ ENTRIES = (
     entry(
         "x64-values",
         "64-bit types are not supported",
+        "Only 8-, 16- and 32-bit Iota supported",
         kind="UnsupportedDtype",
         title="a value of 64 bits in a kernel",
         cause="under jax_enable_x64 Python's numbers and jnp.arange are 64 bits wide; a TPU kernel "

@@ -376,7 +376,7 @@ class MemoryWording:
             why = "no store"
         elif any(isinstance(site.step, ir.CopyStart) for site in sites):
             why = "copies"  # under the conditions of a pipeline, perhaps
-        elif all(site.is_conditional for site in sites):
+        elif all(site.is_conditional and _is_in_place(site.step) for site in sites):
             why = "condition"
         elif under := [site for site in sites if site.is_conditional]:
             why, source = "some conditions", under[-1].step.site.line
@@ -491,3 +491,8 @@ def _number(value: Any) -> Any:
 
 def _block_text(name: str, block: Point) -> str:
     return f"{name}: block ({', '.join(map(str, block))}{',' if len(block) == 1 else ''})"
+
+
+def _is_in_place(step: ir.MachineStep) -> bool:
+    """Whether a store goes to the same elements whenever it runs."""
+    return isinstance(step, ir.StoreStep) and step.place.is_constant
