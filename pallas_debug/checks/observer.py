@@ -164,16 +164,17 @@ class RunObserver:
         with guarded("report", f"showing what kernel `{record.kernel}` printed", self._report):
             self._tell_printed(record)
 
-    def refused(self, kernel: str, reason: str, *, runs: bool) -> None:
+    def refused(self, kernel: str, reason: str, *, runs: str | None) -> None:
         """Record a kernel that the sanitizer cannot judge.
 
         Args:
-          runs: whether it runs in another mode; else the program stops at it.
+          runs: how it runs all the same, `in HLO interpret mode instead`; None if the program
+            stops at it.
         """
         self.refusals.setdefault(kernel, reason)
-        if not runs:
+        if runs is None:
             return
-        reason = f"it runs in HLO interpret mode instead, since {reason}"
+        reason = f"it runs {runs}, since {reason}"
         self._skip(Gap(kernel=kernel, engine="machine", reason=reason, is_limit=True))
 
     def judged_in_part(self, kernel: str, reason: str) -> None:

@@ -95,8 +95,8 @@ class HostObserver(Protocol):
     def found(self, *findings: Finding, uses: OutputUses | None = None) -> None:
         """Handle the findings of a run of a kernel, of whose outputs a program uses these."""
 
-    def refused(self, kernel: str, reason: str, *, runs: bool) -> None:
-        """Handle a kernel that cannot be judged; whether it `runs` in another mode."""
+    def refused(self, kernel: str, reason: str, *, runs: str | None) -> None:
+        """Handle a kernel that cannot be judged; how it `runs`, if it does."""
 
     def judged_in_part(self, kernel: str, reason: str) -> None:
         """Handle a kernel that was not judged at all of its grid points."""
@@ -128,8 +128,8 @@ class MachineHost:
         self.patience = patience
         self._observer = observer
 
-    def refused(self, kernel: str, error: MachineError, *, runs: bool) -> None:
-        """Note a kernel that cannot be run; whether it `runs` in another mode."""
+    def refused(self, kernel: str, error: MachineError, *, runs: str | None) -> None:
+        """Note a kernel that cannot be run as asked; how it `runs`, if it does."""
         self._observer.refused(kernel, str(error), runs=runs)
 
     def prepare(

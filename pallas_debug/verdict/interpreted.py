@@ -92,26 +92,17 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
     again = [c for c in captures if (c.kernel.name, c.kernel.digest) in left]
     instead = raced(call, again, chip, hang_after)
     at, why = next(iter(seen.refused.items()))
-    reasons = {
-        o.kernel: seen.refused.get(o.kernel, f"the program stopped at kernel `{at}`: {why}")
-        for o in instead.outcomes
-    }
+    judged = tuple(
+        replace(outcome, engine="machine")
+        for outcome in instead.outcomes
+        if outcome.status in ("ok", "found")
+    )
     notes = tuple(
         f"kernel `{o.kernel}` was judged in TPU interpret mode instead of on the kernel machine: "
-        + reasons[o.kernel]
-        for o in instead.outcomes
-        if o.status in ("ok", "found")
+        + seen.refused.get(o.kernel, f"the program stopped at kernel `{at}`: {why}")
+        for o in judged
     )
-    judged = tuple(
-        replace(
-            o,
-            engine="machine",
-            reason=None
-            if o.reason is None
-            else f"{reasons[o.kernel]}. In TPU interpret mode: {o.reason}",
-        )
-        for o in instead.outcomes
-    )
+    left = {(outcome.kernel, outcome.digest) for outcome in judged}
     names = {captured.kernel.name for captured in again}
     return replace(
         instead if not seen.returned else seen,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -300,4 +300,7 @@ def test_the_sanitizer_refuses_a_sparse_core_by_name() -> None:
         np.testing.assert_array_equal(jax.jit(call)(X), X)
     (skip,) = session.unchecked
     assert session.launched == {kernel.digest for kernel in session.kernels}
-    assert "`copy` runs on a SparseCore, which the sanitizer does not judge" in skip.reason
+    assert skip.reason == (
+        "it runs on the kernel machine without being judged, since kernel `copy` runs on a "
+        "SparseCore, which the sanitizer does not judge"
+    )

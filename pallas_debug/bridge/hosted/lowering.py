@@ -63,8 +63,8 @@ class KernelHost(Protocol):
           MachineError: the kernel cannot be run.
         """
 
-    def refused(self, kernel: str, error: MachineError, *, runs: bool) -> None:
-        """Handle a kernel that the host cannot run; whether it `runs` in another mode."""
+    def refused(self, kernel: str, error: MachineError, *, runs: str | None) -> None:
+        """Handle a kernel that the host cannot run as asked; how it `runs`, if it does."""
 
     def communicates(self, prepared: Any) -> bool:
         """Whether the devices of its mesh have to run the kernel together."""
@@ -107,6 +107,7 @@ def lowering(
     is_sanitized: bool = False,
     watch: GridWatch | None = None,
     otherwise: Rule | None = None,
+    instead: str = "",
     prepared: Callable[[], None] | None = None,
     refusal: Refusal | None = None,
 ) -> Rule:
@@ -119,6 +120,7 @@ def lowering(
       is_sanitized: whether its runs are to be judged.
       watch: at which grid points; None for all.
       otherwise: rule for a kernel that the host cannot run; None refuses it.
+      instead: how the kernel runs by that rule, `in HLO interpret mode instead`.
       prepared: called at lowering if the host can run the kernel.
       refusal: makes the exception for a kernel that is refused of the host's; by default a
         `MachineError` that recommends another mode.
@@ -136,7 +138,7 @@ def lowering(
             captured = capture.capture(primitive, context, dict(params))
             decoded = host.prepare(captured, is_sanitized=is_sanitized, watch=watch)
         except MachineError as error:
-            host.refused(name_of(params), error, runs=otherwise is not None)
+            host.refused(name_of(params), error, runs=None if otherwise is None else instead)
             if otherwise is None:
                 raise refused(error) from error
             return otherwise(context, *nodes)
@@ -257,7 +259,7 @@ class _Hosted:
                     device, arrays, lambda of_all: run(of_all, 0), patience=host.patience
                 )
         except MachineError as error:
-            host.refused(self._name, error, runs=False)
+            host.refused(self._name, error, runs=None)
             raise self._refusal(error) from error
         self._ran()
         return results

@@ -214,9 +214,10 @@ def _on_the_machine(
     rule: Callable[..., Any], params: Mapping[str, Any], mode: Mode
 ) -> Callable[..., Any]:
     ran = functools.partial(launched.notify, launched.current())
-    otherwise = None
+    otherwise, instead = None, "in HLO interpret mode instead"
     if mode.sanitizes and interpret_limits.why_machine(params) is not None:
-        otherwise = hosted.lowering(rule, params, ran)  # without being judged
+        otherwise = hosted.lowering(rule, params, ran)
+        instead = "on the kernel machine without being judged"
     elif mode.sanitizes and interpret_limits.why_not_hlo(params) is None:
         otherwise = _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
     return hosted.lowering(
@@ -226,6 +227,7 @@ def _on_the_machine(
         is_sanitized=mode.sanitizes,
         watch=mode.watch,
         otherwise=otherwise,
+        instead=instead,
     )
 
 
