@@ -139,7 +139,7 @@ def test_operands_of_all_kinds_are_handed_on(second_runs: list[again.SecondRun])
     report = checked(jax.jit(function), jnp.int32(4), jnp.array([0, 4, 13, 8]), X, small)
     (finding,) = report.findings
     assert (finding.kind, finding.grid_point) == ("OutOfBoundsRead", (2,))
-    assert finding.values == {"index": "13"}
+    assert finding.values == {"index": "13", "index from": "table_ref[2]"}
     assert [seen.is_same for seen in second_runs] == [True]
 
 

@@ -372,7 +372,7 @@ def test_scalar_prefetch_and_scratch() -> None:
     assert checked(prefetched, X, jnp.array([0, 4, 8, 12]), errors="all")[0] == ()
     finding = one(prefetched, X, jnp.array([0, 4, -1, 13]))
     assert (finding.operand, finding.grid_point, finding.count) == ("x_ref", (2,), 2)
-    assert finding.values == {"index": "-1"}
+    assert finding.values == {"index": "-1", "index from": "table_ref[2]"}
     batched = jax.vmap(prefetched, in_axes=(None, 0))
     tables = jnp.array([[0, 4, 8, 12], [0, 4, 8, 13]])
     # jax runs a kernel with a batch of prefetched scalars in a loop, once for each.

@@ -225,11 +225,10 @@ REFUSED = (
     Refused("missing-operation", elementwise(lax.div),
             (array(16, 128, dtype=jnp.int16), array(16, 128, dtype=jnp.int16))),
     Refused("false-constant-hint", calling(
-        lambda x, o: o.__setitem__(..., x[pl.ds(pl.multiple_of(4, 8), 8), :]), array(8, 128)),
-        only="0.10"),
+        lambda x, o: o.__setitem__(..., x[pl.ds(pl.multiple_of(4, 8), 8), :]), array(8, 128))),
     Refused("scalar-operation", calling(
         lambda x, s, o: o.__setitem__(..., x[...] * jnp.power(0.9, s[0])),
-        in_specs=[pl.BlockSpec(), SMEM]), (X, array(1)), only="0.10"),
+        in_specs=[pl.BlockSpec(), SMEM]), (X, array(1))),
     Refused("boolean-carry", calling(_carries_booleans)),
     Refused("relayout", elementwise(
         lambda x: jnp.where(x > 0, jnp.ones((32, 128), F32), jnp.zeros((32, 128), F32)),

@@ -45,6 +45,8 @@ WITHOUT_A_KERNEL = {
     Fault.PRINT_NOT_SUPPORTED: "tests/bridge/test_print_formats.py",
     Fault.REMOVED_NAME: "tests/verdict/test_removed.py",
     Fault.ZERO_SIZE_OPERAND: "tests/analysis",
+    Fault.UNSEEDED_RANDOM_BITS: "tests/machine/sanitizer/test_random_bits.py",
+    Fault.REPEATED_RANDOM_BITS: "tests/machine/sanitizer/test_random_bits.py",
     Fault.UNSUPPORTED_LAYOUT: "tests/explain",
     Fault.TRACE_ERROR: "what has no kind of its own",
     Fault.LOWERING_ERROR: "what has no kind of its own",

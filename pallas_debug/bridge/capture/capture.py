@@ -87,7 +87,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     mesh = getattr(context.module_context.axis_context, "mesh", None)
     mesh = None if mesh is None or mesh.empty else mesh
     first = part("finding the first line", lambda: _first_line(jaxprs[0].debug_info), None)
-    source = part("finding its line", lambda: _source(first), first)
+    source = part("finding the first line", lambda: _source(first), first)
     jaxpr = part("printing the jaxpr", lambda: _text(jaxprs), "") or _unprinted(jaxprs)
     cores = part("finding the cores that it signals", lambda: unprinted.cores(jaxprs), "")
     calls: frozenset[tuple[str, int]] = part("finding the callers", _callers, frozenset())
