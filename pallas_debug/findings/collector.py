@@ -6,10 +6,11 @@ The only place that decides whether two findings are the same fault.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault, Severity
+from pallas_debug.findings.slips import SLIPS, is_not_before, is_of_same_output
 from pallas_debug.findings.wording import mismatch, order
 from pallas_debug.model import Finding, SourceLine
 
@@ -269,100 +270,16 @@ def _is_made_by(finding: Finding, cause: Finding) -> bool:
     """Whether a finding follows from one of the kinds that it names: an infinity, say."""
     if cause.kernel != finding.kernel:
         return False
-    if (finding.kind, cause.kind) in _SLIPS:
-        return _SLIPS[finding.kind, cause.kind](finding, cause)
+    if (rule := SLIPS.get((finding.kind, cause.kind))) is not None:
+        return rule(finding, cause)
     if cause.kind not in finding.comes_of:
         return False
     if cause.kind is Fault.UNINITIALIZED_READ:  # what a copy has brought is not there either
         is_source = cause.operand == finding.witness.values.get("copied from")
-        return is_source and _is_not_before(finding, cause)
+        return is_source and is_not_before(finding, cause)
     if cause.kind is Fault.DIVISION_BY_ZERO:
         return cause.witness.line == finding.witness.line
-    return cause.kind is not finding.kind and _is_not_before(finding, cause)
-
-
-def _is_of_line(finding: Finding, cause: Finding) -> bool:
-    """Whether a copy that a line should not have started is also never waited for."""
-    return finding.source is not None and finding.source == cause.source
-
-
-def _is_computed(finding: Finding, cause: Finding) -> bool:
-    """Whether a number that is too large is made of what the same line read."""
-    return _is_of_line(finding, cause) and _is_not_before(finding, cause)
-
-
-def _has_read_before(finding: Finding, cause: Finding) -> bool:
-    """Whether a sum that is reset too late was read before it was set: by the addition lost."""
-    is_same = finding.operand == cause.operand and finding.other is not None
-    return is_same and finding.other == cause.source
-
-
-def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
-    """Whether an index that leaves its array is what unwritten memory held."""
-    table = finding.values.get("index from", "").partition("[")[0]
-    return table == cause.operand and _is_not_before(finding, cause)
-
-
-def _lacks_wait(finding: Finding, cause: Finding) -> bool:
-    """Whether the copy that races is the one that nothing waits for."""
-    given = finding.values.get("semaphore")
-    return given is not None and given in (
-        cause.values.get("semaphore"),
-        cause.values.get("other semaphore"),
-    )
-
-
-def _waits_instead(finding: Finding, cause: Finding) -> bool:
-    """Whether a wait that never ends is the one that should have been for the copy that races."""
-    return finding.operand in cause.values.get("waited for", "").split(", ") and not any(
-        cause.values.get(name) == finding.operand for name in ("semaphore", "other semaphore")
-    )
-
-
-def _is_brought(finding: Finding, cause: Finding) -> bool:
-    """Whether an output lacks what a copy that nothing waits for is to write."""
-    return any(
-        one.kind is Fault.DMA_NOT_AWAITED
-        and _is_of_line(finding, one)
-        and _is_of_same_output(finding, one)
-        for one in (cause, *cause.consequences)
-    )
-
-
-def _is_same_semaphore(finding: Finding, cause: Finding) -> bool:
-    return finding.operand is not None and finding.operand == cause.operand
-
-
-def _is_not_heard(finding: Finding, cause: Finding) -> bool:
-    """Whether a signal that nothing waits for was to order what devices send."""
-    senders = {"sender", "other sender"} & set(cause.values)
-    return bool(senders) and finding.values.get("waits") == "0"
-
-
-_SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
-    (Fault.LOST_WRITE, Fault.UNINITIALIZED_READ): _has_read_before,
-    (Fault.OUT_OF_BOUNDS_READ, Fault.UNINITIALIZED_READ): _is_indexed_by,
-    (Fault.OUT_OF_BOUNDS_WRITE, Fault.UNINITIALIZED_READ): _is_indexed_by,
-    (Fault.INTEGER_OVERFLOW, Fault.UNINITIALIZED_READ): _is_computed,
-    (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_READ): _is_of_line,
-    (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_WRITE): _is_of_line,
-    (Fault.DMA_NOT_AWAITED, Fault.DATA_RACE): _lacks_wait,
-    (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
-    (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,
-    (Fault.OUTPUT_NOT_WRITTEN, Fault.DATA_RACE): _is_brought,
-    (Fault.SEMAPHORE_LEFT_OVER, Fault.DATA_RACE): _is_not_heard,
-    (Fault.SEMAPHORE_LEFT_OVER, Fault.DEADLOCK): _is_same_semaphore,
-}
-"""Pairs of kinds, consequence and cause, that one slip in a kernel may show as."""
-
-
-def _is_not_before(finding: Finding, cause: Finding) -> bool:
-    at, before = finding.grid_point, cause.grid_point
-    if at is None or before is None or len(at) != len(before):
-        return True
-    if before != at or len(finding.loop) != len(cause.loop):
-        return before <= at
-    return cause.loop <= finding.loop
+    return cause.kind is not finding.kind and is_not_before(finding, cause)
 
 
 _OF_RESULTS = (
@@ -404,7 +321,7 @@ def _comes_of(finding: Finding, cause: Finding) -> bool:
         return finding.kernel == cause.kernel or finding.witness.line is None
     if finding.kind is Fault.OUTPUT_NOT_WRITTEN:
         is_early = cause.values.get(order.PIPELINE) == order.WRITES_BACK  # before a copy to it ends
-        return cause.kind is Fault.DATA_RACE and is_early and _is_of_same_output(finding, cause)
+        return cause.kind is Fault.DATA_RACE and is_early and is_of_same_output(finding, cause)
     if finding.kind not in _VALUES or finding.kernel != cause.kernel:
         return False
     at, before = finding.grid_point, cause.grid_point
@@ -413,10 +330,6 @@ def _comes_of(finding: Finding, cause: Finding) -> bool:
     if cause.kind is Fault.OUTPUT_NOT_WRITTEN:
         return False  # nothing in the kernel reads what it leaves
     return (before, cause.loop) <= (at, finding.loop) if before == at else before < at
-
-
-def _is_of_same_output(a: Finding, b: Finding) -> bool:
-    return (a.kernel, a.operand) == (b.kernel, b.operand) and a.operand is not None
 
 
 _UNCLASSIFIED = (

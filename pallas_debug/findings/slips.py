@@ -1,0 +1,95 @@
+"""Findings of different kinds that show one slip in a kernel: which follows from which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.model import Finding
+
+
+def is_not_before(finding: Finding, cause: Finding) -> bool:
+    at, before = finding.grid_point, cause.grid_point
+    if at is None or before is None or len(at) != len(before):
+        return True
+    if before != at or len(finding.loop) != len(cause.loop):
+        return before <= at
+    return cause.loop <= finding.loop
+
+
+def is_of_same_output(a: Finding, b: Finding) -> bool:
+    return (a.kernel, a.operand) == (b.kernel, b.operand) and a.operand is not None
+
+
+def _is_of_line(finding: Finding, cause: Finding) -> bool:
+    return finding.source is not None and finding.source == cause.source
+
+
+def _is_computed(finding: Finding, cause: Finding) -> bool:
+    """Return whether an overflow follows a read of unwritten memory at the same line."""
+    return _is_of_line(finding, cause) and is_not_before(finding, cause)
+
+
+def _has_read_before(finding: Finding, cause: Finding) -> bool:
+    """Return whether the addition that a late reset discards is the one that read too early."""
+    is_same = finding.operand == cause.operand and finding.other is not None
+    return is_same and finding.other == cause.source
+
+
+def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
+    """Return whether an index out of bounds was read from the unwritten operand."""
+    table = finding.values.get("index from", "").partition("[")[0]
+    return table == cause.operand and is_not_before(finding, cause)
+
+
+def _lacks_wait(finding: Finding, cause: Finding) -> bool:
+    """Return whether the race is with the copy that is never awaited."""
+    given = finding.values.get("semaphore")
+    return given is not None and given in (
+        cause.values.get("semaphore"),
+        cause.values.get("other semaphore"),
+    )
+
+
+def _waits_instead(finding: Finding, cause: Finding) -> bool:
+    """Return whether the kernel waits on this semaphore where the racing copy signals another."""
+    return finding.operand in cause.values.get("waited for", "").split(", ") and not any(
+        cause.values.get(name) == finding.operand for name in ("semaphore", "other semaphore")
+    )
+
+
+def _is_brought(finding: Finding, cause: Finding) -> bool:
+    """Return whether the output is the destination of the copy that is never awaited."""
+    return any(
+        one.kind is Fault.DMA_NOT_AWAITED
+        and _is_of_line(finding, one)
+        and is_of_same_output(finding, one)
+        for one in (cause, *cause.consequences)
+    )
+
+
+def _is_same_semaphore(finding: Finding, cause: Finding) -> bool:
+    return finding.operand is not None and finding.operand == cause.operand
+
+
+def _is_not_heard(finding: Finding, cause: Finding) -> bool:
+    """Return whether the race is with a remote copy, and no wait takes this signal."""
+    senders = {"sender", "other sender"} & set(cause.values)
+    return bool(senders) and finding.values.get("waits") == "0"
+
+
+SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
+    (Fault.LOST_WRITE, Fault.UNINITIALIZED_READ): _has_read_before,
+    (Fault.OUT_OF_BOUNDS_READ, Fault.UNINITIALIZED_READ): _is_indexed_by,
+    (Fault.OUT_OF_BOUNDS_WRITE, Fault.UNINITIALIZED_READ): _is_indexed_by,
+    (Fault.INTEGER_OVERFLOW, Fault.UNINITIALIZED_READ): _is_computed,
+    (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_READ): _is_of_line,
+    (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_WRITE): _is_of_line,
+    (Fault.DMA_NOT_AWAITED, Fault.DATA_RACE): _lacks_wait,
+    (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
+    (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,
+    (Fault.OUTPUT_NOT_WRITTEN, Fault.DATA_RACE): _is_brought,
+    (Fault.SEMAPHORE_LEFT_OVER, Fault.DATA_RACE): _is_not_heard,
+    (Fault.SEMAPHORE_LEFT_OVER, Fault.DEADLOCK): _is_same_semaphore,
+}
+"""Rules by kinds of consequence and cause: whether one slip shows as both of these findings."""
