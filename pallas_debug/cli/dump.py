@@ -159,16 +159,14 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
 
             programs.print_their_traceback(error)
             known = explain(f"{error}\n(of a Pallas kernel)")
+            advice = "Are shapes and dtypes what it expects?"
+            if known is not None:
+                advice = f"{known.title}: {known.cause}; {known.advice}"
+            elif isinstance(error, ImportError):
+                advice = "Install what the message names, or correct the import."
             raise ProgramFailed(
                 f"{module}:{name} raised {type(error).__name__} when it was traced with "
-                f"{', '.join(options.args) or options.inputs or 'no arguments'}. "
-                + (
-                    f"{known.title}: {known.cause}; {known.advice}"
-                    if known is not None
-                    else "Install what the message names, or correct the import."
-                    if isinstance(error, ImportError)
-                    else "Are shapes and dtypes what it expects?"
-                )
+                f"{', '.join(options.args) or options.inputs or 'no arguments'}. {advice}"
             ) from error
     return list(dumps)
 

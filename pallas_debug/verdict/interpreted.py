@@ -113,13 +113,13 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
     )
 
 
-def _of_a_gpu(captures: Sequence[Capture], runner: str) -> str | None:
-    """Why kernels are not run as on a TPU: one of them is for a GPU."""
+def _of_a_gpu(captures: Sequence[Capture]) -> str | None:
+    """Why TPU interpret mode does not run these kernels: one of them is for a GPU."""
     for captured in captures:
         if backend := gpu_backend(captured.params):
-            name = captured.kernel.name
             return (
-                f"kernel `{name}` is for a GPU ({backend}), and {runner} runs kernels as a TPU does"
+                f"kernel `{captured.kernel.name}` is for a GPU ({backend}), and TPU interpret mode "
+                "runs kernels as a TPU does"
             )
     return None
 
@@ -181,8 +181,7 @@ def _some_points(grid: Sequence[int]) -> str:
 def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
     """Run TPU interpret mode: races, copies and semaphores, out-of-bounds accesses."""
     kernels = [captured.kernel for captured in captures]
-    refused = _of_a_gpu(captures, "TPU interpret mode")
-    refused = refused or _too_large(kernels, MAX_POINTS, "TPU interpret mode")
+    refused = _of_a_gpu(captures) or _too_large(kernels, MAX_POINTS, "TPU interpret mode")
     if refused is not None:
         return Seen(outcomes=each(kernels, "races", "unsupported", refused))
     options = Options(interpret=defaults.RACES_MODE, chip=chip, hang_after=hang_after)

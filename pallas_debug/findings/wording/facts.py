@@ -13,6 +13,13 @@ def number(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def two_cores(dimension: str) -> str:
+    """Why grid points may not share a core: the beginning of a cause."""
+    return (
+        f"grid dimension {dimension} is parallel, so two cores may share it (v4 and v5p have two)"
+    )
+
+
 MAX_POINTS = 3
 """Maximum number of grid points that a sentence lists."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.contents import number
+from pallas_debug.findings.wording.facts import number, two_cores
 from pallas_debug.findings.wording.order import Point
 from pallas_debug.model import Finding
 
@@ -197,8 +197,7 @@ def unseeded_lane(seen: Sighting, *, source: Point, axes: Sequence[int]) -> Find
         Fault.UNSEEDED_RANDOM_BITS,
         f"random bits are drawn at grid point {seen.witness.grid_point}, and the generator was "
         f"seeded at {source}: where another core runs that grid point, nothing has seeded this one",
-        f"grid dimension {dimension} is parallel, so two cores may share it (v4 and v5p have "
-        "two), and each core has a generator of its own",
+        f"{two_cores(dimension)}, and each core has a generator of its own",
         f"seed at each grid point: {_SEED_OF_POINT.format(axes[0])}; or make grid dimension "
         f'{dimension} "arbitrary"',
     )

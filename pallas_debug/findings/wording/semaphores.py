@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording.facts import two_cores
 from pallas_debug.model import Finding, SourceLine
 
 Point = tuple[int, ...]
@@ -269,8 +270,7 @@ def deadlock_of_lanes(
         Fault.DEADLOCK,
         f"{semaphore} is waited for at grid point {seen.witness.grid_point}, and {done} at "
         f"{source}: the wait never ends where another core runs that grid point",
-        f"grid dimension {dimension} is parallel, so two cores may share it (v4 and v5p have "
-        "two), and each core has semaphores and scratch of its own",
+        f"{two_cores(dimension)}, and each core has semaphores and scratch of its own",
         f'make grid dimension {dimension} "arbitrary", or start and await each copy within '
         "the grid points of one core",
     )
