@@ -80,6 +80,7 @@ def _read_matters(failure: SiteFailure, run: CheckedRun) -> bool:
     later = (f.site for f in floats if f.order > failure.order)
     return (
         failure.site.operation == "scratch"
+        and not _is_masked(failure)
         and not _is_window(failure)
         and any(
             site.operation == "store" and site.operand != failure.site.operand for site in later

@@ -262,7 +262,7 @@ class Checker(BoundsChecker):
         if not is_float and not (self._fills and conditions.may_be_filled(value)):
             return
         is_clean = id(value) in self._clean
-        if is_read and known.kind == "input":
+        if is_read:
             self._origins.mark(value, len(self.sites))
         aval = jax_core.typeof(inputs[0])
         is_bool = jnp.result_type(value) == jnp.bool_  # of which neither value is rare
