@@ -154,6 +154,28 @@ def test_a_nan_that_reaches_no_output_is_no_finding() -> None:
     assert found(rows, x, grid=(2,), in_specs=[blocks], out_specs=blocks, out_shape=x) == ()
 
 
+def test_scratch_that_is_masked_where_it_is_first_read_is_no_finding() -> None:
+    def kernel(x_ref: Any, o_ref: Any, m_ref: Any, l_ref: Any) -> None:
+        def earlier(ref: Any, start: float) -> Any:
+            return jnp.where(pl.program_id(0) == 0, jnp.full_like(ref, start), ref[...])
+
+        before = earlier(m_ref, -jnp.inf)
+        m_ref[...] = now = jnp.maximum(before, x_ref[...])
+        l_ref[...] = earlier(l_ref, 0.0) * jnp.exp(before - now) + jnp.exp(x_ref[...] - now)
+        # The last rows are padding, and NaN by now.
+        row = lax.broadcasted_iota(I32, (8, 128), 0)
+        o_ref[...] = jnp.where(row < 4, l_ref[...], 0.0)
+
+    assert not found(
+        kernel,
+        jnp.ones((4, 256), F32),
+        grid=(2,),
+        in_specs=[pl.BlockSpec((8, 128), lambda i: (0, i))],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),
+        scratch_shapes=[pltpu.VMEM((8, 128), F32)] * 2,
+    )
+
+
 @pytest.mark.slow
 def test_a_nan_that_is_masked_in_one_output_and_kept_in_another_is_one() -> None:
     def both(x_ref: Any, o_ref: Any, kept_ref: Any) -> None:
