@@ -1,10 +1,11 @@
-"""Ctrl+c during a program of XLA.
+"""Ctrl+c, and SIGTERM, during a program of XLA.
 
 Python handles signals in the main thread, between two bytecodes: not while XLA runs in that thread.
 If a callback of the program runs there, XLA turns the `KeyboardInterrupt` into a `JaxRuntimeError`:
 the test fails, and pytest goes on with the next one. Therefore a thread, which Python's C handler
 wakes through `signal.set_wakeup_fd`, counts the signals. Our callbacks abort their program when the
-count has changed, and `is_cause` tells callers that a `JaxRuntimeError` was a ctrl+c.
+count has changed, and `is_cause` tells callers that a `JaxRuntimeError` was a ctrl+c. The same
+thread ends a command on SIGTERM (`terminating`), which a Python handler could do only after XLA.
 """
 
 from __future__ import annotations
@@ -37,10 +38,13 @@ class _Listener:
     Attributes:
       ends: called on the second ctrl+c, to end the process.
       hint: called once, `HINT_AFTER` seconds after the first one.
+      terminates: called on SIGTERM.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.terminates: Callable[[], object] | None = None
+        self.is_terminated = False
         self.lock = threading.Lock()
         self.ends: Callable[[], object] | None = None
         self.hint: Callable[[], object] | None = None
@@ -53,6 +57,7 @@ class _Listener:
         """Count the signals received so far. Thread-safe."""
         with self.lock, contextlib.suppress(BlockingIOError):
             signals = os.read(self.read, 512)
+            self.is_terminated |= signal.SIGTERM in signals
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 self.count += signals.count(signal.SIGINT)
         return self.count
@@ -67,7 +72,10 @@ class _Listener:
                     self.hint()
                 self.hint = None
                 continue
-            if self.drain() == seen:
+            count = self.drain()
+            if self.is_terminated and self.terminates is not None:
+                self.terminates()
+            if count == seen:
                 continue
             now, seen = time.monotonic(), self.count
             if first is None:
@@ -86,6 +94,8 @@ def _forget() -> None:
         _listener = None
         with contextlib.suppress(ValueError):  # not the main thread
             signal.set_wakeup_fd(-1)
+            if signal.getsignal(signal.SIGTERM) is _wake:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -128,6 +138,28 @@ def listening(
             now = signal.set_wakeup_fd(-1)
             if now not in (-1, listener.write):  # set by other code since
                 signal.set_wakeup_fd(now)
+
+
+@contextlib.contextmanager
+def terminating(ends: Callable[[], object]) -> Iterator[None]:
+    """Call `ends` in another thread on SIGTERM, also while XLA runs in this one.
+
+    A no-op outside `listening`, and where other code handles SIGTERM.
+    """
+    if _listener is None or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    _listener.terminates = ends
+    signal.signal(signal.SIGTERM, _wake)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _listener.terminates = None
+
+
+def _wake(*_: object) -> None:
+    """Handle SIGTERM: that there is a handler makes Python write to the listener's pipe."""
 
 
 def count() -> int:

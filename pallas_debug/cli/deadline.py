@@ -1,4 +1,4 @@
-"""Deadline of a command that runs a user's program, which may never return."""
+"""End of a command that runs a user's program, which may never return: a deadline, or SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
-from pallas_debug import defaults
+from pallas_debug import defaults, interrupts
 from pallas_debug.cli.exits import Exit
 
 _ELSEWHERE = (
@@ -24,17 +25,21 @@ _ELSEWHERE = (
 """Beginnings of the paths of files that are not the user's: ours, Python's, and installed ones."""
 
 
+Cause = Literal["time", "SIGTERM"]
+"""What ended the process."""
+
+
 @contextlib.contextmanager
 def deadline(
-    seconds: float | None, stop: Callable[[str], int], *, busy: float = defaults.MAX_BUSY
+    seconds: float | None, stop: Callable[[str, Cause], int], *, busy: float = defaults.MAX_BUSY
 ) -> Iterator[None]:
-    """End this process if the block takes longer.
+    """End this process if the block takes longer, or on SIGTERM.
 
     A thread that runs a program of XLA cannot be interrupted, only its process can be ended.
 
     Args:
       seconds: None for no deadline but `busy`.
-      stop: called with the line where the user's program was; returns the exit code.
+      stop: called with the line where the user's program was, and the cause; returns the exit code.
       busy: without a deadline, end the process after this much time and as much CPU time of its
         own, so that neither a wait nor a machine with many cores ends it early.
     """
@@ -46,12 +51,15 @@ def deadline(
         while seconds is None and (left := busy - (time.process_time() - begun)) > 0:
             if ended.wait(max(left, 0.1)):
                 return
+        end("time")
+
+    def end(cause: Cause) -> None:
         with lock:
             if ended.is_set():
                 return
             code = int(Exit.CANNOT_RUN)
             try:
-                code = stop(_place(sys._current_frames().get(watched)))
+                code = stop(_place(sys._current_frames().get(watched)), cause)
                 sys.stdout.flush()
                 sys.stderr.flush()
             finally:
@@ -59,7 +67,8 @@ def deadline(
 
     threading.Thread(target=watch, name="pallas-debug deadline", daemon=True).start()
     try:
-        yield
+        with interrupts.terminating(lambda: end("SIGTERM")):
+            yield
     finally:
         with lock:
             ended.set()

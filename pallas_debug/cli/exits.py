@@ -52,6 +52,7 @@ OUTCOMES: dict[str, Exit] = {
     "`browse` without a terminal": Exit.CANNOT_RUN,
     "`verify` found nothing, and could not judge all that it was asked to judge": Exit.CANNOT_RUN,
     "`browse` was ended by a signal, or its terminal went away": Exit.CANNOT_RUN,
+    "`verify` was ended by SIGTERM, and printed what was judged until then": Exit.CANNOT_RUN,
     "an internal error in pallas-debug": Exit.CANNOT_RUN,
     "ctrl+c": Exit.INTERRUPTED,
 }

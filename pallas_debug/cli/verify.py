@@ -12,13 +12,13 @@ import click
 from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
-from pallas_debug.cli.deadline import deadline
+from pallas_debug.cli.deadline import Cause, deadline
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, InvalidReference, PallasDebugError, UsageError
 from pallas_debug.guards import problem_of
 
 if TYPE_CHECKING:
-    from pallas_debug.verdict import Verdict
+    from pallas_debug.verdict import Answers, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +118,22 @@ def run(options: VerifyOptions) -> int:
     The exit code is 1 if something was found, 3 if nothing was found but not everything could be
     judged, and 0 only if everything was. Findings that rest on made-up values do not count.
     """
-    with deadline(options.stop_after, lambda where: _show(_stopped(options, where), options)):
+    from pallas_debug.verdict import Answers
+
+    answers = Answers()
+
+    def stop(where: str, cause: Cause) -> Exit:
+        _show(answers.stopped(options.what, _why(options, where, cause)), options)
+        return Exit.CANNOT_RUN
+
+    with deadline(options.stop_after, stop):
         try:
             with programs.pretending(options):
-                verdict = _verdict(options)
+                verdict = _verdict(options, answers)
         except PallasDebugError:
+            raise
+        except KeyboardInterrupt:
+            _show(answers.stopped(options.what, "stopped by ctrl+c"), options)
             raise
         except Exception as error:
             raise problem_of(error, "engine", f"verifying {options.what}") from error
@@ -132,27 +143,25 @@ def run(options: VerifyOptions) -> int:
 def _show(verdict: Verdict, options: VerifyOptions) -> Exit:
     _print(verdict, options)
     if options.sarif is not None:
-        from pallas_debug.verdict.sarif import sarif
+        from pallas_debug.verdict.formats.sarif import sarif
 
         _write(options.sarif, output.json_text(sarif(verdict)))
     return exit_code(verdict)
 
 
-def _stopped(options: VerifyOptions, where: str) -> Verdict:
-    """Return the verdict on a program that was stopped: nothing was judged."""
-    from pallas_debug.verdict import Outcome, Verdict
-
-    reason = (
-        f"stopped after {options.stop_after:g} s (--stop-after), at {where}: the program does not "
-        "end there, or needs more time"
-    )
-    if options.stop_after is None:
-        reason = (
-            f"stopped after {defaults.MAX_BUSY:,.0f} s of CPU time, at {where}: the program does "
-            "not end there, or needs more time; --stop-after SECONDS sets another limit"
+def _why(options: VerifyOptions, where: str, cause: Cause) -> str:
+    """Return what stopped a program, and where it was."""
+    if cause == "SIGTERM":
+        return f"stopped by SIGTERM, at {where}"
+    if options.stop_after is not None:
+        return (
+            f"stopped after {options.stop_after:g} s (--stop-after), at {where}: the program does "
+            "not end there, or needs more time"
         )
-    outcome = Outcome(kernel="", engine="trace", status="unjudged", reason=reason)
-    return Verdict(name=options.what, outcomes=(outcome,))
+    return (
+        f"stopped after {defaults.MAX_BUSY:,.0f} s of CPU time, at {where}: the program does "
+        "not end there, or needs more time; --stop-after SECONDS sets another limit"
+    )
 
 
 command = shared.make("verify", VerifyOptions, run, needs_jax=True)
@@ -166,7 +175,7 @@ def exit_code(verdict: Verdict) -> Exit:
 
 
 def _print(verdict: Verdict, options: VerifyOptions) -> None:
-    from pallas_debug.verdict import github
+    from pallas_debug.verdict.formats import github
 
     if options.github:
         for line in github.lines(verdict):
@@ -205,8 +214,8 @@ def _for_agents(verdict: Verdict) -> str:
     return agents.render("verify", [first, *map(agents.of_finding, verdict.findings), *gaps])
 
 
-def _verdict(options: VerifyOptions) -> Verdict:
-    from pallas_debug.verdict import Request, verify, verify_program
+def _verdict(options: VerifyOptions, answers: Answers) -> Verdict:
+    from pallas_debug.verdict import Request, verify_function, verify_program
     from pallas_debug.verdict.suppressions import FILE
 
     suppress = options.suppress or (Path(FILE) if Path(FILE).is_file() else None)
@@ -234,7 +243,7 @@ def _verdict(options: VerifyOptions) -> Verdict:
         def execute() -> BaseException | None:
             return programs.execute(what, rest, module=options.module)
 
-        return verify_program(execute, what, Request(**wanted), source)
+        return verify_program(execute, what, Request(**wanted), source, answers)
     programs.refuse_words(what, rest)
     try:
         function = programs.import_function(*named)
@@ -243,16 +252,16 @@ def _verdict(options: VerifyOptions) -> Verdict:
     except Exception as error:  # noqa: BLE001 - of the user's module, as it is imported
         stopped = error
         source = programs.source_file(named[0], module=True)
-        return verify_program(lambda: stopped, what, Request(**wanted), source)
+        return verify_program(lambda: stopped, what, Request(**wanted), source, answers)
     args, kwargs = programs.function_arguments(function, options, values=True)
     programs.check_call(what, function, args, kwargs)
     if options.reference is None:
-        return verify(function, *args, **wanted, **kwargs)
+        return verify_function(function, args, kwargs, Request(**wanted), answers)
     reference = _reference(options.reference)
     programs.check_call(options.reference, reference, args, kwargs)
     wanted |= {"reference": reference, "rtol": options.rtol, "atol": options.atol}
     try:
-        return verify(function, *args, **wanted, **kwargs)
+        return verify_function(function, args, kwargs, Request(**wanted), answers)
     except InvalidReference as error:
         if error.__cause__ is not None:
             programs.print_their_traceback(error.__cause__)

@@ -16,6 +16,7 @@ from pallas_debug.model import Target
 from pallas_debug.session import Session, resolve_targets
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict import interpreted
+from pallas_debug.verdict.answers import Answers
 from pallas_debug.verdict.engines import Seen
 from pallas_debug.verdict.result import Engine, Verdict
 from pallas_debug.verdict.run import Judging, Request, static_of
@@ -26,6 +27,7 @@ def verify_program(
     name: str,
     request: Request,
     source: Path | None = None,
+    answers: Answers | None = None,
 ) -> Verdict:
     """Verify the kernels that a program lowers while it runs, with the arrays of its calls.
 
@@ -36,6 +38,7 @@ def verify_program(
       run: runs the program and returns the exception that ended it, None on success.
       name: name of the program.
       source: its file, if any.
+      answers: takes the engines' answers as they come.
 
     Raises:
       UsageError: as for `verify`.
@@ -49,35 +52,36 @@ def verify_program(
         stops_unfit="static" in asked,
         hang_after=request.hang_after,
     )
+    answers = answers or Answers()
+    answers.ask(asked, request.chips)
     recorder = calls.CallRecorder()
     with Session(options, runs=True) as session, calls.recording(recorder):
-        seen = [interpreted.ran_once(run, session, asked)]
+        answers.add(interpreted.ran_once(run, session, asked))
     if "static" in asked and source is not None:
-        seen.append(ask.guarded("static", (), lambda: ask.names_in(source)))
+        answers.add(ask.guarded("static", (), lambda: ask.names_in(source)))
     captures = session.captures
-    if not captures and not session.uncaptured and not any(one.findings for one in seen):
+    if not captures and not session.uncaptured and not any(s.findings for s in answers.seen):
         raise UsageError(
             f"{name} called no Pallas kernel: nothing to verify. Does it take another path off a "
             "TPU, or only define its kernels?"
         )
     wanted = session.targets or resolve_targets(request.chips, session.plugins)
     if "static" in asked:
-        seen += [
-            _static_of_calls(c, ask.traced_for(session, c.kernel, wanted), recorder)
-            for c in captures
-        ]
+        for captured in captures:
+            traced_for = ask.traced_for(session, captured.kernel, wanted)
+            answers.add(_static_of_calls(captured, traced_for, recorder))
     if "compile" in asked:
         for captured in captures:
-            seen += ask.compilations(session, captured.kernel, [t.name for t in wanted])
+            answers.add(*ask.compilations(session, captured.kernel, [t.name for t in wanted]))
     for engine in ("machine", "races"):
-        if engine in asked:
-            seen += [_replayed(engine, c, recorder, wanted[0].name, request) for c in captures]
+        for captured in captures if engine in asked else ():
+            answers.add(_replayed(engine, captured, recorder, wanted[0].name, request))
     by_name = {c.kernel.name: c.kernel for c in captures}
 
     def uses(name: str) -> OutputUses:
         return session.callers.uses(by_name[name]) if name in by_name else {}
 
-    first, *rest = seen  # of the programs themselves
+    first, *rest = answers.seen  # of the programs themselves
     seen = [first, *(one.as_used(uses) for one in rest)]
     judging = Judging(request, session, captures, left_out)
     judging.wanted = wanted

@@ -160,22 +160,22 @@ class Verdict:
           VerificationFailed: the verdict is not `ok`.
         """
         from pallas_debug.errors import VerificationFailed
-        from pallas_debug.verdict.text import verdict_text
+        from pallas_debug.verdict.formats.text import verdict_text
 
         if not self.ok:
             raise VerificationFailed(verdict_text(self), self.findings)
 
     def __str__(self) -> str:
-        from pallas_debug.verdict.text import verdict_text
+        from pallas_debug.verdict.formats.text import verdict_text
 
         return verdict_text(self)
 
     def __repr__(self) -> str:
-        from pallas_debug.verdict.text import last_word
+        from pallas_debug.verdict.formats.text import last_word
 
         return f"<Verdict {last_word(self)}>"
 
     def _repr_html_(self) -> str:
-        from pallas_debug.verdict.notebook import verdict_html
+        from pallas_debug.verdict.formats.notebook import verdict_html
 
         return verdict_html(self)

@@ -25,6 +25,7 @@ from pallas_debug.session import Options, Session, another_path, sanitizing
 from pallas_debug.tracebacks import WithoutOurFrames
 from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table, unused
 from pallas_debug.verdict import engines as ask
+from pallas_debug.verdict.answers import Answers
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.result import BY_NAME, ENGINES, Engine, Outcome, Verdict
 from pallas_debug.verdict.table import Asked, AskedKernel
@@ -203,23 +204,33 @@ def verify(
             atol=atol,
             watch=watch,
         )
-        names = [one.name for one in fields(Request)]
-        check_function("pallas_debug.verify", function)
-        check_arguments("pallas_debug.verify", function, args, kwargs, names)
-        if reference is not None:
-            check_function("pallas_debug.verify(…, reference=…)", reference)
-        return _verified(function, args, kwargs, request, tick)
+        return verify_function(function, args, kwargs, request, Answers(), tick)
 
 
-def _verified(
+def verify_function(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     request: Request,
-    tick: Callable[[Session], None] | None,
+    answers: Answers,
+    tick: Callable[[Session], None] | None = None,
 ) -> Verdict:
+    """Verify the kernels that a function calls, as `verify` does.
+
+    Args:
+      answers: takes the engines' answers as they come.
+
+    Raises:
+      UsageError, InvalidReference, UnknownTargetError: as for `verify`.
+    """
+    names = [one.name for one in fields(Request)]
+    check_function("pallas_debug.verify", function)
+    check_arguments("pallas_debug.verify", function, args, kwargs, names)
+    if request.reference is not None:
+        check_function("pallas_debug.verify(…, reference=…)", request.reference)
     asked, left_out, tolerance = request.asked, request.left_out, request.tolerance
     watched = request.watched
+    answers.ask(asked, request.chips)
     platform.leave_out_absent_tpu()
     values = filled(function, args, kwargs)
     call = Call(
@@ -233,7 +244,8 @@ def _verified(
     if request.reference is not None:
         expected = compared.expect(call, request.reference, tolerance, request.chips)
     with Session(request.options(interpret="off")) as session:
-        found, seen = _ask(call, session, asked, request.hang_after, tick, expected)
+        found = _ask(call, session, request, answers, tick, expected)
+    seen = answers.seen
     judging = Judging(request, session, found.captures, left_out)
     judging.elsewhere = found.elsewhere(session.targets)
     if found.captures or session.uncaptured:
@@ -356,25 +368,26 @@ class Judging:
 def _ask(
     call: Call,
     session: Session,
-    asked: Sequence[Engine],
-    hang_after: float,
+    request: Request,
+    answers: Answers,
     tick: Callable[[Session], None] | None,
     expected: compared.Expected | None,
-) -> tuple[Traced, list[Seen]]:
+) -> Traced:
+    asked = request.asked
     if "compile" in asked:
         session.start_compiler()
     found = ask.traced(call, session)
-    seen = [found.seen]
+    answers.add(found.seen)
     if "static" in asked:
-        seen.append(ask.guarded("static", (), lambda: ask.names_of(call.function, call.name)))
+        answers.add(ask.guarded("static", (), lambda: ask.names_of(call.function, call.name)))
     captures = found.captures
-    if not captures and not session.uncaptured and not any(one.findings for one in seen):
+    if not captures and not session.uncaptured and not any(s.findings for s in answers.seen):
         raise UsageError(
             f"{call.name} calls no Pallas kernel with these arguments: nothing to verify. "
             + another_path()
         )
     if not captures:
-        return found, seen
+        return found
     wanted = [(captured, found.targets[captured.kernel.digest]) for captured in captures]
     nowhere = ask.find_unfit(session, wanted) if "static" in asked else None
     if "compile" in asked:
@@ -384,22 +397,20 @@ def _ask(
             session.request([captured], fits)
     if "static" in asked:
         tables, notes = ask.prefetched(call, wanted)
-        seen.append(Seen(notes=tuple(notes)))
-        seen += [
-            static_of(captured, targets, tables.get(captured.kernel.digest, ()))
-            for captured, targets in wanted
-        ]
+        answers.add(Seen(notes=tuple(notes)))
+        for captured, targets in wanted:
+            answers.add(static_of(captured, targets, tables.get(captured.kernel.digest, ())))
     if nowhere is not None:
         judged = [captured.kernel for captured in captures]
         runs = [engine for engine in asked if engine in _RUN]
-        seen += [Seen(outcomes=ask.each(judged, engine, "unjudged", nowhere)) for engine in runs]
+        answers.add(*(Seen(outcomes=ask.each(judged, e, "unjudged", nowhere)) for e in runs))
         session.wait(None if tick is None else lambda: tick(session))
-        return found, seen
+        return found
     with session.compiling_for(()):  # do not also compile what is lowered for interpretation
         for target, kernels in _by_chip(wanted, session.targets):
-            seen += _interpreted(call, kernels, asked, target, hang_after, expected)
+            _interpret(call, kernels, request, target, answers, expected)
     session.wait(None if tick is None else lambda: tick(session))
-    return found, seen
+    return found
 
 
 def static_of(
@@ -420,18 +431,19 @@ def _by_chip(
             yield target, called
 
 
-def _interpreted(
+def _interpret(
     call: Call,
     captures: Sequence[Capture],
-    asked: Sequence[Engine],
+    request: Request,
     target: Target,
-    hang_after: float,
+    answers: Answers,
     expected: compared.Expected | None,
-) -> list[Seen]:
+) -> None:
     """Run the function in each engine; if none finds anything, compare the results of two.
 
     Then compare with those of a reference.
     """
+    asked, hang_after = request.asked, request.hang_after
     kernels = [captured.kernel for captured in captures]
     chip = target.name
     judges: dict[Engine, Callable[[], Seen]] = {
@@ -439,7 +451,11 @@ def _interpreted(
         "machine": lambda: interpreted.sanitized(call, captures, chip, hang_after),
         "races": lambda: interpreted.raced(call, captures, chip, hang_after),
     }
-    runs = {e: ask.guarded(e, kernels, judge) for e, judge in judges.items() if e in asked}
+    runs: dict[Engine, Seen] = {}
+    for engine, run in judges.items():
+        if engine in asked:
+            runs[engine] = ask.guarded(engine, kernels, run)
+            answers.add(runs[engine])
     seen = list(runs.values())
     if len(seen) > 1 and not any(s.findings for s in seen) and all(s.returned for s in seen):
         first, second = list(runs)[:2]
@@ -448,12 +464,11 @@ def _interpreted(
             results = {engine: runs[engine].result for engine in (first, second)}
             return Seen(findings=tuple(interpreted.disagreement(call, kernels, results)))
 
-        seen.append(ask.guarded(second, kernels, compare))
+        answers.add(ask.guarded(second, kernels, compare))
     if expected is not None:
-        ran = seen[0] if "checks" in asked else None
+        ran = runs.get("checks")
 
         def judge() -> Seen:
             return compared.judged(call, kernels, target, hang_after, expected, ran)
 
-        seen.append(ask.guarded("values", kernels, judge))
-    return seen
+        answers.add(ask.guarded("values", kernels, judge))

@@ -47,7 +47,7 @@ class Asked:
     by_name: bool = False
 
 
-def cells(asked: Asked) -> tuple[Outcome, ...]:
+def cells(asked: Asked, unanswered: str = NO_ANSWER) -> tuple[Outcome, ...]:
     """Build one outcome per kernel, engine and target; none of them judged yet."""
     found = []
     for kernel, engine in itertools.product(dict.fromkeys(asked.kernels), asked.engines):
@@ -61,22 +61,25 @@ def cells(asked: Asked) -> tuple[Outcome, ...]:
                 engine=engine,
                 target=target,
                 status="unjudged" if why is None else "skipped",
-                reason=NO_ANSWER if why is None else why,
+                reason=unanswered if why is None else why,
             )
             found.append(cell)
     return tuple(found)
 
 
-def fill(asked: Asked, answers: Iterable[Outcome]) -> tuple[Outcome, ...]:
+def fill(
+    asked: Asked, answers: Iterable[Outcome], unanswered: str = NO_ANSWER
+) -> tuple[Outcome, ...]:
     """Fill each cell with its answer; answers that fit no cell come first.
 
-    Of several answers to one cell the worst counts, with the gaps of all.
+    Of several answers to one cell the worst counts, with the gaps of all. A cell without any is not
+    judged, for the reason `unanswered`.
     """
     by_cell: dict[tuple[object, ...], list[Outcome]] = {}
     for answer in answers:
         by_cell.setdefault(_key(answer), []).append(answer)
     filled = []
-    for cell in cells(asked):
+    for cell in cells(asked, unanswered):
         given = by_cell.pop(_key(cell), [])
         filled.append(_named(worst(given) if given else cell, asked))
     besides = [answer for given in by_cell.values() for answer in given]

@@ -19,7 +19,7 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
 from pallas_debug.model import Dump, Gap
 from pallas_debug.verdict import Engine, Outcome, Verdict, table
-from pallas_debug.verdict import text as verdicts
+from pallas_debug.verdict.formats import text as verdicts
 from pallas_debug_pytest import OUTPUT, REPORTED, coverage, unjudged
 from pallas_debug_pytest.settings import Settings
 

@@ -23,7 +23,8 @@ def wait():
     import queue
     queue.Queue().get()
 
-def stop(where):
+def stop(where, cause):
+    assert cause == "time"
     print(where)
     return 3
 
@@ -54,7 +55,7 @@ def test_the_process_ends_with_the_line_of_the_user(
 
 
 def test_a_block_that_ends_in_time_goes_on() -> None:
-    with deadline(3600.0, lambda where: sys.exit(where)):
+    with deadline(3600.0, lambda where, _: sys.exit(where)):
         pass
-    with deadline(None, lambda where: sys.exit(where)):
+    with deadline(None, lambda where, _: sys.exit(where)):
         pass

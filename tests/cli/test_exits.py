@@ -182,6 +182,7 @@ ELSEWHERE = {
     "jax or libtpu is missing, or does not fit",  # project/test_without_jax.py
     "`doctor` found that kernels cannot be dumped",  # project/test_without_jax.py
     "`browse` was ended by a signal, or its terminal went away",  # tui/test_terminal.py
+    "`verify` was ended by SIGTERM, and printed what was judged until then",  # test_interrupts.py
     "an internal error in pallas-debug",
     "ctrl+c",
 }

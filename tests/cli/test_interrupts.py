@@ -20,6 +20,7 @@ import pallas_debug
 from pallas_debug import interrupts
 from pallas_debug.bridge.interpret import tpu_run
 from pallas_debug.machine.machine import Machine
+from pallas_debug.verdict.answers import NOT_CONCLUDED
 
 LONG = """
 import jax
@@ -56,6 +57,52 @@ def test_a_program_of_xla_ends_with_the_second_ctrl_c(tmp_path: Path) -> None:
     _, said = run.communicate(timeout=30)
     assert said == "pallas-debug: stopped\n"
     assert run.returncode == 130
+
+
+STOPPED = """
+import os, signal, threading, time
+import jax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+def kernel(x_ref, o_ref, s_ref):
+    o_ref[...] = x_ref[...] + s_ref[...]
+
+def add(x):
+    y = pl.pallas_call(kernel, out_shape=x, scratch_shapes=[pltpu.VMEM(x.shape, x.dtype)])(x)
+    if not isinstance(x, jax.core.Tracer):
+        END
+    return y
+"""
+
+IN_XLA = (
+    "threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start(); "
+    "jax.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, x: x * 1.5 % 7, 1.0))(2_000_000_000)"
+    ".block_until_ready()"
+)
+IN_PYTHON = "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "end, code, why",
+    [
+        pytest.param(IN_XLA, 3, "stopped by SIGTERM, at stopped.py:13, `threading.", id="term"),
+        pytest.param(IN_PYTHON, 130, "stopped by ctrl+c", id="ctrl+c"),
+    ],
+)
+def test_verify_prints_what_was_answered_before_it_was_stopped(
+    command: Any, tmp_path: Path, end: str, code: int, why: str
+) -> None:
+    (tmp_path / "stopped.py").write_text(STOPPED.replace("END", end))
+    done = command("verify", "stopped:add", "--arg=f32[8,128]", "-e", "static,checks")
+    assert done.returncode == code, done.stderr
+    header, row, *_ = done.stdout.splitlines()
+    assert header.split() == ["kernel", "static", "checks"]
+    assert row.split() == ["kernel", "FOUND", "?"]
+    assert "UninitializedRead in kernel `kernel`" in done.stdout
+    assert f"not judged: kernel checks: {why}" in done.stdout
+    assert f"note: {NOT_CONCLUDED}" in done.stdout
 
 
 def press() -> None:
@@ -170,6 +217,7 @@ def test_a_forked_process_does_not_write_into_the_pipe_of_its_parent() -> None:
     code = """
 import os, signal, sys, time, warnings
 from pallas_debug import interrupts
+from pallas_debug.verdict.answers import NOT_CONCLUDED
 warnings.simplefilter("ignore")
 with interrupts.listening():
     child = os.fork()

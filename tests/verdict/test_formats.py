@@ -9,9 +9,10 @@ import pytest
 from pallas_debug.errors import VerificationFailed
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding, Gap, SourceLine, Witness
-from pallas_debug.verdict import Outcome, Verdict, github
+from pallas_debug.verdict import Outcome, Verdict
+from pallas_debug.verdict.formats import github
+from pallas_debug.verdict.formats.sarif import sarif
 from pallas_debug.verdict.result import Suppressed
-from pallas_debug.verdict.sarif import sarif
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.verify import exit_code
 from pallas_debug.errors import UsageError, VerificationFailed
 from pallas_debug.render import REAL_INPUTS
-from pallas_debug.verdict import Verdict, github, verify
-from pallas_debug.verdict.sarif import sarif
+from pallas_debug.verdict import Verdict, verify
+from pallas_debug.verdict.formats import github
+from pallas_debug.verdict.formats.sarif import sarif
 
 Shape = jax.ShapeDtypeStruct
 X = Shape((8, 128), "float32")

@@ -12,6 +12,8 @@ from pallas_debug.cli.verify import exit_code
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
 from pallas_debug.verdict import Outcome, Verdict, table
+from pallas_debug.verdict.answers import NOT_CONCLUDED, Answers
+from pallas_debug.verdict.engines import Seen
 from pallas_debug.verdict.result import BY_NAME, ENGINES, Engine, Status
 from pallas_debug.verdict.table import Asked, AskedKernel
 
@@ -208,3 +210,35 @@ def test_without_a_reference_the_last_line_says_that_values_were_not_judged() ->
         last = str(said).splitlines()[-1]
         assert last.endswith(f"{before}; values not judged (no reference)")
     assert str(verdict((cell("ok"),))).endswith("f: nothing found in 1 kernel")
+
+
+def test_a_stopped_verdict_says_what_was_judged_and_what_was_not() -> None:
+    answers = Answers()
+    why = "stopped by SIGTERM, at a.py:1"
+    assert answers.stopped("f", why).unjudged == (
+        Outcome(kernel="", engine="trace", status="unjudged", reason=why),
+    )
+    answers.ask(("trace", "static", "compile"), ("v5e", "v6e"))
+    answers.add(Seen(outcomes=(cell("ok"),)), Seen(problems=("no room on the disk",)))
+    stopped = answers.stopped("f", why)
+    assert [(o.engine, o.target, o.status) for o in stopped.outcomes] == [
+        ("static", None, "ok"),
+        ("compile", "v5e", "unjudged"),
+        ("compile", "v6e", "unjudged"),
+    ]
+    assert {o.reason for o in stopped.unjudged} == {why}
+    assert (stopped.kernels, stopped.problems) == (("rows",), ("no room on the disk",))
+    assert stopped.notes == ()
+    for target in ("v5e", "v6e"):
+        answers.add(Seen(outcomes=(cell("ok", "compile", target=target),)))
+    first, *_ = answers.stopped("f", why).outcomes  # although every cell is answered
+    assert (first.kernel, first.reason) == ("", why)
+
+
+def test_findings_of_a_stopped_verdict_are_said_not_to_be_the_last_word() -> None:
+    answers = Answers()
+    answers.ask(("trace", "static"), ())
+    finding = Finding(kind=Fault.DEADLOCK, kernel="rows", message="m")
+    answers.add(Seen(outcomes=(cell("found"),), findings=(finding,)))
+    stopped = answers.stopped("f", "stopped by ctrl+c")
+    assert (stopped.findings, stopped.notes) == ((finding,), (NOT_CONCLUDED,))

@@ -11,7 +11,8 @@ import pytest
 from jax.experimental import pallas as pl
 
 import pallas_debug
-from pallas_debug.verdict import Request, Verdict, github, sarif, verify, verify_program
+from pallas_debug.verdict import Request, Verdict, verify, verify_program
+from pallas_debug.verdict.formats import github, sarif
 
 X = jax.ShapeDtypeStruct((16, 128), jnp.float32)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pallas_debug.report.markup import Child, Markup
 from pallas_debug.report.notebook import checks_html, verdict_mark
 from pallas_debug.report.parts.common import Mark, mark, table
-from pallas_debug.verdict import text
+from pallas_debug.verdict.formats import text
 from pallas_debug.verdict.result import Outcome, Status, Verdict
 from pallas_debug.verdict.table import visible
 
