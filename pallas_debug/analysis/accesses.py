@@ -23,7 +23,7 @@ from pallas_debug.analysis.subject import (
 )
 from pallas_debug.bridge.walk.events import Dim, Event, Origin, View
 from pallas_debug.bridge.walk.index_maps import Block
-from pallas_debug.findings.wording import bounds, contents
+from pallas_debug.findings.wording import bounds, contents, numbers
 
 MAX_POINTS = 1 << 22
 """Maximum number of grid points examined one by one."""
@@ -191,7 +191,7 @@ def _hint(subject: Subject, event: Event, result: Result) -> None:
         count=points_of(bad, subject.grid.sizes),
     )
     result.findings.append(
-        contents.false_hint(seen, value=value, divisor=event.divisor, of_pipeline=event.of_pipeline)
+        numbers.false_hint(seen, value=value, divisor=event.divisor, of_pipeline=event.of_pipeline)
     )
 
 

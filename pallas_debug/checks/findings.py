@@ -13,7 +13,7 @@ from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.bridge.instrument.sites import ArrayPart, SiteFailure, shape_text, slice_text
 from pallas_debug.findings.collector import Collector, caused
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import bounds, contents
+from pallas_debug.findings.wording import bounds, contents, numbers
 from pallas_debug.model import Finding, Witness
 
 
@@ -315,7 +315,7 @@ def _division(seen: Sighting, failure: SiteFailure) -> Finding:
 
 def _hint(seen: Sighting, failure: SiteFailure) -> Finding:
     (value, *_), details = failure.values, failure.site.details
-    return contents.false_hint(
+    return numbers.false_hint(
         seen, value=value, divisor=details["divisor"], of_pipeline=details["of_pipeline"]
     )
 

@@ -326,7 +326,7 @@ class Fault(StrEnum):
     )
     FALSE_HINT = (
         *("FalseHint", Severity.VALUES, _CHECKED | _PROVED | _COMPILE),
-        "`pl.multiple_of` makes a false claim",
+        "`pl.multiple_of` or `pltpu.annotate` makes a false claim",
     )
     ENGINES_DISAGREE = (
         *("EnginesDisagree", Severity.VALUES, _MACHINE | _CHECKED | _INTERPRETED),

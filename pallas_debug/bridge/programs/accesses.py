@@ -30,10 +30,10 @@ def place(decoder: Decoder, ref: Any, transforms: Sequence[Any] = ()) -> ir.RefP
             (select,) = ref.transforms
             assert isinstance(select, SelectTransform)
             chosen = _selected(decoder, ref.ref, select.idx)
-            return ir.RefPlace(chosen, _view(decoder, chain))
+            return ir.RefPlace(chosen, _view(decoder, chain), _assumed(chain))
         chain = [*ref.transforms, *chain]
         ref = ref.ref
-    return ir.RefPlace(ref, _view(decoder, chain))
+    return ir.RefPlace(ref, _view(decoder, chain), _assumed(chain))
 
 
 def _selected(decoder: Decoder, refs: Sequence[Any], index: Any) -> ir.Reg:
@@ -49,9 +49,19 @@ def _view(decoder: Decoder, transforms: Sequence[Any]) -> ir.View:
     for transform in transforms:
         if isinstance(transform, indexing.NDIndexer):
             view.append(ir.Index(tuple(_entry(decoder, i) for i in transform.indices)))
-        elif type(transform).__name__ != "AccessAssumptionTransform":  # a hint to the compiler
+        elif not _is_assumption(transform):
             view.append(ir.Recast(transform))
     return tuple(view)
+
+
+def _is_assumption(transform: Any) -> bool:
+    """Whether a transform is what `pltpu.annotate` makes, a hint to the compiler (jax 0.12)."""
+    return type(transform).__name__ == "AccessAssumptionTransform"
+
+
+def _assumed(transforms: Sequence[Any]) -> frozenset[str]:
+    said = (vars(t.assumption) for t in transforms if _is_assumption(t))
+    return frozenset(name for one in said for name, is_said in one.items() if is_said)
 
 
 def _entry(decoder: Decoder, index: Any) -> Any:

@@ -16,11 +16,7 @@ from pallas_debug.model import SourceLine
 
 Dtype = np.dtype[Any]
 Space = Literal["hbm", "vmem", "smem", "semaphore", "acc", "shared"]
-"""Memory that holds a buffer.
-
-"acc" is the accumulators of a matrix unit, which are zero at first; "shared" is what the subcores
-of a SparseCore have in common.
-"""
+"""Memory: "acc" is a matrix unit's accumulators, zero at first, and "shared" a SparseCore's."""
 
 KEY: Dtype = np.dtype([("words", np.uint32, (1, 2))])
 """A key of the TPU's random number generator."""
@@ -111,11 +107,13 @@ class RefPlace:
     """A view of a reference: what a step accesses.
 
     Attributes:
+      assumed: what `pltpu.annotate` (jax 0.12) says of the access: names of its arguments.
       located: the machine's cache of the elements that a constant view selects.
     """
 
     ref: Reg
     view: View = ()
+    assumed: frozenset[str] = frozenset()
     located: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

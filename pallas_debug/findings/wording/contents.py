@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault, Judge
-from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import Reset, WrittenElement, points_text
 from pallas_debug.findings.wording.facts import number as number
 from pallas_debug.findings.wording.order import Point
@@ -431,29 +431,6 @@ def debug_check_false(seen: Sighting, *, points: int) -> Finding:
         "jax_pallas_enable_debug_checks is set",
         "find out where the values that it does not allow come from",
     )
-
-
-def false_hint(seen: Sighting, *, value: int, divisor: int, of_pipeline: bool = False) -> Finding:
-    """A number that is no multiple of what `pl.multiple_of` says.
-
-    Args:
-      of_pipeline: whether jax's `emit_pipeline` says so, of the size of a dynamic block.
-    """
-    if of_pipeline:
-        wording = Wording(
-            f"a block of {value} rows or columns is not a multiple of {divisor}",
-            "jax's pipeline tells the compiler that the sizes of a pl.BoundedSlice are multiples "
-            f"of {divisor}, the tiling of the array in HBM",
-            f"let the index map return slices whose sizes are multiples of {divisor}; only one "
-            "past the array's end is rounded; jax 0.12 rounds all of them up",
-        )
-    else:
-        wording = Wording(
-            f"{value} is not a multiple of {divisor}, although pl.multiple_of claims so",
-            "the compiler trusts pl.multiple_of, and reads or writes in another place",
-            f"make the value a multiple of {divisor}, or claim {math.gcd(value, divisor)}",
-        )
-    return seen.found(Fault.FALSE_HINT, *wording)
 
 
 def low_precision_accumulator(seen: Sighting, *, terms: int, dtype: str, bits: int) -> Finding:

@@ -1,13 +1,16 @@
-"""Wording of faults in numbers: integers that wrap, lossy casts, imprecise sums, random bits."""
+"""Wording of faults in numbers: integers that wrap, lossy casts, imprecise sums, random bits, false
+hints to the compiler.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.sighting import Sighting, Wording
 from pallas_debug.findings.wording.facts import number, two_cores
 from pallas_debug.findings.wording.order import Point
 from pallas_debug.model import Finding
@@ -265,3 +268,54 @@ def _bits(dtype: str) -> int:
     if "m" in dtype:  # float8_e4m3fn
         return int(dtype.rpartition("m")[2][0]) + 1
     return {"bfloat16": 8, "float16": 11}[dtype]
+
+
+def false_hint(seen: Sighting, *, value: int, divisor: int, of_pipeline: bool = False) -> Finding:
+    """A number that is no multiple of what `pl.multiple_of` says.
+
+    Args:
+      of_pipeline: whether jax's `emit_pipeline` says so, of the size of a dynamic block.
+    """
+    if of_pipeline:
+        wording = Wording(
+            f"a block of {value} rows or columns is not a multiple of {divisor}",
+            "jax's pipeline tells the compiler that the sizes of a pl.BoundedSlice are multiples "
+            f"of {divisor}, the tiling of the array in HBM",
+            f"let the index map return slices whose sizes are multiples of {divisor}; only one "
+            "past the array's end is rounded; jax 0.12 rounds all of them up",
+        )
+    else:
+        wording = Wording(
+            f"{value} is not a multiple of {divisor}, although pl.multiple_of claims so",
+            "the compiler trusts pl.multiple_of, and reads or writes in another place",
+            f"make the value a multiple of {divisor}, or claim {math.gcd(value, divisor)}",
+        )
+    return seen.found(Fault.FALSE_HINT, *wording)
+
+
+def false_assumption(
+    seen: Sighting, *, assumption: Literal["no_store", "no_hazard_no_deps"], store: Sighting
+) -> Finding:
+    """Memory that is stored to, although `pltpu.annotate` lets the compiler assume otherwise.
+
+    Args:
+      seen: for `no_store` the annotated access, else the load.
+      store: the store.
+    """
+    name, shape = seen.witness.operand, seen.witness.shape
+    seen = seen.at(other=store.witness.source)
+    if assumption == "no_store":
+        return seen.found(
+            Fault.FALSE_HINT,
+            f"{name}, {shape}, is stored to, although pltpu.annotate(…, no_store=True) says that "
+            "the kernel does not",
+            "the compiler may load again, after the store, what was loaded before it",
+            "leave no_store out: it is for memory that only copies and the pipeline fill",
+        )
+    return seen.found(
+        Fault.FALSE_HINT,
+        f"{name}, {shape}, is read after a store to the same elements, although "
+        "pltpu.annotate(…, no_hazard_no_deps=True) says that loads do not depend on stores",
+        "the compiler may move this load ahead of that store",
+        "leave no_hazard_no_deps out; no_hazard=True keeps the order",
+    )

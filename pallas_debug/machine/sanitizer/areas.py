@@ -11,6 +11,7 @@ from pallas_debug.errors import MachineError
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.memory import MemorySanitizer
 from pallas_debug.machine.sanitizer.numbers import (
+    AssumptionsObserver,
     ClaimsObserver,
     NumbersObserver,
     RandomBitsObserver,
@@ -50,6 +51,7 @@ def observers(
         order,
         MemorySanitizer(launch, arrays, order=order, first=first, watched=watched),
         ClaimsObserver(launch),
+        *([AssumptionsObserver(launch)] if AssumptionsObserver.is_needed(launch) else []),
         RandomBitsObserver(launch),
         NumbersObserver(launch, watched, rerun=KernelCall(launch, arrays, {"first": first}).run),
     ]

@@ -92,9 +92,11 @@ ENTRIES = (
     ),
     entry(
         "false-hint",
-        title="pl.multiple_of claims a false multiple",
-        cause="the compiler trusts the hint and reads the tile that it implies",
-        advice="correct the number, or load the aligned tile and shift it with pltpu.roll",
+        title="pl.multiple_of or pltpu.annotate claims what is not so",
+        cause="the compiler trusts it: it reads the tile that the multiple implies, and moves or "
+        "repeats loads as the annotation allows",
+        advice="correct the number, or load the aligned tile and shift it with pltpu.roll; leave "
+        "the annotation out",
         kinds=("FalseHint",),
     ),
     entry(

@@ -13,7 +13,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import contents
+from pallas_debug.findings.wording import contents, numbers
 from pallas_debug.findings.wording.facts import number
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.report import sighting
@@ -33,16 +33,16 @@ class ClaimsObserver(MachineObserver):
         return [worded(seen) for seen, worded in self._found.values()]
 
     def hints(self, thread: Thread, step: ir.Hint, value: Any) -> None:
-        numbers = np.asarray(value)
+        given = np.asarray(value)
         for divisor in step.divisors:
-            wrong = numbers[numbers % divisor != 0]
+            wrong = given[given % divisor != 0]
             if wrong.size:
                 first = int(wrong.flat[0])
                 self._note(
                     sighting(self._launch, thread, step),
                     (id(step), divisor),
                     functools.partial(
-                        contents.false_hint,
+                        numbers.false_hint,
                         value=first,
                         divisor=divisor,
                         of_pipeline=step.of_pipeline,

@@ -1,0 +1,132 @@
+"""What `pltpu.annotate` (jax 0.12) says of memory, and what the kernel does to it.
+
+Source: the docstring of `pltpu.annotate`. `no_store` lets the compiler load a value again, later,
+rather than keep it; `no_hazard_no_deps` lets it move loads ahead of stores to the same elements.
+The two other assumptions cost time where they are false, but change no value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs import single
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import numbers
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.report import shape_text, sighting
+from pallas_debug.machine.threads import Thread
+from pallas_debug.model import Finding
+
+Assumption = Literal["no_store", "no_hazard_no_deps"]
+NO_STORE: Assumption = "no_store"
+NO_DEPENDENCIES: Assumption = "no_hazard_no_deps"
+
+
+@dataclass(eq=False)
+class _Use:
+    """What the kernel did to one buffer.
+
+    Attributes:
+      assumed: where it said `no_store`.
+      stored: where it stored to the buffer first.
+      writers: by element, number of the store since the grid point began, from 1 on.
+      stores: these stores, and whether they were annotated themselves.
+    """
+
+    buffer: MemoryBuffer
+    assumed: Sighting | None = None
+    stored: Sighting | None = None
+    point: tuple[int, ...] = ()
+    writers: Any = None
+    stores: list[tuple[Sighting, bool]] = field(default_factory=list)
+
+
+class AssumptionsObserver(MachineObserver):
+    """Judges `pltpu.annotate(ref, no_store=True)` and `no_hazard_no_deps=True`."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._uses: dict[int, _Use] = {}
+        self._found: dict[tuple[Assumption, int], tuple[Sighting, Sighting]] = {}
+
+    @staticmethod
+    def is_needed(launch: Launch) -> bool:
+        """Whether the kernel annotates any reference so."""
+        steps = (step for program in launch.programs() for step in single.steps(program))
+        return any(_of(step) & {NO_STORE, NO_DEPENDENCIES} for step in steps)
+
+    def findings(self) -> list[Finding]:
+        """Return what was found, each line once, in the order in which it was first seen."""
+        return [
+            numbers.false_assumption(seen, assumption=name, store=store)
+            for (name, _), (seen, store) in self._found.items()
+        ]
+
+    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
+        use = self._use(region.buffer)
+        said = _of(step)
+        seen = self._sighting(thread, step, region.buffer)
+        if NO_STORE in said:
+            use.assumed = use.assumed or seen
+            self._judge(use)
+        if region.index is None or use.point != thread.point or use.writers is None:
+            return
+        for number in np.unique(use.writers[region.index]):
+            if number:
+                store, is_annotated = use.stores[number - 1]
+                if is_annotated or NO_DEPENDENCIES in said:
+                    self._note(NO_DEPENDENCIES, seen, store)
+
+    def stores(
+        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
+    ) -> None:
+        use = self._use(region.buffer)
+        said = _of(step)
+        seen = self._sighting(thread, step, region.buffer)
+        use.stored = use.stored or seen
+        if NO_STORE in said:
+            use.assumed = use.assumed or seen
+        self._judge(use)
+        if use.point != thread.point or use.writers is None:
+            use.point, use.stores = thread.point, []
+            use.writers = np.zeros(region.buffer.content.shape, np.int32)
+        is_masked = isinstance(step, ir.StoreStep) and step.mask is not None
+        if region.index is not None and not is_masked:
+            use.stores.append((seen, NO_DEPENDENCIES in said))
+            use.writers[region.index] = len(use.stores)
+
+    def waited(self, thread: Thread, *_: Any) -> None:
+        """Forget the stores: a wait is a barrier, which loads do not cross."""
+        for use in self._uses.values():
+            use.writers = None
+
+    def _judge(self, use: _Use) -> None:
+        if use.assumed is not None and use.stored is not None:
+            self._note(NO_STORE, use.assumed, use.stored)
+
+    def _note(self, name: Assumption, seen: Sighting, store: Sighting) -> None:
+        key = (name, hash(seen.witness.source))
+        first, earlier = self._found.get(key, (replace(seen, count=0), store))
+        self._found[key] = (replace(first, count=first.count + 1), earlier)
+
+    def _use(self, buffer: MemoryBuffer) -> _Use:
+        """What was done to a buffer, which is kept so that its number in memory stays its own."""
+        return self._uses.setdefault(id(buffer), _Use(buffer))
+
+    def _sighting(self, thread: Thread, step: ir.MachineStep, buffer: MemoryBuffer) -> Sighting:
+        name = thread.ref(step.place).name if isinstance(step, _ACCESSES) else buffer.name
+        return sighting(self._launch, thread, step, operand=name, shape=shape_text(buffer))
+
+
+_ACCESSES = (ir.LoadStep, ir.StoreStep)
+
+
+def _of(step: ir.MachineStep) -> frozenset[str]:
+    """What a step says of the memory that it accesses."""
+    return step.place.assumed if isinstance(step, _ACCESSES) else frozenset()
