@@ -187,6 +187,13 @@ def test_every_finding_is_explained() -> None:
         assert explain.kernel_name(text) == "rows", kind
 
 
+@pytest.mark.parametrize("kind", ["CompilerAbort", "CompileError", "InvalidOperation"])
+def test_a_failure_that_no_entry_recognises_has_no_cause(kind: str) -> None:
+    message = "the compiler's process died of SIGABRT: Do not know how to handle output"
+    assert explain.of_finding(Finding(kind=kind, kernel="rows", message=message)) is None
+    assert explain.explain(f"{kind} in kernel `rows`\n{message}") is None
+
+
 def test_a_finding_is_completed_where_its_engine_gave_no_reason() -> None:
     bare = Finding(kind="Deadlock", kernel="k", message="sem is never signalled")
     found = explain.explained(bare)

@@ -24,15 +24,20 @@ def name_of(params: Mapping[str, Any]) -> str:
 def semaphores_of(params: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the semaphores that a kernel takes from or returns to other kernels."""
     grid = params.get("grid_mapping")
-    if grid is None:
-        return ()
-    (jaxpr,) = jaxprs_of(params)
-    refs = jaxpr.invars[grid.slice_block_ops]
-    names = (jaxpr.debug_info.arg_names or ())[grid.slice_block_ops]
+    jaxpr = jaxprs_of(params)[0]
+    names = jaxpr.debug_info.arg_names or ()
+    if grid is None:  # a kernel over a mesh, which returns all semaphores that it takes
+        taken = {output: given for given, output in dict(params["input_output_aliases"]).items()}
+        avals = params["out_avals"]
+        positions = [taken.get(output, output) for output in range(len(avals))]
+        names = [names[position] if position < len(names) else None for position in positions]
+    else:
+        avals = [ref.aval for ref in jaxpr.invars[grid.slice_block_ops]]
+        names = names[grid.slice_block_ops]
     return tuple(
         name or f"operand {i}"
-        for i, (ref, name) in enumerate(itertools.zip_longest(refs, names))
-        if dtypes.issubdtype(ref.aval.dtype, pallas_core.semaphore_dtype)
+        for i, (aval, name) in enumerate(itertools.zip_longest(avals, names))
+        if dtypes.issubdtype(aval.dtype, pallas_core.semaphore_dtype)
     )
 
 

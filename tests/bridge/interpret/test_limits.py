@@ -227,6 +227,35 @@ def test_kernels_that_hand_semaphores_on_are_captured_but_not_compiled_alone() -
         )
 
 
+@pytest.mark.skipif(
+    not hasattr(pltpu, "emit_pipeline_with_async_prefetch"), reason="since jax 0.12"
+)
+def test_a_kernel_over_a_mesh_that_is_given_semaphores_is_not_compiled_alone() -> None:
+    tpu: Any = pltpu  # of which older stubs lack names
+    mesh = tpu.TensorCoreMesh(axis_name="core", num_cores=1)
+    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+
+    def double(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2
+
+    def doubled(x: Any) -> Any:
+        run, prefetch = tpu.emit_pipeline_with_async_prefetch(
+            double, grid=(2,), in_specs=[rows], out_specs=[rows], mesh=mesh
+        )
+        x_ref, o_ref = jax.new_ref(x), jax.new_ref(jnp.zeros_like(x))
+        held = prefetch(x_ref)
+
+        pl.kernel(lambda: run(x_ref, o_ref, allocations=tuple(held)), mesh=mesh)()
+        return o_ref[...]
+
+    session = Session(Options(chip="v6e", interpret="off"))
+    (target,) = (target for target in BUILTIN if target.name == "v6e")
+    with session, session.collecting() as captures:
+        trace.lower_for_kernels(jax.jit(doubled), [jnp.ones((16, 128))], {}, target)
+    with pytest.raises(CannotRunError, match=r"takes or returns the semaphores args\[\d\], which"):
+        lower.lower(captures[-1], target)
+
+
 def test_no_interpreter_has_keys_of_the_tpu() -> None:
     def kernel(key_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jax.random.uniform(key_ref[...], (8, 128))  # the key

@@ -14,7 +14,7 @@ ENTRIES = (
         advice="build the mask in two dimensions with jax.lax.broadcasted_iota, or turn int32 or "
         "float32 values into a column before comparing them",
         versions="libtpu 0.0.50",
-        kinds=("CompilerAbort",),
+        kind="CompilerAbort",
         links=(JAX + "37370",),
     ),
     entry(

@@ -197,7 +197,7 @@ ENTRIES = (
         cause="a TPU has only integer iotas; jax reports it as an internal error",
         advice="make it of int32 and cast: jax.lax.broadcasted_iota(jnp.int32, shape, axis)"
         ".astype(jnp.float32)",
-        kinds=("InvalidOperation",),
+        kind="InvalidOperation",
     ),
     entry(
         "copy-shapes",
