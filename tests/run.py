@@ -102,8 +102,8 @@ WHOLE = (
     "session/test_doctor.py",
     "verdict/test_truth.py",
 )
-"""Files of tests/ of which the second Python runs every unmarked test: they depend most on what jax
-calls things and how it works. Of all others except the `SAMPLED` it runs half."""
+"""Files of tests/ of which the second Python runs what the first does, every unmarked test and a quarter
+of the slow ones: they depend most on what jax calls things and how it works. Of all others except the `SAMPLED` it runs half."""
 
 MAX_SECONDS = 2400
 """Time after which a run is aborted, with the stacks of its threads; pytest ends a test that hangs
@@ -187,9 +187,9 @@ def main(arguments: list[str]) -> int:
         print(f", large ones: part {turns[0]} of 0 to {PARTS - 1}; `make test-all` runs all.")
         if len(runs) > 1:
             print(
-                f"The second Python ran part {turns[1]} of the slow and large tests, all others in"
+                f"The second Python ran part {turns[1]} of the slow and large tests, of others all"
             )
-            print(f"{', '.join(WHOLE)}, a quarter")
+            print(f"in {', '.join(WHOLE)} (and a quarter of the slow ones there), a quarter")
             print(f"in {', '.join(SAMPLED)},")
             print("and half elsewhere.")
     print(f"in all: {time.monotonic() - start:.0f} s")

@@ -3,9 +3,9 @@
 `--quarter N` runs every unmarked test, each fourth slow one and each sixteenth large one, starting
 at number N; without it everything runs. For a second Python, `--sparse` takes a sixteenth of the
 slow tests as well and half of the unmarked ones; of those in the `--sampled` paths it takes a
-quarter, and all of those in the `--whole` paths or with `skipif`. What a run leaves out is counted
-in its last lines. CPU time includes that of child processes, alive or not: wall time depends on
-what else the machine does.
+quarter, and in the `--whole` paths what the first Python takes. Unmarked tests with `skipif` all
+run. What a run leaves out is counted in its last lines. CPU time includes that of child processes,
+alive or not: wall time depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sparse",
         action="store_true",
-        help="slow tests count as large, and half of the unmarked ones run",
+        help="slow tests count as large, and half of the unmarked ones run (see the other options)",
     )
 
 
@@ -184,10 +184,10 @@ def turns(item: pytest.Item) -> int:
     """In how many runs a test runs once."""
     is_slow = item.get_closest_marker("slow")
     is_sparse = item.config.getoption("sparse")
-    if item.get_closest_marker("large") or (is_slow and is_sparse):
+    if item.get_closest_marker("large"):
         return PARTS
     if is_slow:
-        return QUARTERS
+        return PARTS if is_sparse and not is_in(item, "whole") else QUARTERS
     if not is_sparse or item.get_closest_marker("skipif") or is_in(item, "whole"):
         return 1  # what is skipped on one jax may run on no other
     return QUARTERS if is_in(item, "sampled") else 2

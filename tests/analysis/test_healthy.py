@@ -47,6 +47,7 @@ def of_many_kernels(op: BundledOperation) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if op.name in ("flash_attention", "splash_attention") else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "op", [pytest.param(op, id=op.name, marks=of_many_kernels(op)) for op in operations()]
 )

@@ -52,6 +52,7 @@ CASES = mark_all_but_first(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel, engine", CASES)
 def test_broken(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> None:
     ran = evidence.interpreted(kernel, engine)

@@ -71,7 +71,7 @@ def a_transform(rng: random.Random, shape: tuple[int, ...], dtype: Any) -> Any:
     return indexing.NDIndexer(tuple(indices), shape, ())
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_views_select_what_jax_selects(seed: int) -> None:
     for values, chain in chains(seed):

@@ -73,6 +73,7 @@ def cases(modes: tuple[str, ...] = ("hlo", "tpu"), *, seen: bool) -> list[Any]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel, mode", cases(seen=True))
 def test_found_at_its_line(evidence: Evidence, kernel: BrokenKernel, mode: str) -> None:
     checked = evidence.checked(kernel, mode)
@@ -104,6 +105,7 @@ def by_topic(kernels: Iterable[BrokenKernel]) -> list[Any]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", by_topic(BROKEN))
 def test_the_twin_is_fully_checked_and_sound(evidence: Evidence, kernel: BrokenKernel) -> None:
     unchecked = evidence.native(kernel, JaxEngine.HLO, repaired=True)
@@ -126,7 +128,7 @@ def test_the_twin_is_sound_in_tpu_interpret_mode(evidence: Evidence, kernel: Bro
     assert (checked.error, checked.findings, checked.gaps) == (None, (), ())
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_the_overflow_itself_is_found_by_inf(evidence: Evidence) -> None:
     kernel = broken("softmax_without_maximum")
     for errors in ("inf", "nan,inf", "all"):

@@ -71,14 +71,14 @@ def _root_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 root.defvjp(lambda x: (root(x), x), _root_backward)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_the_kernel_of_a_gradient() -> None:
     finding = one(jax.grad(lambda x: root(x).sum()), X)
     assert (finding.kernel, finding.kind) == ("root_backward", "NanProduced")
     assert one(root, X - 1).kernel == "root_forward"
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_in_a_scan_and_a_cond_of_the_program() -> None:
     def scanned(x: jax.Array) -> jax.Array:
         return lax.scan(lambda carry, _: (logs(carry) * 0 + carry, None), x, None, length=3)[0]

@@ -52,6 +52,7 @@ def test_a_check_without_debug_needs_no_checkify() -> None:
     assert one(lambda x: call(kernel, x), X - 1).message == "negative"
 
 
+@pytest.mark.slow
 def test_the_report() -> None:
     report, _ = pallas_debug.check(logs, interpret="hlo")(X)
     assert not report.ok

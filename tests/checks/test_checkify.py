@@ -305,7 +305,7 @@ def test_the_first_iteration_wins() -> None:
     assert function(6, 6, 0, 0) == "behind the loops (`check` failed)"
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.usefixtures("hlo")
 def test_scalar_prefetch_scratch_and_when() -> None:
     def kernel(table_ref: Any, x_ref: Any, o_ref: Any, acc_ref: Any) -> None:

@@ -53,6 +53,7 @@ def assert_checked(
             np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op, spec", cases())
 def test_value(op: BundledOperation, spec: Spec) -> None:
     assert_checked(op, partial(op.function, **spec.kwargs), spec.make_args(seed=0))

@@ -154,6 +154,7 @@ def test_a_nan_that_reaches_no_output_is_no_finding() -> None:
     assert found(rows, x, grid=(2,), in_specs=[blocks], out_specs=blocks, out_shape=x) == ()
 
 
+@pytest.mark.slow
 def test_scratch_that_is_masked_where_it_is_first_read_is_no_finding() -> None:
     def kernel(x_ref: Any, o_ref: Any, m_ref: Any, l_ref: Any) -> None:
         def earlier(ref: Any, start: float) -> Any:
@@ -231,6 +232,7 @@ def test_zeros_that_a_kernel_writes_and_reads_are_no_finding(dtype: Any) -> None
     assert found(twice, ~zeros, out_shape=zeros) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.int16, jnp.bool_])
 @pytest.mark.parametrize(
     "memory",
@@ -291,7 +293,7 @@ def test_a_condition_of_one_store_is_named_beside_the_others(dtype: Any) -> None
     assert "# conditional" in Path(__file__).read_text().splitlines()[finding.source.line - 1]
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("dtype", [F32, I32])
 def test_scratch_that_is_only_partly_written(dtype: Any) -> None:
     def accumulate(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:

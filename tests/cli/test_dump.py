@@ -85,7 +85,7 @@ def test_a_function_is_traced(command: Any, behind: bool, tmp_path: Path) -> Non
     assert next((tmp_path / "here").glob("flash_attention-*/v6e")).is_dir()
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_json_is_data_on_standard_output(command: Any) -> None:
     done = command("dump", "--json", "--arg=f32[256]", "--arg=f32[256]",
                    "pallas_debug_kernels:vector_add")  # fmt: skip
@@ -101,7 +101,7 @@ def test_the_second_time_nothing_is_compiled(command: Any, script: Path) -> None
     assert "(1 of 1 compilation cached)" in again.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_kernel_that_fails_makes_the_exit_code_1(command: Any, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     done = command("dump", "broken.py")
@@ -116,7 +116,7 @@ def test_a_kernel_that_fails_makes_the_exit_code_1(command: Any, tmp_path: Path)
     assert "broken.py:5   o_ref[...] = jnp.cumsum(x_ref[...], axis=0)" in shown.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize(
     "source,code,said",
     [
@@ -177,6 +177,7 @@ def test_words_and_options_after_a_function_are_told_apart(command: Any, script:
     ) in done.stderr
 
 
+@pytest.mark.slow
 def test_a_method_named_on_its_class_lacks_an_instance(command: Any, script: Path) -> None:
     script.write_text(METHODS)
     done = command("dump", "script:Layer.call", "--arg", "f32[8]")
@@ -187,6 +188,7 @@ def test_a_method_named_on_its_class_lacks_an_instance(command: Any, script: Pat
     ) in done.stderr
 
 
+@pytest.mark.slow
 def test_a_script_without_kernels(command: Any, script: Path) -> None:
     script.write_text("print('hello')")
     done = command("dump", "script.py")

@@ -83,6 +83,7 @@ def in_modes(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "op, spec, mode",
     in_modes(

@@ -67,6 +67,7 @@ def test_specs_of_an_operation(op: BundledOperation) -> None:
         assert set(op.differentiable) <= set(range(len(spec.args)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", operations(), ids=lambda op: op.name)
 def test_specs_give_the_shape_and_dtype_of_the_reference(op: BundledOperation) -> None:
     for spec in op.specs:

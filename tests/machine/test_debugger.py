@@ -353,7 +353,7 @@ def test_who_wrote_an_element(session: StepSession) -> None:
         session.who("x_ref[0]")
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_dmas_in_flight_and_calls_by_number(kernels: ModuleType) -> None:
     captured = stepper.capture(lambda: kernels.both(X), kernel="copies_kernel")
     session = captured.session

@@ -60,6 +60,7 @@ def by_hlo(function: Callable[..., Any], *args: Any) -> Any:
 ON_ONE_DEVICE = [op for op in operations() if op.name not in ("right_permute", "all_gather")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "op, spec",
     mark_all_but_first(
@@ -133,6 +134,7 @@ OF_JAX: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "matmul")) for n in OF_JAX]
 )

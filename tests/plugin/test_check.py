@@ -273,7 +273,7 @@ NO_ROOM = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("arguments", [(), ("--pallas-verify=v5e,v6e",)])
 def test_a_kernel_without_room_ends_its_test_before_it_runs(
     child: Child, arguments: tuple[str, ...]

@@ -54,7 +54,7 @@ def test_b():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @with_and_without_xdist
 def test_kernels_that_never_launched_are_listed(
     child: Child, pytester: pytest.Pytester, workers: list[str]

@@ -86,7 +86,7 @@ def test_compile(pallas, tmp_path):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @with_and_without_xdist
 def test_without_an_option(child: Child, workers: list[str]) -> None:
     result = child(TESTS, "--tb=short", *workers)
@@ -207,6 +207,7 @@ def test_the_target(sessions: Sessions, child_files: ChildFiles) -> None:
         assert "unknown target 'v99'; the known ones are v4" in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_the_words_of_help(child: Child) -> None:
     text = child("", "--fixtures", "-q").stdout.str()
     assert "The Pallas kernels of this test: `.kernels`, `.findings`, `.prints`, `.dumps`." in text

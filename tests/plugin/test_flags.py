@@ -36,6 +36,7 @@ def test_they_are_set_before_any_conftest_and_reach_the_compiler(
     assert compilation.flags[:2] == ("--xla_tpu_enable_log_recorder=false", flags)
 
 
+@pytest.mark.slow
 def test_by_themselves_they_are_all_that_is_done(child: Child, pytester: pytest.Pytester) -> None:
     result = child(
         """
@@ -75,6 +76,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 def test_what_libtpu_would_stumble_over_is_refused(sessions: Sessions) -> None:
     results = sessions(*(([f"--pallas-flags={value}"], {}) for value in REFUSED))
     for result, said in zip(results, REFUSED.values(), strict=True):

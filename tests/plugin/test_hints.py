@@ -48,7 +48,7 @@ def test_of_its_own():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @with_and_without_xdist
 def test_a_failure_names_the_option_or_the_code_that_cures_it(
     child: Child, workers: list[str]
@@ -74,7 +74,7 @@ def test_in_every_style(child: Child, style: str) -> None:
         assert sum(found.startswith(line) for found in text.splitlines()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_what_was_switched_off_is_not_recommended(child: Child) -> None:
     tests = TESTS + '@pytest.mark.pallas(interpret="off")\ndef test_marked():\n    rows(12)\n'
     assert (
@@ -84,6 +84,7 @@ def test_what_was_switched_off_is_not_recommended(child: Child) -> None:
     assert "pytest runs TPU kernels" not in child(tests, "-k", "marked").stdout.str()
 
 
+@pytest.mark.slow
 def test_an_exception_that_cannot_be_printed_ends_no_run(child: Child) -> None:
     tests = """
 class Odd(ValueError):

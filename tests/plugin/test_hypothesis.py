@@ -76,6 +76,7 @@ def test_the_smallest_example_is_shown(child: Child, options: list[str]) -> None
     result.stdout.fnmatch_lines(["3 findings in 3 tests: 3 OutOfBoundsRead"])
 
 
+@pytest.mark.slow
 def test_the_line_of_the_test_is_named(child: Child) -> None:
     tests = """
     def helper(start):

@@ -97,7 +97,7 @@ HEADERS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("mode", HEADERS)
 def test_modes_in_three_spellings(pytester: pytest.Pytester, sessions: Sessions, mode: str) -> None:
     pytester.makepyfile(test_kernels="def test_nothing(): pass")
@@ -114,7 +114,7 @@ def test_modes_in_three_spellings(pytester: pytest.Pytester, sessions: Sessions,
         result.stdout.re_match_lines([said])
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_parameters_reach_the_interpreter(pytester: pytest.Pytester, sessions: Sessions) -> None:
     pytester.makepyfile(
         test_kernels="""
@@ -134,6 +134,7 @@ def test_parameters_reach_the_interpreter(pytester: pytest.Pytester, sessions: S
     zero.assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_off_leaves_it_to_the_code(run_pytest: Run) -> None:
     result = run_pytest("--pallas-interpret=off", "-k", "rows")
     result.assert_outcomes(failed=1, deselected=3)

@@ -140,7 +140,7 @@ def test_no_device_was_looked_at(request):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_what_the_target_does_not_meet_is_skipped_with_the_reason(
     pytester: pytest.Pytester, sessions: Sessions
 ) -> None:
@@ -178,6 +178,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 def test_a_marker_that_makes_no_sense_ends_the_run_with_its_place(child: Child) -> None:
     result = child("@pytest.mark.pallas(intepret='hlo')\ndef test_it(): pass")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -65,6 +65,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.slow
 @with_and_without_xdist
 def test_kernels_are_dumped_and_each_test_recorded_with_its_own(
     run_pytest: Run, pytester: pytest.Pytester, workers: list[str]
@@ -228,7 +229,7 @@ def test_kernels_run_in_the_mode_that_was_asked_for(
     assert not (pytester.path / "dumps").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
     run_pytest: Run, pytester: pytest.Pytester
 ) -> None:

@@ -78,6 +78,21 @@ def test_a_sparse_run_samples_folders_and_files(pytester: pytest.Pytester) -> No
     assert counts("--sparse", *both) == {"cli": 2, "kernels": 2, "bridge": 4}
 
 
+@pytest.mark.slow
+def test_a_sparse_run_takes_a_quarter_of_the_slow_tests_of_whole_files(
+    pytester: pytest.Pytester,
+) -> None:
+    folder = pytester.path / "tests"
+    folder.mkdir()
+    for name in ("whole", "other"):
+        text = SLOW.replace("(10)", "(32)").replace("test_", f"test_{name}_")
+        (folder / f"test_{name}.py").write_text(text)
+    found = ran(pytester, "--quarter", "0", "--sparse", "--whole", "test_whole.py")
+    slow = [name for name in found if "unmarked" not in name]
+    assert sum("whole" in name for name in slow) == 32 / tiers.QUARTERS
+    assert sum("other" in name for name in slow) == 32 / tiers.PARTS
+
+
 def test_what_the_second_python_samples_is_there() -> None:
     tests = Path(run.__file__).parent
     named = (*run.SAMPLED, *run.WHOLE)

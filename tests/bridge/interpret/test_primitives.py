@@ -83,6 +83,7 @@ def agree(this: Case) -> None:
 # Tests.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_both_interpreters_agree(name: str) -> None:
     agree(CASES[name]())

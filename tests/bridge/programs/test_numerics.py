@@ -358,6 +358,7 @@ MASKED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_arithmetic_raises_no_flag(name: str) -> None:
     function, args = HEALTHY[name]

@@ -76,6 +76,7 @@ def check(function: Callable[..., Any], args: Sequence[Any], runs: list[JudgedRu
 SPECS = [(op, spec) for op in operations() for spec in op.tagged("small", "edge")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "op, spec",
     mark_all_but_first(

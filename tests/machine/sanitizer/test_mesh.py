@@ -109,6 +109,7 @@ def judged(function: Callable[..., Any], *engines: str) -> tuple[Finding, ...]:
     return tuple(verdict.findings)
 
 
+@pytest.mark.slow
 def test_nothing_is_found_in_the_ring() -> None:
     assert judged(ring(), "machine", "checks") == ()
 
@@ -144,6 +145,7 @@ def test_what_a_neighbour_sends_is_never_awaited() -> None:
     assert "DmaNotAwaited" in {one.kind for one in finding.consequences}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant, message, wrapped",
     [

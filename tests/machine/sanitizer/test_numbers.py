@@ -72,6 +72,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
     return judge
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", first_of_each_fault(KERNELS))
 def test_broken_kernel_and_its_twin(kernel: BrokenKernel, judged: Judged) -> None:
     (finding,) = judged(kernel.function, *kernel.make_args())

@@ -203,6 +203,7 @@ def test_a_generator_that_goes_on_is_right() -> None:
     assert findings(kernel) == []
 
 
+@pytest.mark.slow
 def test_keys() -> None:
     def function(x: Any, *, folds: bool) -> jax.Array:
         def kernel(key_ref: Any, x_ref: Any, out_ref: Any) -> None:
