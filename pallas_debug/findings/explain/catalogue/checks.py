@@ -56,7 +56,7 @@ ENTRIES = (
         "run_scoped_p with collective axes is not supported",
         "Non-decrementing wait is not supported",
         title="TPU interpret mode cannot run this",
-        cause="the interpreter does not model it; this says nothing about a TPU",
+        cause="jax's TPU interpret mode raised it; that says nothing about a TPU",
         advice="run this kernel in HLO interpret mode or on a TPU, and the rest of it here",
         kinds=("InterpretError",),
     ),
