@@ -24,6 +24,7 @@ from pallas_debug.analysis.subject import (
 from pallas_debug.bridge.walk.events import Dim, Event, Origin, View
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.wording import bounds, contents, numbers
+from pallas_debug.findings.wording.facts import OtherCore
 
 MAX_POINTS = 1 << 22
 """Maximum number of grid points examined one by one."""
@@ -431,7 +432,12 @@ def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) 
             index=f"{buffer.name}[{_text(dims, found.spot) or '...'}]",
             shape=str(buffer),
         )
-        other_core = buffer.kind != "output" and any(subject.grid.parallel) and any(found.point)
+        other_core = None
+        grid = subject.grid
+        axes = [d for d, step in enumerate(found.point) if step and grid.parallel[d]]
+        if axes and buffer.kind != "output":
+            steps = [d for d, n in enumerate(grid.sizes) if n != 1 and not grid.parallel[d]]
+            other_core = OtherCore(axes=axes, steps=steps)
         finding = contents.uninitialized_read(
             seen,
             other_core=other_core,

@@ -13,7 +13,7 @@ from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.checks import findings
 from pallas_debug.errors import InternalError, PallasDebugError
 from pallas_debug.findings import outputs
-from pallas_debug.findings.collector import Collector
+from pallas_debug.findings.collector import Collector, caused
 from pallas_debug.findings.outputs import Dropped, OutputUses
 from pallas_debug.guards import guarded, problem_of
 from pallas_debug.model import Finding, Gap, PrintRecord, SourceLine
@@ -140,7 +140,7 @@ class RunObserver:
         self.found(*found, uses=run.uses)
 
     def found(self, *findings: Finding, uses: OutputUses | None = None) -> None:
-        """Collect the findings of one run of a kernel, and report the new ones.
+        """Collect what one run of a kernel shows, causes with their consequences; report the new.
 
         Args:
           uses: what the program uses of the kernel's outputs, if known.
@@ -149,7 +149,7 @@ class RunObserver:
             findings, dropped = outputs.judged(findings, uses)
             with self._lock:
                 self._dropped |= dropped
-        for finding in self._collector.add(*findings):
+        for finding in self._collector.add(*caused(findings)):
             kernel = finding.kernel
             with guarded("report", f"telling of a finding in kernel `{kernel}`", self._report):
                 self._tell_found(finding)

@@ -10,7 +10,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault, Severity
-from pallas_debug.findings.slips import SLIPS, is_not_before, is_of_same_output
+from pallas_debug.findings.slips import (
+    SLIPS,
+    is_not_before,
+    is_of_same_dimension,
+    is_of_same_output,
+)
 from pallas_debug.findings.wording import mismatch, order
 from pallas_debug.model import Finding, SourceLine
 
@@ -270,6 +275,8 @@ def _is_made_by(finding: Finding, cause: Finding) -> bool:
     """Whether a finding follows from one of the kinds that it names: an infinity, say."""
     if cause.kernel != finding.kernel:
         return False
+    if is_of_same_dimension(finding, cause):
+        return True
     if (rule := SLIPS.get((finding.kind, cause.kind))) is not None:
         return rule(finding, cause)
     if cause.kind not in finding.comes_of:

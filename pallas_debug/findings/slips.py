@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.wording.order import PARALLEL
 from pallas_debug.model import Finding
 
 
@@ -76,6 +77,27 @@ def _is_not_heard(finding: Finding, cause: Finding) -> bool:
     """Return whether the race is with a remote copy, and no wait takes this signal."""
     senders = {"sender", "other sender"} & set(cause.values)
     return bool(senders) and finding.values.get("waits") == "0"
+
+
+_OF_CORES = (
+    *(Fault.DATA_RACE, Fault.DEADLOCK, Fault.UNINITIALIZED_READ, Fault.UNSEEDED_RANDOM_BITS),
+)
+"""Faults that a parallel dimension of the grid may cause, the most general first."""
+
+
+def is_of_same_dimension(finding: Finding, cause: Finding) -> bool:
+    """Return whether one parallel dimension causes both, and which of the two comes first."""
+    shared = _parallel(finding) & _parallel(cause)
+    return bool(shared) and _rank(cause) < _rank(finding)
+
+
+def _parallel(finding: Finding) -> frozenset[str]:
+    return frozenset(finding.values.get(PARALLEL, "").split(", ")) - {""}
+
+
+def _rank(finding: Finding) -> tuple[object, ...]:
+    kind, line = _OF_CORES.index(finding.kind), finding.witness.line or ("", 0)
+    return kind, finding.grid_point or (), line, finding.operand or ""
 
 
 SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {

@@ -146,9 +146,10 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "parallel_scratch_carried": (
         "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
         "kept",
-        "a parallel dimension may begin on another core, whose scratch was never written",
-        'make that dimension "arbitrary" in dimension_semantics, or write the scratch at every '
-        "step of it",
+        "grid dimension 0 is parallel, so two cores may share it (v4 and v5p have two), and each "
+        "core has scratch of its own",
+        'make grid dimension 0 "arbitrary" in dimension_semantics, or write acc_ref at each grid '
+        "point",
     ),
     "read_before_wait": (
         "tile_ref, float32[8, 128] in VMEM, is read here, and written by the copy of x_ref "

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pallas_debug.checks.observer import RunObserver
 from pallas_debug.findings.collector import merged
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding, SourceLine, Witness
@@ -79,3 +80,32 @@ def test_an_endless_loop_comes_after_the_memory_that_may_have_led_to_it() -> Non
     loop = replace(finding("EndlessLoop", "i", 9), engines=("checks",))
     assert [f.kind for f in merged([loop, UNWRITTEN])] == ["UninitializedRead", "EndlessLoop"]
     assert [f.kind for f in merged([loop, OUTSIDE])] == ["OutOfBoundsRead", "EndlessLoop"]
+
+
+def of_dimensions(kind: str, operand: str, at: int, dimensions: str) -> Finding:
+    return finding(kind, operand, at, grid_point=(1,), values={"parallel dimensions": dimensions})
+
+
+def test_one_parallel_dimension_is_one_slip() -> None:
+    state = of_dimensions("UninitializedRead", "state", 7, "0")
+    rest = (
+        of_dimensions("DataRace", "p_ref", 5, "0"),
+        of_dimensions("Deadlock", "sem", 9, "0"),
+        of_dimensions("UninitializedRead", "count", 6, "0, 1"),
+        state,
+    )
+    race = of_dimensions("DataRace", "o_ref", 5, "0")
+    (found,) = merged([*reversed(rest), race])
+    assert found == replace(race, consequences=found.consequences)
+    assert {f.operand for f in found.consequences} == {f.operand for f in rest}
+    other = of_dimensions("UninitializedRead", "state", 7, "1")
+    assert merged([other, race]) == (race, other)
+    assert merged([finding("UninitializedRead", "state", 7), race])[0] == race
+
+
+def test_a_run_reports_what_follows_from_a_fault_with_it() -> None:
+    effect = finding("DmaNotAwaited", "tile", 3, values={"semaphore": "sems[0]"})
+    told: list[Finding] = []
+    observer = RunObserver(found=told.append)
+    observer.found(RACE, effect)
+    assert told == list(observer.findings) == [replace(RACE, consequences=(effect,))]

@@ -9,9 +9,9 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault, Judge
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.facts import Reset, WrittenElement, points_text
+from pallas_debug.findings.wording.facts import OtherCore, Reset, WrittenElement, points_text
 from pallas_debug.findings.wording.facts import number as number
-from pallas_debug.findings.wording.order import Point
+from pallas_debug.findings.wording.order import Point, of_axes
 from pallas_debug.model import Finding
 
 Gone = Literal[
@@ -32,7 +32,7 @@ def uninitialized_read(
     seen: Sighting,
     *,
     reaches_output: bool = False,
-    other_core: bool = False,
+    other_core: OtherCore | None = None,
     not_reset: tuple[str, str] | None = None,
     before: Before = "none",
     stays: bool = True,
@@ -43,7 +43,7 @@ def uninitialized_read(
 
     Args:
       reaches_output: whether the value was seen in an output; otherwise it is stored somewhere.
-      other_core: whether the first write may have been on another core.
+      other_core: where it was written, if that may have been on another core.
       not_reset: cause and advice of `writers.not_reset`, if one core's scratch would hold a sum of
         another output block: then it is no carry.
       before: stores ahead of the read.
@@ -61,12 +61,9 @@ def uninitialized_read(
     cause, advice = causes[before], "write all of it before this line"
     if not_reset is not None:
         cause, advice = not_reset
-    elif other_core:
-        cause = "a parallel dimension may begin on another core, whose scratch was never written"
-        advice = (
-            'make that dimension "arbitrary" in dimension_semantics, or write the scratch at every '
-            "step of it"
-        )
+    elif other_core is not None:
+        cause, advice = other_core.wording(seen.witness.operand)
+        seen = seen.at(values={**seen.witness.values, **of_axes(other_core.axes)})
     elif writes:
         cause = _written_elsewhere(writes, seen.witness.grid_point)
     elif before != "some" and stays:

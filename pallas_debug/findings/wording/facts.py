@@ -20,6 +20,37 @@ def two_cores(dimension: str) -> str:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class OtherCore:
+    """Where scratch was written that a grid point reads, if another core may have run that.
+
+    Attributes:
+      axes: parallel grid axes along which the two grid points differ.
+      source: grid point that wrote it, if known.
+      steps: program ids that are 0 where a core begins: those of the other axes.
+    """
+
+    axes: Sequence[int]
+    source: Point | None = None
+    steps: Sequence[int] = ()
+
+    def wording(self, operand: str | None) -> tuple[str, str]:
+        """Cause and advice."""
+        dimension = " and ".join(map(str, self.axes))
+        cause = f"{two_cores(dimension)}, and each core has scratch of its own"
+        if self.source is not None:
+            cause += f": what is read here was written at grid point {self.source}"
+        zero = [f"pl.program_id({axis}) == 0" for axis in self.steps]
+        begins = "at each grid point"
+        if zero:
+            condition = zero[0] if len(zero) == 1 else " & ".join(f"({one})" for one in zero)
+            begins = f"where each core begins: @pl.when({condition})"
+        return cause, (
+            f'make grid dimension {dimension} "arbitrary" in dimension_semantics, or write '
+            f"{operand} {begins}"
+        )
+
+
 MAX_POINTS = 3
 """Maximum number of grid points that a sentence lists."""
 

@@ -12,7 +12,7 @@ from typing import Literal
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
 from pallas_debug.findings.wording.facts import number, two_cores
-from pallas_debug.findings.wording.order import Point
+from pallas_debug.findings.wording.order import Point, of_axes
 from pallas_debug.model import Finding
 
 Element = tuple[int, ...]
@@ -196,7 +196,8 @@ def unseeded_lane(seen: Sighting, *, source: Point, axes: Sequence[int]) -> Find
       axes: parallel grid axes along which the two grid points differ.
     """
     dimension = " and ".join(map(str, axes))
-    return seen.at(values={**seen.witness.values, "seeded at": str(source)}).found(
+    facts = {"seeded at": str(source), **of_axes(axes)}
+    return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.UNSEEDED_RANDOM_BITS,
         f"random bits are drawn at grid point {seen.witness.grid_point}, and the generator was "
         f"seeded at {source}: where another core runs that grid point, nothing has seeded this one",

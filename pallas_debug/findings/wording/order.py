@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,6 +14,15 @@ Point = tuple[int, ...]
 
 PIPELINE, WRITES_BACK = "pipeline", "writes back the window"
 """Name and value in a witness: the pipeline, on the other side of a race, writes a window back."""
+
+PARALLEL = "parallel dimensions"
+"""Name in a witness: grid dimensions without which, if they were sequential, there is no fault."""
+
+
+def of_axes(axes: Iterable[int]) -> dict[str, str]:
+    """Value of a witness for a fault that comes of parallel grid axes."""
+    numbers = ", ".join(map(str, axes))
+    return {PARALLEL: numbers} if numbers else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +154,7 @@ def data_race(
         cause, advice = _between_cores(here, there, heard_cores)
     named = here.device != there.device
     cores = not named and here.core != there.core
-    facts = {f"other {name}": value for name, value in there.facts.items()}
+    facts = {f"other {name}": value for name, value in there.facts.items()} | of_axes(axes)
     if there.is_next:
         facts[PIPELINE] = there.action
     if here.semaphore:

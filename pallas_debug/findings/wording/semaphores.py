@@ -9,6 +9,7 @@ from pathlib import PurePath
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import two_cores
+from pallas_debug.findings.wording.order import of_axes
 from pallas_debug.model import Finding, SourceLine
 
 Point = tuple[int, ...]
@@ -266,7 +267,7 @@ def deadlock_of_lanes(
     """
     dimension = " and ".join(map(str, axes))
     done = "the copy that it waits for was started" if of_copy else "it was signalled"
-    return seen.found(
+    return seen.at(values={**seen.witness.values, **of_axes(axes)}).found(
         Fault.DEADLOCK,
         f"{semaphore} is waited for at grid point {seen.witness.grid_point}, and {done} at "
         f"{source}: the wait never ends where another core runs that grid point",

@@ -11,6 +11,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryRegion
+from pallas_debug.machine.sanitizer.shadows import shadow
 from pallas_debug.machine.sanitizer.shadows.replay import (
     MAX_NARROWING,
     AlteredRun,
@@ -38,11 +39,11 @@ class _AlteredUntil(AlteredRun):
         self._until = until
 
     def alter(
-        self, suspect: SuspectRead, region: MemoryRegion, found: BufferShadow, below: int,
-        value: Any,
+        self, suspect: SuspectRead, region: MemoryRegion, found: BufferShadow,
+        unseen: shadow.Unseen, value: Any,
     ) -> None:  # fmt: skip
         if suspect.count <= self._until:
-            super().alter(suspect, region, found, below, value)
+            super().alter(suspect, region, found, unseen, value)
 
 
 class _NotingRun(MemoryTracker):
@@ -58,12 +59,12 @@ class _NotingRun(MemoryTracker):
 
     def _suspect(
         self, kind: ReadKind, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
-        found: BufferShadow, below: int, value: Any, copy: DmaCopy | None = None,
+        found: BufferShadow, unseen: shadow.Unseen, value: Any, copy: DmaCopy | None = None,
     ) -> None:  # fmt: skip
-        super()._suspect(kind, thread, step, region, found, below, value, copy)
+        super()._suspect(kind, thread, step, region, found, unseen, value, copy)
         key = id(step), region.buffer.name, kind
         if key == self._key and self.suspects[key].count == self._number:
-            self.noted = self._noted(key, thread, step, region, found, below, copy)
+            self.noted = self._noted(key, thread, step, region, found, unseen, copy)
 
 
 def first_that_matters(

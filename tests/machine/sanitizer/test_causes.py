@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -259,6 +260,45 @@ def test_a_sum_that_is_never_reset_is_no_matter_of_cores(parallel: bool) -> None
     assert str(read.cause).startswith("it is reset only at grid point (0, 0), in line ")
     assert read.advice == (
         "reset it at the first step of each block of out_ref: @pl.when(pl.program_id(1) == 0)"
+    )
+
+
+def sums_of_lanes(x: jax.Array, *, slots: int) -> jax.Array:
+    """Sums over the first axis of the grid, which several cores may share along the second."""
+
+    def kernel(x_ref, out_ref, acc_ref):
+        slot = lax.rem(pl.program_id(1), slots)
+
+        @pl.when((pl.program_id(0) == 0) & (slot == pl.program_id(1)))
+        def _start() -> None:
+            acc_ref[slot] = jnp.zeros((8, 128), F32)
+
+        acc_ref[slot] += x_ref[...]
+        out_ref[...] = acc_ref[slot]
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 2),
+        in_specs=[pl.BlockSpec((8, 128), lambda k, i: (2 * i + k, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda k, i: (2 * i + k, 0)),
+        out_shape=jax.ShapeDtypeStruct((32, 128), F32),
+        scratch_shapes=[pltpu.VMEM((2, 8, 128), F32)],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary", "parallel")),
+    )(x)
+
+
+def test_a_slot_for_each_step_of_a_parallel_axis_within_a_sequential_one() -> None:
+    assert found(functools.partial(sums_of_lanes, slots=2), X[:32]) == ()
+    (read,) = found(functools.partial(sums_of_lanes, slots=1), X[:32])
+    assert (read.kind, read.grid_point) == (Fault.UNINITIALIZED_READ, (0, 1))
+    assert read.values["parallel dimensions"] == "1"
+    assert read.cause == (
+        "grid dimension 1 is parallel, so two cores may share it (v4 and v5p have two), and each "
+        "core has scratch of its own: what is read here was written at grid point (0, 0)"
+    )
+    assert read.advice == (
+        'make grid dimension 1 "arbitrary" in dimension_semantics, or write acc_ref where each '
+        "core begins: @pl.when(pl.program_id(0) == 0)"
     )
 
 

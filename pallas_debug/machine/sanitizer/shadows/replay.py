@@ -125,18 +125,18 @@ class AlteredRun(MemoryTracker):
         suspect: SuspectRead,
         region: MemoryRegion,
         found: BufferShadow,
-        below: int,
+        unseen: shadow.Unseen,
         value: Any,
     ) -> None:
         if suspect.key not in self._altered:
             return
         part = None if value is None or self._spares(suspect) else found.of(region)
         if part is not None and part.shape == value.shape:
-            mask = shadow.chosen(suspect.kind, part, below)
+            mask = shadow.chosen(suspect.kind, part, unseen)
             value[mask] = _other(suspect.kind, value, mask, self._fill)
             return
         # A DMA will read what the buffer holds. Of a reshaped or bitcast reference, read it again.
-        mask = found.where(region, lambda numbers: shadow.chosen(suspect.kind, numbers, below))
+        mask = found.where(region, lambda numbers: shadow.chosen(suspect.kind, numbers, unseen))
         content = region.buffer.content
         kept = content[mask]
         rest = mask & ~self._spared.mask if self._spared and self._spares(suspect) else mask

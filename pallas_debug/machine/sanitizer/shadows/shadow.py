@@ -297,10 +297,15 @@ def index_key(region: MemoryRegion) -> int:
     return hash(tuple(parts))
 
 
-def chosen(kind: ReadKind, numbers: Numbers, below: int) -> Mask:
+Unseen = int | Callable[[Numbers], Mask]
+"""Numbers of writes that a read should not see: those below one, or that pass a test."""
+
+
+def chosen(kind: ReadKind, numbers: Numbers, unseen: Unseen) -> Mask:
     """Elements that a read of some kind should not see."""
     if kind == "padding":
         return np.asarray(numbers == PADDING)
     if kind == "unwritten":
         return np.asarray(numbers == NEVER)
-    return np.asarray((numbers > GIVEN) & (numbers < below))
+    is_unseen = unseen(numbers) if callable(unseen) else numbers < unseen
+    return np.asarray((numbers > GIVEN) & is_unseen)

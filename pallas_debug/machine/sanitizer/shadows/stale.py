@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.wording.facts import OtherCore
 from pallas_debug.machine.sanitizer.shadows.outputs import ReplacedWrite
 from pallas_debug.machine.sanitizer.shadows.replay import (
     BufferHistory,
@@ -14,6 +16,22 @@ from pallas_debug.machine.sanitizer.shadows.replay import (
 )
 from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead
 from pallas_debug.machine.sanitizer.shadows.tracked import Block, Point, TrackedThread
+
+
+def other_core(suspect: SuspectRead, launch: Launch) -> OtherCore:
+    """Where a core may begin that reads what a grid point of another one has left."""
+    writer, parallel = suspect.writer, launch.parallel
+    assert writer is not None
+    pairs = enumerate(zip(suspect.point, writer.point, strict=True))
+    return OtherCore(
+        axes=[axis for axis, (here, there) in pairs if parallel[axis] and here != there],
+        source=writer.point,
+        steps=[
+            number
+            for number, axis in enumerate(launch.axes)
+            if not parallel[axis] and launch.grid[axis] != 1
+        ],
+    )
 
 
 def is_stale(

@@ -26,6 +26,33 @@ Block = Point | str | None
 
 
 @dataclass(eq=False, slots=True)
+class LaneNumbers:
+    """Numbers of writes, by the coordinates on parallel axes of the grid points that made them.
+
+    Attributes:
+      lanes: these coordinates, whenever they changed.
+      starts: first number with each of them.
+      since: the last of `starts`.
+    """
+
+    lanes: list[Point] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    since: int = 0
+
+    def point_begins(self, lane: Point, number: int) -> None:
+        if self.lanes and self.lanes[-1] == lane:
+            return
+        self.lanes.append(lane)
+        self.starts.append(number)
+        self.since = number
+
+    def is_other(self, numbers: Any) -> Any:
+        """Mask of the numbers that grid points with other coordinates have made."""
+        is_own = np.array([lane == self.lanes[-1] for lane in self.lanes])
+        return ~is_own[np.searchsorted(self.starts, numbers, "right") - 1]
+
+
+@dataclass(eq=False, slots=True)
 class TrackedThread:
     """Position of a thread, in numbers of writes.
 
@@ -39,7 +66,7 @@ class TrackedThread:
       moments: position in `points` of the grid point of each moment so far.
       of_point: first number of the current grid point.
       of_moment: first number of the current moment.
-      of_lane: first number since the coordinates on parallel axes changed.
+      lanes: numbers by the coordinates on parallel axes.
       has_carried: whether the grid point has read what an earlier one wrote.
       begins_block: whether the grid point is the first one of a block.
       is_watched: whether the grid point was chosen to be judged.
@@ -57,8 +84,7 @@ class TrackedThread:
     copied: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     of_point: int = 2
     of_moment: int = 2
-    of_lane: int = 0
-    lane: Point | None = None
+    lanes: LaneNumbers = field(default_factory=LaneNumbers)
     has_carried: bool = False
     begins_block: bool = True
     is_watched: bool = True

@@ -157,9 +157,7 @@ class MemoryTracker(MachineObserver):
         state.points.append(thread.point)
         state.moment_begins(number)
         if self.axes:
-            lane = tuple(thread.point[i] for i in self.axes)
-            if lane != state.lane:
-                state.lane, state.of_lane = lane, number
+            state.lanes.point_begins(tuple(thread.point[i] for i in self.axes), number)
 
     def fetches(self, thread: Thread, window: Window, block: Point) -> None:
         state = self._thread(thread)
@@ -224,8 +222,8 @@ class MemoryTracker(MachineObserver):
             state.has_carried = True
         if found.operand not in ("scratch", "scoped"):
             return
-        if oldest < state.of_lane and found.operand == "scratch":
-            self._suspect("parallel", thread, step, region, found, state.of_lane, value)
+        if oldest < state.lanes.since and found.operand == "scratch":
+            self._suspect("parallel", thread, step, region, found, state.lanes.is_other, value)
         of_block = state.since(found.buffer.name)
         if oldest < of_block:
             self._suspect("stale", thread, step, region, found, of_block, value)
@@ -240,30 +238,30 @@ class MemoryTracker(MachineObserver):
 
     def _suspect(
         self, kind: ReadKind, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
-        found: BufferShadow, below: int, value: Any, copy: DmaCopy | None = None,
+        found: BufferShadow, unseen: shadow.Unseen, value: Any, copy: DmaCopy | None = None,
     ) -> None:  # fmt: skip
-        """Note a read of elements with numbers below another: its first time in full."""
+        """Note a read of elements that were not meant for it: its first time in full."""
         key: SiteKey = (id(step), region.buffer.name, kind)
         known = self.suspects.get(key)
         if known is None:
-            known = self._noted(key, thread, step, region, found, below, copy)
+            known = self._noted(key, thread, step, region, found, unseen, copy)
             if known is None:
                 return
             self.suspects[key] = known
         else:
             known.count += 1
             if kind == "stale" and len(known.later) < MAX_LATER:
-                later = self._noted(key, thread, step, region, found, below, copy)
+                later = self._noted(key, thread, step, region, found, unseen, copy)
                 if later is not None:
                     known.later.append(later)
-        self.alter(known, region, found, below, value)
+        self.alter(known, region, found, unseen, value)
 
     def _noted(
         self, key: SiteKey, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
-        found: BufferShadow, below: int, copy: DmaCopy | None,
+        found: BufferShadow, unseen: shadow.Unseen, copy: DmaCopy | None,
     ) -> SuspectRead | None:  # fmt: skip
         buffer, kind = region.buffer, key[2]
-        mask = found.where(region, lambda numbers: shadow.chosen(kind, numbers, below))
+        mask = found.where(region, lambda numbers: shadow.chosen(kind, numbers, unseen))
         if not mask.any():
             return None
         point, iterations = (
@@ -294,7 +292,7 @@ class MemoryTracker(MachineObserver):
         suspect: SuspectRead,
         region: MemoryRegion,
         found: BufferShadow,
-        below: int,
+        unseen: shadow.Unseen,
         value: Any,
     ) -> None:
         """For replays: change what a suspect read sees."""

@@ -88,7 +88,7 @@ class MemoryWording:
         return contents.uninitialized_read(
             seen,
             reaches_output=True,
-            other_core=other_core,
+            other_core=stale.other_core(suspect, self._run.launch) if other_core else None,
             not_reset=self._not_reset(suspect) if other_core else None,
             before=before,
             stays=bool(self._run.launch.grid) and suspect.operand != "scoped",
