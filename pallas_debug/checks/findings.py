@@ -13,6 +13,7 @@ from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.bridge.instrument.sites import ArrayPart, SiteFailure, shape_text, slice_text
 from pallas_debug.findings.collector import Collector, caused
 from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.slips import of_one_spec
 from pallas_debug.findings.wording import bounds, contents, numbers
 from pallas_debug.model import Finding, Witness
 
@@ -26,7 +27,7 @@ def findings(run: CheckedRun) -> tuple[Finding, ...]:
     if not found:
         parts = {**run.outputs, **run.filled} if _is_unwritten(run) else run.filled
         found += [_never_written(run, name, part) for name, part in parts.items()]
-    return tuple(caused(Collector(found).findings))
+    return tuple(of_one_spec(caused(Collector(found).findings)))
 
 
 def _matters(failure: SiteFailure, run: CheckedRun) -> bool:
@@ -282,7 +283,7 @@ def _index(seen: Sighting, failure: SiteFailure) -> Finding:
 def _block(seen: Sighting, failure: SiteFailure) -> Finding:
     site, (index, *_) = failure.site, failure.values
     details = site.details
-    size, bound, dim = details["size"], details["bound"], details["dim"]
+    size, bound, dim = details["size"] or 1, details["bound"], details["dim"]
     array = shape_text(details["dtype"], details["shape"])
     by_element = details["element"]
     unit = "element" if by_element else "block"
@@ -294,7 +295,7 @@ def _block(seen: Sighting, failure: SiteFailure) -> Finding:
         first=0,
         last=details["blocks"] - 1,
         array=array,
-        block_size=size or 1,
+        block_size=size,
         by_element=by_element,
         entry=_entry(failure),
         is_offset=may_be_offset and index % size == 0 and index // size < bound,

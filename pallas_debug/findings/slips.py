@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.wording import writers
 from pallas_debug.findings.wording.order import PARALLEL
 from pallas_debug.model import Finding
 
@@ -77,6 +79,30 @@ def _is_not_heard(finding: Finding, cause: Finding) -> bool:
     """Return whether the race is with a remote copy, and no wait takes this signal."""
     senders = {"sender", "other sender"} & set(cause.values)
     return bool(senders) and finding.values.get("waits") == "0"
+
+
+def of_one_spec(findings: Iterable[Finding]) -> list[Finding]:
+    """Join what is true of several operands whose blocks one line defines: the first names all."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        group = groups.setdefault(_spec(finding), [])
+        group.append(finding)
+    return [
+        replace(writers.likewise(first, others), count=max(one.count for one in (first, *others)))
+        if others
+        else first
+        for first, *others in groups.values()
+    ]
+
+
+def _spec(finding: Finding) -> tuple[object, ...]:
+    """What findings about operands with one block specification have in common."""
+    of_map = finding.kind in (Fault.BLOCK_OUT_OF_BOUNDS, Fault.X64_INDEX_MAP)
+    if not of_map or finding.witness.line is None:
+        return (id(finding),)
+    facts = (finding.values.get(name) for name in ("dimension", "block", "element"))
+    place = finding.kernel, finding.witness.line, finding.grid_point
+    return finding.kind, *place, *facts, finding.cause
 
 
 _OF_CORES = (

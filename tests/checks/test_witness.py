@@ -372,3 +372,17 @@ def test_regions_of_other_shapes() -> None:
     many = part_of("a", np.eye(8, dtype=bool))
     assert many is not None
     assert many.text == "a[0:1, 0:1], a[1:2, 1:2], a[2:3, 2:3], a[3:4, 3:4] and 4 more regions"
+
+
+def test_a_squeezed_dimension_has_blocks_of_one_element() -> None:
+    rows = pl.BlockSpec((None, 8, 128), lambda i: (i, 0, 0))
+
+    def double(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2
+
+    finding = one(double, X[None], grid=(2,), in_specs=[rows], out_specs=rows, out_shape=X[None])
+    assert finding.message == (
+        "the index map of x_ref gives block 1 along dimension 0 of float32[1, 8, 128], which has "
+        "1; likewise o_ref"
+    )
+    assert finding.grid_point == (1,)

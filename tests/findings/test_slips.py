@@ -109,3 +109,19 @@ def test_a_run_reports_what_follows_from_a_fault_with_it() -> None:
     observer = RunObserver(found=told.append)
     observer.found(RACE, effect)
     assert told == list(observer.findings) == [replace(RACE, consequences=(effect,))]
+
+
+def block(operand: str, at: int, **values: str) -> Finding:
+    facts = {"dimension": "0", "block": "2", **values}
+    return finding("BlockOutOfBounds", operand, at, grid_point=(0, 2), values=facts)
+
+
+def test_operands_that_share_a_block_specification() -> None:
+    q, k = block("q_ref", 5), replace(block("k_ref", 5), count=4, targets=("v5e",))
+    (found,) = merged([q, k])
+    assert (found.operand, found.count, found.engines) == ("q_ref", 4, ("machine",))
+    assert found.message == "BlockOutOfBounds; likewise k_ref"
+    assert found.values["likewise"] == "k_ref"
+    assert merged([found, k]) == (found,)
+    for other in (block("v_ref", 6), block("v_ref", 5, block="3")):
+        assert merged([q, other]) == (q, other)

@@ -170,7 +170,10 @@ def block_out_of_bounds(
     else:
         cause = _beyond(seen.witness.grid_point or (), value, unit)
         advice = f"return a value between {first} and {last}"
-    return seen.found(Fault.BLOCK_OUT_OF_BOUNDS, message, cause, advice)
+    facts = {"dimension": str(dim), unit: str(value)}
+    return seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.BLOCK_OUT_OF_BOUNDS, message, cause, advice
+    )
 
 
 def _beyond(point: Sequence[int], value: int, unit: str) -> str:

@@ -16,6 +16,7 @@ from pallas_debug.findings.wording.facts import (
     points_text,
 )
 from pallas_debug.findings.wording.order import Access, Point
+from pallas_debug.findings.wording.stored import listed
 from pallas_debug.model import Finding
 
 _COMBINE = "combine it with what is there (`+=`, jnp.maximum), after a reset"
@@ -331,18 +332,25 @@ def dropped_sum(
     )
 
 
+LIKEWISE = "likewise"
+"""Name in a witness: other operands of which the finding is true as well."""
+
+
 def likewise(found: Finding, others: Sequence[Finding]) -> Finding:
     """One slip that shows in several buffers: the first finding names the others."""
-    names = [
-        f"{other.operand}" + ("" if other.source is None else f" in line {other.source.line}")
+    before = found.values.get(LIKEWISE)
+    known = {found.operand, *(before.split(", ") if before else ())}
+    names = {
+        other.operand: other.operand
+        + ("" if other.source in (None, found.source) else f" in line {other.source.line}")
         for other in others
-        if other.operand is not None and other.operand != found.operand
-    ]
+        if other.operand is not None and other.operand not in known
+    }
     if not names:
         return found
-    message = f"{found.message}; likewise {' and '.join(dict.fromkeys(names))}"
-    operands = ", ".join(dict.fromkeys(str(other.operand) for other in others))
-    values = {**found.witness.values, "likewise": operands}
+    message = f"{found.message}; likewise {listed(list(names.values()))}"
+    operands = ", ".join([*([before] if before else ()), *names])
+    values = {**found.witness.values, LIKEWISE: operands}
     return replace(found, message=message, witness=replace(found.witness, values=values))
 
 
