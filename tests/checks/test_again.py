@@ -197,14 +197,15 @@ def test_a_second_run_that_sees_nothing_is_no_clean_bill(monkeypatch: pytest.Mon
     assert not report.ok
 
 
-def test_nor_is_one_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kernel", [checks_the_first, roots])
+def test_nor_is_one_that_raises(monkeypatch: pytest.MonkeyPatch, kernel: Any) -> None:
     def refuse(*_: Any) -> again.SecondRun:
         raise MemoryError("too large")
 
     monkeypatch.setattr(again.Again, "run", refuse)
-    report = checked(over_blocks(checks_the_first), X)
+    report = checked(over_blocks(kernel), -1 - X)
     assert report.not_checked == (
-        "kernel `checks_the_first` was not checked: a check failed in it, with "
+        f"kernel `{kernel.__name__}` was not checked: a check failed in it, with "
         "MemoryError in the second run that says which one: too large. "
         "The absence of findings in it proves nothing.",
     )

@@ -105,6 +105,37 @@ def test_references_in_vmem() -> None:
         )
 
 
+@pytest.mark.parametrize("checks", [(), pytest.param(("nan",), marks=pytest.mark.slow)])
+def test_a_pipeline_within_the_body_of_another(checks: Any) -> None:
+    """HLO interpret mode fails in the middle of a function that it adds to the module."""
+
+    def sums(x_hbm: Any, o_hbm: Any) -> None:
+        def rows(o_ref: Any) -> None:
+            i = pl.program_id(0)
+
+            def adds(acc_ref: Any) -> None:
+                def adds_block(x_ref: Any) -> None:
+                    acc_ref[...] += jnp.sqrt(x_ref[...])
+
+                acc_ref[...] = jnp.zeros_like(acc_ref)
+                blocks = pl.BlockSpec((8, 128), lambda k: (2 * i + k, 0))
+                pltpu.emit_pipeline(adds_block, grid=(2,), in_specs=[blocks])(x_hbm)
+                o_ref[...] = acc_ref[...]
+
+            pl.run_scoped(adds, pltpu.VMEM((8, 128), jnp.float32))
+
+        blocks = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        pltpu.emit_pipeline(rows, grid=(2,), out_specs=[blocks])(o_hbm)
+
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+    call = pl.pallas_call(
+        sums, out_shape=jax.ShapeDtypeStruct((16, 128), X.dtype), in_specs=[hbm], out_specs=hbm
+    )
+    x = np.concatenate([X] * 4) ** 2
+    result, _ = ran(call, x, checks=checks)
+    np.testing.assert_allclose(result, np.concatenate([X * 2] * 2), rtol=1e-5)
+
+
 def test_a_grid_bound_in_an_array() -> None:
     def counts(o_ref: Any) -> None:
         o_ref[0] = pl.program_id(0)

@@ -20,8 +20,8 @@ from jax._src import callback as callback_lib
 from jax._src import core as jax_core
 from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
-from jax._src.lib.mlir import ir
 
+from pallas_debug.bridge import undo as undoing
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.instrument import again, instrument
 from pallas_debug.bridge.instrument.recording import FILL, READ
@@ -132,15 +132,13 @@ def lowered(
     rule = lowering(primitive, params)
     if rule is None:
         return plain()(context, *nodes)
-    block = ir.InsertionPoint.current.block
-    before = len(block.operations)
+    undo = undoing.mark(context)
     try:
         return rule(context, *nodes)
     except PallasDebugError:
         raise  # found by an interpreter while inspecting the kernel
     except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
-        for operation in reversed(list(block.operations)[before:]):
-            operation.erase()
+        undo()
         results = plain()(context, *nodes)  # raises the same error if the kernel itself is at fault
         if (observer := _observers.innermost) is not None:
             _fault(observer, name_of(params), error, "lowering it with its checks")
@@ -327,7 +325,7 @@ def _telling(
         tripped: int,
         args: Sequence[np.ndarray],
         results: Sequence[np.ndarray],
-    ) -> Sequence[SiteFailure]:
+    ) -> Sequence[SiteFailure] | None:
         try:
             seen = second.run(args, results)
         except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
@@ -335,13 +333,14 @@ def _telling(
             _innermost(observer).skipped(
                 name, f"a check failed in it, with {reason}", is_fault=True
             )
-            return ()
+            return None
         if tripped and seen.misses(tripped):
             _innermost(observer).skipped(
                 name,
                 "a check failed in it, and not again in the second run that says which one",
                 is_fault=True,
             )
+            return seen.failures or None
         return seen.failures
 
     aliased = {output for _, output in made.params.get("input_output_aliases") or ()}
@@ -379,7 +378,7 @@ def _telling(
         filled: Mapping[str, ArrayPart] = {}
         unwritten: tuple[str, ...] = ()
         if second is None:
-            failures: Sequence[SiteFailure] = layout.read(np.asarray(rows))
+            failures: Sequence[SiteFailure] | None = layout.read(np.asarray(rows))
         else:
             tripped = int(np.bitwise_or.reduce(rows, axis=None))
             outputs_of_it = map(np.asarray, fresh(results))
@@ -393,6 +392,8 @@ def _telling(
             is_nan = tripped and any(boxes.values())
             matters = tripped & ~(READ | FILL) or is_nan or filled
             failures = run_again(second, tripped, args, results) if matters else ()
+            if failures is None:
+                return  # what is in the outputs says nothing without what failed
         # Inputs matter only if a NaN was read or stored.
         asks = looks_for_nan and (any(boxes.values()) or bool(failures))
         with_nan = zip(reversed(inputs), reversed(args), strict=False) if asks else ()

@@ -20,11 +20,11 @@ from typing import Any, Literal, cast
 import jax
 from jax._src import config, core, dispatch, source_info_util, xla_bridge
 from jax._src.interpreters import mlir
-from jax._src.lib.mlir import ir
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import interrupts
 from pallas_debug.bridge import contexts, patches, platform
+from pallas_debug.bridge import undo as undoing
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.interpret import endless, launched, lengths, tpu_run
@@ -264,16 +264,14 @@ def _or_on_the_machine(
     mode = "TPU interpret mode" if is_tpu else "HLO interpret mode"
 
     def lower(context: Any, *nodes: Any) -> Any:
-        block = ir.InsertionPoint.current.block
-        before = len(block.operations)
+        undo = undoing.mark(context)
         try:
             with tpu_run.without_refusals():
                 results = interpreted(context, *nodes)
         except PallasDebugError:
             raise  # a fault of the kernel
         except Exception as error:  # noqa: BLE001 - what an interpreter raises is of any class
-            for operation in reversed(list(block.operations)[before:]):
-                operation.erase()
+            undo()
             said = ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
             why = f"{mode} fails to trace it ({said})"
             on_machine = _instead(rule, {**params, "interpret": False}, asked, why)
