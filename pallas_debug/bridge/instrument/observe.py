@@ -378,7 +378,7 @@ def _telling(
         filled: Mapping[str, ArrayPart] = {}
         unwritten: tuple[str, ...] = ()
         if second is None:
-            failures: Sequence[SiteFailure] | None = layout.read(np.asarray(rows))
+            failures: Sequence[SiteFailure] = layout.read(np.asarray(rows))
         else:
             tripped = int(np.bitwise_or.reduce(rows, axis=None))
             outputs_of_it = map(np.asarray, fresh(results))
@@ -391,9 +391,10 @@ def _telling(
             # A NaN that was read but shows in no output is harmless, and so is an integer.
             is_nan = tripped and any(boxes.values())
             matters = tripped & ~(READ | FILL) or is_nan or filled
-            failures = run_again(second, tripped, args, results) if matters else ()
-            if failures is None:
+            seen = run_again(second, tripped, args, results) if matters else ()
+            if seen is None:
                 return  # what is in the outputs says nothing without what failed
+            failures = seen
         # Inputs matter only if a NaN was read or stored.
         asks = looks_for_nan and (any(boxes.values()) or bool(failures))
         with_nan = zip(reversed(inputs), reversed(args), strict=False) if asks else ()
