@@ -71,6 +71,11 @@ def _is_brought(finding: Finding, cause: Finding) -> bool:
     )
 
 
+def _is_passed_on(finding: Finding, cause: Finding) -> bool:
+    """Return whether copies within an output send a part of it that they should have brought."""
+    return _is_of_line(finding, cause) and is_of_same_output(finding, cause)
+
+
 def _is_same_semaphore(finding: Finding, cause: Finding) -> bool:
     return finding.operand is not None and finding.operand == cause.operand
 
@@ -137,6 +142,7 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DATA_RACE): _is_brought,
+    (Fault.OUTPUT_NOT_WRITTEN, Fault.UNINITIALIZED_READ): _is_passed_on,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.DATA_RACE): _is_not_heard,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.DEADLOCK): _is_same_semaphore,
 }

@@ -133,16 +133,34 @@ def test_two_copies_of_which_another_device_has_started_one() -> None:
     found = race(arrives, replace(FETCH, device=1, from_device=2))
     assert found.cause == "devices 0 and 2 both write there, and nothing orders them"
     assert found.witness.values["sender"] == "device 0"
-    found = race(arrives, arrives)
+    found = race(leaves, arrives, waited=("sems[1]",), alike=2)
+    assert str(found.cause).startswith("2 copies are under way on sems[1]")
+    assert found.advice == "wait for all of them first, or give each copy a semaphore of its own"
+    found = race(arrives, replace(arrives, semaphore=None))
     assert found.cause == "two copies are in flight at once"
     found = order.of_unawaited_copy(found, "receive_sem")
     assert found.advice == "wait for receive_sem before the other copy starts"
 
 
+@pytest.mark.parametrize(
+    "here, there, cause",
+    [
+        (True, False, "the copy on sems[1] may still be reading what this one overwrites"),
+        (False, True, "this copy reads what the copy on sems[1] may still have to bring"),
+    ],
+)
+def test_two_copies_of_one_device(here: bool, there: bool, cause: str) -> None:
+    found = race(replace(FETCH, writes=here, semaphore="sems[0]"), replace(FETCH, writes=there))
+    assert found.cause == cause
+    assert found.advice == "wait for sems[1] before this copy starts"
+
+
 def test_two_copies_two_cores_two_devices_and_parallel_grid_points() -> None:
     found = race(FETCH, FETCH)
-    assert found.cause == "two copies are in flight at once"
-    assert found.advice == "wait for one before the other starts"
+    assert found.cause == (
+        "the copy on sems[1] writes there as well, and may be the last of the two to arrive"
+    )
+    assert found.advice == "wait for sems[1] before this copy starts"
     assert found.witness.values["semaphore"] == "sems[1]"
     found = race(STORE, Access(writes=False, grid_point=(1,), core=1))
     assert found.message == (

@@ -64,6 +64,11 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             finding("OutputNotWritten", "o_ref", 8),
         ),
         (
+            UNWRITTEN,
+            finding("OutputNotWritten", "n_ref", 5),
+            finding("OutputNotWritten", "n_ref", 6),
+        ),
+        (
             finding("Deadlock", "room", 9),
             finding("SemaphoreLeftOver", "room", 4),
             finding("SemaphoreLeftOver", "sem", 4),

@@ -142,6 +142,8 @@ def data_race(
     cause, advice = _RACES[why]
     if why == "copies" and here.copy and there.copy:
         cause, advice = _between_copies(here, there) or (cause, advice)
+        if there.writes and alike > 1:
+            cause, advice = _wrong_wait(there, why, waited, alike) or (cause, advice)
     if why == "copies" and there.is_next and here.semaphore:
         cause = f"the copy is still in flight when the pipeline {there.action}"
         advice = f"wait for {here.semaphore} before the grid point ends"
@@ -187,11 +189,11 @@ def of_unawaited_copy(race: Finding, semaphore: str) -> Finding:
 
 
 def _between_copies(here: Access, there: Access) -> tuple[str, str] | None:
-    """Cause and advice for two copies, if another device has started one of them."""
+    """Cause and advice for two copies, of which `there` was started first."""
     device = here.device
     senders = [device if side.from_device is None else side.from_device for side in (here, there)]
     if senders[0] == senders[1]:
-        return None
+        return _of_one_device(here, there)
     if here.writes and there.writes:
         return (
             f"devices {senders[0]} and {senders[1]} both write there, and nothing orders them",
@@ -209,6 +211,19 @@ def _between_copies(here: Access, there: Access) -> tuple[str, str] | None:
         f"has waited for its copy to leave, signal device {writer}, which waits for that signal "
         "before it sends",
     )
+
+
+def _of_one_device(here: Access, there: Access) -> tuple[str, str] | None:
+    if not there.semaphore or (here.core, here.device) != (there.core, there.device):
+        return None
+    other = f"the copy on {there.semaphore}"
+    if not there.writes:
+        cause = f"{other} may still be reading what this one overwrites"
+    elif here.writes:
+        cause = f"{other} writes there as well, and may be the last of the two to arrive"
+    else:
+        cause = f"this copy reads what {other} may still have to bring"
+    return cause, f"wait for {there.semaphore} before this copy starts"
 
 
 def _between_cores(here: Access, there: Access, heard: frozenset[int]) -> tuple[str, str]:
