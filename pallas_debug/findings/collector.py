@@ -332,11 +332,11 @@ def _comes_of(finding: Finding, cause: Finding) -> bool:
         return cause.kind is Fault.DATA_RACE and is_early and is_of_same_output(finding, cause)
     if finding.kind not in _VALUES or finding.kernel != cause.kernel:
         return False
+    if cause.kind is Fault.OUTPUT_NOT_WRITTEN:
+        return False  # nothing in the kernel reads what it leaves
     at, before = finding.grid_point, cause.grid_point
     if at is None or before is None or len(at) != len(before):
         return True
-    if cause.kind is Fault.OUTPUT_NOT_WRITTEN:
-        return False  # nothing in the kernel reads what it leaves
     return (before, cause.loop) <= (at, finding.loop) if before == at else before < at
 
 

@@ -71,9 +71,13 @@ def _is_brought(finding: Finding, cause: Finding) -> bool:
     )
 
 
-def _is_passed_on(finding: Finding, cause: Finding) -> bool:
-    """Return whether copies within an output send a part of it that they should have brought."""
-    return _is_of_line(finding, cause) and is_of_same_output(finding, cause)
+def _is_overwritten(finding: Finding, cause: Finding) -> bool:
+    """Return whether no result may hold a NaN that the checks saw.
+
+    They compare with the outputs at the end, in which what is not written is NaN as well. The
+    machine follows each NaN to the results, and would have found one that is in them.
+    """
+    return "machine" in cause.engines and "machine" not in finding.engines
 
 
 def _is_same_semaphore(finding: Finding, cause: Finding) -> bool:
@@ -132,6 +136,7 @@ def _rank(finding: Finding) -> tuple[object, ...]:
 
 
 SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
+    (Fault.NAN_PRODUCED, Fault.OUTPUT_NOT_WRITTEN): _is_overwritten,
     (Fault.LOST_WRITE, Fault.UNINITIALIZED_READ): _has_read_before,
     (Fault.OUT_OF_BOUNDS_READ, Fault.UNINITIALIZED_READ): _is_indexed_by,
     (Fault.OUT_OF_BOUNDS_WRITE, Fault.UNINITIALIZED_READ): _is_indexed_by,
@@ -142,7 +147,6 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DATA_RACE): _is_brought,
-    (Fault.OUTPUT_NOT_WRITTEN, Fault.UNINITIALIZED_READ): _is_passed_on,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.DATA_RACE): _is_not_heard,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.DEADLOCK): _is_same_semaphore,
 }

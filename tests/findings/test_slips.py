@@ -64,9 +64,9 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             finding("OutputNotWritten", "o_ref", 8),
         ),
         (
-            UNWRITTEN,
-            finding("OutputNotWritten", "n_ref", 5),
-            finding("OutputNotWritten", "n_ref", 6),
+            finding("OutputNotWritten", "o_ref", 7),
+            replace(finding("NanProduced", "", 7), engines=("checks",)),
+            finding("NanProduced", "", 7),
         ),
         (
             finding("Deadlock", "room", 9),
