@@ -326,7 +326,7 @@ def _uninitialized(seen: Sighting, failure: SiteFailure, run: CheckedRun) -> Fin
     shape = shape_text(details["dtype"], details["shape"])
     seen = _at_element(seen, failure).at(shape=f"{shape} in {details['space'].upper()}")
     if site.operation == "input":
-        return contents.padding_read(seen)
+        return contents.padding_read(seen, side="either" if details["begins before"] else "end")
     reaches, source = bool(run.outputs or run.filled), details["copied from"]
     if source is not None:
         return contents.unwritten_copied(seen, source=source, reaches_output=reaches)

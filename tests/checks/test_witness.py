@@ -386,3 +386,18 @@ def test_a_squeezed_dimension_has_blocks_of_one_element() -> None:
         "1; likewise o_ref"
     )
     assert finding.grid_point == (1,)
+
+
+def test_padding_on_both_sides_of_an_array() -> None:
+    """A read of a block shows neither which part of it reaches a result nor where that is."""
+    window = pl.BlockSpec((pl.Element(24, (8, 8)), pl.Element(128)), lambda i: (i * 8, 0))
+
+    def above(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[7:15]
+
+    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    finding = one(above, X, grid=(1,), in_specs=[window], out_specs=rows)
+    assert finding.cause == "blocks begin before the array does, or reach past its end"
+    assert finding.advice == (
+        "mask what lies outside of the array with jnp.where, or pad the array to whole blocks"
+    )

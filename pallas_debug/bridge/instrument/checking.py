@@ -283,6 +283,7 @@ class Checker(BoundsChecker):
                     "space": conditions.space(aval),
                     "conditional": self._place.branches > 0,
                     "scoped": known.is_scoped,
+                    "begins before": known.begins_before,
                     "copied from": self._unwritten_source(known.name),
                     "integer": not is_float,
                     **(example.details if example is not None else {}),

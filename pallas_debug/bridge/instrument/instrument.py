@@ -329,7 +329,14 @@ def _operands(jaxpr: Any, mapping: Any, refs: Sequence[Any]) -> dict[int, RefOpe
     kinds = ["scalar_prefetch"] * mapping.num_index_operands
     kinds += ["input"] * mapping.num_inputs + ["output"] * mapping.num_outputs
     kinds += ["scratch"] * (len(refs) - len(kinds))
+    blocks = [False] * mapping.num_index_operands
+    blocks += [any(map(_pads_before, block.block_shape)) for block in mapping.block_mappings]
+    blocks += [False] * (len(refs) - len(blocks))
     return {
-        id(ref): RefOperand(name=name, kind=kind)
-        for ref, name, kind in zip(refs, names_of(jaxpr), kinds, strict=False)
+        id(ref): RefOperand(name=name, kind=kind, begins_before=begins)
+        for ref, name, kind, begins in zip(refs, names_of(jaxpr), kinds, blocks, strict=False)
     }
+
+
+def _pads_before(entry: Any) -> bool:
+    return bool(getattr(entry, "padding", (0, 0))[0])

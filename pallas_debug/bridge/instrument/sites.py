@@ -30,11 +30,16 @@ LANES = 128
 
 @dataclass(frozen=True, kw_only=True)
 class RefOperand:
-    """Name of a ref, and its role in the kernel; scoped if `run_scoped` makes it."""
+    """Name of a ref, and its role in the kernel; scoped if `run_scoped` makes it.
+
+    Attributes:
+      begins_before: whether its blocks may begin before the array, as those of `pl.Element`.
+    """
 
     name: str
     kind: str
     is_scoped: bool = False
+    begins_before: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,7 +180,7 @@ def output_not_written(
 def padding_read(
     seen: Sighting, *, operation: str | None = None, dim: int = 0, valid: int = 0, size: int = 0,
     element: WrittenElement | None = None, hidden: WrittenElement | None = None,
-    copied: str | None = None, is_before: bool = False,
+    copied: str | None = None, side: Literal["start", "end", "either"] = "end",
 ) -> Finding:  # fmt: skip
     """Padding of a ragged last block, or of one that begins before the array, in a result.
 
@@ -190,11 +190,16 @@ def padding_read(
       element: the first element of padding that was read, if known; used without `operation`.
       hidden: the last one, if no result depends on it.
       copied: the array in HBM that a copy took padding along from, with its shape.
-      is_before: whether the padding is before the array.
+      side: of the array, at which the padding is; either where that is not known.
     """
-    reaches, past = "the last block reaches past the array's end", "past the end"
-    if is_before:
-        reaches, past = "a block begins before the array does", "before the start"
+    reaches, past = {
+        "end": ("the last block reaches past the array's end", "past the end"),
+        "start": ("a block begins before the array does", "before the start"),
+        "either": (
+            "blocks begin before the array does, or reach past its end",
+            "outside of the array",
+        ),
+    }[side]
     name, shape = seen.witness.operand, seen.witness.shape
     if operation is None:
         message = (
@@ -224,7 +229,7 @@ def padding_read(
             f"results, and {element.name(name)} is not: a mask or slice does not leave out all "
             f"that lies {past}",
             "let the mask leave out all positions below 0"
-            if is_before
+            if side == "start"
             else "let the mask cover each ragged dimension; positions less than the array's size "
             "are valid (<, not <=)",
         )

@@ -78,7 +78,7 @@ class MemoryWording:
                 element=named,
                 hidden=hidden,
                 copied=copied,
-                is_before=self._is_before(suspect),
+                side="start" if self._is_before(suspect) else "end",
             )
         before: contents.Before = "none"
         at = self._order.get(id(suspect.step), 0)
