@@ -40,14 +40,14 @@ class OtherCore:
         cause = f"{two_cores(dimension)}, and each core has scratch of its own"
         if self.source is not None:
             cause += f": what is read here was written at grid point {self.source}"
+        arbitrary = f'make grid dimension {dimension} "arbitrary" in dimension_semantics'
+        if not self.steps:
+            return cause, f"{arbitrary}, or write {operand} at each grid point"
         zero = [f"pl.program_id({axis}) == 0" for axis in self.steps]
-        begins = "at each grid point"
-        if zero:
-            condition = zero[0] if len(zero) == 1 else " & ".join(f"({one})" for one in zero)
-            begins = f"where each core begins: @pl.when({condition})"
+        condition = zero[0] if len(zero) == 1 else " & ".join(f"({one})" for one in zero)
         return cause, (
-            f'make grid dimension {dimension} "arbitrary" in dimension_semantics, or write '
-            f"{operand} {begins}"
+            f"write {operand} where each core begins: @pl.when({condition}); if it is to be "
+            f"carried on, {arbitrary}"
         )
 
 

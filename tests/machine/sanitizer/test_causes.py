@@ -297,8 +297,8 @@ def test_a_slot_for_each_step_of_a_parallel_axis_within_a_sequential_one() -> No
         "core has scratch of its own: what is read here was written at grid point (0, 0)"
     )
     assert read.advice == (
-        'make grid dimension 1 "arbitrary" in dimension_semantics, or write acc_ref where each '
-        "core begins: @pl.when(pl.program_id(0) == 0)"
+        "write acc_ref where each core begins: @pl.when(pl.program_id(0) == 0); if it is to be "
+        'carried on, make grid dimension 1 "arbitrary" in dimension_semantics'
     )
 
 

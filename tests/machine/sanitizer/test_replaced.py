@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -252,3 +253,31 @@ def test_a_running_total_that_each_grid_point_resets() -> None:
 @pytest.mark.parametrize("columns", [384, 128])
 def test_a_running_total_of_each_row_of_blocks(columns: int) -> None:
     assert not found(lambda x: running_total(x, reset="first"), X[:, :columns])
+
+
+def counts(x: Any, *, bins: int) -> jax.Array:
+    """Counts numbers in SMEM, of which so many bins are set to zero at first."""
+
+    def kernel(x_ref, out_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            @pl.loop(0, bins)
+            def _bin(i) -> None:
+                out_ref[i] = 0
+
+        @pl.loop(0, 16)
+        def _count(i) -> None:
+            out_ref[x_ref[pl.program_id(0) * 16 + i]] += 1
+
+    smem = pl.BlockSpec(memory_space=pltpu.SMEM)
+    out = S((8,), jnp.int32)
+    return pl.pallas_call(kernel, grid=(2,), in_specs=[smem], out_specs=smem, out_shape=out)(x)
+
+
+def test_a_number_that_is_stored_in_a_loop_under_a_condition() -> None:
+    x = np.arange(32, dtype=np.int32) % 8
+    assert not found(functools.partial(counts, bins=8), x)
+    (read,) = found(functools.partial(counts, bins=7), x)
+    assert read.message.endswith(": out_ref[7]")
+    assert read.cause == "the stores to it before this line do not reach all of it"
+    assert read.advice == "write all of it before this line"

@@ -192,8 +192,8 @@ def _is_carried(frame: ProgramFrame, number: int) -> bool:
     """Whether an input of a loop's body comes from the iteration before, or is one's own."""
     match frame.caller:
         case ir.ScanLoop(constants=constants) | ir.WhileLoop(body_constants=constants):
-            position = next(i for i, reg in enumerate(frame.program.inputs) if reg.number == number)
-            return position >= len(constants)
+            position = _position(frame, number)
+            return position is not None and position >= len(constants)
     return False
 
 
@@ -215,7 +215,7 @@ def _registers(value: Any) -> set[int]:
 
 def _given(frame: ProgramFrame, number: int) -> list[ir.Reg]:
     """The registers of the frame around that an input of a frame comes from."""
-    position = next((i for i, reg in enumerate(frame.program.inputs) if reg.number == number), None)
+    position = _position(frame, number)
     if position is None or frame.caller is None:
         return []
     return [
@@ -223,6 +223,11 @@ def _given(frame: ProgramFrame, number: int) -> list[ir.Reg]:
         for program, given in inner_programs(frame.caller)
         if program is frame.program and position < len(given)
     ]
+
+
+def _position(frame: ProgramFrame, number: int) -> int | None:
+    """Position of a register among the inputs of a frame; None of a number in the code."""
+    return next((i for i, reg in enumerate(frame.program.inputs) if reg.number == number), None)
 
 
 def conditions(frames: Sequence[ProgramFrame]) -> tuple[ir.Branch, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,12 @@ from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.wording.facts import Reset
 from pallas_debug.machine.sanitizer.shadows import shadow
-from pallas_debug.machine.sanitizer.shadows.replay import BufferHistory, StoredPart
+from pallas_debug.machine.sanitizer.shadows.replay import (
+    BufferHistory,
+    BufferKey,
+    StoredPart,
+    buffer_key,
+)
 from pallas_debug.machine.sanitizer.shadows.tracked import Point
 
 
@@ -50,6 +55,16 @@ def writes(
             if part.points
         ]
     return tuple(reset for reset in known if reset is not None)
+
+
+def have_run(
+    steps: Iterable[ir.MachineStep], histories: Mapping[BufferKey, BufferHistory],
+    suspect: shadow.SuspectRead,
+) -> bool:  # fmt: skip
+    """Whether any of some stores had written elements of a buffer before a read of it."""
+    stores = histories[buffer_key(suspect.buffer)].stores
+    parts = (stores.get(id(step)) for step in steps)
+    return any(p is not None and p.points[:1] and p.points[0] <= suspect.point for p in parts)
 
 
 def reset(

@@ -26,7 +26,7 @@ from pallas_debug.machine.sanitizer.shadows.outputs import (
     ReplacedWrite,
 )
 from pallas_debug.machine.sanitizer.shadows.replay import ElementHistory, buffer_key
-from pallas_debug.machine.sanitizer.shadows.resets import part_text, writes
+from pallas_debug.machine.sanitizer.shadows.resets import have_run, part_text, writes
 from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead, WriteRecord
 from pallas_debug.machine.sanitizer.shadows.tracked import Point, TrackedThread, steps_of_block
 from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
@@ -84,7 +84,8 @@ class MemoryWording:
         at = self._order.get(id(suspect.step), 0)
         sites = [s for s in self._stores if s.operand == name and self._order[id(s.step)] < at]
         if sites:
-            before = "branches" if all(site.is_conditional for site in sites) else "some"
+            ran = have_run([s.step for s in sites], self._history.buffers, suspect)
+            before = "branches" if all(s.is_conditional for s in sites) and not ran else "some"
         return contents.uninitialized_read(
             seen,
             reaches_output=True,
