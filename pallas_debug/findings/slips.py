@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.wording import writers
-from pallas_debug.findings.wording.order import PARALLEL
+from pallas_debug.findings.wording.order import PARALLEL, SIDES, WRITES
 from pallas_debug.model import Finding
 
 
@@ -45,6 +45,11 @@ def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
     return table == cause.operand and is_not_before(finding, cause)
 
 
+def _is_of_same_read(finding: Finding, cause: Finding) -> bool:
+    """Return whether what is stale is what a copy was to bring."""
+    return _is_of_line(finding, cause) and finding.operand == cause.operand
+
+
 def _lacks_wait(finding: Finding, cause: Finding) -> bool:
     """Return whether the race is with the copy that is never awaited."""
     given = finding.values.get("semaphore")
@@ -61,8 +66,35 @@ def _waits_instead(finding: Finding, cause: Finding) -> bool:
     )
 
 
+def _is_misdirected(finding: Finding, cause: Finding) -> bool:
+    """Return whether copies of one line write to where others do."""
+    both = finding.values.get(SIDES), cause.values.get(SIDES)
+    return WRITES in both and _share_copies(finding, cause) and _place(cause) < _place(finding)
+
+
+def _is_passed_on(finding: Finding, cause: Finding) -> bool:
+    """Return whether a copy within an output takes what is not there, and so goes astray."""
+    return SIDES in finding.values and _share_copies(finding, cause)
+
+
+def _share_copies(finding: Finding, cause: Finding) -> bool:
+    return is_of_same_output(finding, cause) and bool(_lines(finding) & _lines(cause))
+
+
+def _lines(finding: Finding) -> set[tuple[str, int]]:
+    sides = (finding.source, finding.other)
+    return {(side.file, side.line) for side in sides if side is not None}
+
+
+def _place(race: Finding) -> tuple[object, ...]:
+    """Sort key of races: those that have one line on both sides come first."""
+    return len(_lines(race)), race.grid_point or (), race.witness.line or ("", 0)
+
+
 def _is_brought(finding: Finding, cause: Finding) -> bool:
-    """Return whether the output is the destination of the copy that is never awaited."""
+    """Return whether a copy to the output is never awaited, or goes elsewhere."""
+    if SIDES in cause.values and _share_copies(finding, cause):
+        return True
     return any(
         one.kind is Fault.DMA_NOT_AWAITED
         and _is_of_line(finding, one)
@@ -145,6 +177,9 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_WRITE): _is_of_line,
     (Fault.DMA_NOT_AWAITED, Fault.DATA_RACE): _lacks_wait,
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
+    (Fault.DATA_RACE, Fault.DATA_RACE): _is_misdirected,
+    (Fault.DATA_RACE, Fault.UNINITIALIZED_READ): _is_passed_on,
+    (Fault.STALE_READ, Fault.DATA_RACE): _is_of_same_read,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DATA_RACE): _is_brought,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.DATA_RACE): _is_not_heard,

@@ -28,6 +28,7 @@ RACE = finding(
     "DataRace", "tile", 5, other=line(3),
     values={"waited for": "sems[1]", "other semaphore": "sems[0]", "sender": "device 0"},
 )  # fmt: skip
+ASTRAY = finding("DataRace", "o_ref", 7, other=line(7), values={"both sides": "copies that write"})
 UNWRITTEN = finding("UninitializedRead", "n_ref", 5)
 OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
 
@@ -67,6 +68,26 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             finding("OutputNotWritten", "o_ref", 7),
             replace(finding("NanProduced", "", 7), engines=("checks",)),
             finding("NanProduced", "", 7),
+        ),
+        (
+            ASTRAY,
+            finding("DataRace", "o_ref", 4, other=line(7)),
+            finding("DataRace", "o_ref", 4, other=line(8)),
+        ),
+        (
+            ASTRAY,
+            finding("OutputNotWritten", "o_ref", 7),
+            finding("OutputNotWritten", "p_ref", 7),
+        ),
+        (
+            finding("UninitializedRead", "o_ref", 7),
+            ASTRAY,
+            finding("DataRace", "o_ref", 7, other=line(7)),
+        ),
+        (
+            RACE,
+            finding("StaleRead", "tile", 5),
+            finding("StaleRead", "tile", 6),
         ),
         (
             finding("Deadlock", "room", 9),

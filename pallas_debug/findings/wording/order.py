@@ -15,6 +15,9 @@ Point = tuple[int, ...]
 PIPELINE, WRITES_BACK = "pipeline", "writes back the window"
 """Name and value in a witness: the pipeline, on the other side of a race, writes a window back."""
 
+SIDES, COPIES, WRITES = "both sides", "copies", "copies that write"
+"""Name and values in a witness: both sides of a race are copies, which may both write."""
+
 PARALLEL = "parallel dimensions"
 """Name in a witness: grid dimensions without which, if they were sequential, there is no fault."""
 
@@ -157,6 +160,8 @@ def data_race(
     named = here.device != there.device
     cores = not named and here.core != there.core
     facts = {f"other {name}": value for name, value in there.facts.items()} | of_axes(axes)
+    if why == "copies" and not there.is_next:
+        facts[SIDES] = WRITES if here.writes and there.writes else COPIES
     if there.is_next:
         facts[PIPELINE] = there.action
     if here.semaphore:
