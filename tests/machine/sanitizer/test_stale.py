@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -187,3 +188,55 @@ def test_page_that_a_copy_fills_in_part(masks: bool) -> None:
     assert [(f.kind, f.operand, f.grid_point) for f in findings] == (
         [] if masks else [("StaleRead", "page_ref", (1, 0))]
     )
+
+
+def sum_for_the_next_block(x: jax.Array, *, inverts: bool, phases: int) -> jax.Array:
+    """Rows divided by their sums, which the output block before, or the one before that, sums up.
+
+    Args:
+      inverts: whether the block that makes use of a sum replaces it by its inverse.
+      phases: over how many blocks the numbers are summed up; one, if it is right.
+    """
+
+    def kernel(x_ref, out_ref, sum_ref):
+        phase, k = pl.program_id(1), pl.program_id(2)
+
+        @pl.when((phase == 0) & (k == 0))
+        def _start() -> None:
+            sum_ref[...] = jnp.zeros_like(sum_ref)
+
+        @pl.when(phase < phases)
+        def _add() -> None:
+            sum_ref[...] += x_ref[...]
+            out_ref[...] = sum_ref[...]
+
+        @pl.when((phase == 1) & (k == 0))
+        def _use() -> None:
+            if inverts:
+                sum_ref[...] = 1.0 / sum_ref[...]
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        @pl.when(phase == 1)
+        def _scale() -> None:
+            out_ref[...] += x_ref[...] * sum_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 2, 2),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, phase, k: (i, k))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, phase, k: (i, phase)),
+        out_shape=jax.ShapeDtypeStruct((16, 256), F32),
+        scratch_shapes=[TILE],
+    )(x)
+
+
+@pytest.mark.parametrize("inverts", [False, True])
+def test_a_sum_that_the_next_block_makes_use_of(inverts: bool) -> None:
+    x = np.abs(_numbers())
+    assert not found(functools.partial(sum_for_the_next_block, inverts=inverts, phases=1), x)
+
+
+def test_a_sum_that_the_next_block_goes_on_with() -> None:
+    x = np.abs(_numbers())
+    (read,) = found(functools.partial(sum_for_the_next_block, inverts=False, phases=2), x)
+    assert (read.kind, read.grid_point) == ("StaleRead", (0, 1, 0))

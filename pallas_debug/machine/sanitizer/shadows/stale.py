@@ -61,6 +61,9 @@ def is_stale(
     if is_later and not _goes_on(events, blocks, suspect.moment):
         return False
     if written[-1].updates:
+        goes_on = [e.moment for e in events if e.updates and e.step is writer.step]
+        if not any(b[moment] == b[suspect.moment] for b in blocks for moment in goes_on):
+            return False  # a finished sum, which another block makes use of
         return _accumulates(events, thread, outputs, suspect.moment) and not _is_whole_total(
             events, found
         )
