@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.wording import writers
+from pallas_debug.findings.wording import contents, writers
 from pallas_debug.findings.wording.order import PARALLEL, SIDES, WRITES
 from pallas_debug.model import Finding
 
@@ -26,6 +26,16 @@ def is_of_same_output(a: Finding, b: Finding) -> bool:
 
 def _is_of_line(finding: Finding, cause: Finding) -> bool:
     return finding.source is not None and finding.source == cause.source
+
+
+def _lacks_store(finding: Finding, cause: Finding) -> bool:
+    """Return whether what is read of an output is what no line stores to it."""
+    return cause.values.get(contents.WHY) == "no store" and is_of_same_output(finding, cause)
+
+
+def _stays(finding: Finding, cause: Finding) -> bool:
+    """Return whether writes are replaced as the index map returns one block for others, too."""
+    return cause.values.get(contents.WHY) == "left out" and is_of_same_output(finding, cause)
 
 
 def _is_computed(finding: Finding, cause: Finding) -> bool:
@@ -170,6 +180,8 @@ def _rank(finding: Finding) -> tuple[object, ...]:
 SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.NAN_PRODUCED, Fault.OUTPUT_NOT_WRITTEN): _is_overwritten,
     (Fault.LOST_WRITE, Fault.UNINITIALIZED_READ): _has_read_before,
+    (Fault.LOST_WRITE, Fault.OUTPUT_NOT_WRITTEN): _stays,
+    (Fault.UNINITIALIZED_READ, Fault.OUTPUT_NOT_WRITTEN): _lacks_store,
     (Fault.OUT_OF_BOUNDS_READ, Fault.UNINITIALIZED_READ): _is_indexed_by,
     (Fault.OUT_OF_BOUNDS_WRITE, Fault.UNINITIALIZED_READ): _is_indexed_by,
     (Fault.INTEGER_OVERFLOW, Fault.UNINITIALIZED_READ): _is_computed,

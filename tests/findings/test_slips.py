@@ -70,6 +70,16 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             finding("NanProduced", "", 7),
         ),
         (
+            finding("OutputNotWritten", "o_ref", 2, values={"why": "left out"}),
+            finding("LostWrite", "o_ref", 3),
+            finding("LostWrite", "p_ref", 3),
+        ),
+        (
+            finding("OutputNotWritten", "o_ref", 2, values={"why": "no store"}),
+            finding("UninitializedRead", "o_ref", 3),
+            finding("UninitializedRead", "p_ref", 3),
+        ),
+        (
             ASTRAY,
             finding("DataRace", "o_ref", 4, other=line(7)),
             finding("DataRace", "o_ref", 4, other=line(8)),

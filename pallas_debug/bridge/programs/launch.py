@@ -171,6 +171,16 @@ class Launch:
         """Axes of the grid that the kernel's code counts: those that no `vmap` added."""
         return tuple(axis for axis in range(len(self.grid)) if axis not in self.mapped)
 
+    def is_before(self, name: str, element: Sequence[int]) -> bool:
+        """Whether an element of a block is padding before its array, as with `pl.Element`."""
+        for operand in self.operands:
+            if operand.name == name and operand.block is not None:
+                block = operand.block
+                pairs = zip(block.padding, block.squeezed, strict=True)
+                low = [before for (before, _), squeezed in pairs if not squeezed]
+                return any(at < n for at, n in zip(element, low, strict=True))
+        return False
+
     def grid_line(self) -> SourceLine | None:
         """The line that sets the grid; reads the user's source."""
         return CallSite(self.calls).line("grid")

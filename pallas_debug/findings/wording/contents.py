@@ -23,6 +23,9 @@ out, no store at all, too few grid steps for the last, partial block or for more
 points, or an index map that leaves blocks out."""
 
 
+WHY = "why"
+"""Name in a witness: that no line stores to an output, or that its index map leaves blocks out."""
+
 Before = Literal["none", "branches", "some"]
 """Stores to a buffer ahead of a read, in the order of the program: none, only such under a
 condition, or others."""
@@ -168,7 +171,8 @@ def output_not_written(
     if is_aliased:
         advice = f"copy the input's block to {name} where nothing else is stored"
     block = "its block" if is_one_block else "the first block of it"
-    return seen.found(
+    facts = {WHY: why} if why in ("no store", "left out") else {}
+    return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.OUTPUT_NOT_WRITTEN,
         f"{what} {'are' if is_several else 'is'} never written, and "
         f"{'hold' if is_several else 'holds'} {held}{count}",

@@ -66,6 +66,8 @@ class OutputBlock:
 
 def _at(access: Access, *, is_short: bool = False) -> str:
     """`grid point (0, 1), loop iteration (2,)`, without the words `grid point` if `is_short`."""
+    if access.loop and not access.grid_point:
+        return f"loop iteration {access.loop}"
     loop = f", loop iteration {access.loop}" if access.loop else ""
     return f"{'' if is_short else 'grid point '}{access.grid_point}{loop}"
 
@@ -329,6 +331,24 @@ def dropped_sum(
         f"it in between{count}{change}",
         cause,
         advice,
+    )
+
+
+def window_not_written(seen: Sighting, *, elements: tuple[int, int]) -> Finding:
+    """A block that a pipeline in the kernel's body copies to an output, unwritten.
+
+    Args:
+      seen: with the output as operand.
+      elements: numbers of those that were not written, and of the block.
+    """
+    name, (missing, total) = seen.witness.operand, elements
+    count = f": {missing:,} of its {total:,} elements hold what VMEM held before"
+    return seen.found(
+        Fault.OUTPUT_NOT_WRITTEN,
+        f"a block that the pipeline copies to {name}, {seen.witness.shape}, is not written{count}",
+        "the body of the pipeline does not store to all of the block, or under a condition that "
+        "is never true while it has this block",
+        f"store to all of a block of {name} before the pipeline goes on to the next one",
     )
 
 

@@ -14,9 +14,9 @@ go to. It is reported as stale
 - where it is part of an accumulator: it is updated, computed from what it held, at two or more of
   the grid points that visit an output block, and the first of them goes on with the last update for
   another block, by the same store as that. (Where a table says how many grid points a block has,
-  the first block to do so may have one alone: then a later one counts.) What was stored without regard to what was there, such
-  as the zeros that a block leaves for the next, was left on purpose; and where nothing else uses it
-  before its last update, it is a total over all blocks;
+  the first block to do so may have one alone: then a later one counts.) What was stored without
+  regard to what was there, such as the zeros that a block leaves for the next, was left on purpose;
+  and where nothing else uses it before its last update, it is a total over all blocks;
 - where the same store or copy writes less of the buffer than it did for the other block, and the
   rest is read with it.
 

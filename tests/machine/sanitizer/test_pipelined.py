@@ -146,3 +146,30 @@ def test_sum_that_the_kernel_copies_out() -> None:
 
 def test_running_sum_that_the_kernel_copies_out() -> None:
     assert not found(lambda x: sums_copied_out(x, resets=False, runs_on=True), numbers(8 * ROWS))
+
+
+def copies_in_a_pipeline(x: jax.Array, *, rows: int) -> jax.Array:
+    """A pipeline that stores so many rows of each of its blocks of 8."""
+
+    def kernel(x_hbm: Any, out_hbm: Any) -> None:
+        def copy(x_ref: Any, out_ref: Any) -> None:
+            out_ref[:rows] = x_ref[:rows]
+
+        blocks = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        pltpu.emit_pipeline(copy, grid=(2,), in_specs=[blocks], out_specs=[blocks])(x_hbm, out_hbm)
+
+    return pl.pallas_call(kernel, in_specs=[ANY], out_specs=ANY, out_shape=jax.typeof(x))(x)
+
+
+def test_a_block_that_a_pipeline_copies_out_unwritten() -> None:
+    x = numbers(16)[:, :128]
+    assert not found(lambda x: copies_in_a_pipeline(x, rows=8), x)
+    (gap,) = found(lambda x: copies_in_a_pipeline(x, rows=4), x)
+    assert (gap.kind, gap.operand, gap.loop) == ("OutputNotWritten", "out_hbm", (0,))
+    assert gap.message == (
+        "a block that the pipeline copies to out_hbm, float32[16, 128] in HBM, is not written: 512 "
+        "of its 1,024 elements hold what VMEM held before"
+    )
+    assert gap.advice == (
+        "store to all of a block of out_hbm before the pipeline goes on to the next one"
+    )

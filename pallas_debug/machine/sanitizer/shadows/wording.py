@@ -78,7 +78,14 @@ class MemoryWording:
                 element=named,
                 hidden=hidden,
                 copied=copied,
-                side="start" if self._is_before(suspect) else "end",
+                side="start" if self._run.launch.is_before(name, suspect.element) else "end",
+            )
+        if isinstance(suspect.step, ir.CopyStart) and suspect.step.of_pipeline:
+            assert suspect.copy is not None
+            output = suspect.copy.destination.buffer
+            return writers.window_not_written(
+                seen.at(operand=output.name, index=None, shape=shape_text(output)),
+                elements=(affected, suspect.total),
             )
         before: contents.Before = "none"
         at = self._order.get(id(suspect.step), 0)
@@ -96,16 +103,6 @@ class MemoryWording:
             element=named,
             writes=() if other_core else self._writes(suspect, resets=False),
         )
-
-    def _is_before(self, suspect: SuspectRead) -> bool:
-        """Whether padding that was read is before the array, as `pl.Element` may have it."""
-        for operand in self._run.launch.operands:
-            if operand.name == suspect.buffer.name and operand.block is not None:
-                block = operand.block
-                pairs = zip(block.padding, block.squeezed, strict=True)
-                low = [before for (before, _), squeezed in pairs if not squeezed]
-                return any(at < n for at, n in zip(suspect.element, low, strict=True))
-        return False
 
     def _not_reset(self, suspect: SuspectRead) -> tuple[str, str] | None:
         """Cause and advice, if a sum of another block would be read on one core, too."""
