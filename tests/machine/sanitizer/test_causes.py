@@ -315,3 +315,46 @@ def test_elements_of_several_blocks_are_not_those_of_one_grid_point() -> None:
     (gap,) = found(rows, X)
     assert gap.message.startswith("out_ref[7:56:8, 0:128] is never written")
     assert str(gap.cause).endswith("; the first block of it was that of grid point (0,)")
+
+
+@pytest.mark.parametrize(
+    "block, advice",
+    [
+        (0, "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)"),
+        (1, "write all of it before this line"),
+    ],
+)
+def test_an_output_that_begins_anew_at_each_grid_point(block: int, advice: str) -> None:
+    def sums(x):
+        def kernel(x_ref, out_ref):
+            out_ref[...] += x_ref[...]
+
+        return pl.pallas_call(
+            kernel,
+            grid=(2,),
+            in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (i * block, 0)),
+            out_shape=jax.ShapeDtypeStruct((8 + 8 * block, 128), F32),
+        )(x)
+
+    (read,) = found(sums, X[:16])
+    assert (read.kind, read.advice) == (Fault.UNINITIALIZED_READ, advice)
+
+
+def test_a_missing_store_is_at_the_line_of_the_blocks() -> None:
+    def nothing(x):
+        def kernel(x_ref, out_ref, left_ref):
+            out_ref[...] = x_ref[...]
+
+        rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(
+            kernel,
+            grid=(2,),
+            in_specs=[rows],
+            out_specs=[rows, pl.BlockSpec((8, 128), lambda i: (i, 0))],  # left
+            out_shape=[jax.typeof(x), jax.typeof(x)],
+        )(x)
+
+    (gap,) = found(nothing, X[:16])
+    assert gap.source is not None
+    assert str(gap.source.text).endswith("# left")

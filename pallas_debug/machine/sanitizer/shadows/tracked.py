@@ -101,6 +101,13 @@ class TrackedThread:
         """Whether a grid point had several moments."""
         return len(self.moments) > len(self.points)
 
+    def keeps(self, name: str) -> bool:
+        """Whether a buffer may hold what an earlier grid point has left in it."""
+        own = next((i for i, w in enumerate(self.outputs) if w.operand.name == name), None)
+        if own is None:
+            return len(self.points[0]) > 0
+        return any(one == other for one, other in itertools.pairwise(self.blocks[own]))
+
     def moment_begins(self, number: int) -> None:
         """A moment of the last of `points` begins, with this number of the next write."""
         self.moments.append(len(self.points) - 1)

@@ -99,7 +99,7 @@ class MemoryWording:
             other_core=stale.other_core(suspect, self._run.launch) if other_core else None,
             not_reset=self._not_reset(suspect) if other_core else None,
             before=before,
-            stays=bool(self._run.launch.grid) and suspect.operand != "scoped",
+            stays=suspect.operand != "scoped" and self._run.threads[suspect.thread].keeps(name),
             element=named,
             writes=() if other_core else self._writes(suspect, resets=False),
         )
@@ -372,6 +372,7 @@ class MemoryWording:
                 source = self._run.launch.grid_line() or source
         elif not sites:
             why = "no store"
+            source = None if window is None else self._run.launch.block_line(window.operand)
         elif any(isinstance(site.step, ir.CopyStart) for site in sites):
             why = "copies"  # under the conditions of a pipeline, perhaps
         elif all(site.is_conditional and _is_in_place(site.step) for site in sites):
