@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -110,6 +111,39 @@ def test_a_transposed_view_and_one_that_leaves_its_reference() -> None:
     np.testing.assert_array_equal(padded.read(np.nan)[:2], -X.T[126:])
     assert np.isnan(padded.read(np.nan)[2:]).all()
     assert padded.ranges() == [(slice(0, 8, 1), slice(126, 128, 1))]
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.bfloat16, jnp.int32])
+@pytest.mark.parametrize(
+    "range_",
+    [
+        (np.array([5, 0, 5]), slice(1, 3, 1), slice(0, 128, 1)),
+        (slice(0, 4, 2), np.array([[1], [3]]), np.array([7, 9, 100])),
+        (np.array([2, 1]), slice(0, 2, 1), 3),
+        (1, np.array(2), np.array([], int)),
+    ],
+)
+def test_a_gather_from_a_recast_reference(dtype: Any, range_: tuple[Any, ...]) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (8, 16, 128)).astype(dtype)
+    words = types.BitcastTransform(jnp.int32)
+    whole = RefView(values, [words]).read()[:, :4]
+    narrowed = (slice(0, 8, 1), slice(0, 4, 1), slice(0, 128, 1))
+    view = RefView(values, [words, narrowed, range_])
+    np.testing.assert_array_equal(view.read(), whole[range_])
+    view.write(np.zeros(view.shape, np.int32))
+    whole[range_] = 0
+    np.testing.assert_array_equal(RefView(values, [words]).read()[:, :4], whole)
+
+
+def test_a_gather_costs_what_it_selects_and_not_the_size_of_the_array() -> None:
+    cache = np.zeros((1 << 18, 128), np.uint8)
+    rows = np.array([3, 1 << 15])
+    tracemalloc.start()
+    view = RefView(cache, [types.BitcastTransform(jnp.int32), (rows, slice(0, 128, 1))])
+    assert view.read().shape == (2, 128)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 18
 
 
 # Kernels.

@@ -165,11 +165,13 @@ class RefView:
         self._has_positions = False
         self._is_padded = is_padded
         self._num_axes = 1
-        self._chain = ""
         self.dtype: Any = content.dtype
-        for transform in transforms:
-            self._apply(transform)
-            self._chain += _shown(transform)
+        for i, transform in enumerate(transforms):
+            try:
+                self._apply(transform)
+            except OutOfView as error:
+                chain = "".join(map(_shown, transforms[:i]))
+                raise OutOfView(chain, error.shape, error.dtype, error.range) from None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -259,11 +261,12 @@ class RefView:
     def _index(self, range_: tuple[Any, ...]) -> None:
         if holds(self.shape, range_):
             if any(isinstance(index, np.ndarray) for index in range_):
-                self._atoms, self._has_positions = self._positions(), True
-            self._atoms = self._atoms[range_]
+                self._atoms, self._has_positions = self._chosen(range_), True
+            else:
+                self._atoms = self._atoms[range_]
             return
         if not self._is_padded:
-            raise OutOfView(self._chain, self.shape, self.dtype, range_)
+            raise OutOfView("", self.shape, self.dtype, range_)
         atoms = self._positions()
         for axis, index in reversed(list(enumerate(range_))):
             size = atoms.shape[axis]
@@ -314,12 +317,31 @@ class RefView:
     def _positions(self) -> np.ndarray[Any, Any]:
         if self._has_positions:
             return self._atoms
-        start = self._atoms.__array_interface__["data"][0]
-        start -= self._memory.__array_interface__["data"][0]
-        found = np.array(start // self._memory.itemsize)
-        for size, stride in zip(self._atoms.shape, self._atoms.strides, strict=True):
-            found = np.add.outer(found, np.arange(size) * (stride // self._memory.itemsize))
+        found, steps = self._strides()
+        for size, step in zip(self._atoms.shape, steps, strict=True):
+            found = np.add.outer(found, np.arange(size) * step)
         return found
+
+    def _chosen(self, range_: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+        """Positions of what a range with arrays selects, and of nothing else.
+
+        A gather takes a few rows of an array of any size.
+        """
+        if self._has_positions:
+            return np.asarray(self._atoms[range_])
+        found, steps = self._strides()
+        own = (slice(0, size, 1) for size in self._atoms.shape[len(range_) :])
+        entries = open_mesh((*range_, *own), array_position(range_))
+        for entry, step in zip(entries, steps, strict=True):
+            found = found + np.asarray(entry, np.int64) * step
+        return found
+
+    def _strides(self) -> tuple[np.ndarray[Any, Any], list[int]]:
+        """Position of the first atom, and its distance to the next one along each axis."""
+        first = self._atoms.__array_interface__["data"][0]
+        first -= self._memory.__array_interface__["data"][0]
+        size = self._memory.itemsize
+        return np.array(first // size), [stride // size for stride in self._atoms.strides]
 
 
 def _shown(transform: Any) -> str:
