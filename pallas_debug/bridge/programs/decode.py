@@ -143,6 +143,9 @@ class Decoder:
     def _equation(self, eqn: Any, inputs: list[Any]) -> list[Any]:
         inline = rewrite.inlined(eqn)
         is_opened = self.opens and (inline is not None or eqn.primitive in _OPENED)
+        if inline is not None and self.fuse:
+            # numpy computes indices faster than XLA is called, and knows no calls of jnp's.
+            is_opened |= all(units.is_integer(a.aval) for a in (*eqn.invars, *eqn.outvars))
         if is_plain(eqn) and not is_opened:
             outputs = [self.new() for _ in eqn.outvars]
             item = PendingEquation(eqn, inputs, outputs, self.site(eqn))

@@ -310,6 +310,15 @@ def _div(x: Any, y: Any) -> Any:
     return np.asarray(quotient if (x < 0) == (y < 0) else -quotient).astype(x.dtype)[()]
 
 
+def _shift_right(x: Any, y: Any, kind: str = "i") -> Any:
+    """A shift that fills up with the sign bit (`i`) or zeros (`u`), whatever the operands are."""
+    return (x.view(f"{kind}{x.itemsize}") >> y.view(f"{kind}{y.itemsize}")).view(x.dtype)
+
+
+def _shift_right_logical(x: Any, y: Any) -> Any:
+    return _shift_right(x, y, "u")
+
+
 _BY_NUMPY: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -331,6 +340,9 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
     "div": _div,
     "sign": np.sign,
     "abs": operator.abs,
+    "shift_left": operator.lshift,
+    "shift_right_arithmetic": _shift_right,
+    "shift_right_logical": _shift_right_logical,
     "select_n": lambda which, *cases: cases[int(which)],
     "clamp": lambda low, x, high: low if x < low else high if x > high else x,
     "stop_gradient": lambda x: x,
@@ -398,6 +410,7 @@ _IS_WRONG: dict[str, Callable[..., bool]] = {
     "abs": lambda result, x: abs(int(x)) != int(result),
     "div": lambda result, x, y: y == 0 or (y == -1 and -int(x) != int(result)),
     "rem": lambda result, x, y: bool(y == 0),
+    "shift_left": lambda result, x, y: x > 0 and _shift_right_logical(result, y) != x,
     "convert_element_type": lambda result, x: int(x) != int(result),
 }
 """Whether integer scalars wrapped, or were divided by zero."""
@@ -427,7 +440,7 @@ def _on_scalars(unit: Unit) -> ScalarUnit | None:
 
     code: list[ScalarOperation] = []
     for eqn in unit.eqns:
-        if not all(_is_integer(atom.aval) for atom in (*eqn.invars, *eqn.outvars)):
+        if not all(is_integer(atom.aval) for atom in (*eqn.invars, *eqn.outvars)):
             return None
         name = eqn.primitive.name
         if name == "convert_element_type":
@@ -449,7 +462,8 @@ def _cast(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
     return lambda x: x.astype(dtype)
 
 
-def _is_integer(aval: Any) -> bool:
+def is_integer(aval: Any) -> bool:
+    """Whether a value is an integer or boolean scalar."""
     dtype = getattr(aval, "dtype", None)
     return (
         getattr(aval, "shape", None) == ()
