@@ -329,10 +329,9 @@ def _number(number: ir.Number, env: list[Any]) -> int:
 def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = False) -> MemoryRegion:
     """Compose indexers into one index of the buffer."""
     shape = buffer.content.shape
-    if len(parts) == 1:
-        region = _simply_indexed(buffer, parts[0].entries, parts)
-        if region is not None:
-            return region
+    region = _simply_indexed(buffer, parts)
+    if region is not None:
+        return region
     if any(_is_array(e) for part in parts[:-1] for e in part.entries):
         raise NotImplementedError("an array as an index of an indexed reference")
     index: list[Entry] = [slice(0, n, 1) for n in shape]
@@ -436,20 +435,33 @@ def _keeps_columns(part: Any, size: int) -> bool:
     return is_reshape(part)
 
 
-def _simply_indexed(
-    buffer: MemoryBuffer, entries: tuple[Requested, ...], parts: tuple[Indexed, ...]
-) -> MemoryRegion | None:
-    """The region of a single indexer of positions and slices within bounds; None for any other."""
-    found = []
-    for entry, size in zip(entries, buffer.content.shape, strict=True):
-        if type(entry) is slice:
-            if entry.step != 1 or entry.start < 0 or entry.stop > size or entry.stop < entry.start:
+def _simply_indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...]) -> MemoryRegion | None:
+    """The region of indexers of positions and slices within bounds; None for any other."""
+    index: list[Any] = []
+    found: list[int] = list(buffer.content.shape)
+    for number, part in enumerate(parts):
+        sizes, found = found, []
+        for entry, size in zip(part.entries, sizes, strict=True):
+            if type(entry) is slice:
+                if entry.step != 1 or not 0 <= entry.start <= entry.stop <= size:
+                    return None
+                found.append(entry.stop - entry.start)
+            elif type(entry) is not int or not 0 <= entry < size:
                 return None
-            found.append(entry.stop - entry.start)
-        elif type(entry) is not int or not 0 <= entry < size:
-            return None
-    index: tuple[Any, ...] = entries
-    return MemoryRegion(buffer, index, parts, tuple(found))
+        if not number:
+            index = list(part.entries)
+            continue
+        entries = iter(part.entries)
+        index = [_within(at, next(entries)) if type(at) is slice else at for at in index]
+    return MemoryRegion(buffer, tuple(index), parts, tuple(found))
+
+
+def _within(outer: slice, entry: Any) -> slice | int:
+    """Part of a slice without gaps, as a part of what it is a slice of."""
+    if type(entry) is slice:
+        return slice(outer.start + entry.start, outer.start + entry.stop, 1)
+    at: int = outer.start + entry
+    return at
 
 
 def _once(entries: tuple[Requested, ...]) -> tuple[Entry, ...]:
