@@ -15,7 +15,7 @@ from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import areas, report
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
-from pallas_debug.machine.sanitizer.numbers import LoopObserver
+from pallas_debug.machine.sanitizer.numbers import LoopObserver, NumbersObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.machine.sanitizer.shadows.shadow import differing
 from pallas_debug.model import Finding
@@ -72,6 +72,7 @@ def run(
     bounds, loops = report.BoundsObserver(launch), LoopObserver(launch)
     stopping = bounds, loops
     orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
+    again = [one.repeated() for one in observers if isinstance(one, NumbersObserver)]
     group = ObserverGroup([*observers, *stopping])
     machine = Machine(launch, arrays, observer=group, first=first, stray="nearest")
     why = None
@@ -85,7 +86,7 @@ def run(
     if launch.meshes:
         found = _under_races(found)
     if machine.num_strays:
-        is_used = why is not None or _strays_matter(launch, arrays, machine.results(), first)
+        is_used = why is not None or _strays_matter(launch, arrays, machine.results(), first, again)
         strayed = bounds.strayed(is_discarded=not is_used)
         if is_used:
             return MachineRun(
@@ -95,7 +96,7 @@ def run(
             found = [*strayed, *found]
     if why is None:
         for order in orders:
-            found += order.compared(arrays, machine.results(), first=first)
+            found += order.compared(arrays, machine.results(), first=first, beside=again)
         return MachineRun(results=machine.results(), findings=tuple(found))
     ends = [finding for finding in found if finding.kind.severity is Severity.STOPS]
     ends += [finding for observer in stopping for finding in observer.findings()]
@@ -111,22 +112,25 @@ def run(
 
 
 def _strays_matter(
-    launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int
-) -> bool:
+    launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int,
+    beside: Sequence[MachineObserver],
+) -> bool:  # fmt: skip
     """Whether results depend on what scalar reads see that leave their tables.
 
     A flag may be set in a large number as in the nearest one, and not in a zero.
     """
-    return any(_differ(launch, arrays, results, first, stray) for stray in ("number", "zero"))
+    strays = ("number", "zero")
+    return any(_differ(launch, arrays, results, first, beside, stray) for stray in strays)
 
 
 def _differ(
     launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int,
-    stray: str,
+    beside: Sequence[MachineObserver], stray: str,
 ) -> bool:  # fmt: skip
+    group = ObserverGroup([LoopObserver(launch), *beside])
     other = Machine(
-        launch, arrays, observer=LoopObserver(launch), calls_back=False, first=first, stray=stray
-    )
+        launch, arrays, observer=group, calls_back=False, first=first, stray=stray
+    )  # fmt: skip
     try:
         again = other.run()
     except (Stopped, MachineError, NotImplementedError, AssertionError):

@@ -9,6 +9,7 @@ from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.memory import MemorySanitizer
 from pallas_debug.machine.sanitizer.numbers import (
     AssumptionsObserver,
@@ -17,7 +18,6 @@ from pallas_debug.machine.sanitizer.numbers import (
     RandomBitsObserver,
 )
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
-from pallas_debug.machine.sanitizer.shadows.replay import KernelCall
 
 Arrays = Sequence[Sequence[Any]]
 

@@ -36,6 +36,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.wording import writers
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.occurrences import first_that_matters
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.shadows import stale
@@ -45,7 +46,6 @@ from pallas_debug.machine.sanitizer.shadows.replaced import ReplacedTotals
 from pallas_debug.machine.sanitizer.shadows.replay import (
     BufferKey,
     ElementHistory,
-    KernelCall,
     OtherValues,
     buffer_key,
     effect,
@@ -82,7 +82,7 @@ class MemorySanitizer(MemoryTracker):
           options: of the machine, apart from its observer.
         """
         super().__init__(launch, watched=watched)
-        self._call = KernelCall(launch, arrays, options)
+        self._call = KernelCall(launch, arrays, options, watched)
         self._first: MemoryTracker = self
         self._replays = 0
         self._fill: OtherValues = "unlikely"

@@ -11,11 +11,11 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryRegion
+from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.shadows import shadow
 from pallas_debug.machine.sanitizer.shadows.replay import (
     MAX_NARROWING,
     AlteredRun,
-    KernelCall,
     OtherValues,
     difference,
 )

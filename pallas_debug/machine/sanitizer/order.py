@@ -12,6 +12,8 @@ from pallas_debug.findings.wording import semaphores
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import Array, MemoryBuffer
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sanitizer.counts import at, counts, place_of, sighting
 from pallas_debug.machine.sanitizer.ordering import differences
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
@@ -73,8 +75,9 @@ class OrderSanitizer(OrderTracker):
         return [finding for finding, _ in counts(self)] if not self.has_ended else []
 
     def compared(
-        self, arrays: Sequence[Sequence[Any]], results: Sequence[Sequence[Array]], *, first: int = 0
-    ) -> list[Finding]:
+        self, arrays: Sequence[Sequence[Any]], results: Sequence[Sequence[Array]], *,
+        first: int = 0, beside: Sequence[MachineObserver] = (),
+    ) -> list[Finding]:  # fmt: skip
         """Run the kernel in other legal orders, if any may matter, and compare the results.
 
         Races that were found make it pointless: their two sides are known.
@@ -83,14 +86,15 @@ class OrderSanitizer(OrderTracker):
           arrays: for each device, the arrays of the call.
           results: of the run that was observed.
           first: number of the first device in the mesh.
+          beside: further observers of these runs.
         """
         if self.detector.races or not self.undecided:
             return []
         for backwards in (False, True):
             other = OrderSanitizer(self.launch, devices=len(arrays))
             machine = Machine(
-                self.launch, arrays, observer=other, first=first, eager=not backwards,
-                backwards=backwards, stray="nearest",
+                self.launch, arrays, observer=ObserverGroup([other, *beside]), first=first,
+                eager=not backwards, backwards=backwards, stray="nearest",
             )  # fmt: skip
             try:
                 found = differences.found(self, other, results, machine.run())

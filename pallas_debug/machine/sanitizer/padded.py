@@ -16,8 +16,8 @@ from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault
 from pallas_debug.machine.memory import TILE
 from pallas_debug.machine.sanitizer import areas, room
+from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.memory import MemorySanitizer
-from pallas_debug.machine.sanitizer.shadows.replay import KernelCall
 from pallas_debug.model import Finding
 
 Array = np.ndarray[Any, Any]

@@ -5,6 +5,7 @@ decisions  comparisons that a NaN decides
 nan_trail   where NaNs and infinities go, from the operation to the results
 sums       sums in 16-bit floats beside float32 ones
 loops      loops without an end
+repeated   arithmetic of a further run, without tests
 claims     hints and checks that are false
 assumptions  what pltpu.annotate says of memory
 random_bits  random bits that are unseeded, or the same each time

@@ -30,6 +30,7 @@ from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.numbers.decisions import Decision, DecisionLedger, Rerun
 from pallas_debug.machine.sanitizer.numbers.nan_trail import Facts, NanTrail
+from pallas_debug.machine.sanitizer.numbers.repeated import RepeatedArithmetic
 from pallas_debug.machine.sanitizer.numbers.sums import SumLoss, SumShadows
 from pallas_debug.machine.sanitizer.report import sighting
 from pallas_debug.machine.threads import Thread
@@ -221,6 +222,10 @@ class NumbersObserver(MachineObserver):
         for decision in () if self._decisions is None else self._decisions.that_matter():
             self._decided(decision)
         return [report.finding() for report in sorted(self._found, key=lambda r: r.number)]
+
+    def repeated(self) -> RepeatedArithmetic:
+        """Return an observer that evaluates a further run as this one does."""
+        return RepeatedArithmetic(self._watched)
 
     def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
         if step.unit is None or not self._watches(thread):

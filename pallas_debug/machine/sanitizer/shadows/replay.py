@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -12,13 +11,10 @@ import numpy as np
 from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.errors import MachineError
 from pallas_debug.machine.copies import DmaCopy
-from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import TILE, MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer.composite import ObserverGroup
-from pallas_debug.machine.sanitizer.numbers.loops import LoopObserver
+from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
 from pallas_debug.machine.sanitizer.shadows.shadow import (
@@ -37,35 +33,6 @@ Array = np.ndarray[Any, Any]
 
 MAX_NARROWING = 14
 """Maximum number of further runs that halve the elements of one read."""
-
-
-@dataclass(frozen=True, eq=False)
-class KernelCall:
-    """A kernel with its arguments, to be run again.
-
-    Attributes:
-      arrays: for each device, the arrays of the call.
-      options: of the machine.
-    """
-
-    launch: Launch
-    arrays: Sequence[Sequence[Any]]
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def run(self, observer: MachineObserver) -> list[list[Array]]:
-        """Run it to its end, or to where a fault stops it; other values may cause one.
-
-        Returns:
-          Each device's results, as far as it came.
-        """
-        watched = ObserverGroup([observer, LoopObserver(self.launch)])
-        machine = Machine(
-            self.launch, self.arrays, observer=watched, calls_back=False,
-            **{"stray": "nearest", **self.options},
-        )  # fmt: skip
-        with contextlib.suppress(Stopped, MachineError):
-            machine.run()
-        return machine.results()
 
 
 OtherValues = Literal["unlikely", "likely"]

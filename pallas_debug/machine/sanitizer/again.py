@@ -1,0 +1,54 @@
+"""Further runs of a kernel with the same arguments."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.hosted.watch import WatchedPoints
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.errors import MachineError
+from pallas_debug.machine.machine import Machine, Stopped
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.composite import ObserverGroup
+from pallas_debug.machine.sanitizer.numbers.loops import LoopObserver
+from pallas_debug.machine.sanitizer.numbers.repeated import RepeatedArithmetic
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall:
+    """A kernel with its arguments, to be run again.
+
+    Attributes:
+      arrays: for each device, the arrays of the call.
+      options: of the machine.
+      watched: grid points whose arithmetic is judged in the first run; None for all.
+    """
+
+    launch: Launch
+    arrays: Sequence[Sequence[Any]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    watched: WatchedPoints | None = None
+
+    def run(self, observer: MachineObserver) -> list[list[Array]]:
+        """Run it to its end, or to where a fault stops it; other values may cause one.
+
+        Returns:
+          Each device's results, as far as it came.
+        """
+        observers = [observer, LoopObserver(self.launch)]
+        if not observer.evaluates:
+            observers.append(RepeatedArithmetic(self.watched))
+        machine = Machine(
+            self.launch, self.arrays, observer=ObserverGroup(observers), calls_back=False,
+            **{"stray": "nearest", **self.options},
+        )  # fmt: skip
+        with contextlib.suppress(Stopped, MachineError):
+            machine.run()
+        return machine.results()
