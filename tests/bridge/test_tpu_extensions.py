@@ -146,6 +146,15 @@ def test_a_gather_costs_what_it_selects_and_not_the_size_of_the_array() -> None:
     assert most < 1 << 18
 
 
+def test_the_ranges_of_a_recast_view_are_found_once() -> None:
+    pairs = np.arange(16 * 128, dtype=np.uint16).reshape(16, 128)
+    rows = (np.array([5, 1, 5, 2]), slice(0, 64, 1))
+    view = RefView(pairs, [types.BitcastTransform(jnp.int32), rows])
+    assert view.ranges() is view.ranges()
+    assert view.ranges() == [(slice(start, stop, 1), slice(0, 64, 1))
+                             for start, stop in ((2, 6), (10, 12))]  # fmt: skip
+
+
 # Kernels.
 
 

@@ -165,6 +165,7 @@ class RefView:
         self._has_positions = False
         self._is_padded = is_padded
         self._num_axes = 1
+        self._ranges: list[Range] | None = None  # asked for by each observer of an access
         self.dtype: Any = content.dtype
         for i, transform in enumerate(transforms):
             try:
@@ -234,13 +235,15 @@ class RefView:
         """
         positions = self._positions() if mask is None else self._positions()[mask]
         positions = positions.reshape(-1)
-        return np.unique(positions[positions >= 0] // self._memory.shape[-1])
+        return _distinct(positions[positions >= 0] // self._memory.shape[-1])
 
     def ranges(self) -> list[Range]:
         """Disjoint ranges of the buffer that cover exactly what is selected, also in part."""
-        if not self._content.shape:
-            return [()]
-        return list(cover(self.elements(), self._content.shape))
+        if self._ranges is None:
+            is_scalar = not self._content.shape
+            found = [()] if is_scalar else cover(self.elements(), self._content.shape)
+            self._ranges = list(found)
+        return self._ranges
 
     def _apply(self, transform: Any) -> None:
         match transform:
@@ -405,7 +408,7 @@ def _cover(coordinates: np.ndarray[Any, Any]) -> Iterator[Range]:
     if not coordinates.shape[1]:
         yield ()
         return
-    used = [np.unique(axis) for axis in coordinates.T]
+    used = [_distinct(axis) for axis in coordinates.T]
     if math.prod(len(axis) for axis in used) == len(coordinates):
         yield from itertools.product(*(list(_slices(axis)) for axis in used))
         return
@@ -413,6 +416,15 @@ def _cover(coordinates: np.ndarray[Any, Any]) -> Iterator[Range]:
         rest = coordinates[coordinates[:, 0] == value][:, 1:]
         row = slice(int(value), int(value) + 1, 1)
         yield from ((row, *range_) for range_ in _cover(rest))
+
+
+def _distinct(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Sort integers, each once, as `np.unique`; they often are sorted."""
+    steps = np.diff(values)
+    if (steps < 0).any():
+        values = np.sort(values)
+        steps = np.diff(values)
+    return values[np.concatenate(([True], steps != 0))] if len(values) else values
 
 
 def _slices(values: np.ndarray[Any, Any]) -> Iterator[slice]:
