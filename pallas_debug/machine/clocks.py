@@ -176,14 +176,18 @@ class SemaphoreClock:
     def _indispensable(self) -> dict[int, int]:
         """Events that have happened in every timing in which the takes so far succeed.
 
-        A time of a task has, if the releases that do not follow it are too few.
+        A time of a task has, if the releases that do not follow it are too few. Those known before
+        are left out: of hundreds of DMAs in flight, each adds a task, and little else that is new.
         """
+        following: dict[int, list[tuple[int, int]]] = {}
+        for release in self.pending:
+            for number, time in release.stamp.items():
+                if time > self._certain.get(number, 0):
+                    following.setdefault(number, []).append((time, release.amount))
         found = {}
-        for number in {number for release in self.pending for number in release.stamp}:
+        for number, times in following.items():
             missing = 0
-            for time, amount in sorted(
-                ((r.stamp.get(number, 0), r.amount) for r in self.pending), reverse=True
-            ):
+            for time, amount in sorted(times, reverse=True):
                 missing += amount
                 if missing > self.count:
                     found[number] = time
