@@ -1,9 +1,9 @@
 """Kernels that are slow on purpose, each with its remedied twin, one module per topic."""
 
-from . import blocks, layouts, loops, pipelines, precision, products, recurrences
+from . import blocks, copies, layouts, loops, pipelines, precision, products, recurrences
 from .slow import SlowKernel as SlowKernel
 
-TOPICS = (layouts, precision, pipelines, blocks, loops, products, recurrences)
+TOPICS = (layouts, precision, pipelines, copies, blocks, loops, products, recurrences)
 SLOW: tuple[SlowKernel, ...] = tuple(kernel for topic in TOPICS for kernel in topic.KERNELS)
 
 

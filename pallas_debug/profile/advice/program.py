@@ -156,6 +156,13 @@ class MosaicProgram:
         found = re.findall(r"(%[\w$.-]+): ([^,\s]+)", head)
         return tuple(name for name, kind in found if not _BLOCK_INTEGERS.match(kind))
 
+    @cached_property
+    def counters(self) -> tuple[str, ...]:
+        """Parameters of the kernel that are its place in the grid, one per axis."""
+        head = self.module.lines[self.span[0]] if self.operations else ""
+        found = re.findall(r"(%[\w$.-]+): ([^,\s]+)", head)
+        return tuple(name for name, kind in found if _BLOCK_INTEGERS.match(kind))
+
     def named(self, *names: str) -> Iterator[ProgramOperation]:
         """Operations with one of these names, in order."""
         return (operation for operation in self.operations if operation.name in names)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import re
-
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
-from pallas_debug.profile.advice.program import LOADS, MosaicProgram, ProgramOperation
+from pallas_debug.profile.advice.program import LOADS, ProgramOperation
 from pallas_debug.profile.advice.rules.copying.pipelines import size_text
+from pallas_debug.profile.advice.rules.copying.places import (
+    is_into_vmem,
+    is_waited_for,
+    one_memory,
+    source_of,
+    source_value,
+    target_of,
+    target_value,
+    varies,
+)
 from pallas_debug.profile.advice.rules.copying.small_copies import advise_small_copies, copy_size
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 from pallas_debug.profile.core.copies import direction_of
@@ -18,16 +26,6 @@ MIN_GAIN = 0.15
 MIN_COPIES = 4
 """Minimum number of such copies."""
 
-_START = re.compile(r"target_semaphore\((?P<value>%[\w$.-]+)")
-_WAIT = re.compile(r"semaphore\((?P<value>%[\w$.-]+)")
-_SOURCE = re.compile(r"source\((?P<value>%[\w$.-]+)")
-_TARGET = re.compile(r"target\(%[\w$.-]+ : (?P<type>[^()]*)\)")
-_VIEWS = ("tpu.memref_slice", "tpu.memref_squeeze", "memref.subview")
-_WAITS = ("tpu.wait_dma2", "tpu.wait_dma")
-
-Place = tuple[str, tuple[int | str, ...]]
-"""A semaphore: the parameter that it belongs to, and the indices into that."""
-
 
 def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
     program, rate = subject.program, subject.bytes_per_cycle
@@ -38,11 +36,11 @@ def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
     for start in program.named("tpu.enqueue_dma"):
         source = program.source(start)
         size = copy_size(start)
-        if source in small or size is None or not _is_waited_for(program, start):
+        if source in small or size is None or not is_waited_for(program, start):
             continue
-        if not _can_be_prefetched(program, start):
+        if not _can_be_prefetched(subject, start) or _is_of_both(subject, start):
             continue
-        direction = _direction(start)
+        direction = "hbm_to_vmem" if is_into_vmem(start) else "vmem_to_hbm"
         copies = [
             p
             for p in subject.at(source)
@@ -52,9 +50,13 @@ def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
         if len(copies) != 1 or count < MIN_COPIES:
             continue  # never started, as for an operand in VMEM, or at several places
         transfer = size / rate
-        copy = subject.latency + transfer
+        is_fetch = direction == "hbm_to_vmem"
+        copy = (subject.latency if is_fetch else subject.write_latency) + transfer
         compute = _compute(subject, copies[0], count)
-        overlapped = max(transfer, compute, (copy + compute) / 2)
+        together = _started_together(subject, start)
+        # With two buffers, a copy has the time of two computations less its own.
+        pairs = 0.0 if together else (copy + compute) / 2
+        overlapped = max(transfer, compute, pairs)
         saved = (copy + compute - overlapped) * count
         if saved < MIN_GAIN * subject.cycles:
             continue
@@ -67,11 +69,12 @@ def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
                     f"it as soon as it is started: about {copy:.0f} cycles, {count:,.0f} times, "
                     f"beside {compute:.0f} of computation each"
                 ),
-                remedy=(
+                remedy=together
+                or (
                     "start the copy for the next iteration before the work on this one, into a "
                     "second buffer with a semaphore of its own, and wait for the one that was "
                     "started an iteration ago; a BlockSpec does that by itself"
-                    if direction == "hbm_to_vmem"
+                    if is_fetch
                     else "wait for the copy only before its buffer is written again, with two "
                     "buffers and two semaphores; a BlockSpec does that by itself"
                 ),
@@ -87,53 +90,60 @@ def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
     return tuple(found)
 
 
-def _direction(start: ProgramOperation) -> str:
-    """`hbm_to_vmem` for a copy into VMEM, else `vmem_to_hbm`."""
-    target = _TARGET.search(start.text)
-    return "hbm_to_vmem" if target and "<vmem>" in target["type"] else "vmem_to_hbm"
-
-
-def _is_waited_for(program: MosaicProgram, start: ProgramOperation) -> bool:
-    """Whether the wait for a copy follows without any work on vectors in between."""
-    semaphore = _START.search(start.text)
-    place = _place(program, semaphore["value"], start.line) if semaphore else None
-    if place is None:
-        return False
-    for operation in program.operations_after(start.line):
-        if operation.name in _WAITS:
-            waited = _WAIT.search(operation.text)
-            if waited and _place(program, waited["value"], operation.line) == place:
-                return True
-        elif "vector<" in operation.text or operation.name.startswith("scf."):
-            return False
-    return False
-
-
-def _place(program: MosaicProgram, value: str, line: int) -> Place | None:
-    """Place of a semaphore; None if unknown."""
-    indices: list[int | str] = []
-    operation = program.producer(value, line)
-    while operation is not None:
-        if operation.name not in _VIEWS or not operation.operands or len(indices) > len(_VIEWS):
-            return None
-        for index in operation.operands[1:]:
-            constant = program.constant(index, operation.line)
-            indices.append(index if constant is None else constant)
-        value = operation.operands[0]
-        operation = program.producer(value, operation.line)
-    return value, tuple(indices)
-
-
-def _can_be_prefetched(program: MosaicProgram, start: ProgramOperation) -> bool:
+def _can_be_prefetched(subject: AdviceSubject, start: ProgramOperation) -> bool:
     """Whether it is known an iteration ahead what is copied: numbers in SMEM are."""
-    source = _SOURCE.search(start.text)
-    sources = program.sources_of(source["value"], start.line) if source else None
+    program, value = subject.program, source_value(start)
+    assert program is not None
+    sources = program.sources_of(value, start.line) if value else None
     if sources is None:
         return False
     if any(o.name in LOADS and ("vector<" in o.text or "smem" not in o.text) for o in sources):
         return False
     carried = {name for loop in program.loops_around(start.line) for name in loop.carried}
     return not any(carried.intersection(o.operands) for o in sources)
+
+
+def _is_of_both(subject: AdviceSubject, start: ProgramOperation) -> bool:
+    """Whether the kernel also copies the other way, so that copies may have to wait for others.
+
+    A fetch may need what an iteration before wrote back. It does not where each iteration has a
+    place of its own, which it fetches and writes.
+    """
+    program = subject.program
+    assert program is not None
+    is_fetch = is_into_vmem(start)
+    own, other = (source_of, target_of) if is_fetch else (target_of, source_of)
+    place = own(program, start)
+    value = source_value(start) if is_fetch else target_value(start)
+    if place is None or value is None:
+        return True
+    memory = one_memory(subject, place.memory)
+    is_own = bool(varies(subject, start, value))
+    for operation in program.named("tpu.enqueue_dma"):
+        against = other(program, operation)
+        if against is None:
+            return True
+        is_other = not is_own or against.indices != place.indices
+        if is_other and one_memory(subject, against.memory) == memory:
+            return True
+    return False
+
+
+def _started_together(subject: AdviceSubject, start: ProgramOperation) -> str:
+    """Remedy for copies of a loop that each have a place of their own; empty for others."""
+    program, value = subject.program, target_value(start)
+    assert program is not None
+    loops = program.loops_around(start.line)
+    place = target_of(program, start)
+    if not loops or not is_into_vmem(start) or not value or not varies(subject, start, value):
+        return ""
+    operand = subject.operand(place.memory) if place is not None else None
+    where = operand.name if operand is not None else "the buffer"
+    trips = f"all {loops[0].trips:,}" if loops[0].trips is not None else "all"
+    return (
+        f"start the copies of {trips} iterations in a loop of their own, as each has its own "
+        f"place in {where}, and wait for them in another loop after it"
+    )
 
 
 def _compute(subject: AdviceSubject, copy: PlacedInstruction, count: float) -> float:

@@ -1,0 +1,136 @@
+"""Places that a program's copies read and write: a memory, and the indices into it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pallas_debug.model import Operand
+from pallas_debug.profile.advice.program import LOADS, MosaicProgram, ProgramOperation
+from pallas_debug.profile.advice.subject import AdviceSubject
+
+WAITS = ("tpu.wait_dma2", "tpu.wait_dma")
+
+_START = re.compile(r"target_semaphore\((?P<value>%[\w$.-]+)")
+_WAIT = re.compile(r"(?<!_)semaphore\((?P<value>%[\w$.-]+)")
+_SOURCE = re.compile(r"(?<!\w)source\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
+_TARGET = re.compile(r"(?<!\w)target\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
+_VIEWS = ("tpu.memref_slice", "tpu.memref_squeeze", "memref.subview")
+_BUFFERS = ("memref.alloca", "tpu.sem_alloc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyPlace:
+    """What a copy reads or writes.
+
+    Attributes:
+      memory: the parameter or buffer of the program.
+      indices: into it, each a constant or the name of a value.
+    """
+
+    memory: str
+    indices: tuple[int | str, ...]
+
+
+def source_of(program: MosaicProgram, start: ProgramOperation) -> CopyPlace | None:
+    """What a copy reads; None if unknown."""
+    return _matched(program, start, _SOURCE)
+
+
+def target_of(program: MosaicProgram, start: ProgramOperation) -> CopyPlace | None:
+    """What a copy writes; None if unknown."""
+    return _matched(program, start, _TARGET)
+
+
+def source_value(start: ProgramOperation) -> str | None:
+    """The value that stands for what a copy reads."""
+    found = _SOURCE.search(start.text)
+    return found["value"] if found else None
+
+
+def target_value(start: ProgramOperation) -> str | None:
+    """The value that stands for what a copy writes."""
+    found = _TARGET.search(start.text)
+    return found["value"] if found else None
+
+
+def is_into_vmem(start: ProgramOperation) -> bool:
+    found = _TARGET.search(start.text)
+    return found is not None and "<vmem>" in (found["type"] or "")
+
+
+def is_from_vmem(start: ProgramOperation) -> bool:
+    found = _SOURCE.search(start.text)
+    return found is not None and "<vmem>" in (found["type"] or "")
+
+
+def is_waited_for(program: MosaicProgram, start: ProgramOperation) -> bool:
+    """Whether the wait for a copy follows without any work on vectors in between."""
+    place = _matched(program, start, _START)
+    if place is None:
+        return False
+    for operation in program.operations_after(start.line):
+        if operation.name in WAITS:
+            if _matched(program, operation, _WAIT) == place:
+                return True
+        elif "vector<" in operation.text or operation.name.startswith("scf."):
+            return False
+    return False
+
+
+def one_memory(subject: AdviceSubject, value: str) -> str | Operand:
+    """The memory of a parameter; an output that shares its buffer with an input is that input."""
+    operand = subject.operand(value)
+    kernel = subject.kernel
+    if operand is None:
+        return value
+    inputs = (*kernel.of_kind("scalar_prefetch"), *kernel.of_kind("input"))
+    outputs = kernel.of_kind("output")
+    for before, after in kernel.aliases:
+        if before < len(inputs) and after < len(outputs) and operand == outputs[after]:
+            return inputs[before]
+    return operand
+
+
+def varies(subject: AdviceSubject, start: ProgramOperation, value: str) -> bool | None:
+    """Whether a view's place moves with the innermost loop around a copy, or with the grid.
+
+    None if it depends on what the program loads, or if it is not known.
+    """
+    program = subject.program
+    assert program is not None
+    sources = program.sources_of(value, start.line)
+    if sources is None or any(s.name in LOADS for s in sources):
+        return None
+    read = {operand for source in sources for operand in source.operands}
+    loops = program.loops_around(start.line)
+    if loops:
+        return not read.isdisjoint((loops[0].counter, *loops[0].carried))
+    inner = [axis for axis, size in enumerate(subject.kernel.grid) if size != 1]
+    counters = program.counters
+    return bool(inner) and inner[-1] < len(counters) and counters[inner[-1]] in read
+
+
+def _matched(
+    program: MosaicProgram, operation: ProgramOperation, pattern: re.Pattern[str]
+) -> CopyPlace | None:
+    found = pattern.search(operation.text)
+    return _place(program, found["value"], operation.line) if found else None
+
+
+def _place(program: MosaicProgram, value: str, line: int) -> CopyPlace | None:
+    indices: list[int | str] = []
+    operation = program.producer(value, line)
+    views = 0
+    while operation is not None and operation.name in _VIEWS and operation.operands:
+        views += 1
+        if views > len(_VIEWS):
+            return None
+        for index in operation.operands[1:]:
+            constant = program.constant(index, operation.line)
+            indices.append(index if constant is None else constant)
+        value = operation.operands[0]
+        operation = program.producer(value, operation.line)
+    if operation is not None and operation.name not in _BUFFERS:
+        return None
+    return CopyPlace(memory=value, indices=tuple(indices))

@@ -1,0 +1,132 @@
+"""Copies by hand: data that goes to HBM and back, rows fetched one after another."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from .slow import SlowKernel
+
+F32 = jnp.float32
+
+
+def summed_in_hbm(x: jax.Array) -> jax.Array:
+    """Each step fetches the sum so far, and writes it back: the next fetch has to wait for it."""
+
+    def kernel(x_ref: jax.Ref, out_hbm: jax.Ref, total: jax.Ref, done: jax.Ref) -> None:
+        def copy(source: jax.Ref, target: jax.Ref) -> None:
+            moved = pltpu.make_async_copy(source, target, done)
+            moved.start()
+            moved.wait()
+
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            total[...] = jnp.zeros_like(total)
+            copy(total, out_hbm)
+
+        fetched = pltpu.make_async_copy(out_hbm, total, done)
+        fetched.start()  # SLOW
+        fetched.wait()
+        total[...] += x_ref[...] * x_ref[...]
+        copy(total, out_hbm)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((256, x.shape[1]), F32),
+        grid=(x.shape[0] // 256,),
+        in_specs=[pl.BlockSpec((256, x.shape[1]), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec(memory_space=pl.ANY),
+        scratch_shapes=[pltpu.VMEM((256, x.shape[1]), F32), pltpu.SemaphoreType.DMA],
+    )(x)
+
+
+def summed_in_hbm_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += x_ref[...] * x_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((256, x.shape[1]), F32),
+        grid=(x.shape[0] // 256,),
+        in_specs=[pl.BlockSpec((256, x.shape[1]), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((256, x.shape[1]), lambda i: (0, 0)),
+    )(x)
+
+
+def _gathered(kernel: Any, ids: jax.Array, table: jax.Array) -> jax.Array:
+    grid_spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(ids.shape[0] // 64,),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec((64, table.shape[1]), lambda i, _: (i, 0)),
+        scratch_shapes=[pltpu.SemaphoreType.DMA],
+    )
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((ids.shape[0], table.shape[1]), F32),
+        grid_spec=grid_spec,
+    )(ids % table.shape[0], table)
+
+
+def rows_one_after_another(ids: jax.Array, table: jax.Array) -> jax.Array:
+    """Each row is fetched when the one before has arrived."""
+
+    def kernel(ids_ref: jax.Ref, table_hbm: jax.Ref, out_ref: jax.Ref, done: jax.Ref) -> None:
+        first = pl.program_id(0) * 64
+
+        def fetch(n: jax.Array, _: None) -> None:
+            row = table_hbm.at[pl.ds(ids_ref[first + n], 1)]
+            copy = pltpu.make_async_copy(row, out_ref.at[pl.ds(n, 1)], done)
+            copy.start()  # SLOW
+            copy.wait()
+
+        lax.fori_loop(0, 64, fetch, None)
+
+    return _gathered(kernel, ids, table)
+
+
+def rows_one_after_another_remedied(ids: jax.Array, table: jax.Array) -> jax.Array:
+    def kernel(ids_ref: jax.Ref, table_hbm: jax.Ref, out_ref: jax.Ref, done: jax.Ref) -> None:
+        first = pl.program_id(0) * 64
+
+        def copy(n: jax.Array) -> Any:
+            row = table_hbm.at[pl.ds(ids_ref[first + n], 1)]
+            return pltpu.make_async_copy(row, out_ref.at[pl.ds(n, 1)], done)
+
+        def start(n: jax.Array, _: None) -> None:
+            copy(n).start()
+
+        def wait(n: jax.Array, _: None) -> None:
+            copy(n).wait()
+
+        lax.fori_loop(0, 64, start, None)
+        lax.fori_loop(0, 64, wait, None)
+
+    return _gathered(kernel, ids, table)
+
+
+KERNELS = (
+    SlowKernel(
+        advice="round-trip",
+        summary="A sum that is fetched from HBM and written back in each step.",
+        function=summed_in_hbm,
+        remedied=summed_in_hbm_remedied,
+        args=(jax.ShapeDtypeStruct((2048, 512), F32),),
+        says=("each grid step fetches the same 512.0 KiB of out_hbm", "keep them in VMEM"),
+    ),
+    SlowKernel(
+        advice="copy-wait",
+        summary="Rows of a table in HBM, each fetched after the one before.",
+        function=rows_one_after_another,
+        remedied=rows_one_after_another_remedied,
+        args=(jax.ShapeDtypeStruct((128,), jnp.int32), jax.ShapeDtypeStruct((1024, 512), F32)),
+        says=("start the copies of all 64 iterations in a loop of their own", "in out_ref"),
+    ),
+)
