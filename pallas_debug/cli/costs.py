@@ -39,6 +39,10 @@ def run(
         _one_line(profile, stored, options, name=kernel.name, source=source)
         return code
     costs = profile.lines
+    if profile.schedule.is_sparse:
+        raise CannotRunError(
+            f"{one_line(kernel.name)} for {one_line(stored.target)} has no cost of lines; see above"
+        )
     if not costs:
         raise UsageError(
             f"the schedule of {one_line(kernel.name)} for {one_line(stored.target)} names no "

@@ -13,10 +13,11 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.profile.changes.comparison import FigureChange, StatsComparison, compare_stats
 from pallas_debug.profile.figures import Figure, shown
+from pallas_debug.profile.schedule import ON_SPARSECORE
 from pallas_debug.render import one_line
 from pallas_debug.store import StoredCompilation, StoredKernel, open_dumps
 from pallas_debug.store.files import is_there
-from pallas_debug.store.layout import COMPILATION, KERNEL
+from pallas_debug.store.layout import COMPILATION, KERNEL, SPARSECORE
 from pallas_debug.store.profiles import read_profile
 from pallas_debug.store.remote.paths import place
 
@@ -45,8 +46,14 @@ class CostSide:
 
     @functools.cached_property
     def stats(self) -> Stats | None:
+        """What it costs; None if nothing is known of its schedule."""
         found = read_profile(self.kernel, self.stored)
-        return None if found is None else found.profile.stats
+        return None if found is None or self.is_sparse else found.profile.stats
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it runs on the SparseCore, of whose schedule nothing can be counted."""
+        return is_there(self.stored.named(SPARSECORE).path)
 
     @functools.cached_property
     def _lines(self) -> tuple[str | None, list[str]]:
@@ -108,6 +115,9 @@ def run(
     for side in alone:
         output.say(f"{one_line(side.label)} has no counterpart, and is not compared")
     for side in unknown:
+        if side.is_sparse:
+            output.say(f"{one_line(side.label)} is not compared: {ON_SPARSECORE}")
+            continue
         output.say(
             f"{one_line(side.label)} has no schedule, so its cost is unknown: dump it with "
             "--stages bundles"

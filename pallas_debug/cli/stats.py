@@ -153,6 +153,10 @@ def _sections(stats: Stats, *, whole: bool) -> Iterator[tuple[Iterable[str], int
 
 def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
     cycles, traffic = stats.cycles, stats.traffic
+    if stats.is_sparse:
+        yield "code", f"{marked(stats.code_size)} bytes"
+        yield "grid steps", marked(cycles.steps)
+        return
     yield "code", f"{marked(stats.code_size)} bytes"
     yield "bundles", f"{marked(stats.bundles)}, {marked(stats.empty_bundles)} of them empty"
     yield "spills", f"{marked(stats.spills)} stores, {marked(stats.fills)} loads"
@@ -228,6 +232,8 @@ def _part(part: CodeCost) -> str:
 
 def _memory(stats: Stats) -> Iterator[str]:
     memory = stats.memory
+    if stats.is_sparse:
+        return
     yield (
         f"memory           VMEM {marked(memory.vmem)} of the {marked(memory.limit)} bytes that "
         + (f"it may use, SMEM {marked(memory.smem)}")

@@ -109,6 +109,12 @@ def memory_map(
     )
 
 
+def unknown_memory(reason: str) -> MemoryMap:
+    """A map without figures, for a core whose memory is not that of a TensorCore."""
+    nothing = missing(reason, unit="bytes")
+    return MemoryMap(uses=(), vmem=nothing, smem=nothing, limit=nothing, capacity=nothing)
+
+
 def vmem_limit(kernel: Kernel | None, compilation: Compilation | None) -> Figure:
     """VMEM that a kernel may use: what it, or the compiler's flags, ask for, else the default."""
     chip = CHIPS.get((compilation.device_kind if compilation else None) or "")

@@ -27,6 +27,14 @@ ANY_SIZE = (1 << 31) - 1
 _BOUNDS = re.compile(r"^iteration_bounds: \((?P<sizes>\d{1,10}(?:, ?\d{1,10}){0,63}),?\)$", re.M)
 
 
+ON_SPARSECORE = (
+    "the kernel runs on the SparseCore, whose bundles libtpu lists in another assembly language "
+    "and without tables: its cycles, units and lines are not known, and `show DUMP sparsecore` "
+    "prints the listing"
+)
+"""Why there are no figures of a kernel on the SparseCore."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScheduledRegion:
     """Consecutive bundles that the compiler keeps together.
@@ -90,6 +98,7 @@ class Schedule:
       stalls: counts per cycle, before the compiler turned idle cycles into delays of the bundle
         before them; None if it wrote none.
       bounds: sizes of the part of the grid that a core runs; empty if they are not stated.
+      is_sparse: whether it is of the SparseCore, whose bundles are not read.
       problems: what is wrong with the texts, a sentence each.
     """
 
@@ -98,6 +107,7 @@ class Schedule:
     chip: str | None = None
     stalls: UnitTable | None = None
     bounds: tuple[int, ...] = ()
+    is_sparse: bool = False
     problems: tuple[str, ...] = ()
 
     @property
@@ -218,6 +228,7 @@ def schedule_of(
     utilization: str | None = None,
     delays: str | None = None,
     *,
+    sparsecore: str | None = None,
     target: str | None = None,
 ) -> Schedule:
     """Read a schedule from the texts of `bundles.txt` and `utilization.txt`.
@@ -225,12 +236,16 @@ def schedule_of(
     Args:
       bundles: None if there is no such file, or it cannot be read.
       delays: the text of `delays.txt`.
+      sparsecore: the text of `sparsecore.txt`, which there is in place of the others.
       target: name of the target it was made for: `v5e`, `v5e:2x4`.
     """
     listing = read_bundles(bundles or "")
     table = read_utilization(utilization) if utilization else None
     problems: list[str] = []
-    if bundles is None:
+    is_sparse = bundles is None and sparsecore is not None
+    if is_sparse:
+        problems.append(ON_SPARSECORE)
+    elif bundles is None:
         problems.append("there is no readable listing of bundles")
     elif not listing.bundles:
         problems.append("the listing contains no bundle")
@@ -253,5 +268,6 @@ def schedule_of(
         chip=chip,
         stalls=stalls,
         bounds=tuple(map(int, bounds["sizes"].split(","))) if bounds else (),
+        is_sparse=is_sparse,
         problems=tuple(problems),
     )

@@ -15,7 +15,7 @@ from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.lines import LineCost, line_costs
-from pallas_debug.profile.memory import MemoryMap, memory_map
+from pallas_debug.profile.memory import MemoryMap, memory_map, unknown_memory
 from pallas_debug.profile.schedule import Schedule, schedule_of
 from pallas_debug.profile.timeline.origins import placements
 from pallas_debug.profile.tracing import LineCoverage, Tracing, trace
@@ -29,6 +29,7 @@ class ScheduleTexts:
     Attributes:
       mosaic: the kernel's module before any pass, for the calls behind each line.
       relayouts: the module after the pass that inserts relayouts.
+      sparsecore: bundles of a kernel on the SparseCore, which has no other tables.
     """
 
     bundles: str | None = None
@@ -44,6 +45,7 @@ class ScheduleTexts:
     estimate: str | None = None
     mosaic: str | None = None
     relayouts: str | None = None
+    sparsecore: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +129,7 @@ class Stats:
       advice: what makes it slow, with evidence.
       hidden: advice that does not count while copies take longer than the computation.
       coverage: bundles that are traced to a line.
+      is_sparse: whether the kernel runs on the SparseCore, of whose bundles nothing is known.
       problems: what could not be read, a sentence each.
     """
 
@@ -148,6 +151,7 @@ class Stats:
     coverage: LineCoverage
     advice: tuple[Advice, ...] = ()
     hidden: tuple[Advice, ...] = ()
+    is_sparse: bool = False
     problems: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -177,6 +181,7 @@ class Profile:
             self.texts.bundles,
             self.texts.utilization,
             self.texts.delays,
+            sparsecore=self.texts.sparsecore,
             target=self.compilation.target if self.compilation else None,
         )
 
@@ -216,6 +221,8 @@ class Profile:
 
     @cached_property
     def memory(self) -> MemoryMap:
+        if self.schedule.is_sparse:
+            return unknown_memory("the kernel runs on the SparseCore")
         return memory_map(self.texts.vmem, self.kernel, self.compilation)
 
     @cached_property
@@ -277,6 +284,7 @@ def _stats(profile: Profile) -> Stats:
         coverage=profile.tracing.coverage(schedule.listing),
         advice=profile.advice,
         hidden=profile.hidden,
+        is_sparse=schedule.is_sparse,
         problems=schedule.problems,
     )
 

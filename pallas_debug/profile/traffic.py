@@ -101,7 +101,7 @@ def traffic_of(
     schedule: Schedule, tracing: Tracing, cycles: CycleEstimate, mosaic: Module | None
 ) -> Traffic:
     """Compare a kernel's copies with its work."""
-    peaks = peaks_of(schedule.chip)
+    peaks = peaks_of(schedule.chip) if not schedule.is_sparse else None
     model, _ = copy_model(schedule.chip)
     products = products_of(schedule, tracing, cycles.executions, mosaic)
     read, written = _copied(cycles, "hbm_to_"), _copied(cycles, "_to_hbm")
@@ -110,7 +110,7 @@ def traffic_of(
     moved = _sum(read, written, "bytes", "from and to HBM")
     work = _sum(flops, vector, "", "of matrix products and vector instructions")
     dtype = max(products, key=lambda p: p.flops * (p.runs or 1)).dtype if products else "bf16"
-    chip = schedule.chip or "this target"
+    chip = "the SparseCore" if schedule.is_sparse else schedule.chip or "this target"
     unknown = f"no peaks are published for {chip}"
     peak_flops = _peak(peaks.flops_of(dtype) if peaks else None, "flop/s", dtype, unknown)
     peak_bandwidth = _peak(peaks.bandwidth if peaks else None, "bytes/s", "of HBM", unknown)

@@ -26,6 +26,7 @@ _FILES = {
     "hlo": layout.HLO,
     "estimate": layout.ESTIMATE,
     "mosaic": layout.MOSAIC,
+    "sparsecore": layout.SPARSECORE,
 }
 """Fields of `ScheduleTexts`, and the files that they are read from."""
 

@@ -342,3 +342,35 @@ def test_a_kernel_that_did_not_compile_has_no_figures(command: Any, tmp_path: Pa
         done = command(*call, tmp_path, "-t", "v5e")
         assert (done.returncode, done.stdout) == (Exit.CANNOT_RUN, ""), done
         assert "did not compile for v5e, so there is no schedule. For the error: " in done.stderr
+
+
+@pytest.mark.slow
+def test_a_kernel_on_the_sparse_core_has_no_figures_of_the_tensor_core(
+    dumps: Path, tmp_path: Path, command: Any
+) -> None:
+    shutil.copytree(dumps, tmp_path / "sparse")
+    (folder,) = (tmp_path / "sparse").glob("flash_attention-*/v5e")
+    for file in (folder / "schedule").iterdir():
+        file.unlink()
+    (folder / "schedule" / "sparsecore.txt").write_text("scs\n0x0: {  \t(pc) =\tsbr.rel $0x88  }\n")
+    stats = stats_of(tmp_path / "sparse", "v5e")
+    assert stats.is_sparse
+    assert stats.memory.limit.value is None
+    assert stats.traffic.ridge.value is None
+    printed = "\n".join(_text(stats, whole=False))
+    assert "problem: the kernel runs on the SparseCore" in printed
+    assert "may use" not in printed
+    assert "published peaks" not in printed
+
+    for words, kind in (
+        (("source", "--cost"), "has no cost of lines; see above"),
+        (("timeline",), "has no timeline, as it runs on the SparseCore"),
+    ):
+        done = command(*words, "sparse", "-t", "v5e")
+        assert done.returncode == Exit.CANNOT_RUN
+        assert kind in done.stderr
+        assert "--stages bundles" not in done.stderr
+    done = command("diff", "--stats", str(dumps), "sparse", "-t", "v5e")
+    assert done.returncode == Exit.CANNOT_RUN
+    assert "is not compared: the kernel runs on the SparseCore" in done.stderr
+    assert "nothing changed" not in done.stdout

@@ -119,6 +119,8 @@ def timeline_of(
       CannotRunError: the schedule has no bundles.
       UsageError: what determines the timeline is not known; the message says what.
     """
+    if profile.schedule.is_sparse:
+        raise CannotRunError(f"{name} has no timeline, as it runs on the SparseCore")
     blocks = _known(blocks, name)
     if not profile.schedule.bundles:
         raise CannotRunError(
