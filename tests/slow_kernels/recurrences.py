@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from .slow import SlowKernel
 
@@ -41,6 +42,72 @@ def running_sum_remedied(x: jax.Array) -> jax.Array:
                 s = s + jnp.where(row >= k, jnp.roll(s, k, 0), 0)
             s = s + total
             out_ref[at, :] = s
+            return s[31:, :]
+
+        lax.fori_loop(0, x_ref.shape[0] // 32, add, jnp.zeros((1, x_ref.shape[1]), F32))
+
+    return _columns(kernel, x)
+
+
+def sum_kept_in_scratch(x: jax.Array) -> jax.Array:
+    """Each iteration adds a row to the sum in a ref, and stores what it reads there."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref, total: jax.Ref) -> None:
+        total[...] = jnp.zeros_like(total)
+
+        @pl.loop(0, x_ref.shape[0])
+        def _(i: jax.Array) -> None:
+            total[0, :] = total[0, :] + x_ref[i, :]  # SLOW
+            out_ref[i, :] = total[0, :]
+
+    block = pl.BlockSpec((x.shape[0], 256), lambda i: (0, i))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(x.shape[1] // 256,),
+        in_specs=[block],
+        out_specs=block,
+        scratch_shapes=[pltpu.VMEM((1, 256), F32)],
+    )(x)
+
+
+def unrolled_sum(x: jax.Array) -> jax.Array:
+    """Each iteration adds 8 rows, and each of these waits for the one before."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            total = total + x_ref[pl.ds(i, 1), :]  # SLOW
+            out_ref[pl.ds(i, 1), :] = total
+            return total
+
+        lax.fori_loop(0, x_ref.shape[0], add, jnp.zeros((1, x_ref.shape[1]), F32), unroll=8)
+
+    return _columns(kernel, x)
+
+
+def sum_of_those_before(x: jax.Array) -> jax.Array:
+    """Each row gets the sum of the rows before it."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            out_ref[i, :] = total
+            return total + x_ref[i, :]  # SLOW
+
+        lax.fori_loop(0, x_ref.shape[0], add, jnp.zeros(x_ref.shape[1:], F32))
+
+    return _columns(kernel, x)
+
+
+def sum_of_those_before_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            at = pl.ds(pl.multiple_of(i * 32, 32), 32)
+            s = x_ref[at, :]
+            row = lax.broadcasted_iota(jnp.int32, s.shape, 0)
+            for k in (1, 2, 4, 8, 16):
+                s = s + jnp.where(row >= k, jnp.roll(s, k, 0), 0)
+            s = s + total
+            out_ref[at, :] = jnp.where(row >= 1, jnp.roll(s, 1, 0), total)
             return s[31:, :]
 
         lax.fori_loop(0, x_ref.shape[0] // 32, add, jnp.zeros((1, x_ref.shape[1]), F32))
@@ -155,6 +222,33 @@ KERNELS = (
         remedied=running_sum_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
         says=("adds one row to the sum of those before it", "s = s + jnp.where(row >= k, "),
+    ),
+    SlowKernel(
+        advice="running-sum",
+        summary="A prefix sum that is kept in a scratch buffer.",
+        function=sum_kept_in_scratch,
+        remedied=running_sum_remedied,
+        args=(jax.ShapeDtypeStruct((256, 512), F32),),
+        says=("adds one row to the sum of those before it",),
+        targets=("v5e",),
+    ),
+    SlowKernel(
+        advice="running-sum",
+        summary="A prefix sum in a loop that was unrolled.",
+        function=unrolled_sum,
+        remedied=running_sum_remedied,
+        args=(jax.ShapeDtypeStruct((256, 512), F32),),
+        says=("each of the 32 iterations adds 8 rows one by one",),
+        targets=("v5e",),
+    ),
+    SlowKernel(
+        advice="running-sum",
+        summary="A sum of the rows before each one.",
+        function=sum_of_those_before,
+        remedied=sum_of_those_before_remedied,
+        args=(jax.ShapeDtypeStruct((256, 512), F32),),
+        says=("store pltpu.roll(s, 1, 0) with that row as its first one",),
+        targets=("v5e",),
     ),
     SlowKernel(
         advice="running-sum",

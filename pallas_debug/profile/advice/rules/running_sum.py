@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import (
     Advice,
     AdviceKind,
@@ -69,6 +70,21 @@ _WAYS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Scan:
+    """Rows that are combined one by one with the result of those before.
+
+    Attributes:
+      combined: the operations, one for each row of an iteration of the program.
+      stores: of the results, in the same order.
+      is_exclusive: whether a row is stored before its own value is combined.
+    """
+
+    combined: tuple[ProgramOperation, ...]
+    stores: tuple[ProgramOperation, ...]
+    is_exclusive: bool
+
+
 def advise_running_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
     program = subject.program
     if program is None or subject.is_memory_bound:
@@ -80,32 +96,34 @@ def advise_running_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
         scan = _scan(program, loop)
         if scan is None:
             continue
-        combined, store = scan
-        way = _WAYS[combined.name]
-        source = program.source(combined)
-        line = subject.at(program.source(store))
-        scheduled = subject.loop_of(selected(line, lambda name: name.startswith("vst")))
-        width = next((sizes[-1] for sizes in vectors_of(store)[-1:] if sizes), 0)
+        way, count = _WAYS[scan.combined[0].name], len(scan.combined)
+        source = program.source(scan.combined[0])
+        lines = list(dict.fromkeys(program.source(store) for store in scan.stores))
+        at_lines = [p for line in lines for p in subject.at(line)]
+        scheduled = subject.loop_of(selected(at_lines, lambda name: name.startswith("vst")))
+        width = next((sizes[-1] for sizes in vectors_of(scan.stores[0])[-1:] if sizes), 0)
         if scheduled is None or subject.is_of_grid(scheduled) or not width:
             continue
         inside = subject.inside(scheduled)
-        stored = selected(inside, lambda name: name.startswith("vst"))
+        stored = [p for p in selected(at_lines, lambda n: n.startswith("vst")) if p in inside]
         cycles = scheduled.size + sum(subject.schedule.delays[scheduled.start : scheduled.stop])
-        # The compiler, or the program, may have unrolled the loop.
-        rows = max(round(len(stored) / math.ceil(width / LANES)), 1)
+        # The compiler, or the program, may have unrolled the loop. A line may store the sum too.
+        per_row = len(_stores_of(program, loop, lines)) / count * math.ceil(width / LANES)
+        rows = max(round(len(stored) / per_row), 1)
         now = SUBLANES * cycles / rows
         then = IN_STEPS * math.ceil(width / LANES)
         share = subject.share(inside)
         if share * (1 - then / now) < MIN_GAIN:
             continue
-        memory = subject.operand(memory_of(program, store) or "")
+        memory = subject.operand(memory_of(program, scan.stores[0]) or "")
+        one = "one row" if count == 1 else f"{count} rows one by one"
         found.append(
             Advice(
                 kind=KIND.name,
                 source=source,
                 operand=memory.name if memory is not None else None,
                 message=(
-                    f"each of the {loop.trips} iterations {way.verb} one row "
+                    f"each of the {loop.trips} iterations {way.verb} {one} "
                     f"{'to' if way is _SUM else 'with'} the {way.result} of those before it: 8 "
                     f"rows of {width} columns take {now:.0f} cycles, as one of the 8 rows of a "
                     "register is used at a time"
@@ -114,10 +132,11 @@ def advise_running_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
                     "take 32 rows or more in each iteration, and combine them in steps: for k in "
                     "(1, 2, 4, 8, 16), s = "
                     + way.expression.format(
-                        f"jnp.where({_shifted(program, loop, store)}, {way.neutral})"
+                        f"jnp.where({_shifted(program, loop, scan)}, {way.neutral})"
                     )
                     + ", with row = lax.broadcasted_iota(jnp.int32, s.shape, 0); then combine all "
                     "of them with the row at which the iteration before ended"
+                    + (_moved_on(program, loop, scan) if scan.is_exclusive else "")
                 ),
                 evidence=(
                     derived("iterations", loop.trips),
@@ -132,42 +151,180 @@ def advise_running_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
     return tuple(found)
 
 
-def _shifted(program: MosaicProgram, loop: ProgramLoop, store: ProgramOperation) -> str:
+def _stores_of(
+    program: MosaicProgram, loop: ProgramLoop, lines: list[SourceLine | None]
+) -> list[ProgramOperation]:
+    return [o for o in program.named(*STORES) if o.line in loop and program.source(o) in lines]
+
+
+def _goes_back(program: MosaicProgram, loop: ProgramLoop, scan: _Scan) -> bool:
+    """Whether the loop goes from the last row to the first."""
+    place = indices_of(program, loop, scan.stores[0])
+    return place is not None and place[-2][0] * (loop.step or 1) < 0
+
+
+def _shifted(program: MosaicProgram, loop: ProgramLoop, scan: _Scan) -> str:
     """The rows `k` before each, in the loop's direction, and where there are such."""
-    place = indices_of(program, loop, store)
-    if place is not None and place[-2][0] * (loop.step or 1) < 0:
+    if _goes_back(program, loop, scan):
         return "row < 32 - k, pltpu.roll(s, 32 - k, 0)"
     return "row >= k, pltpu.roll(s, k, 0)"
 
 
-def _scan(
-    program: MosaicProgram, loop: ProgramLoop
-) -> tuple[ProgramOperation, ProgramOperation] | None:
-    """The operation that combines a row with those before, and the store of its result."""
+def _moved_on(program: MosaicProgram, loop: ProgramLoop, scan: _Scan) -> str:
+    """What to store where each row gets the result of those before it, without its own."""
+    shift, end = (31, "last") if _goes_back(program, loop, scan) else (1, "first")
+    return (
+        f", and store pltpu.roll(s, {shift}, 0) with that row as its {end} one, as each row gets "
+        f"the {_WAYS[scan.combined[0].name].result} of those before it"
+    )
+
+
+def _scan(program: MosaicProgram, loop: ProgramLoop) -> _Scan | None:
+    """Rows of a loop that are combined with the result of those before them, and stored."""
     body = [o for o in program.operations if o.line in loop]
-    stores = [o for o in body if o.name in STORES]
-    if len(stores) != 1 or len(loop.carried) > 1 or not is_narrow(body, is_scalar=False):
+    if len(loop.carried) > 1 or not is_narrow(body, is_scalar=False):
         return None
     if any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
         return None
-    place = indices_of(program, loop, stores[0])
-    if place is None or len(place) < 2 or not place[-2][0] or any(s for s, _ in place[:-2]):
+    rows = _Rows.of(program, loop, body)
+    if rows is None:
         return None
-    for operation in body:
+    combined = _chain(rows)
+    if not combined or len({o.name for o in combined}) > 1:
+        return None
+    results: list[ProgramOperation | None] = [None, *combined]
+    stored = [rows.stored(store) for store in rows.stores]
+    is_exclusive = stored == results[:-1]
+    if (stored != results[1:] and not is_exclusive) or not rows.ends_with(combined[-1]):
+        return None
+    return _Scan(combined=combined, stores=rows.stores, is_exclusive=is_exclusive)
+
+
+def _chain(rows: _Rows) -> tuple[ProgramOperation, ...]:
+    """Operations of which each combines a row with the result of the one before it."""
+    found: list[ProgramOperation] = []
+    before: ProgramOperation | None = None
+    for operation in rows.body:
         if operation.name not in _WAYS or "vector<" not in operation.text:
             continue
-        users = [user for user, _ in program.final_users(operation)]
-        if stores[0] not in users:
-            continue
-        for before, row in (operation.operands, operation.operands[::-1]):
-            if loop.carried:
-                is_before = _passed(program, before, operation.line) == loop.carried[0]
-                is_before = is_before and any(user.name == "scf.yield" for user in users)
+        for value, row in (operation.operands, operation.operands[::-1]):
+            if rows.result(value, operation.line) == before and rows.is_own(row, operation):
+                found.append(operation)
+                before = operation
+                break
+    return tuple(found) if len(found) == len(rows.stores) else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """Stores of a loop: of one row each, in order, and of the sum that it keeps in a ref.
+
+    Attributes:
+      stores: of rows whose place moves with the loop.
+      places: of these.
+      kept: stores of the sum, always at the same place.
+    """
+
+    program: MosaicProgram
+    loop: ProgramLoop
+    body: list[ProgramOperation]
+    stores: tuple[ProgramOperation, ...]
+    places: tuple[tuple[Index, ...], ...]
+    kept: tuple[ProgramOperation, ...]
+
+    @classmethod
+    def of(
+        cls, program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
+    ) -> _Rows | None:
+        stores, places, kept = [], [], []
+        for store in (o for o in body if o.name in STORES):
+            place = indices_of(program, loop, store)
+            if place is None or len(place) < 2 or any(s for s, _ in (*place[:-2], place[-1])):
+                return None
+            if place[-2][0]:
+                stores.append(store)
+                places.append(place)
             else:
-                is_before = _is_row_before(program, loop, before, operation, stores[0], place)
-            if is_before and _is_own(program, loop, row, operation, stores[0]):
-                return operation, stores[0]
-    return None
+                kept.append(store)
+        memories = {memory_of(program, store) for store in stores}
+        state = {(memory_of(program, o), indices_of(program, loop, o)) for o in kept}
+        if len(memories) != 1 or len(state) > 1 or (kept and loop.carried):
+            return None
+        if memories & {memory for memory, _ in state} or loop.step is None:
+            return None
+        step = places[0][-2][0] * loop.step
+        if abs(step) != len(stores) or any(
+            place != _moved(places[0], n if step > 0 else -n) for n, place in enumerate(places)
+        ):
+            return None
+        return cls(
+            program=program,
+            loop=loop,
+            body=body,
+            stores=tuple(stores),
+            places=tuple(places),
+            kept=tuple(kept),
+        )
+
+    def result(self, value: str, line: int) -> ProgramOperation | str | None:
+        """The operation that makes a value; None for the result of the iteration before.
+
+        A value that is read again from where the loop has stored it is what was stored.
+        """
+        value = _passed(self.program, value, line)
+        if self.loop.carried and value == self.loop.carried[0]:
+            return None
+        made = self.program.producer(value, line)
+        if made is None or made.name not in LOADS or made.line not in self.loop:
+            return made or value
+        memory = memory_of(self.program, made)
+        place = indices_of(self.program, self.loop, made)
+        for store in reversed((*self.stores, *self.kept)):
+            if store.line > made.line or memory_of(self.program, store) != memory:
+                continue
+            if indices_of(self.program, self.loop, store) == place:
+                return self.stored(store)
+        if self.kept and memory == memory_of(self.program, self.kept[0]):
+            is_state = place == indices_of(self.program, self.loop, self.kept[0])
+            return None if is_state else made
+        step = 1 if self.places[0][-2][0] * (self.loop.step or 1) > 0 else -1
+        is_before = memory == memory_of(self.program, self.stores[0])
+        is_before = is_before and not self.kept and not self.loop.carried
+        return None if is_before and place == _moved(self.places[0], -step) else made
+
+    def stored(self, store: ProgramOperation) -> ProgramOperation | str | None:
+        """The result that is stored, as `result` has it."""
+        count = len(indices_of(self.program, self.loop, store) or ())
+        at = 0 if store.name in ("memref.store", "vector.store") else 1 + count
+        if len(store.operands) != count + 2:
+            return "masked"
+        return self.result(store.operands[at], store.line)
+
+    def ends_with(self, last: ProgramOperation) -> bool:
+        """Whether the next iteration goes on from this result."""
+        if self.kept:
+            return self.stored(self.kept[-1]) == last
+        if self.loop.carried:
+            ends = [o for o in self.body if o.name == "scf.yield"]
+            return len(ends) == 1 and self.result(ends[0].operands[0], ends[0].line) == last
+        return self.stored(self.stores[-1]) == last
+
+    def is_own(self, row: str, operation: ProgramOperation) -> bool:
+        """Whether a row depends on no other one."""
+        sources = self.program.sources_of(row, operation.line)
+        if sources is None or row in self.loop.carried:
+            return False
+        written = {memory_of(self.program, store) for store in (*self.stores, *self.kept)}
+        return not any(
+            not set(self.loop.carried).isdisjoint(source.operands)
+            or (source.name in LOADS and memory_of(self.program, source) in written)
+            for source in sources
+        )
+
+
+def _moved(place: tuple[Index, ...], rows: int) -> tuple[Index, ...]:
+    factor, offset = place[-2]
+    return (*place[:-2], (factor, offset + rows), place[-1])
 
 
 def _passed(program: MosaicProgram, value: str, line: int) -> str:
@@ -177,43 +334,6 @@ def _passed(program: MosaicProgram, value: str, line: int) -> str:
         value = found.operands[0]
         found = program.producer(value, found.line)
     return value
-
-
-def _is_row_before(
-    program: MosaicProgram,
-    loop: ProgramLoop,
-    value: str,
-    operation: ProgramOperation,
-    store: ProgramOperation,
-    place: tuple[Index, ...],
-) -> bool:
-    """Whether a value is loaded where the iteration before stored its row."""
-    load = program.origin(value, operation.line)
-    if load is None or load.name not in LOADS or load.line not in loop or loop.step is None:
-        return False
-    if memory_of(program, load) != memory_of(program, store):
-        return False
-    factor, offset = place[-2]
-    before = (*place[:-2], (factor, offset - factor * loop.step), place[-1])
-    return indices_of(program, loop, load) == before
-
-
-def _is_own(
-    program: MosaicProgram,
-    loop: ProgramLoop,
-    row: str,
-    operation: ProgramOperation,
-    store: ProgramOperation,
-) -> bool:
-    """Whether a row depends on no other iteration."""
-    sources = program.sources_of(row, operation.line)
-    if sources is None or row in loop.carried:
-        return False
-    return not any(
-        not set(loop.carried).isdisjoint(source.operands)
-        or (source.name in LOADS and memory_of(program, source) == memory_of(program, store))
-        for source in sources
-    )
 
 
 KIND = AdviceKind(
