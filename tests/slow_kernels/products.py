@@ -48,6 +48,83 @@ def heads_of_few_rows_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
     return _of_heads(kernel, x, w)
 
 
+def _of_rows(kernel: object, x: jax.Array, w: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], w.shape[0]), F32),
+        grid=(x.shape[0] // 32,),
+        in_specs=[
+            pl.BlockSpec((32, x.shape[1]), lambda i: (i, 0)),
+            pl.BlockSpec(w.shape, lambda i: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((32, w.shape[0]), lambda i: (i, 0)),
+    )(x, w)
+
+
+def rows_times_matrix(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Each iteration multiplies the matrix by one row, element by element, and sums."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def one(i: jax.Array, _: None) -> None:
+            row = x_ref[pl.ds(i, 1), :]
+            out_ref[pl.ds(i, 1), :] = jnp.sum(w_ref[...] * row, axis=1)[None, :]  # SLOW
+
+        lax.fori_loop(0, x_ref.shape[0], one, None)
+
+    return _of_rows(kernel, x, w)
+
+
+def rows_times_matrix_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = lax.dot_general(
+            x_ref[...],
+            w_ref[...],
+            (((1,), (1,)), ((), ())),
+            precision=lax.Precision.HIGHEST,
+            preferred_element_type=F32,
+        )
+
+    return _of_rows(kernel, x, w)
+
+
+def _outer(kernel: object, x: jax.Array, y: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[1], y.shape[1]), F32),
+        grid=(y.shape[1] // 256,),
+        in_specs=[
+            pl.BlockSpec(x.shape, lambda j: (0, 0)),
+            pl.BlockSpec((y.shape[0], 256), lambda j: (0, j)),
+        ],
+        out_specs=pl.BlockSpec((x.shape[1], 256), lambda j: (0, j)),
+    )(x, y)
+
+
+def columns_times_rows(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Each iteration adds the product of a column and a row; their sum is spilled."""
+
+    def kernel(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def add(k: jax.Array, total: jax.Array) -> jax.Array:
+            return total + x_ref[k][:, None] * y_ref[pl.ds(k, 1), :]  # SLOW
+
+        out_ref[...] = lax.fori_loop(0, x_ref.shape[0], add, jnp.zeros(out_ref.shape, F32))
+
+    return _outer(kernel, x, y)
+
+
+def columns_times_rows_remedied(x: jax.Array, y: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = lax.dot_general(
+            x_ref[...],
+            y_ref[...],
+            (((0,), (0,)), ((), ())),
+            precision=lax.Precision.HIGHEST,
+            preferred_element_type=F32,
+        )
+
+    return _outer(kernel, x, y)
+
+
 def recurrent(x: jax.Array, w: jax.Array, *, ahead: bool) -> jax.Array:
     """A recurrence with a product of its inputs, in each iteration or before the loop.
 
@@ -91,5 +168,21 @@ KERNELS = (
             jax.ShapeDtypeStruct((4, 256, 128), BF16),
         ),
         says=("loads the same 4 matrices of bf16[256, 128]",),
+    ),
+    SlowKernel(
+        advice="vector-product",
+        summary="A product of rows with a matrix on the vector unit.",
+        function=rows_times_matrix,
+        remedied=rows_times_matrix_remedied,
+        args=(jax.ShapeDtypeStruct((64, 256), F32), jax.ShapeDtypeStruct((128, 256), F32)),
+        says=("(32, 256) by (256, 128)", "lax.dot_general, of all 32 rows at once"),
+    ),
+    SlowKernel(
+        advice="vector-product",
+        summary="A sum of products of columns and rows on the vector unit.",
+        function=columns_times_rows,
+        remedied=columns_times_rows_remedied,
+        args=(jax.ShapeDtypeStruct((64, 256), F32), jax.ShapeDtypeStruct((64, 512), F32)),
+        says=("(256, 64) by (64, 256)", "contracted over what the loop counts"),
     ),
 )

@@ -6,16 +6,13 @@ from pallas_debug.profile.advice.rules import (
     lane_reduction,
     mask,
     one_core,
-    one_hot,
     relayout,
     rounding,
     row_loop,
     running_sum,
     short_iterations,
     spills,
-    thin_product,
     transpose,
-    wide_product,
 )
 from pallas_debug.profile.advice.rules.copying import (
     copy_wait,
@@ -28,6 +25,12 @@ from pallas_debug.profile.advice.rules.copying import (
     small_copies,
     two_passes,
     whole_operand,
+)
+from pallas_debug.profile.advice.rules.products import (
+    one_hot,
+    thin_product,
+    vector_product,
+    wide_product,
 )
 
 KINDS: tuple[AdviceKind, ...] = (
@@ -45,6 +48,7 @@ KINDS: tuple[AdviceKind, ...] = (
     one_hot.KIND,
     wide_product.KIND,
     thin_product.KIND,
+    vector_product.KIND,
     rounding.KIND,
     transpose.KIND,
     relayout.KIND,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 
 from pallas_debug.profile import units
 from pallas_debug.profile.advice.advice import (
@@ -15,8 +16,9 @@ from pallas_debug.profile.advice.advice import (
     percent,
 )
 from pallas_debug.profile.advice.program import ProgramLoop, ProgramOperation, shape_of
+from pallas_debug.profile.advice.rules.products.thin_product import advise_thin_product
+from pallas_debug.profile.advice.rules.products.vector_product import loops_of_products
 from pallas_debug.profile.advice.rules.row_loop import LANES, independent_stores, is_narrow
-from pallas_debug.profile.advice.rules.thin_product import advise_thin_product
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.schedule import ScheduledLoop
 
@@ -42,7 +44,8 @@ def advise_short_iterations(subject: AdviceSubject) -> tuple[Advice, ...]:
     program = subject.program
     if program is None or subject.is_memory_bound:
         return ()
-    # A product of few rows is better made once than beside others.
+    # A product of few rows, or on the vector unit, is better made once than beside others.
+    products = loops_of_products(subject)
     thin = {advice.source for advice in advise_thin_product(subject)}
     found = []
     for loop in program.loops:
@@ -54,20 +57,25 @@ def advise_short_iterations(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         if any(program.source(o) in thin for o in body if o.name == "tpu.matmul"):
             continue
-        advice = _of_loop(subject, loop, stores)
+        advice = _of_loop(subject, loop, stores, products)
         if advice is not None:
             found.append(advice)
     return tuple(found)
 
 
 def _of_loop(
-    subject: AdviceSubject, loop: ProgramLoop, stores: list[ProgramOperation]
+    subject: AdviceSubject,
+    loop: ProgramLoop,
+    stores: list[ProgramOperation],
+    products: Collection[int],
 ) -> Advice | None:
     assert subject.program is not None
     source = subject.program.source(stores[0])
     stored = selected(subject.at(source), lambda name: name.startswith("vst"))
     scheduled = subject.loop_of(stored)
-    if scheduled is None or subject.is_of_grid(scheduled) or not 0 < len(stored) <= MAX_STORES:
+    if scheduled is None or scheduled.number in products:
+        return None
+    if subject.is_of_grid(scheduled) or not 0 < len(stored) <= MAX_STORES:
         return None
     cycles = scheduled.size + sum(subject.schedule.delays[scheduled.start : scheduled.stop])
     if len(stored) >= 2 * sum(map(_registers, stores)):

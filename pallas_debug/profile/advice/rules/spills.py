@@ -6,6 +6,7 @@ from collections import Counter
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.rules.products.vector_product import loops_of_products
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 from pallas_debug.profile.schedule import ScheduledLoop
 from pallas_debug.profile.units import FILL, LOAD, SPILL, STORE, is_fill, is_spill
@@ -24,7 +25,10 @@ def advise_spills(subject: AdviceSubject) -> tuple[Advice, ...]:
     if subject.is_memory_bound:
         return ()
     found = []
+    products = loops_of_products(subject)
     for loop in subject.schedule.loops:
+        if loop.number in products:
+            continue  # what is spilled is the sum of a product, which the MXU keeps
         limits = _limits(subject, loop)
         if limits is None:
             continue
