@@ -157,6 +157,49 @@ def recurrent(x: jax.Array, w: jax.Array, *, ahead: bool) -> jax.Array:
     )(x, w)
 
 
+def _wide(x: jax.Array, w: jax.Array, u: jax.Array, *, ahead: bool) -> jax.Array:
+    def kernel(
+        x_ref: jax.Ref, w_ref: jax.Ref, u_ref: jax.Ref, out_ref: jax.Ref, given: jax.Ref
+    ) -> None:
+        if ahead:
+            rows = x_ref[...].reshape(-1, x_ref.shape[2])
+            made = jnp.dot(rows, w_ref[...], preferred_element_type=F32)
+            given[...] = made.reshape(given.shape)
+
+        def step(t: jax.Array, h: jax.Array) -> jax.Array:
+            if ahead:
+                new = given[t]
+            else:
+                new = jnp.dot(x_ref[t], w_ref[...], preferred_element_type=F32)  # SLOW
+            h = jnp.tanh(new + jnp.dot(h.astype(BF16), u_ref[...], preferred_element_type=F32))
+            out_ref[t] = h
+            return h
+
+        lax.fori_loop(0, x_ref.shape[0], step, jnp.zeros(out_ref.shape[1:], F32))
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], x.shape[1], u.shape[1]), F32),
+        grid=(x.shape[0] // 64,),
+        in_specs=[
+            pl.BlockSpec((64, *x.shape[1:]), lambda i: (i, 0, 0)),
+            pl.BlockSpec(w.shape, lambda i: (0, 0)),
+            pl.BlockSpec(u.shape, lambda i: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((64, x.shape[1], u.shape[1]), lambda i: (i, 0, 0)),
+        scratch_shapes=[pltpu.VMEM((64, x.shape[1], u.shape[1]), F32)],
+    )(x, w, u)
+
+
+def wide_inputs_of_a_recurrence(x: jax.Array, w: jax.Array, u: jax.Array) -> jax.Array:
+    """The matrix for the inputs is 8 times as large as that of the recurrence."""
+    return _wide(x, w, u, ahead=False)
+
+
+def wide_inputs_of_a_recurrence_remedied(x: jax.Array, w: jax.Array, u: jax.Array) -> jax.Array:
+    return _wide(x, w, u, ahead=True)
+
+
 KERNELS = (
     SlowKernel(
         advice="thin-product",
@@ -168,6 +211,19 @@ KERNELS = (
             jax.ShapeDtypeStruct((4, 256, 128), BF16),
         ),
         says=("loads the same 4 matrices of bf16[256, 128]",),
+    ),
+    SlowKernel(
+        advice="thin-product",
+        summary="Products of the inputs of a recurrence, one time after another.",
+        function=wide_inputs_of_a_recurrence,
+        remedied=wide_inputs_of_a_recurrence_remedied,
+        helper=_wide,
+        args=tuple(
+            jax.ShapeDtypeStruct(shape, BF16)
+            for shape in ((128, 16, 1024), (1024, 128), (128, 128))
+        ),
+        says=("multiply the rows of all 64 iterations at once, before the loop",),
+        targets=("v6e",),
     ),
     SlowKernel(
         advice="vector-product",
