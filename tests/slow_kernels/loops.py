@@ -321,6 +321,39 @@ def softmax_of_8_rows_remedied(x: jax.Array) -> jax.Array:
     return _softmax(x, unroll=4)
 
 
+def _above(x: jax.Array, s: jax.Array, *, ahead: bool) -> jax.Array:
+    def kernel(x_ref: jax.Ref, s_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        given = jnp.broadcast_to(s_ref[...], (32, 128)) if ahead else None
+
+        def add(j: jax.Array, total: jax.Array) -> jax.Array:
+            x = x_ref[:, pl.ds(pl.multiple_of(j * 128, 128), 128)]
+            least = s_ref[...] if given is None else given
+            return total + jnp.maximum(x - least, 0.0)  # SLOW
+
+        zeros = jnp.zeros((32, 128), jnp.float32)
+        out_ref[...] = lax.fori_loop(0, x_ref.shape[1] // 128, add, zeros)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], 128), jnp.float32),
+        grid=(x.shape[0] // 32,),
+        in_specs=[
+            pl.BlockSpec((32, x.shape[1]), lambda i: (i, 0)),
+            pl.BlockSpec((32, 1), lambda i: (i, 0)),
+        ],
+        out_specs=pl.BlockSpec((32, 128), lambda i: (i, 0)),
+    )(x, s)
+
+
+def column_repeated_each_time(x: jax.Array, s: jax.Array) -> jax.Array:
+    """Each iteration repeats the column along the lanes, and waits for it."""
+    return _above(x, s, ahead=False)
+
+
+def column_repeated_each_time_remedied(x: jax.Array, s: jax.Array) -> jax.Array:
+    return _above(x, s, ahead=True)
+
+
 KERNELS = (
     SlowKernel(
         advice="thin-product",
@@ -396,5 +429,17 @@ KERNELS = (
         remedied=softmax_of_8_rows_remedied,
         args=(jax.ShapeDtypeStruct((1024, 256), F32),),
         says=("each of the 32 iterations takes", "or pass unroll=4 to the loop"),
+    ),
+    SlowKernel(
+        advice="invariant",
+        summary="A column that each iteration repeats along the lanes.",
+        function=column_repeated_each_time,
+        remedied=column_repeated_each_time_remedied,
+        helper=_above,
+        args=(
+            jax.ShapeDtypeStruct((128, 8192), jnp.float32),
+            jax.ShapeDtypeStruct((128, 1), jnp.float32),
+        ),
+        says=("the same column of 32 rows", "jnp.broadcast_to(…, (32, 128))"),
     ),
 )

@@ -31,6 +31,13 @@ MIN_SHARE = 0.15
 MIN_BUNDLES = 0.1
 """Minimum share of the executed bundles that the loop has."""
 
+MAX_COLUMN = 32
+"""Maximum registers of a repeated column, which stay in registers beside what a loop computes; 32
+did in loops compiled for v5e and v6e."""
+
+MIN_CYCLES = 12
+"""Cycles that an iteration takes in any case: loads, arithmetic, and the branch."""
+
 REGISTER = 8 * 128
 """Elements of 32 bits in a vector register."""
 
@@ -54,6 +61,7 @@ def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         operations = _invariant(program, loop)
         found += _divisions(subject, loop, operations)
+        found += _columns(subject, loop, operations)
         places = _places(program, loop, operations)
         instructions = [p for place in places for p in subject.by_place.get(place, ())]
         scheduled = subject.loop_of(instructions)
@@ -165,6 +173,79 @@ def _divisions(
     return found
 
 
+def _columns(
+    subject: AdviceSubject, loop: ProgramLoop, operations: list[ProgramOperation]
+) -> list[Advice]:
+    """Columns that no iteration changes, which each repeats along the lanes, and waits for it."""
+    program = subject.program
+    assert program is not None
+    lines = {operation.line for operation in operations}
+    columns: dict[SourceLine, list[tuple[int, int]]] = defaultdict(list)
+    for operation in program.named("vector.broadcast"):
+        column = shape_of(operation.text.partition(" to ")[0])
+        whole = shape_of(operation.text.partition(" loc(")[0])
+        source = program.source(operation)
+        if operation.line not in lines or source is None or column is None or whole is None:
+            continue
+        if len(column[0]) == 2 == len(whole[0]) and column[0][1] == 1 < whole[0][1]:
+            columns[source].append((whole[0][0], whole[0][1]))
+    found = []
+    for source, shapes in columns.items():
+        moves = selected(subject.at(source), _crosses_lanes)
+        scheduled = subject.loop_of(moves)
+        if scheduled is None or subject.is_of_grid(scheduled):
+            continue
+        inside = subject.inside(scheduled)
+        moves = [p for p in moves if scheduled.start <= p.bundle < scheduled.stop]
+        # Where all else is quick, the loop is as long as its busiest slot needs.
+        others = [p for p in inside if _takes_long(p.opcode) and p.source != source]
+        registers = sum(math.ceil(rows / 8) for rows, _ in shapes)
+        if others or len(moves) != registers or registers > MAX_COLUMN:
+            continue
+        slots = subject.slots(scheduled)
+        if slots.get("MXU") or slots.get("EUP"):
+            continue
+        cycles = scheduled.size + sum(subject.schedule.delays[scheduled.start : scheduled.stop])
+        less = {"VPOP": len(moves)}
+        needed = max(subject.busiest(slots, less), MIN_CYCLES)
+        share = subject.share(inside)
+        if share * (1 - needed / cycles) < MIN_SHARE:
+            continue
+        rows, width = shapes[0]
+        found.append(
+            Advice(
+                kind=KIND.name,
+                source=source,
+                message=(
+                    f"each iteration repeats the same column of {rows} rows along the lanes, in "
+                    f"{len(moves)} moves of the cross-lane unit, and waits for them: it takes "
+                    f"{cycles} cycles, and its other instructions about {needed}"
+                ),
+                remedy=(
+                    f"repeat the column before the loop, with jnp.broadcast_to(…, ({rows}, "
+                    f"{width})), and use the result in it"
+                ),
+                evidence=(
+                    *([derived("iterations", loop.trips)] if loop.trips is not None else []),
+                    counted("moves of the cross-lane unit in each", len(moves)),
+                    derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
+                    derived("cycles that the others need", needed, unit="cycles"),
+                    derived_share("share of the executed bundles", share),
+                ),
+            )
+        )
+    return found
+
+
+def _crosses_lanes(opcode: str) -> bool:
+    return opcode.startswith("vperm")
+
+
+def _takes_long(opcode: str) -> bool:
+    """Whether an instruction is for a unit whose result takes 50 cycles and more."""
+    return opcode.startswith(("vperm", "vrot", "vxpose", "vmat")) or ".xlane." in opcode
+
+
 def _invariant(program: MosaicProgram, loop: ProgramLoop) -> list[ProgramOperation]:
     """Operations on vectors in a loop that give the same in all iterations."""
     body = [o for o in program.operations if o.line in loop]
@@ -253,7 +334,10 @@ KIND = AdviceKind(
     condition=(
         "Lines of a loop depend on nothing that its iterations change, and their instructions, "
         f"which the compiler left in the loop, are at least {percent(MIN_SHARE, 1)} of its vector "
-        "instructions. So are those of the reciprocals of a division by such a value."
+        "instructions. So are those of the reciprocals of a division by such a value. Or each "
+        f"iteration repeats such a column, of at most {MAX_COLUMN} registers, along the lanes, "
+        "nothing else in it takes long, and the wait for it is at least "
+        f"{percent(MIN_SHARE, 1)} of the executed bundles."
     ),
     remedy="Compute it once, before the loop.",
     rule=advise_invariant,
