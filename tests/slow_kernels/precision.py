@@ -72,7 +72,86 @@ def rounded_in_between_remedied(x: jax.Array) -> jax.Array:
     return _smoothed(kernel, x)
 
 
+def _rows_by(kernel: object, x: jax.Array, w: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], w.shape[1]), dtype),
+        grid=(x.shape[0] // 256,),
+        in_specs=[
+            pl.BlockSpec((256, x.shape[1]), lambda i: (i, 0)),
+            pl.BlockSpec(w.shape, lambda i: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((256, w.shape[1]), lambda i: (i, 0)),
+    )(x, w)
+
+
+def integers_as_floats(x: jax.Array, w: jax.Array) -> jax.Array:
+    """int8 blocks are converted to f32 before they are multiplied."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x, w = x_ref[...].astype(F32), w_ref[...].astype(F32)
+        out_ref[...] = jnp.dot(x, w, preferred_element_type=F32)  # SLOW
+
+    return _rows_by(kernel, x, w, F32)
+
+
+def integers_as_floats_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out = jnp.dot(x_ref[...], w_ref[...], preferred_element_type=jnp.int32)
+        out_ref[...] = out.astype(F32)
+
+    return _rows_by(kernel, x, w, F32)
+
+
+def _by_weights(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        w = w_ref[...].astype(BF16)  # SLOW
+        out_ref[...] = jnp.dot(x_ref[...], w, preferred_element_type=F32)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], w.shape[1]), F32),
+        grid=(w.shape[1] // 256,),
+        in_specs=[
+            pl.BlockSpec(x.shape, lambda j: (0, 0)),
+            pl.BlockSpec((w.shape[0], 256), lambda j: (0, j)),
+        ],
+        out_specs=pl.BlockSpec((x.shape[0], 256), lambda j: (0, j)),
+    )(x, w)
+
+
+def weights_in_f32(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Weights are fetched in f32, and rounded to bf16 before they are multiplied."""
+    return _by_weights(x, w)
+
+
+def weights_in_f32_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
+    return _by_weights(x, w)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="wide-product",
+        summary="A product in f32 of operands that were int8.",
+        function=integers_as_floats,
+        remedied=integers_as_floats_remedied,
+        args=(
+            jax.ShapeDtypeStruct((1024, 1024), jnp.int8),
+            jax.ShapeDtypeStruct((1024, 512), jnp.int8),
+        ),
+        says=("two operands that were int8", "preferred_element_type=jnp.int32"),
+        targets=("v5e",),
+    ),
+    SlowKernel(
+        advice="wide-operand",
+        summary="Weights that are fetched in f32 and used in bf16.",
+        function=weights_in_f32,
+        remedied=weights_in_f32_remedied,
+        helper=_by_weights,
+        rearrange=lambda x, w: (x, w.astype(BF16)),
+        args=(jax.ShapeDtypeStruct((64, 1024), BF16), jax.ShapeDtypeStruct((1024, 2048), F32)),
+        says=("w_ref is fetched in f32, 8.0 MiB in all", "store it in bf16, as weights can be"),
+    ),
     SlowKernel(
         advice="rounding",
         summary="Values that are rounded to bf16 and converted back between operations.",

@@ -25,6 +25,7 @@ from pallas_debug.profile.advice.rules.copying import (
     small_copies,
     two_passes,
     whole_operand,
+    wide_operand,
 )
 from pallas_debug.profile.advice.rules.products import (
     one_hot,
@@ -44,6 +45,7 @@ KINDS: tuple[AdviceKind, ...] = (
     round_trip.KIND,
     small_copies.KIND,
     copy_wait.KIND,
+    wide_operand.KIND,
     narrow_block.KIND,
     one_hot.KIND,
     wide_product.KIND,

@@ -1,8 +1,9 @@
-"""Advice: a matrix product in several passes, of operands that were bf16."""
+"""Advice: a matrix product in a wider type than that of its operands."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import (
     Advice,
@@ -11,20 +12,29 @@ from pallas_debug.profile.advice.advice import (
     derived,
     derived_share,
 )
-from pallas_debug.profile.advice.program import PASSED_ON, ProgramOperation, shape_of
+from pallas_debug.profile.advice.program import (
+    PASSED_ON,
+    MosaicProgram,
+    ProgramOperation,
+    shape_of,
+)
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.peaks import peaks_of
 
 _MOVED = PASSED_ON | {"tpu.transpose", "vector.transpose"}
 _PASSES = re.compile(r"#tpu\.contract_precision<(?P<name>\w+)>")
 _PRODUCTS = ("vmatmul", "vmatprep", "vmatpush")
 _SEVERAL_PASSES = ("fp32",)
 
+MIN_SHARE = 0.15
+"""Minimum share of the executed bundles of a product of int8 values that is made in floats."""
+
 
 def advise_wide_product(subject: AdviceSubject) -> tuple[Advice, ...]:
     program = subject.program
     if program is None or subject.is_memory_bound:
         return ()
-    found = []
+    found = list(_of_integers(subject, program))
     for operation in program.named("tpu.matmul"):
         narrow = [_narrow(subject, operation, operand) for operand in operation.operands[:2]]
         precision = _PASSES.search(operation.text)
@@ -72,6 +82,45 @@ def advise_wide_product(subject: AdviceSubject) -> tuple[Advice, ...]:
     return tuple(found)
 
 
+def _of_integers(subject: AdviceSubject, program: MosaicProgram) -> Iterator[Advice]:
+    """Products of int8 values that were converted to floats, where the MXU multiplies int8."""
+    peaks = peaks_of(subject.schedule.chip)
+    if peaks is None or "i8" not in peaks.flops:
+        return
+    for operation in program.named("tpu.matmul"):
+        made = [program.origin(o, operation.line, _MOVED) for o in operation.operands[:2]]
+        types = [
+            shape[1]
+            for m in made
+            if m is not None and m.name in ("arith.sitofp", "tpu.sitofp")
+            if (shape := shape_of(m.text.partition(" to ")[0])) is not None
+        ]
+        source = program.source(operation)
+        products = selected(subject.at(source), lambda name: name.startswith(_PRODUCTS))
+        lines = {program.source(m) for m in made if m is not None} | {source}
+        share = subject.share(p for line in lines for p in subject.at(line))
+        if types != ["i8", "i8"] or not products or share < MIN_SHARE:
+            continue
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                "a matrix product in floats of two operands that were int8: "
+                f"{len(products)} instructions for the MXU, and those that convert; the MXU "
+                "multiplies int8 directly, at twice the rate of bf16, and sums exactly in int32"
+            ),
+            remedy=(
+                "multiply the operands as they are, with preferred_element_type=jnp.int32, and "
+                "convert the sums"
+            ),
+            evidence=(
+                counted("MXU instructions of this line", len(products)),
+                derived("operands that were converted from int8", 2),
+                derived_share("share of the executed bundles, with the conversions", share),
+            ),
+        )
+
+
 def _narrow(subject: AdviceSubject, operation: ProgramOperation, operand: str) -> str | None:
     """Type from which an operand was converted to f32; None if it was not."""
     program = subject.program
@@ -85,14 +134,16 @@ def _narrow(subject: AdviceSubject, operation: ProgramOperation, operand: str) -
 
 KIND = AdviceKind(
     name="wide-product",
-    title="A product in f32 of bf16 operands",
+    title="A product in a wider type than its operands",
     condition=(
         "A matrix product in f32 with `precision=HIGHEST`, of which an operand was converted from "
-        "bf16. Without a precision, a product in f32 takes no longer."
+        "bf16; without a precision, a product in f32 takes no longer. Or a product in floats of "
+        "operands that were int8, on a chip whose matrix unit multiplies int8, which takes at "
+        f"least {MIN_SHARE:.0%} of the executed bundles."
     ),
     remedy=(
         "Multiply in bf16 with `preferred_element_type=jnp.float32`: products of bf16 values are "
-        "exact."
+        "exact; in int8 with `preferred_element_type=jnp.int32`."
     ),
     rule=advise_wide_product,
 )

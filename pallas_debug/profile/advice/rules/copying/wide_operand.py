@@ -1,0 +1,112 @@
+"""Advice: an input is fetched in f32, and each element of it is rounded to bf16."""
+
+from __future__ import annotations
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
+from pallas_debug.profile.advice.program import LOADS, MosaicProgram, ProgramOperation, shape_of
+from pallas_debug.profile.advice.rules.copying.pipelines import copies, size_text
+from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.blocks import OperandBlocks
+
+MIN_GAIN = 0.15
+"""Minimum share of the cycles of a step's copies that half of the bytes save."""
+
+MIN_FETCHED = 4
+"""Times that an input is fetched from which converting it before each call pays: that reads it
+once in f32, and writes and reads it in bf16."""
+
+_ROUNDS = ("arith.truncf", "tpu.truncf")
+
+
+def advise_wide_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program, blocks, step = subject.program, subject.blocks, subject.step
+    rate = subject.bytes_per_cycle
+    if program is None or blocks is None or step is None or not rate:
+        return ()
+    if not subject.is_memory_bound or not subject.core_points:
+        return ()
+    found = []
+    for operand in blocks.pipelined:
+        if operand.kind != "input" or operand.bits != 32 or operand.name in subject.resident:
+            continue
+        loads = _loads(subject, program, operand)
+        if not loads or not all(_is_rounded(program, load) for load in loads):
+            continue
+        count = operand.visits.copies if operand.visits else copies(operand, blocks.grid)
+        if not count or not operand.total:
+            continue
+        moved = count * operand.block_bytes
+        saved = min(moved / 2 / rate / blocks.points, step.copies - step.compute)
+        if saved < MIN_GAIN * step.copies:
+            continue
+        times = count / operand.total
+        found.append(
+            Advice(
+                kind=KIND.name,
+                operand=operand.name,
+                source=program.source(loads[0]),
+                message=(
+                    f"{operand.name} is fetched in f32, {size_text(moved)} in all, and rounded to "
+                    "bf16 as it is loaded; the kernel waits for its copies"
+                ),
+                remedy=(
+                    f"pass {operand.name} in bf16, which is half of the bytes: "
+                    + (
+                        f"it is fetched {times:.0f} times, so that converting it before the call "
+                        "pays"
+                        if times >= MIN_FETCHED
+                        else "store it in bf16, as weights can be; to convert it before each call "
+                        "takes longer than this saves"
+                    )
+                ),
+                evidence=(
+                    derived(f"bytes fetched of {operand.name}", moved, unit="bytes"),
+                    derived("times that each block is fetched", round(times, 1)),
+                    derived("cycles of a step's copies", round(step.copies), unit="cycles"),
+                    derived("cycles of a step that are saved", round(saved), unit="cycles"),
+                    derived_share("share of the step", saved / step.total),
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def _loads(
+    subject: AdviceSubject, program: MosaicProgram, operand: OperandBlocks
+) -> list[ProgramOperation]:
+    """Loads of an operand; none if it is read in another way, such as by a copy."""
+    found = []
+    for value in program.arguments:
+        read = subject.operand(value)
+        if read is None or read.name != operand.name or read.dtype != "float32":
+            continue
+        for operation in program.operations:
+            if value not in operation.operands:
+                continue
+            if operation.name not in LOADS or operation.operands[0] != value:
+                return []
+            found.append(operation)
+    return found
+
+
+def _is_rounded(program: MosaicProgram, load: ProgramOperation) -> bool:
+    users = program.final_users(load)
+    return bool(users) and all(user.name in _ROUNDS and _is_to_bf16(user) for user, _ in users)
+
+
+def _is_to_bf16(operation: ProgramOperation) -> bool:
+    shape = shape_of(operation.text.partition(" loc(")[0])
+    return shape is not None and shape[1] == "bf16"
+
+
+KIND = AdviceKind(
+    name="wide-operand",
+    title="An input in f32 that is used in bf16",
+    condition=(
+        "All that a kernel loads of an input in f32 is rounded to bf16 at once, it waits for its "
+        "copies, and half of this input's bytes would save at least "
+        f"{MIN_GAIN:.0%} of their cycles."
+    ),
+    remedy="Pass the array in bf16: keep it like that, or convert it before it is fetched often.",
+    rule=advise_wide_operand,
+)
