@@ -131,7 +131,13 @@ def _print(
     from pallas_debug.profile.lines import of_file
 
     total = plural(len(profile.schedule.bundles), "bundle")
-    output.echo(f"{stored.target}: {total}, {profile.cycles.total} cycles; share of each line")
+    waiting = profile.cycles.waiting
+    waits = f", of which {waiting} wait for copies" if waiting.value else ""
+    of_what = " in the others" if waits else ""
+    output.echo(
+        f"{stored.target}: {total}, {profile.cycles.total} cycles{waits}; "
+        f"share of each line{of_what}"
+    )
     output.echo("  share     own bundles spill  fill copy line")
     here = of_file(costs, own)
     lines = [line for line in here if 0 < line <= len(source)]

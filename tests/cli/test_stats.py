@@ -125,6 +125,8 @@ def test_the_command(command: Any, dumps: Path) -> None:
 def test_source_with_costs(command: Any, dumps: Path) -> None:
     done = command("source", dumps, "-t", "v5e", "--cost")
     assert done.returncode == 0, done.stderr
+    waits = r"[\d,]+ cycles, of which [\d,]+ wait for copies; share of each line in the others"
+    assert re.search(waits, done.stdout.splitlines()[0])
     (line,) = [text for text in done.stdout.splitlines() if "p = jnp.exp2(" in text]
     assert re.match(r" +[\d.]+% +[\d.]+% +\d+ .* # .*EUP \d+", line)
     number = re.search(r"(\d+) +p = jnp", line)

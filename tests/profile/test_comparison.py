@@ -44,6 +44,15 @@ def test_figures_are_ranked_by_what_changed_and_the_same_ones_are_left_out() -> 
     assert found.versions == ()
 
 
+def test_bytes_of_hbm_are_compared() -> None:
+    old, new = (
+        replace(s, traffic=replace(s.traffic, read=Figure(value=read, unit="bytes")))
+        for s, read in ((stats(10), 4096), (stats(10), 1024))
+    )
+    (figure,) = compare_stats(old, new).figures
+    assert (figure.name, figure.change) == ("copied from HBM", -0.75)
+
+
 def test_unknown_and_from_zero_have_no_relative_change() -> None:
     found = {f.name: f.change for f in compare_stats(stats(None, 0), stats(5, 3)).figures}
     assert found == {"cycles": None, "spills": None}

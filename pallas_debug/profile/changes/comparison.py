@@ -120,6 +120,8 @@ def _figures(old: Stats, new: Stats) -> Iterator[FigureChange]:
     yield _change("cycles", old.cycles.total, new.cycles.total)
     yield _change("cycles waiting for copies", old.cycles.waiting, new.cycles.waiting)
     yield _change("cycles by libtpu", old.cycles.compiler, new.cycles.compiler)
+    yield _change("copied from HBM", old.traffic.read, new.traffic.read)
+    yield _change("copied to HBM", old.traffic.written, new.traffic.written)
     yield _change("grid steps", old.cycles.steps, new.cycles.steps)
     yield _change("bundles", old.bundles, new.bundles)
     yield _change("empty bundles", old.empty_bundles, new.empty_bundles)
