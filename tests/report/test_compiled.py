@@ -271,6 +271,9 @@ def test_libtpus_estimate_beside_ours_with_its_assumptions(profile: StoredProfil
         assert "41,000 by libtpu’s estimate" in html
         assert "with its assumptions" not in html
     assert "libtpu’s estimate" not in shown(90_000, 40_000, None)
+    waiting = replace(stats.cycles, waiting=Figure(value=2_345))
+    html = replace(stats, cycles=waiting)._repr_html_()
+    assert "2,345 of them waiting for copies" in html
 
 
 @pytest.mark.slow

@@ -71,12 +71,14 @@ def tiles(stats: Stats) -> Markup:
 
 
 def _beside(cycles: CycleEstimate) -> str:
-    """The least that it may be, and libtpu's estimate, with ours under its assumptions.
+    """How many of them are waits, the least, and libtpu's estimate, with ours as it assumes.
 
     Of a formula: what its unknowns are.
     """
     own, ours, least = cycles.compiler, cycles.as_compiler, cycles.least
     parts = [_unknown(cycles.total)] if not cycles.total.is_known else []
+    if cycles.total.is_known and cycles.waiting.value:
+        parts.append(f"{words.number(cycles.waiting.value)} of them waiting for copies")
     if least.is_known and least.value != cycles.total.value:
         parts.append(f"at least {words.number(least.value)} without what depends on data")
     if own.is_known and cycles.total.is_known:
