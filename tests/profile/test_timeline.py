@@ -110,6 +110,16 @@ COPIED = block_map(
 )  # 4,096 bytes a block: 8 cycles, as long as a step
 
 
+def test_a_loop_of_unknown_length_is_said_to_be_cut() -> None:
+    head = ADDRESS.replace("{ %s1_s0", "{ %s50_s50 = sld [smem:[%s0_s0]]  ;;  %s1_s0")
+    bundles = loop(6, COPIES + WAIT, head).replace(" %s3_s0, 6 ", " %s3_s0, %s50_s50 ")
+    own = operand("x_ref", rows(6), is_pipelined=False, space="any", buffers=1)
+    timeline = made(block_map(1, own), bundles)
+    (note,) = (n for n in timeline.notes if n.startswith("loops of unknown length"))
+    assert note.startswith("loops of unknown length run 6 times here; all cycles are ")
+    assert " n, with iterations known only at run time: n of the loop at bundle 0x" in note
+
+
 @simulated
 def test_first_and_last_steps() -> None:
     timeline = made(COPIED)
@@ -180,6 +190,16 @@ def test_operands_that_xla_placed_in_vmem_are_not_copied() -> None:
     assert stats.traffic.resident == ("x_ref",)
     assert dict(stats_lines(stats))["  in VMEM"] == "x_ref: placed there by XLA, not copied"
     assert replace(profile(6, COPIED), blocks=COPIED).stats.traffic.resident == ()
+
+
+def test_an_operand_in_a_register_is_not_copied() -> None:
+    placed = HEAD.replace(
+        "{ %s1_s0 = smov 0 }",
+        "{ %s1_s0 = smov 0  ;;  %s9_s9 = inlined_call_operand.<no memory space> [shape: s32[1], "
+        "index: 0, kind: input, shape index: {}] }",
+    )
+    x, _ = made(COPIED, loop(6, head=placed)).lanes
+    assert x.note == "XLA passes the one element in a register: nothing is copied"
 
 
 COPIES = """\

@@ -13,6 +13,10 @@ _OF_PIPELINE = "base_bounds:"
 """In a remark on every copy that the pipeline makes, about the window that it moves."""
 
 
+REGISTER = ""
+"""Space of an operand of one element, which the call passes in a register, as listings have it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CopyOrigin:
     """Operand that a copy moves.

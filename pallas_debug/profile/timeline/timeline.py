@@ -18,10 +18,11 @@ from pallas_debug.model import SourceLine
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks, grid_point
 from pallas_debug.profile.core.copies import CopyModel
 from pallas_debug.profile.core.given import given_scalars
+from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS
 from pallas_debug.profile.cycles import AS_LOCAL, CORES_SHARE
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.stats import Profile
-from pallas_debug.profile.timeline.origins import copy_origins, placements
+from pallas_debug.profile.timeline.origins import REGISTER, copy_origins, placements
 from pallas_debug.profile.timeline.parts import Block, TimelinePart, part_of
 from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand, PipelineRun
 from pallas_debug.profile.timeline.rates import CopyRates
@@ -288,6 +289,8 @@ class _Maker:
             space = self._placed[number].upper()
             note = f"XLA placed the whole array in {space}"
             note += ": nothing is copied" if space == "VMEM" else ", and blocks come from there"
+            if self._placed[number] == REGISTER:
+                note = "XLA passes the one element in a register: nothing is copied"
         elif operand.unknown is not None and is_walked:
             note = f"which blocks are copied is not known: {operand.unknown}"
         elif operand.unknown is not None:
@@ -390,6 +393,12 @@ class _Maker:
         # How the cores share the grid is noted already.
         assumed = (a for a in self._profile.cycles.assumptions if CORES_SHARE not in a)
         self._notes += assumed
+        cycles = self._profile.cycles.total
+        if cycles.formula:
+            self._notes.append(
+                f"loops of unknown length run {UNKNOWN_ROUNDS} times here; all cycles are "
+                f"{cycles.formula}, with {cycles.note}"
+            )
         steps = self._steps
         events = {"steps": run.steps, "copies": run.copies, "waits": run.waits}
         note = "walked through the schedule"
