@@ -23,8 +23,9 @@ from tiers import mark_all_but_first
 import pallas_debug
 from pallas_debug.cli.stats import _text
 from pallas_debug.profile.advice import KINDS, Advice
-from pallas_debug.profile.advice.rules.copying.small_blocks import _moved
+from pallas_debug.profile.advice.rules.copying.small_blocks import _fetches, _moved
 from pallas_debug.profile.advice.text import advice_text
+from pallas_debug.profile.blocks import BlockIndex, BlockMap, BlockVisits, OperandBlocks
 from pallas_debug.profile.stats import Stats
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -463,6 +464,24 @@ def test_stats_prints_advice(stats_of: StatsOf) -> None:
     assert printed[at + 1].startswith("  row-loop at ")
     assert printed[at + 2].startswith("      - iterations: 256 (derived)")
     assert "advice" not in list(_text(remedied, whole=False))
+
+
+def test_an_operand_of_which_blocks_are_skipped_is_fetched_in_part() -> None:
+    index = BlockIndex(kind="blocked", size=8, bound=64, values=(0, 0, 0, 0, 1, 1, 1, 2), axes=(0,))
+    visits = BlockVisits(copies=3, distinct=3, least=1, most=1)
+    operand = OperandBlocks(
+        name="k_ref",
+        kind="input",
+        shape=(64,),
+        dtype="float32",
+        bits=32,
+        space="vmem",
+        is_pipelined=True,
+        buffers=2,
+        dimensions=(index,),
+        visits=visits,
+    )
+    assert _fetches(operand, BlockMap(grid=(8,), parallel=(False,), operands=(operand,))) == 0.38
 
 
 def test_larger_blocks_of_arrays_that_xla_placed_in_vmem_copy_nothing() -> None:

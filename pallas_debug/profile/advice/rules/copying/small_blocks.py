@@ -280,12 +280,13 @@ def _idle(subject: AdviceSubject) -> float:
     return idle / points
 
 
-def _fetches(operand: OperandBlocks, blocks: BlockMap) -> int:
-    """Number of times that the whole of an operand is copied."""
+def _fetches(operand: OperandBlocks, blocks: BlockMap) -> float:
+    """Number of times that the whole of an operand is copied, or the part of it that is."""
     total, count = operand.total, copies(operand, blocks.grid)
     if count and operand.visits is not None:
         count = min(count, operand.visits.copies)  # an index map may skip blocks
-    return round(count / total) if total and count else 1
+    times = count / total if total and count else 1
+    return round(times) if times >= 1 else round(times, 2)
 
 
 def _sizes(operand: OperandBlocks, blocks: BlockMap, cost: PipelineCost | None = None) -> str:
