@@ -80,6 +80,7 @@ command = shared.make("stats", StatsOptions, run)
 _BOUND = {
     "memory": "memory",
     "compute": "compute",
+    "links": "links: the bytes to other devices take longer there than all estimated cycles",
     "latency": "latency: it waits for copies longer than it computes and than their bytes take",
 }
 
@@ -185,6 +186,12 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
     )
     if traffic.resident:
         yield "  in VMEM", f"{', '.join(traffic.resident)}: placed there by XLA, not copied"
+    if traffic.sent.value != 0 and traffic.sent.value is not None:
+        yield (
+            "  links",
+            f"{marked(traffic.sent)} bytes to other devices, {_microseconds(traffic.sending)} at "
+            "the published bandwidth of all links",
+        )
     yield "bound by", _BOUND.get(traffic.bound or "", "-")
     yield (
         "intensity",
@@ -196,6 +203,12 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
         f"{marked(traffic.attained, percent=True)} of the published peaks"
         + (f" ({traffic.source})" if traffic.source else ""),
     )
+
+
+def _microseconds(figure: Figure) -> str:
+    if figure.value is None:
+        return "-"
+    return f"at least {figure.value * 1e6:,.1f} {figure.origin[0]} µs"
 
 
 def _shared(cycles: CycleEstimate) -> str:

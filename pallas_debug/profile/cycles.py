@@ -31,7 +31,10 @@ CORES_SHARE = "cores share the grid"
 AS_CALLED = "scalar operands have their values in the first call"
 """Beginning of the assumption about scalar operands whose values are in the dump."""
 
-AS_LOCAL = "copies to other devices take as long as those within one: their links are not modelled"
+AS_LOCAL = (
+    "copies to other devices take as long as those within one: the cycles do not include the time "
+    "on the links between them"
+)
 """Assumption about remote copies."""
 
 _REMOTE = re.compile(r"tpu\.enqueue_dma .*\bdevice_id\(")

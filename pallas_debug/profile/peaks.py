@@ -18,6 +18,8 @@ class ChipPeaks:
         one of them alone may use it.
       clock: cycles per second; `flops` divided by what the matrix units do in a cycle.
       source: page with the figures of the chip.
+      links: bytes per second over all links of the chip to others, both directions together; None
+        where the page does not state it.
       cores: TensorCores of the chip, among which its operations are divided.
     """
 
@@ -25,6 +27,7 @@ class ChipPeaks:
     bandwidth: float
     clock: float
     source: str
+    links: float | None = None
     cores: int = 1
 
     def flops_of(self, dtype: str) -> float | None:
@@ -49,12 +52,14 @@ PEAKS: Mapping[str, ChipPeaks] = {
         bandwidth=819e9,
         clock=1.5e9,
         source=f"{_DOCS}/v5e",
+        links=400e9,
     ),
     "v5p": ChipPeaks(
         flops={"bf16": 229.5e12, "i8": 459e12},
         bandwidth=2765e9,
         clock=1.75e9,
         source=f"{_DOCS}/v5p",
+        links=1200e9,
         cores=2,
     ),
     "v6e": ChipPeaks(
@@ -62,6 +67,7 @@ PEAKS: Mapping[str, ChipPeaks] = {
         bandwidth=1638e9,
         clock=1.75e9,
         source=f"{_DOCS}/v6e",
+        links=800e9,
     ),
     "tpu7x": ChipPeaks(
         flops={"bf16": 1153.5e12, "f8": 2307e12},

@@ -24,7 +24,7 @@ from pallas_debug.profile.peaks import peaks_of
 from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.tracing import Chain, Tracing
 
-Bound = Literal["memory", "compute", "latency"]
+Bound = Literal["memory", "compute", "latency", "links"]
 
 LATE = 2
 """Times the cycles of its bytes that a kernel waits for copies, from which latency is the limit."""
@@ -34,6 +34,9 @@ LANES = 8 * 128
 
 _VECTOR = re.compile(r"vector<(?P<shape>\d+(?:x\d+)*)x(?P<dtype>[a-z]+\d*)\w*>")
 _PRODUCTS = ("tpu.matmul", "vector.contract")
+_COPIED = re.compile(
+    r"(?<!\w)source\(%[\w$.-]+ : memref<(?P<shape>(?:\d{1,9}x)*)[a-z]+(?P<bits>\d{1,3})"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +67,15 @@ class Traffic:
       intensity: operations of both kinds per byte copied from or to HBM.
       compute_per_step: cycles of a grid step in which bundles issue or delay.
       copies_per_step: cycles that the bytes of a grid step take at the chip's bandwidth.
-      bound: what takes longer of the two, or "latency" where the core waits longer for copies than
-        it computes although their bytes take less time, or much less; None if one is unknown.
+      bound: "links" if the bytes to other devices alone take longer on these than all estimated
+        cycles, which do not include them; else what takes longer of the two, or "latency" where the
+        core waits longer for copies than it computes although their bytes take less time, or much
+        less; None if one is unknown.
       peak_flops: published peak for the products' type, per second.
       peak_bandwidth: published bandwidth of HBM, in bytes per second.
       ridge: intensity above which the published peak of the matrix units is the limit.
+      sent: bytes copied to other devices; 0 if the kernel makes no such copies.
+      sending: shortest time of these on all links of the chip, in seconds.
       roofline: shortest time that the published peaks allow, in seconds.
       seconds: our estimate of cycles at the chip's clock.
       attained: share of the roofline: `roofline` over `seconds`.
@@ -90,6 +97,8 @@ class Traffic:
     peak_flops: Figure
     peak_bandwidth: Figure
     ridge: Figure
+    sent: Figure
+    sending: Figure
     roofline: Figure
     seconds: Figure
     attained: Figure
@@ -120,7 +129,10 @@ def traffic_of(
                     "HBM, without latency")  # fmt: skip
     clock = Figure(value=peaks.clock, origin="assumed") if peaks else missing(unknown)
     seconds = _over(cycles.total, clock, "s", "our estimate at the published clock")
-    roofline = _roofline(flops, moved, peak_flops, peak_bandwidth)
+    sent = sent_bytes(schedule, tracing, cycles, mosaic)
+    sending = _sending(sent, peaks.links if peaks else None, chip)
+    roofline = _roofline(flops, moved, peak_flops, peak_bandwidth, sending)
+    is_sending = (sending.value or 0.0) > (seconds.value or math.inf)
     return Traffic(
         read=read,
         written=written,
@@ -131,13 +143,19 @@ def traffic_of(
         intensity=_over(work, moved, "operations/byte", "operations per byte from and to HBM"),
         compute_per_step=compute,
         copies_per_step=copying,
-        bound=_bound(compute, copying, _over(cycles.waiting, steps, "cycles", "")),
+        bound="links"
+        if is_sending
+        else _bound(compute, copying, _over(cycles.waiting, steps, "cycles", "")),
         peak_flops=peak_flops,
         peak_bandwidth=peak_bandwidth,
         ridge=_over(peak_flops, peak_bandwidth, "operations/byte", "peak over bandwidth"),
+        sent=sent,
+        sending=sending,
         roofline=roofline,
         seconds=seconds,
-        attained=_over(roofline, seconds, "", "of what the published peaks allow"),
+        attained=missing("the cycles do not include the links, which take longer")
+        if is_sending
+        else _over(roofline, seconds, "", "of what the published peaks allow"),
         source=peaks.source if peaks else "",
     )
 
@@ -171,6 +189,52 @@ def products_of(
         )
         for chain, (flops, dtype) in found.items()
     )
+
+
+def sent_bytes(
+    schedule: Schedule, tracing: Tracing, cycles: CycleEstimate, mosaic: Module | None
+) -> Figure:
+    """Bytes of the copies to other devices, each times how often the compiled one runs."""
+    if mosaic is None:
+        return missing("there is no Mosaic module", unit="bytes")
+    sizes: dict[Chain, list[int | None]] = defaultdict(list)
+    for line, name in enumerate(mosaic.names):
+        if name == "tpu.enqueue_dma" and "device_id(" in mosaic.lines[line]:
+            sizes[mosaic.source(line)[:1]].append(_copy_size(mosaic.lines[line]))
+    note = "of copies to other devices"
+    if not sizes:
+        return Figure(value=0, unit="bytes", note=note)
+    runs: dict[Chain, list[float]] = defaultdict(list)
+    for at, traces in enumerate(tracing.traces):
+        for instruction, trace in zip(schedule.bundles[at].instructions, traces, strict=True):
+            if units.is_copy(instruction.opcode) and at < len(cycles.executions):
+                runs[trace.chain[:1]].append(cycles.executions[at])
+    total = 0.0
+    for chain, found in sizes.items():
+        times = _mean(runs.get(chain, ()))
+        if times is None or any(size is None for size in found):
+            return missing("the size or number of the copies is not known", unit="bytes")
+        total += times * sum(size or 0 for size in found)
+    return Figure(value=round(total), origin=cycles.total.origin, unit="bytes", note=note)
+
+
+def _copy_size(text: str) -> int | None:
+    source = _COPIED.search(text)
+    if source is None:
+        return None
+    elements = math.prod(int(n) for n in source["shape"].split("x") if n)
+    return math.ceil(elements * int(source["bits"]) / 8)
+
+
+def _sending(sent: Figure, links: float | None, chip: str) -> Figure:
+    if sent.value is None:
+        return missing(sent.note, unit="s")
+    if not sent.value:
+        return Figure(value=0.0, unit="s", note="nothing is sent to other devices")
+    if links is None:
+        return missing(f"no bandwidth of links is published for {chip}", unit="s")
+    note = "on all links of the chip, at half of the published bandwidth of both directions"
+    return Figure(value=sent.value / (links / 2), origin="assumed", unit="s", note=note)
 
 
 def _product(text: str) -> tuple[int, str] | None:
@@ -267,12 +331,17 @@ def _bound(compute: Figure, copying: Figure, waiting: Figure) -> Bound | None:
     return "latency" if is_idle else "compute"
 
 
-def _roofline(flops: Figure, moved: Figure, peak: Figure, bandwidth: Figure) -> Figure:
+def _roofline(
+    flops: Figure, moved: Figure, peak: Figure, bandwidth: Figure, sending: Figure
+) -> Figure:
     work = _over(flops, peak, "s", "")
     copying = _over(moved, bandwidth, "s", "")
     if work.value is None or copying.value is None:
         return missing(work.note if work.value is None else copying.note, unit="s")
-    if not flops.value and not moved.value:
+    if sending.value is None:
+        return missing(sending.note, unit="s")
+    if not flops.value and not moved.value and not sending.value:
         return missing("it makes no matrix product and copies nothing from or to HBM", unit="s")
     note = "matrix products at the published peak, or copies at the published bandwidth"
-    return Figure(value=max(work.value, copying.value), origin="assumed", unit="s", note=note)
+    shortest = max(work.value, copying.value, sending.value)
+    return Figure(value=shortest, origin="assumed", unit="s", note=note)

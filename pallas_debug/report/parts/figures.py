@@ -168,6 +168,7 @@ def traffic_facts(traffic: Traffic) -> Markup:
     bound = {
         "compute": "computation: a step computes longer than its copies take",
         "memory": "memory: the copies of a step take longer than its computation",
+        "links": "links: the bytes to other devices take longer there than all estimated cycles",
         "latency": "latency: it waits for copies longer than it computes and than their bytes take",
     }
     rows: list[tuple[str, Child]] = [
@@ -177,6 +178,11 @@ def traffic_facts(traffic: Traffic) -> Markup:
             ("written to HBM", traffic.written),
             ("read in a grid step", traffic.read_per_step),
             ("written in a grid step", traffic.written_per_step),
+            *(
+                (("sent to other devices", traffic.sent), ("time on the links", traffic.sending))
+                if traffic.sent.value
+                else ()
+            ),
             ("matrix operations", traffic.flops),
             ("vector operations", traffic.vector_operations),
             ("operations per byte", traffic.intensity),
