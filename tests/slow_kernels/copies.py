@@ -112,7 +112,65 @@ def rows_one_after_another_remedied(ids: jax.Array, table: jax.Array) -> jax.Arr
     return _gathered(kernel, ids, table)
 
 
+def _pipelined(x: jax.Array, rows: int) -> jax.Array:
+    """A pipeline by hand: two buffers for what is fetched, and two for what is written back."""
+
+    def kernel(
+        x_hbm: jax.Ref, out_hbm: jax.Ref, x_ref: jax.Ref, out_ref: jax.Ref, *done: jax.Ref
+    ) -> None:
+        last = x_hbm.shape[0] // rows - 1
+        fetched, written = done
+
+        def fetch(i: jax.Array) -> Any:
+            at = pl.ds(pl.multiple_of(i * rows, rows), rows)
+            return pltpu.make_async_copy(x_hbm.at[at], x_ref.at[i % 2], fetched.at[i % 2])
+
+        def write(i: jax.Array) -> Any:
+            at = pl.ds(pl.multiple_of(i * rows, rows), rows)
+            return pltpu.make_async_copy(out_ref.at[i % 2], out_hbm.at[at], written.at[i % 2])
+
+        def step(i: jax.Array, _: None) -> None:
+            pl.when(i < last)(lambda: fetch(i + 1).start())
+            fetch(i).wait()
+            pl.when(i >= 2)(lambda: write(i - 2).wait())
+            out_ref[i % 2] = x_ref[i % 2] * 2.0 + 1.0
+            write(i).start()
+
+        fetch(0).start()
+        lax.fori_loop(0, last + 1, step, None)
+        write(last - 1).wait()
+        write(last).wait()
+
+    buffers = pltpu.VMEM((2, rows, x.shape[1]), F32)
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        in_specs=[anywhere],
+        out_specs=anywhere,
+        scratch_shapes=[buffers, buffers, *[pltpu.SemaphoreType.DMA((2,))] * 2],
+    )(x)
+
+
+def pipeline_of_small_blocks(x: jax.Array) -> jax.Array:
+    """A pipeline within the kernel, whose copies take longer to arrive than to run."""
+    return _pipelined(x, 8)
+
+
+def pipeline_of_small_blocks_remedied(x: jax.Array) -> jax.Array:
+    return _pipelined(x, 256)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="copy-latency",
+        summary="A pipeline of blocks of 8 rows within a kernel.",
+        function=pipeline_of_small_blocks,
+        remedied=pipeline_of_small_blocks_remedied,
+        helper=_pipelined,
+        args=(jax.ShapeDtypeStruct((2048, 512), F32),),
+        says=("each of the 256 iterations of a pipeline moves 32.0 KiB", "times as large"),
+    ),
     SlowKernel(
         advice="round-trip",
         summary="A sum that is fetched from HBM and written back in each step.",

@@ -311,6 +311,11 @@ class MosaicProgram:
             for operation in self.named("scf.if", "scf.index_switch")
         )
 
+    def operations_around(self, line: int) -> tuple[ProgramOperation, ...]:
+        """Operations with a region around a line, innermost first."""
+        around = (o for o in self.operations if o.line < line < self._stops.get(o.line, o.line))
+        return tuple(reversed(tuple(around)))
+
     def loops_around(self, line: int) -> tuple[ProgramLoop, ...]:
         """Counted loops around a line, innermost first."""
         return tuple(loop for loop in reversed(self.loops) if line in loop)

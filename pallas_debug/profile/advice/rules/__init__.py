@@ -15,6 +15,7 @@ from pallas_debug.profile.advice.rules import (
     transpose,
 )
 from pallas_debug.profile.advice.rules.copying import (
+    copy_latency,
     copy_wait,
     grid_order,
     narrow_block,
@@ -45,6 +46,7 @@ KINDS: tuple[AdviceKind, ...] = (
     round_trip.KIND,
     small_copies.KIND,
     copy_wait.KIND,
+    copy_latency.KIND,
     wide_operand.KIND,
     narrow_block.KIND,
     one_hot.KIND,
