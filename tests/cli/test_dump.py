@@ -232,7 +232,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_what_makes_no_sense_exits_with_2(commands: Any, script: Path) -> None:
     results = commands(*(arguments for arguments, _ in NO_SENSE))
     for done, (_, said) in zip(results, NO_SENSE, strict=True):
@@ -248,6 +248,7 @@ def test_a_function_that_raises_while_it_is_traced(command: Any) -> None:
     assert "Are shapes and dtypes what it expects?" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be(commands: Any, script: Path) -> None:
     (script.parent / "a_file").write_text("")
     places = ["a_file", "a_file/below", "/proc/nowhere"]
@@ -359,7 +360,7 @@ def printing(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize(
     "what",
     [["printing.py"], ["--arg=f32[8,128]", "printing:printing"]],
@@ -397,6 +398,7 @@ def test_switches_may_stand_behind_a_function(command: Any, printing: Path) -> N
     assert dump["compilations"][0]["switches"] == ["log_recorder"]
 
 
+@pytest.mark.slow
 def test_an_unknown_switch(commands: Any, printing: Path, tmp_path: Path) -> None:
     for done in commands(
         ["dump", "--switch", "log_recoder", "printing.py"],
@@ -410,6 +412,7 @@ def test_an_unknown_switch(commands: Any, printing: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "dumps").exists()
 
 
+@pytest.mark.slow
 def test_a_print_that_a_tpu_cannot_do_is_named(command: Any, printing: Path) -> None:
     done = command("dump", "printing:wrong", "--arg=f32[8,128]", "--target=v5e,v6e")
     assert done.returncode == 1

@@ -220,6 +220,7 @@ def test_every_outcome_has_a_line() -> None:
     assert used >= set(COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outcome", LINES)
 def test_an_outcome_has_the_same_code_in_every_command(
     command: Any, folder: Path, outcome: str, tmp_path: Path

@@ -51,6 +51,7 @@ def flash(tmp_path_factory: pytest.TempPathFactory) -> Dump:
     return dump
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ALL)
 def test_flash_attention_compiles_for_every_target(flash: Dump, target: str) -> None:
     compilation = flash.compilation(target)

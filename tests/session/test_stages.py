@@ -121,6 +121,7 @@ def test_every_target_has_a_schedule(copied: Dump, target: str) -> None:
     assert {m.file for m in compilation.missing} <= {layout.ESTIMATE}
 
 
+@pytest.mark.slow
 def test_where_the_compiler_aborts_it_compiles_without_the_estimate(copied: Dump) -> None:
     (of_v5e,) = copied.compilation("v5e").missing
     flag = "--xla_jf_dump_static_llo_profile_to"

@@ -407,7 +407,7 @@ async def test_a_bundle_comes_from_lines_that_do_not_call_each_other(
         assert app.source.cursor == own + 1, "the line that was asked for stays chosen"
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @drive
 async def test_the_source_opens_at_the_kernel(dumps: Path) -> None:
     browser = Browser(dumps)

@@ -106,7 +106,7 @@ async def test_stepping_stops_values_and_help(session: StepSession) -> None:
     assert app.return_code == 0
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("size", SIZES)
 @drive
 async def test_at_every_size(session: StepSession, size: str) -> None:
