@@ -324,7 +324,7 @@ def test_elements_of_several_blocks_are_not_those_of_one_grid_point() -> None:
         (1, "write all of it before this line"),
     ],
 )
-def test_an_output_that_begins_anew_at_each_grid_point(block: int, advice: str) -> None:
+def test_an_output_that_begins_again_at_each_grid_point(block: int, advice: str) -> None:
     def sums(x):
         def kernel(x_ref, out_ref):
             out_ref[...] += x_ref[...]

@@ -204,7 +204,7 @@ ENTRIES = (
         "is_stable=True is not supported in Pallas top_k",
         "bfloat16 top_k is not supported on TPUv5 or older",
         title="a top_k that a TPU kernel cannot run",
-        cause="lax.top_k keeps the order of equal entries unless told otherwise, and its lowering "
+        cause="lax.top_k keeps the order of equal entries by default, and its lowering "
         "(since jax 0.12) does not; of bfloat16 it has one from v6e on only",
         advice="write lax.top_k(x, k, is_stable=False); cast bfloat16 to float32 on older chips",
         versions="jax 0.12",
