@@ -437,8 +437,8 @@ def _keeps_columns(part: Any, size: int) -> bool:
 
 def _simply_indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...]) -> MemoryRegion | None:
     """The region of indexers of positions and slices within bounds; None for any other."""
-    index: list[Any] = []
     found: list[int] = list(buffer.content.shape)
+    index: list[Any] = [slice(0, size, 1) for size in found]
     for number, part in enumerate(parts):
         sizes, found = found, []
         for entry, size in zip(part.entries, sizes, strict=True):
