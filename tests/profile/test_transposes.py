@@ -1,0 +1,41 @@
+"""Transposes that cost nothing, and are not advised against."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+
+import pallas_debug
+
+
+def product(x: jax.Array, w: jax.Array, *, is_transposed: bool) -> jax.Array:
+    """The transpose of `x @ w`, of a `w` that is transposed in the kernel or outside of it."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        left = w_ref[...] if is_transposed else w_ref[...].T
+        out_ref[...] = jnp.dot(left, x_ref[...].T, preferred_element_type=jnp.float32)
+
+    def whole(shape: tuple[int, ...]) -> pl.BlockSpec:
+        return pl.BlockSpec(shape, lambda i: (0, 0))
+
+    result: jax.Array = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((w.shape[0], x.shape[0]), jnp.float32),
+        grid=(16,),
+        in_specs=[whole(x.shape), whole(w.shape)],
+        out_specs=whole((w.shape[0], x.shape[0])),
+    )(x, w)
+    return result
+
+
+@pytest.mark.slow
+def test_transposes_beside_those_of_the_mxu_cost_nothing() -> None:
+    x, w = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((512, 256), (256, 256)))
+    inside, outside = (
+        pallas_debug.stats(product, x, w, is_transposed=is_transposed, target="v6e", estimate=False)
+        for is_transposed in (False, True)
+    )
+    assert (inside.advice, outside.advice) == ((), ())
+    assert inside.cycles.total.value == pytest.approx(outside.cycles.total.value, rel=0.02)
