@@ -238,7 +238,7 @@ KERNELS = (
         function=unrolled_sum,
         remedied=running_sum_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        says=("each of the 32 iterations adds 8 rows one by one",),
+        says=("to the sum of those before it",),
         targets=("v5e",),
     ),
     SlowKernel(

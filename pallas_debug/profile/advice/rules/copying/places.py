@@ -12,7 +12,9 @@ from pallas_debug.profile.advice.subject import AdviceSubject
 WAITS = ("tpu.wait_dma2", "tpu.wait_dma")
 
 _START = re.compile(r"target_semaphore\((?P<value>%[\w$.-]+)")
-_WAIT = re.compile(r"(?<!_)semaphore\((?P<value>%[\w$.-]+)")
+_WAIT = re.compile(r"semaphore\((?P<value>%[\w$.-]+)")
+"""`semaphore(…)`, and `target_semaphore(…)` with jax 0.12."""
+
 _SOURCE = re.compile(r"(?<!\w)source\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
 _TARGET = re.compile(r"(?<!\w)target\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
 _VIEWS = ("tpu.memref_slice", "tpu.memref_squeeze", "memref.subview")
