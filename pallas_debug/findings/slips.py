@@ -76,10 +76,25 @@ def _waits_instead(finding: Finding, cause: Finding) -> bool:
     )
 
 
-def _is_misdirected(finding: Finding, cause: Finding) -> bool:
-    """Return whether copies of one line write to where others do."""
+def _is_of_same_copies(finding: Finding, cause: Finding) -> bool:
+    """Return whether copies of one line write to where others do, or are not waited for."""
     both = finding.values.get(SIDES), cause.values.get(SIDES)
+    if _lack_one_wait(finding, cause):
+        return _place(cause) < _place(finding)
     return WRITES in both and _share_copies(finding, cause) and _place(cause) < _place(finding)
+
+
+def _lack_one_wait(a: Finding, b: Finding) -> bool:
+    """Return whether both races are with copies on one semaphore, for which nothing waits."""
+    shared = set.intersection(
+        *({one.values.get("semaphore"), one.values.get("other semaphore")} for one in (a, b))
+    )
+    return any(
+        follower.kind is Fault.DMA_NOT_AWAITED
+        and follower.values.get("waits") == "0"
+        and follower.values.get("semaphore") in shared
+        for follower in (*a.consequences, *b.consequences)
+    )
 
 
 def _is_passed_on(finding: Finding, cause: Finding) -> bool:
@@ -120,6 +135,12 @@ def _is_overwritten(finding: Finding, cause: Finding) -> bool:
     machine follows each NaN to the results, and would have found one that is in them.
     """
     return "machine" in cause.engines and "machine" not in finding.engines
+
+
+def _is_given_nothing(finding: Finding, cause: Finding) -> bool:
+    """Return whether a kernel updates an array in HBM in place, which is no input."""
+    is_array = str(cause.shape).endswith(" in HBM")
+    return is_array and is_of_same_output(finding, cause)
 
 
 def _is_same_semaphore(finding: Finding, cause: Finding) -> bool:
@@ -189,11 +210,12 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_WRITE): _is_of_line,
     (Fault.DMA_NOT_AWAITED, Fault.DATA_RACE): _lacks_wait,
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
-    (Fault.DATA_RACE, Fault.DATA_RACE): _is_misdirected,
+    (Fault.DATA_RACE, Fault.DATA_RACE): _is_of_same_copies,
     (Fault.DATA_RACE, Fault.UNINITIALIZED_READ): _is_passed_on,
     (Fault.STALE_READ, Fault.DATA_RACE): _is_of_same_read,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DATA_RACE): _is_brought,
+    (Fault.OUTPUT_NOT_WRITTEN, Fault.UNINITIALIZED_READ): _is_given_nothing,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.DATA_RACE): _is_not_heard,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.DEADLOCK): _is_same_semaphore,
 }

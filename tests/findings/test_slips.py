@@ -80,6 +80,11 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             finding("UninitializedRead", "p_ref", 3),
         ),
         (
+            finding("UninitializedRead", "o_ref", 5, shape="float32[16, 128] in HBM"),
+            finding("OutputNotWritten", "o_ref", 7),
+            finding("OutputNotWritten", "p_ref", 7),
+        ),
+        (
             ASTRAY,
             finding("DataRace", "o_ref", 4, other=line(7)),
             finding("DataRace", "o_ref", 4, other=line(8)),
@@ -116,6 +121,18 @@ def test_an_endless_loop_comes_after_the_memory_that_may_have_led_to_it() -> Non
     loop = replace(finding("EndlessLoop", "i", 9), engines=("checks",))
     assert [f.kind for f in merged([loop, UNWRITTEN])] == ["UninitializedRead", "EndlessLoop"]
     assert [f.kind for f in merged([loop, OUTSIDE])] == ["OutOfBoundsRead", "EndlessLoop"]
+
+
+@pytest.mark.parametrize("waits, count", [("0", 1), ("1", 2)])
+def test_copies_that_nothing_waits_for_are_one_slip(waits: str, count: int) -> None:
+    left = finding("DmaNotAwaited", "row", 7, values={"semaphore": "sem", "waits": waits})
+    race = finding("DataRace", "row", 7, other=line(7), values={"semaphore": "sem"})
+    race = replace(race, consequences=(left,))
+    other = finding("DataRace", "table", 9, other=line(7), values={"other semaphore": "sem"})
+    found = merged([other, race])
+    assert len(found) == count
+    if count == 1:
+        assert found == (replace(race, consequences=(left, other)),)
 
 
 def of_dimensions(kind: str, operand: str, at: int, dimensions: str) -> Finding:

@@ -123,7 +123,9 @@ def table_out_of_bounds(
     Args:
       is_small: whether the table has fewer entries than the grid has steps.
     """
-    cause = "the grid is larger than the table" if is_small else None
+    cause = "the index map does not keep the index within the table"
+    if is_small:
+        cause = "the grid is larger than the table"
     return seen.found(
         Fault.OUT_OF_BOUNDS_READ,
         f"the index map of {map_of} reads {seen.witness.operand} at {value} of dimension "

@@ -24,7 +24,7 @@ points, or an index map that leaves blocks out."""
 
 
 WHY = "why"
-"""Name in a witness: that no line stores to an output, or that its index map leaves blocks out."""
+"""Name in a witness: the `Gone` of an output, where another finding may follow from it."""
 
 Before = Literal["none", "branches", "some"]
 """Stores to a buffer ahead of a read, in the order of the program: none, only such under a
@@ -39,6 +39,7 @@ def uninitialized_read(
     not_reset: tuple[str, str] | None = None,
     before: Before = "none",
     stays: bool = True,
+    is_array: bool = False,
     element: WrittenElement | None = None,
     writes: Sequence[Reset] = (),
 ) -> Finding:
@@ -51,6 +52,7 @@ def uninitialized_read(
         another output block: then it is no carry.
       before: stores ahead of the read.
       stays: whether the buffer keeps its contents from grid point to grid point.
+      is_array: whether it is an output in HBM.
       element: the first element that was not written, if known.
       writes: lines that write the buffer, as the run saw them.
     """
@@ -62,14 +64,16 @@ def uninitialized_read(
         "some": "the stores to it before this line do not reach all of it",
     }
     cause, advice = causes[before], "write all of it before this line"
+    advice += ", or give it an input by input_output_aliases" if is_array else ""
+    at = seen.witness.source
     if not_reset is not None:
         cause, advice = not_reset
     elif other_core is not None:
         cause, advice = other_core.wording(seen.witness.operand)
         seen = seen.at(values={**seen.witness.values, **of_axes(other_core.axes)})
-    elif writes:
-        cause = _written_elsewhere(writes, seen.witness.grid_point)
-    elif before != "some" and stays:
+    elif elsewhere := [write for write in writes if at is None or write.line != at.line]:
+        cause = _written_elsewhere(elsewhere, seen.witness.grid_point)
+    elif before != "some" and stays and not is_array:
         advice = "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)"
     return seen.found(
         Fault.UNINITIALIZED_READ,

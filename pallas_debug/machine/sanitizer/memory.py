@@ -33,7 +33,7 @@ from typing import Any
 from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.findings.wording import writers
+from pallas_debug.findings.wording import contents, writers
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.again import KernelCall
@@ -295,7 +295,8 @@ class MemorySanitizer(MemoryTracker):
 def _by_slip(found: Sequence[Finding], slips: Mapping[int, Slip]) -> list[Finding]:
     """Join findings of one kind and grid point about several buffers where their cause is one.
 
-    It is if they are at one line, or the buffers are reset under the same conditions.
+    It is if they are at one line, or the buffers are reset under the same conditions. Outputs that
+    no line stores to are at that of the call, and each is judged by what its callers use.
 
     Args:
       slips: these conditions, by the identity of the finding.
@@ -309,7 +310,8 @@ def _by_slip(found: Sequence[Finding], slips: Mapping[int, Slip]) -> list[Findin
                 finding.kind, finding.grid_point, finding.loop,
             )  # fmt: skip
             is_one = slip and slip == slips.get(id(first))
-            if is_alike and (is_one or (first.source and first.source == finding.source)):
+            has_line = first.source and finding.values.get(contents.WHY) != "no store"
+            if is_alike and (is_one or (has_line and first.source == finding.source)):
                 group.append(finding)
                 break
         else:

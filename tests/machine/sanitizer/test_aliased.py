@@ -201,3 +201,30 @@ def test_a_copy_that_nothing_awaits_goes_to_the_reference_which_the_code_uses() 
     (finding,) = run.run(call, arrays, observers=[OrderSanitizer(call)]).findings
     assert finding.operand == "out_hbm"
     assert "the copy of tile_ref[0, 0:128] to out_hbm[0, 0:128]" in finding.message
+
+
+def test_an_array_that_is_updated_in_place_without_an_alias() -> None:
+    def adds(x):
+        def kernel(x_ref, out_hbm, row_ref, sem):
+            def copy(source, target) -> None:
+                pltpu.async_copy(source, target, sem).wait()  # both ways
+
+            copy(out_hbm.at[pl.ds(0, 8)], row_ref)
+            row_ref[...] += x_ref[...]
+            copy(row_ref, out_hbm.at[pl.ds(0, 8)])
+
+        return pl.pallas_call(
+            kernel,
+            grid=(2,),
+            in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
+            out_specs=ANY,
+            out_shape=jax.ShapeDtypeStruct((8, 128), F32),
+            scratch_shapes=[TILE, pltpu.SemaphoreType.DMA],
+        )(x)
+
+    read = found(adds, np.ones((16, 128), np.float32))[0]
+    assert (read.kind, read.operand) == ("UninitializedRead", "out_hbm")
+    assert read.cause == "scratch buffers and outputs hold whatever was there before"
+    assert read.advice == (
+        "write all of it before this line, or give it an input by input_output_aliases"
+    )

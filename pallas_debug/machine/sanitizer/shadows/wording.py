@@ -100,6 +100,7 @@ class MemoryWording:
             not_reset=self._not_reset(suspect) if other_core else None,
             before=before,
             stays=suspect.operand != "scoped" and self._run.threads[suspect.thread].keeps(name),
+            is_array=suspect.buffer.kind == "output",
             element=named,
             writes=() if other_core else self._writes(suspect, resets=False),
         )
