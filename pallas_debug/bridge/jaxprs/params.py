@@ -27,8 +27,9 @@ def semaphores_of(params: Mapping[str, Any]) -> tuple[str, ...]:
     jaxpr = jaxprs_of(params)[0]
     names = jaxpr.debug_info.arg_names or ()
     if grid is None:  # a kernel over a mesh, which returns all semaphores that it takes
-        taken = {output: given for given, output in dict(params["input_output_aliases"]).items()}
-        avals = params["out_avals"]
+        aliases = dict(params.get("input_output_aliases") or ())  # `core_map` has neither
+        taken = {output: given for given, output in aliases.items()}
+        avals = params.get("out_avals") or ()
         positions = [taken.get(output, output) for output in range(len(avals))]
         names = [names[position] if position < len(names) else None for position in positions]
     else:
