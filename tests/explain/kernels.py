@@ -200,6 +200,9 @@ REFUSED = (
     Refused("zero-size", calling(copy), (array(0, 128),)),
     Refused("scalar-dtype", elementwise(lambda x: jnp.full((8, 128), x[0, 0].astype(F32)),
             array(8, 128)), (array(16, 128, dtype=BF16),)),
+    Refused("strided-rows", calling(
+        lambda x, o: o.__setitem__(..., x[pl.ds(0, 8, stride=2), :]), array(8, 512)),
+        (array(16, 512),)),
     Refused("strided-load", calling(
         lambda x, o: o.__setitem__(..., x[pl.ds(0, 8, stride=2), :]), array(8, 128, dtype=BF16)),
         (array(16, 128, dtype=BF16),), only="0.10"),

@@ -90,6 +90,16 @@ ENTRIES = (
         versions="libtpu 0.0.42; 0.0.50 compiles it",
     ),
     entry(
+        "strided-rows",
+        "The last dim size is not 128 in original base memref",
+        title="every second row of a reference that is not 128 wide",
+        cause="rows are loaded and stored with a stride only where the memory is 128 columns wide",
+        advice="load all rows and select, as in ref[...].reshape(rows // 2, 2, columns)[:, 0]; or "
+        "keep the data in references of 128 columns",
+        kind="UnsupportedLayout",
+        links=(JAX + "29520",),
+    ),
+    entry(
         "lane-stride",
         "Stride on last dim is not 1",
         title="a strided access along the last dimension",

@@ -61,7 +61,6 @@ ENTRIES = (
         "Source and target leading tiles have different trailing dimensions",
         "Slice sizes along tiled dimensions must be aligned to tiles",
         "Slice shape along dimension…must be aligned to tiling",
-        "The last dim size is not 128 in original base memref",
         title="a copy takes a part of a tile",
         cause="a DMA moves whole tiles: along the last dimension 128 lanes, along the one before 8 "
         "rows (16 for 16 bits, 32 for 8)",
