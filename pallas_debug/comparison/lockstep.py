@@ -11,7 +11,6 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.bridge.programs.single import steps
 from pallas_debug.comparison.writes import OutOfTime
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
@@ -185,7 +184,7 @@ def operands_aligned(ours: Launch, theirs: Launch) -> dict[str, str]:
 
 def _scoped(launch: Launch) -> set[str]:
     found: set[str] = set()
-    for step in steps(launch.body):
+    for step in launch.body.all_steps():
         if isinstance(step, ir.Scoped):
             found |= set(step.names)
         elif isinstance(step, ir.NewRef):

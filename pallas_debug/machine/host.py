@@ -20,7 +20,6 @@ from pallas_debug.bridge.instrument import printing
 from pallas_debug.bridge.jaxprs.outputs import current_uses
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, launch, typed, untyped
-from pallas_debug.bridge.programs.single import steps
 from pallas_debug.errors import MachineError
 from pallas_debug.findings import stops
 from pallas_debug.findings.outputs import OutputUses
@@ -159,7 +158,7 @@ class MachineHost:
                     f"{error or type(error).__name__}"
                 ) from error
             with _lock:
-                if not any(isinstance(step, ir.Callback) for step in all_steps(known)):
+                if not any(isinstance(step, ir.Callback) for step in known.all_steps()):
                     _launches[key] = known
                 while len(_launches) > MAX_LAUNCHES:
                     _launches.popitem(last=False)
@@ -233,17 +232,11 @@ class _Prints(MachineObserver):
 
 
 def _copies(known: Launch) -> bool:
-    return any(isinstance(step, ir.CopyStart) for step in all_steps(known))
+    return any(isinstance(step, ir.CopyStart) for step in known.all_steps())
 
 
 def _communicates(known: Launch) -> bool:
     return any(
         isinstance(step, ir.BarrierSemaphore) or getattr(step, "device", None) is not None
-        for step in all_steps(known)
+        for step in known.all_steps()
     )
-
-
-def all_steps(known: Launch) -> Iterator[ir.MachineStep]:
-    """All steps of a kernel, on whichever cores."""
-    for program in known.programs():
-        yield from steps(program)

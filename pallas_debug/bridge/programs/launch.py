@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -165,6 +165,10 @@ class Launch:
     def programs(self) -> tuple[ir.KernelProgram, ...]:
         """The bodies of all meshes."""
         return tuple(mesh.body for mesh in self.meshes) or (self.body,)
+
+    def all_steps(self) -> Iterator[ir.MachineStep]:
+        """All steps of the kernel, on whichever cores."""
+        return (step for program in self.programs() for step in program.all_steps())
 
     @functools.cached_property
     def axes(self) -> tuple[int, ...]:

@@ -484,15 +484,17 @@ class KernelProgram:
     def all(self) -> Iterator[KernelProgram]:
         """This program, and those that its steps run, at any depth."""
         yield self
-        for step in self.steps:
-            for inner in programs(step):
-                yield from inner.all()
+        for inner in (inner for step in self.steps for inner in programs(step)):
+            yield from inner.all()
+
+    def all_steps(self) -> Iterator[MachineStep]:
+        """The steps of all these programs."""
+        return (step for program in self.all() for step in program.steps)
 
 
 def programs(step: MachineStep) -> Iterator[KernelProgram]:
     """The programs that a step runs."""
-    for part in fields(step):
-        value = getattr(step, part.name)
+    for value in (getattr(step, part.name) for part in fields(step)):
         for inner in value if isinstance(value, tuple) else (value,):
             if isinstance(inner, KernelProgram):
                 yield inner

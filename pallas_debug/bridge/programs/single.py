@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -77,19 +77,8 @@ def prepare(program: ir.KernelProgram) -> None:
     A step in the debugger would otherwise take the time of a compilation, about 50 ms, the first
     time that it comes to an equation.
     """
-    for step in steps(program):
+    for step in program.all_steps():
         if not isinstance(step, ir.Compute) or not isinstance(step.unit, Unit):
             continue
         zeros = [np.zeros(v.aval.shape, v.aval.dtype) for v in step.unit.invars]
         step.evaluate(*zeros)
-
-
-def steps(program: ir.KernelProgram) -> Iterator[ir.MachineStep]:
-    """All steps of a program, and of those that its steps run."""
-    for step in program.steps:
-        yield step
-        for part in fields(step):
-            value = getattr(step, part.name)
-            for inner in value if isinstance(value, tuple) else (value,):
-                if isinstance(inner, ir.KernelProgram):
-                    yield from steps(inner)

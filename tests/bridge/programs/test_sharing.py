@@ -19,7 +19,6 @@ from pallas_debug.bridge.jaxprs import likeness
 from pallas_debug.bridge.jaxprs.params import plain
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.arithmetic import numerics
-from pallas_debug.bridge.programs.single import steps
 from pallas_debug.machine import run
 
 F32, I32 = jnp.float32, jnp.int32
@@ -91,7 +90,7 @@ def of_scale(x: jax.Array, *, scale: float) -> jax.Array:
 
 def units_of(function: Callable[..., Any]) -> list[Any]:
     (program,) = decoded(function, (X,)).programs()
-    return [step for step in steps(program) if isinstance(step, ir.Compute)]
+    return [step for step in program.all_steps() if isinstance(step, ir.Compute)]
 
 
 def test_an_unrolled_loop_is_compiled_once() -> None:

@@ -14,7 +14,6 @@ from machine_runs import decoded
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.single import steps
 from pallas_debug.machine import run
 from pallas_debug.machine.sanitizer import areas
 
@@ -44,6 +43,6 @@ def test_no_unit_is_compiled_without_tests_where_it_was_judged(watch: str | None
     assert done.findings == ()
     np.testing.assert_array_equal(done.results[0][0], X * 3 + 1)
     (program,) = launch.programs()
-    units = [step.unit for step in steps(program) if isinstance(step, ir.Compute)]
+    units = [step.unit for step in program.all_steps() if isinstance(step, ir.Compute)]
     assert all(unit.watched is not None for unit in units)
     assert any("compiled" in vars(unit) for unit in units) == (watch is not None)

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs import single
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import numbers
@@ -21,7 +20,7 @@ from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.report import shape_text, sighting
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, SourceLine
 
 Assumption = Literal["no_store", "no_hazard_no_deps"]
 NO_STORE: Assumption = "no_store"
@@ -53,13 +52,12 @@ class AssumptionsObserver(MachineObserver):
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._uses: dict[int, _Use] = {}
-        self._found: dict[tuple[Assumption, int], tuple[Sighting, Sighting]] = {}
+        self._found: dict[tuple[Assumption, SourceLine | None], tuple[Sighting, Sighting]] = {}
 
     @staticmethod
     def is_needed(launch: Launch) -> bool:
         """Whether the kernel annotates any reference so."""
-        steps = (step for program in launch.programs() for step in single.steps(program))
-        return any(_of(step) & {NO_STORE, NO_DEPENDENCIES} for step in steps)
+        return any(_of(step) & {NO_STORE, NO_DEPENDENCIES} for step in launch.all_steps())
 
     def findings(self) -> list[Finding]:
         """Return what was found, each line once, in the order in which it was first seen."""
@@ -111,7 +109,7 @@ class AssumptionsObserver(MachineObserver):
             self._note(NO_STORE, use.assumed, use.stored)
 
     def _note(self, name: Assumption, seen: Sighting, store: Sighting) -> None:
-        key = (name, hash(seen.witness.source))
+        key = name, seen.witness.source
         first, earlier = self._found.get(key, (replace(seen, count=0), store))
         self._found[key] = (replace(first, count=first.count + 1), earlier)
 

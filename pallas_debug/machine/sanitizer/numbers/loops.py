@@ -127,9 +127,7 @@ def _condition_of(step: ir.WhileLoop, *, is_alone: bool) -> _Condition:
         if not further:
             break
         carried |= further
-    changes = any(
-        isinstance(inner, _CHANGES) for program in step.body.all() for inner in program.steps
-    )
+    changes = any(isinstance(inner, _CHANGES) for inner in step.body.all_steps())
     order = tuple(sorted(carried))
     regs = step.condition.inputs[len(step.condition_constants) :]
     names = tuple(step.condition.names.get(regs[i].number) or f"value {i}" for i in order)
@@ -149,7 +147,7 @@ def _dependencies(
         if wanted.isdisjoint(_numbers(step, made=True)):
             continue
         wanted.update(_needed(step, wanted))
-        inner = [step, *(s for p in ir.programs(step) for q in p.all() for s in q.steps)]
+        inner = [step, *(s for p in ir.programs(step) for s in p.all_steps())]
         reads = reads or any(isinstance(s, _READS) for s in inner)
         is_closed = is_closed and all(isinstance(s, _KNOWN) for s in inner)
     return (
