@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.program import LOADS, MosaicProgram, ProgramLoop, ProgramOperation
+from pallas_debug.profile.advice.program import MosaicProgram, ProgramLoop
 from pallas_debug.profile.advice.rules.copying.copy_wait import advise_copy_wait
 from pallas_debug.profile.advice.rules.copying.pipelines import size_text
-from pallas_debug.profile.advice.rules.copying.places import source_value, target_value
+from pallas_debug.profile.advice.rules.copying.places import copy_size, is_regular
 from pallas_debug.profile.advice.rules.copying.round_trip import advise_round_trip
-from pallas_debug.profile.advice.rules.copying.small_copies import advise_small_copies, copy_size
+from pallas_debug.profile.advice.rules.copying.small_copies import advise_small_copies
 from pallas_debug.profile.advice.subject import AdviceSubject
 
 MIN_TRIPS = 8
@@ -45,7 +45,7 @@ def advise_copy_latency(subject: AdviceSubject) -> tuple[Advice, ...]:
         times = subject.times(starts[0].line) if starts else None
         if not loop.trips or loop.trips < MIN_TRIPS or not times or None in sizes:
             continue
-        if not all(_is_regular(program, o) for o in starts):
+        if not all(is_regular(program, o) for o in starts):
             continue
         size, count = sum(s or 0 for s in sizes), times * points
         transfer = size / rate
@@ -101,15 +101,6 @@ def _factor(subject: AdviceSubject, loop: ProgramLoop, size: int, rate: float) -
     ):
         factor *= 2
     return factor
-
-
-def _is_regular(program: MosaicProgram, start: ProgramOperation) -> bool:
-    """Whether what is copied follows from counters: rows of a table are no block."""
-    for value in (source_value(start), target_value(start)):
-        sources = program.sources_of(value, start.line) if value else None
-        if sources is None or any(s.name in LOADS for s in sources):
-            return False
-    return True
 
 
 def _around(program: MosaicProgram, loop: ProgramLoop) -> SourceLine | None:

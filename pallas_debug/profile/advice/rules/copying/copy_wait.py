@@ -6,6 +6,8 @@ from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, deri
 from pallas_debug.profile.advice.program import LOADS, ProgramOperation
 from pallas_debug.profile.advice.rules.copying.pipelines import size_text
 from pallas_debug.profile.advice.rules.copying.places import (
+    copy_size,
+    instruction_of,
     is_into_vmem,
     is_waited_for,
     one_memory,
@@ -15,10 +17,8 @@ from pallas_debug.profile.advice.rules.copying.places import (
     target_value,
     varies,
 )
-from pallas_debug.profile.advice.rules.copying.small_copies import advise_small_copies, copy_size
+from pallas_debug.profile.advice.rules.copying.small_copies import advise_small_copies
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
-from pallas_debug.profile.core.copies import direction_of
-from pallas_debug.profile.units import is_copy
 
 MIN_GAIN = 0.15
 """Minimum share of the kernel's cycles that overlapping the copies would save."""
@@ -40,19 +40,13 @@ def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         if not _can_be_prefetched(subject, start) or _is_of_both(subject, start):
             continue
-        direction = "hbm_to_vmem" if is_into_vmem(start) else "vmem_to_hbm"
-        copies = [
-            p
-            for p in subject.at(source)
-            if is_copy(p.opcode) and direction_of(p.instruction, subject.spaces) == direction
-        ]
-        count = sum(p.weight for p in copies[:1])
-        if len(copies) != 1 or count < MIN_COPIES:
-            continue  # never started, as for an operand in VMEM, or at several places
+        copied = instruction_of(subject, start)
+        if copied is None or copied.weight < MIN_COPIES:
+            continue  # never started, or at several places
+        count, is_fetch = copied.weight, is_into_vmem(start)
         transfer = size / rate
-        is_fetch = direction == "hbm_to_vmem"
         copy = (subject.latency if is_fetch else subject.write_latency) + transfer
-        compute = _compute(subject, copies[0], count)
+        compute = _compute(subject, copied, count)
         together = _started_together(subject, start)
         # With two buffers, a copy has the time of two computations less its own.
         pairs = 0.0 if together else (copy + compute) / 2

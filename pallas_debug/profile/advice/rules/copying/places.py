@@ -1,13 +1,16 @@
-"""Places that a program's copies read and write: a memory, and the indices into it."""
+"""What a program's copies move: from where to where, how much, and how often."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 from pallas_debug.model import Operand
-from pallas_debug.profile.advice.program import LOADS, MosaicProgram, ProgramOperation
-from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.advice.program import LOADS, MosaicProgram, ProgramOperation, shape_of
+from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
+from pallas_debug.profile.core.copies import direction_of
+from pallas_debug.profile.units import is_copy
 
 WAITS = ("tpu.wait_dma2", "tpu.wait_dma")
 
@@ -17,6 +20,7 @@ _WAIT = re.compile(r"semaphore\((?P<value>%[\w$.-]+)")
 
 _SOURCE = re.compile(r"(?<!\w)source\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
 _TARGET = re.compile(r"(?<!\w)target\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
+_BITS = re.compile(r"[a-z]+(?P<bits>\d{1,3})")
 _VIEWS = ("tpu.memref_slice", "tpu.memref_squeeze", "memref.subview")
 _BUFFERS = ("memref.alloca", "tpu.sem_alloc")
 
@@ -56,13 +60,42 @@ def target_value(start: ProgramOperation) -> str | None:
     return found["value"] if found else None
 
 
+def copy_size(start: ProgramOperation) -> int | None:
+    """Bytes of a copy, from the type of its source."""
+    found = _SOURCE.search(start.text)
+    shape = shape_of(found["type"] or "") if found else None
+    if shape is None:
+        return None
+    bits = _BITS.fullmatch(shape[1])
+    return math.ceil(math.prod(shape[0]) * int(bits["bits"]) / 8) if bits else None
+
+
+def is_regular(program: MosaicProgram, start: ProgramOperation) -> bool:
+    """Whether counters alone decide what is copied: pages that a table lists are no block."""
+    for value in (source_value(start), target_value(start)):
+        sources = program.sources_of(value, start.line) if value else None
+        if sources is None or any(s.name in LOADS for s in sources):
+            return False
+    return True
+
+
+def instruction_of(subject: AdviceSubject, start: ProgramOperation) -> PlacedInstruction | None:
+    """The instruction of a copy between HBM and VMEM.
+
+    None if its line has none, as for an operand in VMEM, or several.
+    """
+    assert subject.program is not None
+    direction = "hbm_to_vmem" if is_into_vmem(start) else "vmem_to_hbm"
+    found = [
+        p
+        for p in subject.at(subject.program.source(start))
+        if is_copy(p.opcode) and direction_of(p.instruction, subject.spaces) == direction
+    ]
+    return found[0] if len(found) == 1 else None
+
+
 def is_into_vmem(start: ProgramOperation) -> bool:
     found = _TARGET.search(start.text)
-    return found is not None and "<vmem>" in (found["type"] or "")
-
-
-def is_from_vmem(start: ProgramOperation) -> bool:
-    found = _SOURCE.search(start.text)
     return found is not None and "<vmem>" in (found["type"] or "")
 
 

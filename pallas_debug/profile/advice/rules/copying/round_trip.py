@@ -6,6 +6,8 @@ from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, deri
 from pallas_debug.profile.advice.program import ProgramOperation
 from pallas_debug.profile.advice.rules.copying.pipelines import size_text
 from pallas_debug.profile.advice.rules.copying.places import (
+    copy_size,
+    instruction_of,
     is_into_vmem,
     is_waited_for,
     one_memory,
@@ -15,10 +17,7 @@ from pallas_debug.profile.advice.rules.copying.places import (
     target_value,
     varies,
 )
-from pallas_debug.profile.advice.rules.copying.small_copies import copy_size
 from pallas_debug.profile.advice.subject import AdviceSubject
-from pallas_debug.profile.core.copies import direction_of
-from pallas_debug.profile.units import is_copy
 
 MIN_GAIN = 0.15
 """Minimum share of the kernel's cycles that the copies take."""
@@ -39,14 +38,10 @@ def advise_round_trip(subject: AdviceSubject) -> tuple[Advice, ...]:
         place = source_of(program, fetch)
         if back is None or size is None or place is None:
             continue
-        copies = [
-            p
-            for p in subject.at(source)
-            if is_copy(p.opcode) and direction_of(p.instruction, subject.spaces) == "hbm_to_vmem"
-        ]
-        count = sum(p.weight for p in copies[:1])
-        if len(copies) != 1 or count < MIN_TRIPS:
+        copy = instruction_of(subject, fetch)
+        if copy is None or copy.weight < MIN_TRIPS:
             continue
+        count = copy.weight
         transfer = size / rate
         cycles = 2 * transfer
         cycles += subject.latency if is_waited_for(program, fetch) else 0.0

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import re
-
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
 from pallas_debug.profile.advice.moves import is_vector_instruction
-from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation, shape_of
+from pallas_debug.profile.advice.rules.copying.places import copy_size, is_regular
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.schedule import ScheduledLoop
 
 MIN_TRIPS = 8
 """Minimum copies that the loop starts."""
-
-_SOURCE = re.compile(r"source\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
-_READS = ("memref.load", "vector.load", "tpu.load", "tpu.vector_load")
-_BITS = re.compile(r"[a-z]+(?P<bits>\d{1,3})")
 
 
 def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -38,7 +31,7 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
         loop = subject.loop_of(starts)
         if size is None or loop is None or subject.is_of_grid(loop) or not starts:
             continue
-        if not _is_regular(program, operation) or _computes(subject, loop):
+        if not is_regular(program, operation) or _computes(subject, loop):
             continue
         running = size / subject.bytes_per_cycle
         if loop.size <= running:
@@ -71,31 +64,12 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
     return tuple(found)
 
 
-def copy_size(operation: ProgramOperation) -> int | None:
-    """Bytes of a copy, from the type of its source."""
-    found = _SOURCE.search(operation.text)
-    shape = shape_of(found["type"] or "") if found else None
-    if shape is None:
-        return None
-    bits = _BITS.fullmatch(shape[1])
-    return math.ceil(math.prod(shape[0]) * int(bits["bits"]) / 8) if bits else None
-
-
 def _computes(subject: AdviceSubject, loop: ScheduledLoop) -> bool:
     """Whether a loop computes on vectors beside its copies, so that its length is not theirs."""
     return any(
         is_vector_instruction(p.opcode) and not p.opcode.startswith(("vld", "vst"))
         for p in subject.inside(loop)
     )
-
-
-def _is_regular(program: MosaicProgram, operation: ProgramOperation) -> bool:
-    """Whether what is copied follows from counters alone: a table of pages cannot be rearranged."""
-    for operand in operation.operands:
-        sources = program.sources_of(operand, operation.line)
-        if sources is None or any(s.name in _READS for s in sources):
-            return False
-    return True
 
 
 KIND = AdviceKind(
