@@ -12,6 +12,9 @@ import numpy as np
 import pallas_debug
 from pallas_debug.bridge.lowering import calls, hook
 from pallas_debug.bridge.programs.launch import Launch, launch
+from pallas_debug.machine import run
+from pallas_debug.machine.sanitizer.memory import MemorySanitizer
+from pallas_debug.model import Finding
 from pallas_debug.session import Options, Session
 
 Arrays = list[list[np.ndarray]]
@@ -61,3 +64,14 @@ def passed(function: Callable[..., Any], args: Sequence[Any]) -> tuple[Launch, A
         return call, arrays_of(call, args)
     ((call, arrays),) = called(function, args)
     return call, arrays
+
+
+def sanitized(call: Launch, arrays: Arrays) -> tuple[tuple[Finding, ...], MemorySanitizer]:
+    """What the sanitizer of memory finds in a run, and the sanitizer."""
+    sanitizer = MemorySanitizer(call, arrays)
+    return run.run(call, arrays, observers=[sanitizer]).findings, sanitizer
+
+
+def found(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
+    """What the sanitizer of memory finds in the only kernel that a function calls."""
+    return sanitized(*passed(function, args))[0]

@@ -11,22 +11,15 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import passed
+from machine_runs import found, passed
 
 from pallas_debug.machine import run
-from pallas_debug.machine.sanitizer.memory import MemorySanitizer
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
-from pallas_debug.model import Finding
 
 F32 = jnp.float32
 ANY = pl.BlockSpec(memory_space=pl.ANY)
 TILE = pltpu.VMEM((8, 128), F32)
 STEPS = 3
-
-
-def found(function: Any, *args: Any) -> tuple[Finding, ...]:
-    call, arrays = passed(function, args)
-    return run.run(call, arrays, observers=[MemorySanitizer(call, arrays)]).findings
 
 
 def _copied(source: Any, target: Any, sem: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +11,14 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import passed
+from machine_runs import found
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.machine import run
-from pallas_debug.machine.sanitizer.memory import MemorySanitizer
-from pallas_debug.model import Finding
 
 F32, I32 = jnp.float32, jnp.int32
 BINS = 128
 TILE = pltpu.VMEM((8, 128), F32)
 X = np.random.default_rng(0).standard_normal((56, 128)).astype(np.float32)
-
-
-def found(function: Any, *args: Any) -> tuple[Finding, ...]:
-    call, arrays = passed(function, args)
-    return run.run(call, arrays, observers=[MemorySanitizer(call, arrays)]).findings
 
 
 def histogram(x: jax.Array, *, limit: int) -> jax.Array:

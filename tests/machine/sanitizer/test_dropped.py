@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,20 +12,11 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import passed
-
-from pallas_debug.machine import run
-from pallas_debug.machine.sanitizer.memory import MemorySanitizer
-from pallas_debug.model import Finding
+from machine_runs import found
 
 F32, I32 = jnp.float32, jnp.int32
 TILE = pltpu.VMEM((8, 128), F32)
 X = np.random.default_rng(0).standard_normal((16, 384)).astype(np.float32)
-
-
-def found(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
-    call, arrays = passed(function, args)
-    return run.run(call, arrays, observers=[MemorySanitizer(call, arrays)]).findings
 
 
 def sums_of_rows(x: jax.Array, *, reset: str) -> jax.Array:

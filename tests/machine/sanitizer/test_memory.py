@@ -14,14 +14,11 @@ from broken_kernels import ALL, BrokenKernel
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import Arrays, arrays_of, called, decoded, passed
-from pallas_debug_kernels import operation
+from machine_runs import decoded, found, sanitized
 from tiers import first_of_each_fault
 
-from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine import run
 from pallas_debug.machine.sanitizer.memory import MemorySanitizer
-from pallas_debug.machine.sanitizer.shadows import tracking
 from pallas_debug.model import Finding
 
 FAULTS = (
@@ -66,15 +63,6 @@ WITNESSES: dict[str, tuple[str, tuple[int, ...] | None, tuple[int, ...]]] = {
 
 F32, I32 = jnp.float32, jnp.int32
 TILE = pltpu.VMEM((8, 128), F32)
-
-
-def sanitized(call: Launch, arrays: Arrays) -> tuple[tuple[Finding, ...], MemorySanitizer]:
-    sanitizer = MemorySanitizer(call, arrays)
-    return run.run(call, arrays, observers=[sanitizer]).findings, sanitizer
-
-
-def found(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
-    return sanitized(*passed(function, args))[0]
 
 
 @functools.cache
@@ -401,7 +389,7 @@ def test_a_store_that_ran_went_elsewhere() -> None:
     )
 
 
-# Who wrote an element
+# Single cases
 
 
 @pytest.mark.parametrize("dtype", [F32, jnp.bfloat16])
@@ -443,78 +431,6 @@ def test_padding_is_masked_at_one_end_and_not_at_the_other(
     assert element in finding.message
     is_before = "a block begins before the array does" in (finding.cause or "")
     assert is_before == (point == (0,))
-
-
-def test_who_wrote_an_element_of_an_output() -> None:
-    op = operation("matmul")
-    (spec,) = (spec for spec in op.tagged("small") if spec.name == "f32")
-    ((call, arrays),) = called(lambda *a: op.function(*a, **spec.kwargs), spec.make_args())
-    _, sanitizer = sanitized(call, arrays)
-    (written,) = sanitizer.writers_of_output(0, (0, 0))
-    assert written.point == (0, 0, 1)
-    line = written.step.site.line
-    assert line is not None
-    assert line.text is not None
-    assert line.text.startswith("out_ref[...] = ")
-    points = {record.point for record in sanitizer.writers_of_output(0)}
-    assert points == {(i, j, 1) for i in range(2) for j in range(2)}
-    # Accesses of whole buffers keep one number, not an array of them.
-    assert all(
-        kept.numbers is None
-        for kept in sanitizer.shadows.values()
-        if kept.buffer.kind in ("window", "scratch")
-    )
-
-
-@pytest.mark.parametrize("limit", [4, 1 << 17])
-def test_who_wrote_an_element_by_a_dma_in_a_loop(
-    limit: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tracking, "MAX_RECORDS", limit)
-
-    def kernel(x_ref, out_ref, tile_ref, sem):
-        def row(i: jax.Array, _: None) -> None:
-            tile_ref[pl.ds(i, 1), :] = x_ref[pl.ds(i, 1), :]
-
-        lax.fori_loop(0, 8, row, None)
-        lax.fori_loop(0, 8, row, None)
-        copy = pltpu.make_async_copy(tile_ref, out_ref, sem)
-        copy.start()
-        copy.wait()
-
-    def function(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel, out_shape=x, out_specs=pl.BlockSpec(memory_space=pl.ANY),
-            scratch_shapes=[TILE, pltpu.SemaphoreType.DMA],
-        )(x)  # fmt: skip
-
-    ((call, arrays),) = called(function, [np.zeros((8, 128), np.float32)])
-    findings, sanitizer = sanitized(call, arrays)
-    assert not findings
-    (written,) = sanitizer.writers_of_output(0, (3, 5))
-    assert written.copy is not None
-    tile = written.copy.source.buffer
-    (stored,) = sanitizer.who_wrote(tile, (3, 5))
-    assert (stored.copy, stored.iterations) == (None, (3,))
-    assert [record.iterations for record in sanitizer.who_wrote(tile)] == [
-        (i,) for i in range(7, -1, -1)
-    ]
-    # The first eight rows were replaced.
-    assert sanitizer.count == 18
-    assert (len(sanitizer.writes) < 17) == (limit == 4)
-
-
-@pytest.mark.parametrize("name", ["right_permute", "all_gather"])
-def test_who_wrote_an_element_on_another_device(name: str) -> None:
-    op = operation(name)
-    (spec,) = (spec for spec in op.tagged("small") if spec.name == "f32")
-    args = spec.make_args()
-    call = decoded(functools.partial(op.function, **spec.kwargs), args)
-    findings, sanitizer = sanitized(call, arrays_of(call, args))
-    assert not findings
-    (written,) = sanitizer.writers_of_output(0, (0, 0), device=1)
-    assert written.copy is not None
-    assert (written.copy.source.buffer.device, written.copy.destination.buffer.device) == (0, 1)
 
 
 def test_functions_of_the_host_are_called_once() -> None:

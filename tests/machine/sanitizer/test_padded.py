@@ -13,11 +13,10 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import passed
+from machine_runs import found, passed
 
 from pallas_debug.machine import run
 from pallas_debug.machine.sanitizer import padded
-from pallas_debug.machine.sanitizer.memory import MemorySanitizer
 from pallas_debug.model import Finding
 from pallas_debug.session import Options, Session
 
@@ -57,11 +56,6 @@ def product(x: jax.Array, y: jax.Array, *, masks_both: bool = False) -> jax.Arra
 
 
 masked_product = functools.partial(product, masks_both=True)
-
-
-def found(function: Any, *args: Any) -> tuple[Finding, ...]:
-    call, arrays = passed(function, args)
-    return run.run(call, arrays, observers=[MemorySanitizer(call, arrays)]).findings
 
 
 def require_padding_of_x(finding: Finding) -> None:

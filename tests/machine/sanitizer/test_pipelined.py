@@ -10,21 +10,12 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import passed
-
-from pallas_debug.machine import run
-from pallas_debug.machine.sanitizer.memory import MemorySanitizer
-from pallas_debug.model import Finding
+from machine_runs import found
 
 F32 = jnp.float32
 ANY = pl.BlockSpec(memory_space=pl.ANY)
 TILE = pltpu.VMEM((8, 128), F32)
 ROWS, COLUMNS = 2, 2
-
-
-def found(function: Any, *args: Any) -> tuple[Finding, ...]:
-    call, arrays = passed(function, args)
-    return run.run(call, arrays, observers=[MemorySanitizer(call, arrays)]).findings
 
 
 def numbers(rows: int = 16 * ROWS) -> np.ndarray:

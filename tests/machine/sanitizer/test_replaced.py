@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,22 +12,13 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import passed
-
-from pallas_debug.machine import run
-from pallas_debug.machine.sanitizer.memory import MemorySanitizer
-from pallas_debug.model import Finding
+from machine_runs import found
 
 F32 = jnp.float32
 TILE = pltpu.VMEM((8, 128), F32)
 S = jax.ShapeDtypeStruct
 X = np.random.default_rng(0).standard_normal((16, 384)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((384, 128)).astype(np.float32)
-
-
-def found(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
-    call, arrays = passed(function, args)
-    return run.run(call, arrays, observers=[MemorySanitizer(call, arrays)]).findings
 
 
 def product(x: Any, w: Any, *, how: str) -> Any:

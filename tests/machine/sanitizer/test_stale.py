@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +11,12 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import passed
-
-from pallas_debug.machine import run
-from pallas_debug.machine.sanitizer.memory import MemorySanitizer
-from pallas_debug.model import Finding
+from machine_runs import found
 
 F32, I32 = jnp.float32, jnp.int32
 ROWS = pl.BlockSpec((8, 128), lambda i, k: (i, 0))
 HBM = pl.BlockSpec(memory_space=pltpu.HBM)
 TILE = pltpu.VMEM((8, 128), F32)
-
-
-def found(function: Any, *args: Any) -> tuple[Finding, ...]:
-    call, arrays = passed(function, args)
-    return run.run(call, arrays, observers=[MemorySanitizer(call, arrays)]).findings
 
 
 def _numbers() -> np.ndarray:
