@@ -176,7 +176,7 @@ def _of_program(options: DumpOptions) -> list[Dump]:
     programs.check_exists(what, module=options.module)
     from pallas_debug._api.debug import Notice, say_mode
     from pallas_debug.compiler import stages, switches, targets
-    from pallas_debug.session import Options, Session
+    from pallas_debug.session import Options, Session, only_defines
 
     session = Session(
         Options(
@@ -212,8 +212,8 @@ def _of_program(options: DumpOptions) -> list[Dump]:
         raise CannotRunError("not everything could be dumped; see above")
     if not session.dumps:
         raise UsageError(
-            f"{what} called no Pallas kernel: nothing was dumped. Does it take another path "
-            "off a TPU, or only define its kernels?"
+            f"{what} called no Pallas kernel: nothing was dumped. "
+            + only_defines(what, "--pallas-dump")
         )
     return session.dumps
 

@@ -13,6 +13,7 @@ from pallas_debug.session.options import another_path as another_path
 from pallas_debug.session.options import has_accelerator as has_accelerator
 from pallas_debug.session.options import judging as judging
 from pallas_debug.session.options import leave_out_absent_tpu as leave_out_absent_tpu
+from pallas_debug.session.options import only_defines as only_defines
 from pallas_debug.session.options import pretending as pretending
 from pallas_debug.session.options import resolve_targets as resolve_targets
 from pallas_debug.session.options import sanitizing as sanitizing

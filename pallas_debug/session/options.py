@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,17 @@ def another_path() -> str:
     if chip.pretended() is not None:
         return "Does it take another path for them?"
     return "Does it take another path for them, or off a TPU (--pretend)?"
+
+
+def only_defines(program: str, option: str) -> str:
+    """Question to a user whose script or module called no kernel.
+
+    Args:
+      option: of the plugin that does for tests what was to be done.
+    """
+    if re.fullmatch(r"(test_.*|.*_test)\.py", Path(program).name):
+        return f"A file of tests is run by pytest: pytest {option} {program}"
+    return "Does it take another path off a TPU, or only define its kernels?"
 
 
 @contextlib.contextmanager

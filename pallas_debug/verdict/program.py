@@ -13,7 +13,7 @@ from pallas_debug.bridge.walk import prefetch
 from pallas_debug.errors import UsageError
 from pallas_debug.findings.outputs import OutputUses
 from pallas_debug.model import Target
-from pallas_debug.session import Session, resolve_targets
+from pallas_debug.session import Session, only_defines, resolve_targets
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict import interpreted
 from pallas_debug.verdict.answers import Answers
@@ -62,8 +62,8 @@ def verify_program(
     captures = session.captures
     if not captures and not session.uncaptured and not any(s.findings for s in answers.seen):
         raise UsageError(
-            f"{name} called no Pallas kernel: nothing to verify. Does it take another path off a "
-            "TPU, or only define its kernels?"
+            f"{name} called no Pallas kernel: nothing to verify. "
+            + only_defines(name, "--pallas-verify")
         )
     wanted = session.targets or resolve_targets(request.chips, session.plugins)
     if "static" in asked:

@@ -197,6 +197,21 @@ def test_a_script_without_kernels(command: Any, script: Path) -> None:
     assert "Does it take another path off a TPU, or only define its kernels?" in done.stderr
 
 
+@pytest.mark.slow
+def test_a_file_of_tests_is_for_pytest(commands: Any, script: Path) -> None:
+    tests = script.with_name("test_rows.py")
+    tests.write_text("def test_rows(): pass")
+    for command, option, done in zip(
+        ("dump", "verify"),
+        ("--pallas-dump", "--pallas-verify"),
+        commands(("dump", "test_rows.py"), ("verify", "test_rows.py")),
+        strict=True,
+    ):
+        assert done.returncode == 2, command
+        said = f"A file of tests is run by pytest: pytest {option} test_rows.py"
+        assert said in done.stderr
+
+
 NO_SENSE: list[tuple[list[str], str]] = [
     (["dump", "missing.py"], "no such script: missing.py. Name a Python file, `-m` and a "
      "module, or package.module:function."),
