@@ -26,7 +26,7 @@ _ELSEWHERE = (
 
 
 Cause = Literal["time", "SIGTERM"]
-"""What ended the process."""
+"""Why a process was ended."""
 
 
 @contextlib.contextmanager

@@ -46,13 +46,13 @@ class CostSide:
 
     @functools.cached_property
     def stats(self) -> Stats | None:
-        """What it costs; None if nothing is known of its schedule."""
+        """Its statistics; None if its schedule was not kept, or is that of a SparseCore."""
         found = read_profile(self.kernel, self.stored)
         return None if found is None or self.is_sparse else found.profile.stats
 
     @property
     def is_sparse(self) -> bool:
-        """Whether it runs on the SparseCore, of whose schedule nothing can be counted."""
+        """Whether it runs on a SparseCore, whose schedule is not read."""
         return is_there(self.stored.named(SPARSECORE).path)
 
     @functools.cached_property

@@ -160,7 +160,7 @@ def of_caller() -> SourceLine | None:
 
 
 def is_internal(line: SourceLine) -> bool:
-    """Whether a line is in a part of jax that has no kernels, as that of `emit_pipeline`."""
+    """Whether a line is in jax's implementation, such as that of `emit_pipeline`."""
     return f"{os.sep}{_INTERNAL}{os.sep}" in line.file
 
 

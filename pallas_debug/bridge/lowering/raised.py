@@ -135,7 +135,7 @@ def _is_of_python(frame: types.FrameType) -> bool:
 
 
 def _is_installed(frame: types.FrameType) -> bool:
-    """Whether a frame runs a module of an installed package."""
+    """Whether a frame is in an installed package."""
     return frame.f_code.co_filename.startswith(_PACKAGES)
 
 

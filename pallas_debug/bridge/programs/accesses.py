@@ -55,7 +55,7 @@ def _view(decoder: Decoder, transforms: Sequence[Any]) -> ir.View:
 
 
 def _is_assumption(transform: Any) -> bool:
-    """Whether a transform is what `pltpu.annotate` makes, a hint to the compiler (jax 0.12)."""
+    """Whether a transform comes from `pltpu.annotate` (jax 0.12): a hint, which selects nothing."""
     return type(transform).__name__ == "AccessAssumptionTransform"
 
 

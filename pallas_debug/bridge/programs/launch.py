@@ -176,7 +176,7 @@ class Launch:
         return tuple(axis for axis in range(len(self.grid)) if axis not in self.mapped)
 
     def is_before(self, name: str, element: Sequence[int]) -> bool:
-        """Whether an element of a block is padding before its array, as with `pl.Element`."""
+        """Whether an element of a block lies in padding that precedes the array (`pl.Element`)."""
         for operand in self.operands:
             if operand.name == name and operand.block is not None:
                 block = operand.block

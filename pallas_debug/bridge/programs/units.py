@@ -463,7 +463,7 @@ def _cast(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
 
 
 def is_integer(aval: Any) -> bool:
-    """Whether a value is an integer or boolean scalar."""
+    """Whether an abstract value is a scalar of an integer or boolean dtype."""
     dtype = getattr(aval, "dtype", None)
     return (
         getattr(aval, "shape", None) == ()
