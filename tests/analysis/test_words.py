@@ -16,6 +16,11 @@ from pallas_debug.bridge.versions import installed
 from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.findings.faults import Fault, Severity
 
+CARRIED = (
+    "write it before this line at each grid point; or, if it is carried along a grid axis, at the "
+    "first step of that axis: @pl.when(pl.program_id(axis) == 0)"
+)
+
 WORDS: dict[str, tuple[str, str, str]] = {
     "read_past_the_end": (
         "x_ref[12:20, 0:128] reaches 4 past the end of dimension 0 of float32[16, 128] in VMEM",
@@ -70,25 +75,25 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
         "kept",
         "scratch buffers and outputs hold whatever was there before",
-        "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+        CARRIED,
     ),
     "accumulator_zeroed_at_the_wrong_step": (
         "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
         "kept",
         "each store to it before this line is under a condition, and none of them had written it "
         "yet",
-        "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+        CARRIED,
     ),
     "counter_never_zeroed": (
         "count_ref, int32[1] in SMEM, is read before it was written, and what was read is kept",
         "scratch buffers and outputs hold whatever was there before",
-        "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+        CARRIED,
     ),
     "output_never_zeroed": (
         "out_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
         "kept",
         "scratch buffers and outputs hold whatever was there before",
-        "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+        CARRIED,
     ),
     "output_block_skipped": (
         "block (2, 0) of out_ref, float32[32, 128], is never written, and holds what was "

@@ -90,13 +90,15 @@ def test_a_loop_whose_values_alternate() -> None:
 def test_a_loop_that_steps_past_its_end(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def steps_past(n_ref: Any, o_ref: Any) -> None:
         n = n_ref[0, 0]
-        i = lax.while_loop(lambda i: i != n, lambda i: i + 2, jnp.int32(0))
+        i, _ = lax.while_loop(lambda c: c[0] != c[1], lambda c: (c[0] + 2, c[1]), (jnp.int32(0), n))
         o_ref[...] = jnp.full_like(o_ref, i)
 
     monkeypatch.setattr(endless, "MANY", dict.fromkeys(endless.MANY, 2048))
     finding = stopped(call(steps_past), mode, hang_after=0.2)
     assert "the loop has not ended after " in finding.message
-    assert ", with i = " in finding.message
+    assert ", with c[0] = " in finding.message
+    assert ", c[1] = " in finding.message
+    assert finding.message.endswith("; its body never changes c[1]")
     assert finding.cause is not None
     assert "never becomes false" in finding.cause
     assert finding.advice is not None

@@ -78,6 +78,7 @@ class GuardedLoop:
       is_closed: whether the condition depends only on these and on memory that the loop does not
         change: then only another core or device can end it.
       reads: whether the condition depends on memory.
+      unchanged: those of the names whose values the body returns as it got them.
     """
 
     kernel: str
@@ -86,6 +87,7 @@ class GuardedLoop:
     names: tuple[str, ...]
     is_closed: bool
     reads: bool
+    unchanged: tuple[str, ...]
 
 
 @dataclass(kw_only=True)
@@ -158,14 +160,17 @@ class _Guard:
         of_body = body.invars[params["body_nconsts"] :]
         needed = _depends_on(eqn, cond, body)
         scalars = [i for i in sorted(needed.carried) if of_body[i].aval.shape == ()][:MAX_VALUES]
-        names = (cond.debug_info.arg_names or ())[params["cond_nconsts"] :]
+        given = (cond.debug_info.arg_names or ())[params["cond_nconsts"] :]
+        names = [(given[i] if i < len(given) else "") or f"value {i}" for i in scalars]
+        same = [body.outvars[i] is of_body[i] for i in scalars]
         loop = GuardedLoop(
             kernel=self._kernel,
             engine=self._engine,
             source=lines.source_of(eqn),
-            names=tuple((names[i] if i < len(names) else "") or f"value {i}" for i in scalars),
+            names=tuple(names),
             is_closed=needed.carried == set(scalars) and _is_closed(eqn, cond, body, needed.refs),
             reads=bool(needed.refs),
+            unchanged=tuple(name for name, is_same in zip(names, same, strict=True) if is_same),
         )
         guard, _ = rewrite.opened(
             jax.make_jaxpr(_guarding(loop))(
@@ -400,4 +405,6 @@ def _finding(
     shown = dict(zip(loop.names, map(str, values), strict=True))
     witness = Witness(source=loop.source, loop=(count,), values=shown)
     seen = Sighting(kernel=loop.kernel, engine=loop.engine, witness=witness)
-    return order.endless_loop(seen, count=count, seconds=seconds, values=shown, since=since)
+    return order.endless_loop(
+        seen, count=count, seconds=seconds, values=shown, since=since, unchanged=loop.unchanged
+    )

@@ -9,7 +9,13 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault, Judge
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.facts import OtherCore, Reset, WrittenElement, points_text
+from pallas_debug.findings.wording.facts import (
+    OtherCore,
+    Reset,
+    WrittenElement,
+    points_text,
+    when_zero,
+)
 from pallas_debug.findings.wording.facts import number as number
 from pallas_debug.findings.wording.order import Point, of_axes
 from pallas_debug.model import Finding
@@ -42,6 +48,7 @@ def uninitialized_read(
     is_array: bool = False,
     element: WrittenElement | None = None,
     writes: Sequence[Reset] = (),
+    sum_axes: Sequence[int] | None = None,
 ) -> Finding:
     """A buffer that is read before it is written, where the value read matters.
 
@@ -55,6 +62,7 @@ def uninitialized_read(
       is_array: whether it is an output in HBM.
       element: the first element that was not written, if known.
       writes: lines that write the buffer, as the run saw them.
+      sum_axes: grid axes whose program ids are 0 where the sum in it begins, if known.
     """
     kept = "that reaches an output" if reaches_output else "what was read is kept"
     causes = {
@@ -74,7 +82,12 @@ def uninitialized_read(
     elif elsewhere := [write for write in writes if at is None or write.line != at.line]:
         cause = _written_elsewhere(elsewhere, seen.witness.grid_point)
     elif before != "some" and stays and not is_array:
-        advice = "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)"
+        advice = (
+            "write it before this line at each grid point; or, if it is carried along a grid axis, "
+            "at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
+            if sum_axes is None
+            else f"write it where its sum begins: {when_zero(sum_axes)}"
+        )
     return seen.found(
         Fault.UNINITIALIZED_READ,
         f"{seen.witness.operand}, {seen.witness.shape}, is read before it was written, and "

@@ -13,6 +13,12 @@ def number(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def when_zero(axes: Sequence[int]) -> str:
+    """The `pl.when` that is true where the program ids of some grid axes are 0."""
+    tests = [f"pl.program_id({axis}) == 0" for axis in axes]
+    return f"@pl.when({tests[0] if len(tests) == 1 else ' & '.join(f'({t})' for t in tests)})"
+
+
 def two_cores(dimension: str) -> str:
     """Why grid points may not share a core: the beginning of a cause."""
     return (
@@ -43,10 +49,8 @@ class OtherCore:
         arbitrary = f'make grid dimension {dimension} "arbitrary" in dimension_semantics'
         if not self.steps:
             return cause, f"{arbitrary}, or write {operand} at each grid point"
-        zero = [f"pl.program_id({axis}) == 0" for axis in self.steps]
-        condition = zero[0] if len(zero) == 1 else " & ".join(f"({one})" for one in zero)
         return cause, (
-            f"write {operand} where each core begins: @pl.when({condition}); if it is to be "
+            f"write {operand} where each core begins: {when_zero(self.steps)}; if it is to be "
             f"carried on, {arbitrary}"
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -414,6 +414,7 @@ def endless_loop(
     values: Mapping[str, str],
     since: int | None,
     seconds: float | None = None,
+    unchanged: Sequence[str] = (),
 ) -> Finding:
     """A loop that was stopped.
 
@@ -422,10 +423,13 @@ def endless_loop(
       seconds: that they took; None if the loop is stopped at a number of iterations.
       values: what its condition depends on, by name.
       since: an earlier iteration with the same values, if nothing else can end the loop.
+      unchanged: names of the values that the body returns as it got them.
     """
     names = ", ".join(values) or "what it reads"
     shown = ", ".join(f"{name} = {value}" for name, value in values.items())
     state = f", with {shown}" if shown else ""
+    if since is None and unchanged:
+        state += f"; its body never changes {' and '.join(unchanged)}"
     if since is not None:
         # Values that are compared only now and then may have changed in between, and come back.
         cause = (

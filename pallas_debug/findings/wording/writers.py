@@ -14,6 +14,7 @@ from pallas_debug.findings.wording.facts import (
     number,
     places_text,
     points_text,
+    when_zero,
 )
 from pallas_debug.findings.wording.order import Access, Point
 from pallas_debug.findings.wording.stored import listed
@@ -51,10 +52,7 @@ class OutputBlock:
     @property
     def begins(self) -> str | None:
         """The `pl.when` that is true where a block begins; None if there is no such condition."""
-        if not self.steps:
-            return None
-        tests = [f"pl.program_id({axis}) == 0" for axis in self.steps]
-        return f"@pl.when({tests[0] if len(tests) == 1 else ' & '.join(f'({t})' for t in tests)})"
+        return when_zero(self.steps) if self.steps else None
 
     def is_same(self, a: Point, b: Point) -> bool:
         """Whether two grid points compute the same block, by their axes."""
@@ -90,6 +88,7 @@ def stale_read(
     left_by: str | None = None,
     resets: tuple[Reset, ...] = (),
     accumulates: bool = False,
+    sum_axes: tuple[int, ...] | None = None,
 ) -> Finding:
     """Scratch that is read with what another output block left there.
 
@@ -99,13 +98,14 @@ def stale_read(
       left_by: the block for which it was written, as `OutputBlock.place` says it.
       resets: lines that replace contents of the buffer, as the run saw them.
       accumulates: whether the read line adds to the buffer.
+      sum_axes: grid axes whose program ids are 0 where the sum begins, if known.
     """
     name = seen.witness.operand
     of_block = f", for {block}," if block else ""
     other = f" for {left_by}" if left_by is not None else ""
     value = f": {element.name(name)} = {number(element.value)}" if element.value is not None else ""
     count = f" in {element.count()}" if element.count() else ""
-    cause, advice = not_reset(name, reader, block, resets, accumulates)
+    cause, advice = not_reset(name, reader, block, resets, accumulates, sum_axes)
     facts = element.facts(name)
     if resets:
         facts["reset at"] = places_text([place for reset in resets for place in reset.places])
@@ -124,11 +124,14 @@ def not_reset(
     block: OutputBlock | None,
     resets: tuple[Reset, ...],
     accumulates: bool,
+    sum_axes: tuple[int, ...] | None = None,
 ) -> tuple[str, str]:
     """Cause and advice: no reset at all, of another part, too late, or at other grid points."""
     verb = "reset" if accumulates else "written"
     again = "reset it" if accumulates else f"write all of {name}"
-    if block is None:
+    if sum_axes is not None and (block is None or block.steps != sum_axes):
+        where = f"{again} where its sum begins: {when_zero(sum_axes)}"
+    elif block is None:
         where = f"{again} before this line at each grid point that must not see what others left"
     elif block.part is not None:
         where = f"{again} before this line whenever another part of {block.output} begins"

@@ -311,7 +311,7 @@ def test_elements_of_several_blocks_are_not_those_of_one_grid_point() -> None:
 @pytest.mark.parametrize(
     "block, advice",
     [
-        (0, "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)"),
+        (0, "write it where its sum begins: @pl.when(pl.program_id(0) == 0)"),
         (1, "write all of it before this line"),
     ],
 )

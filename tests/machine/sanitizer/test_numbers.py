@@ -457,6 +457,26 @@ def test_a_loop_that_changes_is_stopped_at_the_limit(
     assert finding.advice.endswith("this long needs smaller arguments here")
 
 
+def test_a_counter_that_a_loop_never_changes(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waits(x_ref: Any, out_ref: Any) -> None:
+        def body(carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            n, limit = carry
+            out_ref[...] = out_ref[...] * 0 + n
+            return n, limit
+
+        out_ref[...] = x_ref[...]
+        lax.while_loop(lambda carry: (out_ref[0, 0] == 0) & (carry[0] < carry[1]), body, (0, 40))
+
+    monkeypatch.setattr(defaults, "MAX_ITERATIONS", 100)
+    (finding,) = judged(lambda x: call(waits, x), np.zeros((8, 128), "int32"))
+    assert finding.message == (
+        "the loop has not ended after 100 iterations, with carry[0] = 0, carry[1] = 40; its body "
+        "never changes carry[0] and carry[1]"
+    )
+
+
 def test_what_a_loop_counts_beside_its_condition_does_not_matter(judged: Judged) -> None:
     """One unit of operations makes the next value and the count."""
 

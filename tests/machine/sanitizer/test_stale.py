@@ -230,3 +230,60 @@ def test_a_sum_that_the_next_block_goes_on_with() -> None:
     x = np.abs(_numbers())
     (read,) = found(functools.partial(sum_for_the_next_block, inverts=False, phases=2), x)
     assert (read.kind, read.grid_point) == ("StaleRead", (0, 1, 0))
+
+
+def centred(x: jax.Array, *, start: str) -> jax.Array:
+    """Rows less their mean per group of two blocks: a sum in one phase, its use in the next."""
+
+    def kernel(x_ref, out_ref, sum_ref):
+        g, phase, i = (pl.program_id(axis) for axis in range(3))
+        starts = {"once": g + phase + i == 0, "per group": phase + i == 0, "never": g < 0}
+
+        @pl.when(starts[start])
+        def _start() -> None:
+            sum_ref[...] = jnp.zeros_like(sum_ref)
+
+        @pl.when(phase == 0)
+        def _add() -> None:
+            sum_ref[...] += x_ref[...]
+
+        @pl.when(phase == 1)
+        def _use() -> None:
+            out_ref[...] = x_ref[...] - sum_ref[...] / 2
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 2, 2),
+        in_specs=[pl.BlockSpec((8, 128), lambda g, phase, i: (2 * g + i, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda g, phase, i: (2 * g + phase * i, 0)),
+        out_shape=x,
+        scratch_shapes=[TILE],
+    )(x)
+
+
+def test_a_sum_that_a_second_phase_uses_begins_with_its_group() -> None:
+    x = np.concatenate([_numbers(), _numbers()])[:, :128]
+    begins = "where its sum begins: @pl.when((pl.program_id(1) == 0) & (pl.program_id(2) == 0))"
+    assert not found(functools.partial(centred, start="per group"), x)
+    (stale,) = found(functools.partial(centred, start="once"), x)
+    assert (stale.kind, stale.advice) == ("StaleRead", f"reset it {begins}")
+    (unwritten,) = found(functools.partial(centred, start="never"), x)
+    assert (unwritten.kind, unwritten.advice) == ("UninitializedRead", f"write it {begins}")
+
+
+def test_what_no_block_sums_up_may_be_carried_or_not() -> None:
+    def running(x):
+        def kernel(x_ref, out_ref, acc_ref):
+            acc_ref[...] += x_ref[...]
+            out_ref[...] = acc_ref[...]
+
+        rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(
+            kernel, grid=(2,), in_specs=[rows], out_specs=rows, out_shape=x, scratch_shapes=[TILE]
+        )(x)
+
+    (read,) = found(running, _numbers()[:, :128])
+    assert read.advice == (
+        "write it before this line at each grid point; or, if it is carried along a grid axis, "
+        "at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
+    )

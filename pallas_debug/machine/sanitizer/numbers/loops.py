@@ -46,11 +46,13 @@ class _Condition:
       carried: positions in the carry.
       names: of these.
       is_closed: whether nothing but these decides how often the loop runs.
+      unchanged: names of those that the body returns as it got them.
     """
 
     carried: tuple[int, ...]
     names: tuple[str, ...]
     is_closed: bool
+    unchanged: tuple[str, ...]
 
 
 class LoopObserver(MachineObserver):
@@ -103,7 +105,11 @@ class LoopObserver(MachineObserver):
             if value.ndim == 0
         }
         seen = sighting(self._launch, thread, step, values=shown)
-        self._findings.append(order.endless_loop(seen, count=iteration, values=shown, since=since))
+        self._findings.append(
+            order.endless_loop(
+                seen, count=iteration, values=shown, since=since, unchanged=condition.unchanged
+            )
+        )
         raise Stopped("endless loop", thread)
 
 
@@ -128,10 +134,14 @@ def _condition_of(step: ir.WhileLoop, *, is_alone: bool) -> _Condition:
             break
         carried |= further
     changes = any(isinstance(inner, _CHANGES) for inner in step.body.all_steps())
-    order = tuple(sorted(carried))
+    names, unchanged = {}, []
     regs = step.condition.inputs[len(step.condition_constants) :]
-    names = tuple(step.condition.names.get(regs[i].number) or f"value {i}" for i in order)
-    return _Condition(order, names, is_closed and not (reads and (changes or not is_alone)))
+    for i in sorted(carried):
+        names[i] = step.condition.names.get(regs[i].number) or f"value {i}"
+        if step.body.outputs[i] == step.body.inputs[first + i]:
+            unchanged.append(names[i])
+    is_closed = is_closed and not (reads and (changes or not is_alone))
+    return _Condition(tuple(names), tuple(names.values()), is_closed, tuple(unchanged))
 
 
 def _dependencies(

@@ -1,7 +1,8 @@
-"""Lines that reset a buffer, and the conditions under which they do."""
+"""Lines that reset a buffer, under which conditions they do, and where a sum should be reset."""
 
 from __future__ import annotations
 
+import itertools
 import linecache
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,16 +15,17 @@ from pallas_debug.machine.sanitizer.shadows import shadow
 from pallas_debug.machine.sanitizer.shadows.replay import (
     BufferHistory,
     BufferKey,
+    ElementHistory,
     StoredPart,
     buffer_key,
 )
-from pallas_debug.machine.sanitizer.shadows.tracked import Point
+from pallas_debug.machine.sanitizer.shadows.tracked import Point, TrackedThread
 
 
 def writes(
-    found: BufferHistory, suspect: shadow.SuspectRead, *, with_loops: bool, resets: bool
+    found: BufferHistory, suspect: shadow.SuspectRead, *, with_loops: bool, as_resets: bool
 ) -> tuple[Reset, ...]:
-    """Lines that write what was read; if `resets`, without regard to what was there.
+    """Lines that write what was read; if `as_resets`, without regard to what was there.
 
     Args:
       with_loops: whether loop iterations count as grid points do.
@@ -42,7 +44,7 @@ def writes(
         reset(step, around, by_step[key], _index(name, found.stores.get(key), shape), True)
         for key, (step, around) in steps.items()
     ]
-    if not known and resets:
+    if not known and as_resets:
         known = [
             reset(
                 part.step,
@@ -65,6 +67,47 @@ def have_run(
     stores = histories[buffer_key(suspect.buffer)].stores
     parts = (stores.get(id(step)) for step in steps)
     return any(p is not None and p.points[:1] and p.points[0] <= suspect.point for p in parts)
+
+
+def axes_of_sum(
+    suspect: shadow.SuspectRead, thread: TrackedThread, history: ElementHistory
+) -> tuple[int, ...] | None:
+    """Grid axes whose program ids are 0 where the sum in a buffer begins.
+
+    A reset there, ahead of the updates of that grid point, separates all updates of different
+    output blocks, none that follow each other for one block, and no update from what reads it
+    later. Of several such sets of axes, the largest resets least often.
+
+    Returns:
+      None if no axes do that, if the buffer is not updated twice for one block, or if the steps of
+      the sum are not grid points.
+    """
+    if thread.has_pipelines:
+        return None
+    events = history.buffers[buffer_key(suspect.buffer)].events[suspect.element]
+    own = [event for event in events if event.thread == suspect.thread]
+    updated = {thread.moments[event.moment] for event in own if event.writes and event.updates}
+    used = {thread.moments[event.moment] for event in own if not event.writes} - updated
+    blocks = [thread.blocks_at_points(o) for o in thread.outputs_of(suspect.buffer.name)]
+    if not updated:
+        return None
+    first, *rest = sorted(updated)
+    spans = [
+        (one, other, any(of_output[one] == of_output[other] for of_output in blocks))
+        for one, other in itertools.pairwise([first, *rest])
+    ]
+    if not any(is_one_sum for *_, is_one_sum in spans):
+        return None
+    spans += [(max(u for u in updated if u < use), use, True) for use in used if use > first]
+    axes = [axis for axis, ids in enumerate(zip(*thread.points, strict=True)) if any(ids)]
+    for size in range(len(axes), 0, -1):
+        for chosen in itertools.combinations(axes, size):
+            begins = [not any(point[axis] for axis in chosen) for point in thread.points]
+            if begins[first] and all(
+                any(begins[one + 1 : other + 1]) != is_one_sum for one, other, is_one_sum in spans
+            ):
+                return chosen
+    return None
 
 
 def reset(

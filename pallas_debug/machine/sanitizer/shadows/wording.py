@@ -17,7 +17,7 @@ from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer import origins
 from pallas_debug.machine.sanitizer.report import shape_text
-from pallas_debug.machine.sanitizer.shadows import reach, shadow, stale
+from pallas_debug.machine.sanitizer.shadows import reach, resets, shadow, stale
 from pallas_debug.machine.sanitizer.shadows.aliased import OverwrittenCopy
 from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSum
 from pallas_debug.machine.sanitizer.shadows.outputs import (
@@ -26,7 +26,6 @@ from pallas_debug.machine.sanitizer.shadows.outputs import (
     ReplacedWrite,
 )
 from pallas_debug.machine.sanitizer.shadows.replay import ElementHistory, buffer_key
-from pallas_debug.machine.sanitizer.shadows.resets import have_run, part_text, writes
 from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead, WriteRecord
 from pallas_debug.machine.sanitizer.shadows.tracked import Point, TrackedThread, steps_of_block
 from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
@@ -60,7 +59,7 @@ class MemoryWording:
         copy = self._run.padded.get(suspect.buffer.number) if suspect.kind == "padding" else None
         seen = self._seen(
             suspect.step, suspect.point, suspect.iterations, suspect.buffer,
-            index=part_text(name, suspect.mask),
+            index=resets.part_text(name, suspect.mask),
             other=None if copy is None else copy.step.site.line,
         )  # fmt: skip
         # Where some of them do not matter, how many do is not known.
@@ -91,7 +90,7 @@ class MemoryWording:
         at = self._order.get(id(suspect.step), 0)
         sites = [s for s in self._stores if s.operand == name and self._order[id(s.step)] < at]
         if sites:
-            ran = have_run([s.step for s in sites], self._history.buffers, suspect)
+            ran = resets.have_run([s.step for s in sites], self._history.buffers, suspect)
             before = "branches" if all(s.is_conditional for s in sites) and not ran else "some"
         return contents.uninitialized_read(
             seen,
@@ -102,7 +101,8 @@ class MemoryWording:
             stays=suspect.operand != "scoped" and self._run.threads[suspect.thread].keeps(name),
             is_array=suspect.buffer.kind == "output",
             element=named,
-            writes=() if other_core else self._writes(suspect, resets=False),
+            writes=() if other_core else self._writes(suspect, as_resets=False),
+            sum_axes=resets.axes_of_sum(suspect, self._run.threads[suspect.thread], self._history),
         )
 
     def _not_reset(self, suspect: SuspectRead) -> tuple[str, str] | None:
@@ -114,8 +114,9 @@ class MemoryWording:
             name,
             order.Access(writes=False, grid_point=suspect.point, loop=suspect.iterations),
             self._block(thread, suspect.moment, thread.outputs_of(name)),
-            self._writes(suspect, resets=True),
+            self._writes(suspect, as_resets=True),
             accumulates=True,
+            sum_axes=resets.axes_of_sum(suspect, thread, self._history),
         )
 
     def stale(self, suspect: SuspectRead) -> Finding:
@@ -129,7 +130,7 @@ class MemoryWording:
         left_by = self._block(thread, writer.moment, outputs)
         seen = self._seen(
             suspect.step, suspect.point, suspect.iterations, suspect.buffer,
-            index=part_text(name, suspect.mask), other=writer.step.site.line,
+            index=resets.part_text(name, suspect.mask), other=writer.step.site.line,
         )  # fmt: skip
         events = self._history.buffers[buffer_key(suspect.buffer)].events[suspect.element]
         updates = [e for e in events if e.writes and e.updates]
@@ -145,8 +146,9 @@ class MemoryWording:
             ),
             block=block,
             left_by=None if left_by is None else left_by.place,
-            resets=self._writes(suspect, resets=True),
+            resets=self._writes(suspect, as_resets=True),
             accumulates=any(e.moment == suspect.moment for e in updates),
+            sum_axes=resets.axes_of_sum(suspect, thread, self._history),
         )
 
     def dropped(self, found: DroppedSum) -> Finding:
@@ -170,13 +172,13 @@ class MemoryWording:
             ),
         )
 
-    def _writes(self, suspect: SuspectRead, *, resets: bool) -> tuple[Reset, ...]:
-        """Lines that write what was read; if `resets`, without regard to what was there."""
-        return writes(
+    def _writes(self, suspect: SuspectRead, *, as_resets: bool) -> tuple[Reset, ...]:
+        """Lines that write what was read; if `as_resets`, without regard to what was there."""
+        return resets.writes(
             self._history.buffers[buffer_key(suspect.buffer)],
             suspect,
             with_loops=self._run.threads[suspect.thread].has_pipelines,
-            resets=resets,
+            as_resets=as_resets,
         )
 
     # Arrays
@@ -208,7 +210,7 @@ class MemoryWording:
             writer = _access(record)
         seen = self._seen(
             read.step, read.point, read.iterations, read.region.buffer,
-            index=part_text(name, read.block.mask),
+            index=resets.part_text(name, read.block.mask),
             other=None if record is None else record.step.site.line,
         )  # fmt: skip
         finding = writers.overwritten_read(
@@ -231,7 +233,7 @@ class MemoryWording:
         copy, buffer = found.copy, found.copy.source.buffer
         seen = self._seen(
             copy.step, copy.point, copy.iterations, buffer,
-            index=part_text(buffer.name, found.mask), other=found.writer.step.site.line,
+            index=resets.part_text(buffer.name, found.mask), other=found.writer.step.site.line,
         )  # fmt: skip
         return writers.overwritten_read(
             seen,
@@ -276,7 +278,7 @@ class MemoryWording:
         assert block is not None
         seen = self._seen(
             lost.step, lost.point, lost.iterations, lost.buffer,
-            index=part_text(lost.operand, lost.mask), other=lost.before.step.site.line,
+            index=resets.part_text(lost.operand, lost.mask), other=lost.before.step.site.line,
         )  # fmt: skip
         return writers.lost_write(
             seen,
@@ -291,7 +293,7 @@ class MemoryWording:
     def _conflict(self, conflict: ReplacedWrite) -> Finding:
         seen = self._seen(
             conflict.step, conflict.point, conflict.iterations, conflict.buffer,
-            operand=conflict.operand, index=part_text(conflict.operand, conflict.mask),
+            operand=conflict.operand, index=resets.part_text(conflict.operand, conflict.mask),
             other=conflict.before.step.site.line,
         )  # fmt: skip
         blocks = None
