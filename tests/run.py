@@ -4,8 +4,8 @@
 marked `large` one sixteenth: others after each commit, and others on the second Python. The second
 Python is the newest of 3.12 or later if the one at hand is older (the newest jax needs it), else
 the oldest that the project supports. It is installed while the first one already tests. It runs a
-sixteenth of the slow tests, all tests in the files that say most about jax's internals, a quarter of
-those in the folders and files that depend little on Python and jax, and half of the others.
+sixteenth of the slow tests, all tests in the files that say most about jax's internals, and a quarter
+of the others.
 
 The first Python has two workers and the second one has one, and the static checks run beside them:
 tests that wait for a child or a deadline leave a core to the others. The output of the second Python
@@ -42,52 +42,6 @@ OLDEST = (3, 11)
 NEWEST_JAX_NEEDS = (3, 12)
 QUARTERS, PARTS = 4, 16
 
-SAMPLED = (
-    "cli",
-    "comparison",
-    "docs",
-    "explain",
-    "findings",
-    "hooks",
-    "inputs",
-    "ir",
-    "profile",
-    "project",
-    "render",
-    "report",
-    "reproduce",
-    "store",
-    "sweeps",
-    "torture",
-    "tui",
-    "analysis/test_memory.py",
-    "analysis/test_names.py",
-    "analysis/test_words.py",
-    "compiler/test_children.py",
-    "compiler/test_pool.py",
-    "compiler/test_protocol.py",
-    "kernels/test_package.py",
-    "machine/sanitizer",
-    "machine/test_clocks.py",
-    "machine/test_conditions.py",
-    "machine/test_debugger.py",
-    "machine/test_recording.py",
-    "plugin/test_coverage.py",
-    "plugin/test_fixtures.py",
-    "plugin/test_flags.py",
-    "plugin/test_marker.py",
-    "plugin/test_plugin.py",
-    "plugin/test_verify.py",
-    "plugin/test_targets.py",
-    "session/test_compile.py",
-    "session/test_switches.py",
-    "verdict/test_formats.py",
-    "verdict/test_suppressions.py",
-    "verdict/test_table.py",
-)
-"""Folders and files of tests/ of which the second Python runs a quarter: they say little about Python
-and jax that the others do not."""
-
 WHOLE = (
     "bridge/interpret/test_primitives.py",
     "bridge/interpret/test_params.py",
@@ -103,7 +57,7 @@ WHOLE = (
     "verdict/test_truth.py",
 )
 """Files of tests/ of which the second Python runs what the first does, every unmarked test and a quarter
-of the slow ones: they depend most on what jax calls things and how it works. Of all others except the `SAMPLED` it runs half."""
+of the slow ones: they depend most on what jax calls things and how it works."""
 
 MAX_SECONDS = 2400
 """Time after which a run is aborted, with the stacks of its threads; pytest ends a test that hangs
@@ -154,8 +108,7 @@ def main(arguments: list[str]) -> int:
     other: list[str] = []
     if not is_all:
         first = quarter(0)
-        other = [*quarter(2), "--sparse", "--sampled", ",".join(SAMPLED)]
-        other += ["--whole", ",".join(WHOLE)]
+        other = [*quarter(2), "--sparse", "--whole", ",".join(WHOLE)]
     with ThreadPoolExecutor() as executor:
         second = second_python()
         # Beside the first environment, and then its run, as far as it takes.
@@ -187,11 +140,9 @@ def main(arguments: list[str]) -> int:
         print(f", large ones: part {turns[0]} of 0 to {PARTS - 1}; `make test-all` runs all.")
         if len(runs) > 1:
             print(
-                f"The second Python ran part {turns[1]} of the slow and large tests, of others all"
+                f"The second Python ran part {turns[1]} of the slow and large tests, and of the "
+                f"others a quarter; all others, and a quarter of the slow ones, in {', '.join(WHOLE)}."
             )
-            print(f"in {', '.join(WHOLE)} (and a quarter of the slow ones there), a quarter")
-            print(f"in {', '.join(SAMPLED)},")
-            print("and half elsewhere.")
     print(f"in all: {time.monotonic() - start:.0f} s")
     return max(check, *(done.code for done in runs))
 

@@ -2,9 +2,8 @@
 
 `--quarter N` runs every unmarked test, each fourth slow one and each sixteenth large one, starting
 at number N; without it everything runs. For a second Python, `--sparse` takes a sixteenth of the
-slow tests as well and half of the unmarked ones; of those in the `--sampled` paths it takes a
-quarter, and in the `--whole` paths what the first Python takes. Unmarked tests with `skipif` all
-run. What a run leaves out is counted in its last lines. CPU time includes that of child processes,
+slow tests as well and a quarter of the unmarked ones, and in the `--whole` paths what the first
+Python takes. Unmarked tests with `skipif` all run. What a run leaves out is counted in its last lines. CPU time includes that of child processes,
 alive or not: wall time depends on what else the machine does.
 """
 
@@ -26,7 +25,7 @@ from zlib import crc32
 import pytest
 
 QUARTERS, PARTS = 4, 16
-PART = {2: "half", QUARTERS: "a quarter", PARTS: "a sixteenth"}
+PART = {QUARTERS: "a quarter", PARTS: "a sixteenth"}
 MAX_UNMARKED = 5.0
 """CPU seconds above which a test should be marked `slow`; the end of a run names those that are not."""
 
@@ -108,17 +107,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run one quarter of the tests marked slow, and a sixteenth of those marked large "
         "(default: all of them)",
     )
-    for option, part in (("--sampled", "a quarter"), ("--whole", "all")):
-        parser.addoption(
-            option,
-            default="",
-            metavar="PATHS",
-            help=f"with --sparse: folders and files of tests/, joined by commas, of which {part} run",
-        )
+    parser.addoption(
+        "--whole",
+        default="",
+        metavar="PATHS",
+        help="with --sparse: folders and files of tests/, joined by commas, of which all run",
+    )
     parser.addoption(
         "--sparse",
         action="store_true",
-        help="slow tests count as large, and half of the unmarked ones run (see the other options)",
+        help="slow tests count as large, and a quarter of the unmarked ones run",
     )
 
 
@@ -183,19 +181,18 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def turns(item: pytest.Item) -> int:
     """In how many runs a test runs once."""
     is_slow = item.get_closest_marker("slow")
-    is_sparse = item.config.getoption("sparse")
+    is_sparse = item.config.getoption("sparse") and not is_whole(item)
     if item.get_closest_marker("large"):
         return PARTS
     if is_slow:
-        return PARTS if is_sparse and not is_in(item, "whole") else QUARTERS
-    if not is_sparse or item.get_closest_marker("skipif") or is_in(item, "whole"):
-        return 1  # what is skipped on one jax may run on no other
-    return QUARTERS if is_in(item, "sampled") else 2
+        return PARTS if is_sparse else QUARTERS
+    # What is skipped on one jax may run on no other.
+    return QUARTERS if is_sparse and not item.get_closest_marker("skipif") else 1
 
 
-def is_in(item: pytest.Item, option: str) -> bool:
-    """Whether a test's file, or a folder that it is in, is among the paths of an option."""
-    return _is_in(item.path, item.config.rootpath / "tests", item.config.getoption(option))
+def is_whole(item: pytest.Item) -> bool:
+    """Whether a test's file, or a folder that it is in, is among the paths of `--whole`."""
+    return _is_in(item.path, item.config.rootpath / "tests", item.config.getoption("whole"))
 
 
 @functools.cache

@@ -27,7 +27,7 @@ TWO_CORES = ("grid", "dma", "semaphores", "order", "remote")
 """Topics in which a second core or the race detector may see something. The others say the same as
 in plain TPU interpret mode: that was measured, and is not measured again in every run, for time."""
 
-SECONDS = 3.0
+SECONDS = 2.0
 """What takes longer is said to hang; each of these kernels takes less than one."""
 
 TOGETHER = 6

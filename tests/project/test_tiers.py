@@ -53,8 +53,8 @@ def test_of_the_large_tests_each_part_has_a_sixteenth(pytester: pytest.Pytester)
 
 
 @pytest.mark.slow
-def test_a_sparse_run_samples_folders_and_files(pytester: pytest.Pytester) -> None:
-    """A quarter of the sampled ones, all of the whole ones and of what is skipped elsewhere."""
+def test_a_sparse_run_takes_a_quarter(pytester: pytest.Pytester) -> None:
+    """But all of whole folders and files, and of what is skipped elsewhere."""
     test = "import pytest\n@pytest.mark.parametrize('n', range(8))\ndef test_NAME(n): pass\n"
     only = "@pytest.mark.skipif(False, reason='')\n@pytest.mark.parametrize('n', range(8))\n"
     for name in ("cli", "kernels", "bridge"):
@@ -71,11 +71,10 @@ def test_a_sparse_run_samples_folders_and_files(pytester: pytest.Pytester) -> No
             for room in ("cli", "kernels", "bridge")
         }
 
-    whole = ("--whole", "bridge/test_bridge.py")
-    assert counts("--sampled", "cli") == {"cli": 8, "kernels": 8, "bridge": 8}
-    assert counts("--sparse", "--sampled", "cli", *whole) == {"cli": 2, "kernels": 4, "bridge": 8}
-    both = ("--sampled", "cli,kernels/test_kernels.py")
-    assert counts("--sparse", *both) == {"cli": 2, "kernels": 2, "bridge": 4}
+    assert counts("--whole", "cli") == {"cli": 8, "kernels": 8, "bridge": 8}
+    assert counts("--sparse") == {"cli": 2, "kernels": 2, "bridge": 2}
+    whole = ("--whole", "cli,bridge/test_bridge.py")
+    assert counts("--sparse", *whole) == {"cli": 8, "kernels": 2, "bridge": 8}
 
 
 @pytest.mark.slow
@@ -93,10 +92,9 @@ def test_a_sparse_run_takes_a_quarter_of_the_slow_tests_of_whole_files(
     assert sum("other" in name for name in slow) == 32 / tiers.PARTS
 
 
-def test_what_the_second_python_samples_is_there() -> None:
+def test_what_the_second_python_takes_whole_is_there() -> None:
     tests = Path(run.__file__).parent
-    named = (*run.SAMPLED, *run.WHOLE)
-    assert [name for name in named if not (tests / name).exists()] == []
+    assert [name for name in run.WHOLE if not (tests / name).exists()] == []
 
 
 @pytest.mark.large
@@ -104,7 +102,7 @@ def test_in_sixteen_sparse_runs_each_test_has_its_turn(pytester: pytest.Pytester
     pytester.makepyfile(test_it=SLOW.replace("(10)", "(32)"))
     parts = [ran(pytester, "--sparse", "--quarter", str(n)) for n in range(tiers.PARTS)]
     assert {len(part - {"test_unmarked"}) for part in parts} == {2}
-    assert sum("test_unmarked" in part for part in parts) == tiers.PARTS / 2
+    assert sum("test_unmarked" in part for part in parts) == tiers.PARTS / tiers.QUARTERS
     assert len(set.union(*parts)) == 33
 
 
