@@ -92,6 +92,58 @@ def test_values_that_are_used_or_wanted_once(how: str) -> None:
     assert not found(lambda x, w: product(x, w, how=how), X, W)
 
 
+def sums_of_groups(groups: Any, x: Any, w: Any, *, how: str) -> Any:
+    """A product per group of tiles, as a table has them: that decides when the sum is stored."""
+
+    def kernel(group_ref, x_ref, w_ref, out_ref, acc_ref):
+        i = pl.program_id(0)
+        last = pl.num_programs(0) - 1
+        part = jnp.dot(x_ref[...], w_ref[...], preferred_element_type=F32)
+        is_first = (i == 0) | (group_ref[i] != group_ref[jnp.maximum(i - 1, 0)])
+
+        if how != "last":
+
+            @pl.when(is_first)
+            def _start() -> None:
+                acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        if how == "unless":  # zero is what is wanted of the first tile
+
+            @pl.when(i != 1)
+            def _product() -> None:
+                acc_ref[...] = part
+        else:
+            acc_ref[...] = part + (acc_ref[...] if how == "added" else 0)
+
+        @pl.when((i == last) | (group_ref[i] != group_ref[jnp.minimum(i + 1, last)]))
+        def _finish() -> None:
+            out_ref[...] = acc_ref[...]
+
+    rows = pl.BlockSpec((8, 128), lambda i, group: (group[i], 0))
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(3,),
+            in_specs=[
+                pl.BlockSpec((8, 128), lambda i, group: (0, i)),
+                pl.BlockSpec((128, 128), lambda i, group: (i, 0)),
+            ],
+            out_specs=rows,
+            scratch_shapes=[TILE],
+        ),
+        out_shape=S((16, 128), F32),
+    )(groups, x, w)
+
+
+@pytest.mark.parametrize("how", ["added", "replaced", "last", "unless"])
+def test_a_reset_that_is_replaced_shows_that_a_sum_was_meant(how: str) -> None:
+    """Where data decide when it is read: without a reset, the last part may be what is asked for."""
+    groups = np.array([0, 1, 1], np.int32)
+    findings = found(functools.partial(sums_of_groups, how=how), groups, X[:8], W)
+    assert [(f.kind, f.grid_point) for f in findings] == [("LostWrite", (2,))] * (how == "replaced")
+
+
 def test_one_part_for_each_block() -> None:
     assert not found(lambda x, w: product(x, w, how="replaced"), X[:, :128], W[:128])
 

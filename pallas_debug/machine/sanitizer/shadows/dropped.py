@@ -167,7 +167,7 @@ class DroppedSums:
         additions = _taken(self._added, key, part)
         added = additions[-1] if additions else None
         _taken(self._dropped, key, part)
-        if is_sum is None or not _is_uniform(value):
+        if is_sum is None or not is_uniform(value):
             return
         site = self._sites.setdefault(site_key, _ResetSite())
         site.runs += 1
@@ -281,7 +281,8 @@ def _taken(kept: dict[_Key, dict[_Part, _T]], key: _Key, part: _Part) -> list[_T
     return [parts.pop(one) for one in (None, part) if one in parts]
 
 
-def _is_uniform(value: Any) -> bool:
+def is_uniform(value: Any) -> bool:
+    """Whether all elements of a value are one number."""
     array = np.asarray(value)
     return bool(array.size and (array == array.flat[0]).all())
 

@@ -2,8 +2,10 @@
 
 A store puts a sum, a product of matrices or another reduction where its last run had put one for
 the same output block, and nothing has read that. It is a fault if all values but the last of each
-block are lost so; if neither the store nor a read of it depends on data; and if the value is made
-of inputs, not of what the kernel itself stores: of a running state, the last value may be meant.
+block are lost so; if the store does not depend on data; and if the value is made of inputs, not of
+what the kernel itself stores: of a running state, the last value may be meant. Where data decide
+when the value is read, the last one may be meant as well, unless the store replaces a reset as
+often as that runs: nobody needs such a reset.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from pallas_debug.machine.memory import MemoryRegion
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.dropped import (
     DroppedSum,
+    Point,
     block_begins,
     dropped_by,
+    is_uniform,
 )
 from pallas_debug.machine.sanitizer.shadows.shadow import WriteRecord
 from pallas_debug.machine.threads import Thread
@@ -39,6 +43,7 @@ class _TotalSite:
         and how often it was read, or was the last one of an output's block.
       first: the first value that was lost.
       depends: whether data decide when the value is read.
+      is_unseen: whether its value may have been read at a grid point that is not watched.
     """
 
     runs: int = 0
@@ -46,6 +51,7 @@ class _TotalSite:
     kept: int = 0
     first: DroppedSum | None = None
     depends: bool = False
+    is_unseen: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -58,6 +64,20 @@ class _Left:
     is_output: bool
 
 
+@dataclass(eq=False, slots=True)
+class _Reset:
+    """A reset of a buffer that nothing has read yet.
+
+    Attributes:
+      at: the moment.
+      conditions: identities of those around it.
+    """
+
+    elements: int
+    at: tuple[int, Point]
+    conditions: frozenset[int]
+
+
 class ReplacedTotals:
     """Stores of reductions so far."""
 
@@ -67,9 +87,15 @@ class ReplacedTotals:
         self._sites: dict[_SiteKey, _TotalSite] = {}
         self._left: dict[tuple[int, int], _Left] = {}
         self._is_total: dict[_SiteKey, bool] = {}
+        self._is_reset: dict[_SiteKey, bool] = {}
+        self._resets: dict[tuple[int, int], _Reset] = {}
+        self._in_vain: dict[str, bool] = {}
+        self._is_sampled = False
 
     def reads(self, thread: Thread, region: MemoryRegion) -> None:
         """Memory is read or copied."""
+        if self._resets.pop((thread.number, region.buffer.number), None):
+            self._in_vain[region.buffer.name] = False
         left = self._left.pop((thread.number, region.buffer.number), None)
         if left is not None:
             site = self._sites[left.site]
@@ -79,7 +105,9 @@ class ReplacedTotals:
     def forget(self, thread: Thread) -> None:
         """A grid point is not watched: nothing is known of what it reads."""
         for key in [key for key in self._left if key[0] == thread.number]:
-            self._sites[self._left.pop(key).site].depends = True
+            self._sites[self._left.pop(key).site].is_unseen = True
+        self._resets.clear()
+        self._is_sampled = True
 
     def stores(
         self, thread: Thread, state: TrackedThread, step: ir.StoreStep, region: MemoryRegion,
@@ -100,11 +128,12 @@ class ReplacedTotals:
                     for buffer in reach.sources(thread.frames, step.value.number)
                 )
             )
+        elements = shadow.index_key(region)
+        self._replaces(thread, state, step, region, value, is_total=self._is_total[site_key])
         if not self._is_total[site_key]:
             return
         site = self._sites.setdefault(site_key, _TotalSite())
         site.runs += 1
-        elements = shadow.index_key(region)
         self._left[key] = _Left(site_key, elements, written, is_output)
         if left is None or (left.site, left.elements) != (site_key, elements):
             return
@@ -115,6 +144,29 @@ class ReplacedTotals:
         if site.first is None:
             site.first = dropped_by(thread, state, step, region, value, left.record, "replaced")
 
+    def _replaces(
+        self, thread: Thread, state: TrackedThread, step: ir.StoreStep, region: MemoryRegion,
+        value: Any, *, is_total: bool,
+    ) -> None:  # fmt: skip
+        """A reset is replaced, if there is one, by a total or by anything else."""
+        name, elements = region.buffer.name, shadow.index_key(region)
+        key = thread.number, region.buffer.number
+        at = state.moment, thread.iterations
+        around = frozenset(id(branch) for branch in reach.conditions(thread.frames))
+        reset = self._resets.pop(key, None)
+        if reset is not None:
+            is_dead = (
+                is_total and (reset.elements, reset.at) == (elements, at)
+            ) and around <= reset.conditions
+            self._in_vain[name] = is_dead and self._in_vain.get(name, True)
+        if is_total:
+            return
+        site_key = id(step), name
+        if site_key not in self._is_reset:
+            self._is_reset[site_key] = not step.adds and step.mask is None and is_uniform(value)
+        if self._is_reset[site_key]:
+            self._resets[key] = _Reset(elements, at, around)
+
     def faults(self) -> list[DroppedSum]:
         """Sums whose parts are lost, once the run is over."""
         for left in self._left.values():
@@ -122,7 +174,8 @@ class ReplacedTotals:
         self._left.clear()
         return [
             site.first
-            for site in self._sites.values()
-            if site.first is not None and not site.depends and site.kept
-            and site.lost + site.kept == site.runs
+            for (_, name), site in self._sites.items()
+            if site.first is not None and site.kept and site.lost + site.kept == site.runs
+            and not site.is_unseen
+            and (not site.depends or (self._in_vain.get(name) and not self._is_sampled))
         ]  # fmt: skip
