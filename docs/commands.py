@@ -16,6 +16,7 @@ version and machine, and so may digests if jax is not the one that the pages wer
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import difflib
 import fcntl
@@ -259,13 +260,15 @@ def _plugin_is_installed() -> bool:
     return bool(metadata.entry_points(group="pytest11", name="pallas_debug_pytest"))
 
 
-def main(arguments: list[str]) -> int:
-    write = "--write" in arguments
-    named = [Path(a).resolve() for a in arguments if not a.startswith("-")]
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--write", action="store_true", help="update the pages")
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: all")
+    given = parser.parse_args()
     code = 0
-    for page in named or pages():
+    for page in [page.resolve() for page in given.pages] or pages():
         with scratch_directory() as scratch:
-            if write:
+            if given.write:
                 page.write_text(rewritten(page, scratch))
             else:
                 for text in differences(page, scratch):
@@ -275,4 +278,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
