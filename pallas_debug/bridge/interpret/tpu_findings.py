@@ -146,7 +146,7 @@ def block_out_of_bounds(
     outside = [i for i, (at, count) in enumerate(pairs) if not 0 <= at < count]
     dim = outside[0] if outside else 0
     return bounds.block_out_of_bounds(
-        touch.sighting(values={"block": str(block)}),
+        touch.sighting(),
         dim=dim,
         value=block[dim],
         first=0,

@@ -202,7 +202,6 @@ class BoundsObserver(MachineObserver):
             thread,
             operand=name,
             shape=shape_text(window.array),
-            values={"block": str(block)},
             source=self._launch.block_line(window.operand),
         )
         self._findings.append(
