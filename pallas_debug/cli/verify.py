@@ -122,8 +122,11 @@ def run(options: VerifyOptions) -> int:
 
     answers = Answers()
 
+    def show_stopped(why: str) -> None:
+        _show(answers.stopped(options.what, why, options.reference), options)
+
     def stop(where: str, cause: Cause) -> Exit:
-        _show(answers.stopped(options.what, _why(options, where, cause)), options)
+        show_stopped(_why(options, where, cause))
         return Exit.CANNOT_RUN
 
     with deadline(options.stop_after, stop):
@@ -133,7 +136,7 @@ def run(options: VerifyOptions) -> int:
         except PallasDebugError:
             raise
         except KeyboardInterrupt:
-            _show(answers.stopped(options.what, "stopped by ctrl+c"), options)
+            show_stopped("stopped by ctrl+c")
             raise
         except Exception as error:
             raise problem_of(error, "engine", f"verifying {options.what}") from error

@@ -39,12 +39,13 @@ class Answers:
         """The answers, as a list of the caller's own."""
         return list(self._seen)
 
-    def stopped(self, name: str, why: str) -> Verdict:
+    def stopped(self, name: str, why: str, reference: str | None = None) -> Verdict:
         """Build the verdict on a verification that was stopped, from the answers so far.
 
         Args:
           name: what was being verified.
           why: what stopped it, and where.
+          reference: name of the function whose results are the right ones.
         """
         seen = self.seen
         given = [outcome for one in seen for outcome in one.outcomes if outcome.kernel]
@@ -62,4 +63,5 @@ class Answers:
             findings=findings,
             problems=tuple(dict.fromkeys(p for one in seen for p in one.problems)),
             notes=(NOT_CONCLUDED,) if findings else (),
+            reference=reference,
         )

@@ -73,6 +73,9 @@ def add(x):
     if not isinstance(x, jax.core.Tracer):
         END
     return y
+
+def right(x):
+    return x
 """
 
 IN_XLA = (
@@ -95,13 +98,15 @@ def test_verify_prints_what_was_answered_before_it_was_stopped(
     command: Any, tmp_path: Path, end: str, code: int, why: str
 ) -> None:
     (tmp_path / "stopped.py").write_text(STOPPED.replace("END", end))
-    done = command("verify", "stopped:add", "--arg=f32[8,128]", "-e", "static,checks")
+    options = ("--reference=stopped:right", "-e", "static,checks,values")
+    done = command("verify", "stopped:add", "--arg=f32[8,128]", *options)
     assert done.returncode == code, done.stderr
     header, row, *_ = done.stdout.splitlines()
-    assert header.split() == ["kernel", "static", "checks"]
-    assert row.split() == ["kernel", "FOUND", "?"]
+    assert header.split() == ["kernel", "static", "checks", "values"]
+    assert row.split() == ["kernel", "FOUND", "?", "?"]
+    assert "no reference" not in done.stdout
     assert "UninitializedRead in kernel `kernel`" in done.stdout
-    assert f"not judged: kernel checks: {why}" in done.stdout
+    assert f"not judged: kernel checks, kernel values: {why}" in done.stdout
     assert f"note: {NOT_CONCLUDED}" in done.stdout
 
 

@@ -235,6 +235,15 @@ def test_a_stopped_verdict_says_what_was_judged_and_what_was_not() -> None:
     assert (first.kernel, first.reason) == ("", why)
 
 
+def test_a_stopped_verdict_does_not_deny_its_reference() -> None:
+    answers = Answers()
+    answers.ask(("trace", "values"), ())
+    answers.add(Seen(outcomes=(cell("ok"),)))
+    stopped = answers.stopped("f", "stopped by ctrl+c", reference="m:plain")
+    assert str(stopped).endswith("(values: stopped by ctrl+c); nothing found by the rest")
+    assert answers.stopped("f", "stopped by ctrl+c").reference is None
+
+
 def test_findings_of_a_stopped_verdict_are_said_not_to_be_the_last_word() -> None:
     answers = Answers()
     answers.ask(("trace", "static"), ())
