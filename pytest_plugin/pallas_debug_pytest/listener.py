@@ -39,6 +39,7 @@ NOTHING: Mapping[str, Any] = {
     "notices": [],
     "unchecked": [],
     "unjudged": [],
+    "undone": [],
     "found": {},
     "outcomes": [],
     "coverage": None,
@@ -61,11 +62,14 @@ class Listener:
         self._received: list[Mapping[str, Any]] = []
         self.problems: list[str] = []
         self.unjudged: list[Gap] = []
+        self._undone: list[tuple[str, str]] = []
 
     def pytest_report_header(self) -> str | None:
         if not self._settings.speaks:
             return None
         header = f"{NAME} {pallas_debug.__version__}"
+        if self._undone or self.unjudged:  # before any test: the session could not be opened
+            return f"{header}: not started, as the end of the run says; the tests run without it"
         with guarded("summary", "writing the header of the run", self.add_problem):
             header += f": {'; '.join(self._doing())}"
         return header
@@ -144,7 +148,8 @@ class Listener:
         with guarded("summary", "counting what was not judged", self.lose):
             if exitstatus == pytest.ExitCode.OK:
                 self.unjudged += unjudged.nothing_ran(self._checked())
-            unjudged.fail(session, self._unjudged())
+            undone = [doing for doing, _ in self._all_undone()]
+            unjudged.fail(session, self._unjudged(), undone)
             return
         unjudged.fail(session, self.unjudged)
 
@@ -154,11 +159,30 @@ class Listener:
         if self._settings.judges:
             self.unjudged.append(Gap(kernel="the whole run", engine="", reason=str(problem)))
 
+    def not_started(self, problem: PallasDebugError, doing: str) -> None:
+        """Record that tests run without what the options, or their markers, ask for.
+
+        Args:
+          problem: the reason.
+          doing: what failed, as a gerund.
+        """
+        if self._settings.judges:
+            self.lose(problem)
+        else:
+            self._undone.append((doing, str(problem)))
+
+    def _all_undone(self) -> list[tuple[str, str]]:
+        """Return what failed in any process, as a gerund, each with its reason."""
+        found = [*self._undone]
+        found += [(doing, why) for output in self._received for doing, why in output["undone"]]
+        return list(dict.fromkeys(found))
+
     def _together(self) -> dict[str, Any]:
         """Return the output for the controller: everything received here, and problems."""
         output: dict[str, Any] = dict(self._received[-1]) if self._received else dict(NOTHING)
         output["problems"] = [*output["problems"], *self.problems]
         output["unjudged"] = [*output["unjudged"], *map(asdict, self.unjudged)]
+        output["undone"] = self._undone
         output["performance"] = self._measured()
         return output
 
@@ -200,6 +224,7 @@ class Listener:
             known = {(gap.kernel, gap.reason) for gap in unchecked}
             rest = [gap for gap in self._unjudged() if (gap.kernel, gap.reason) not in known]
             red += map(unjudged.line, rest)
+            red += dict.fromkeys(unjudged.not_done(why) for _, why in self._all_undone())
         problems = dict.fromkeys([*self._all("problems"), *self.problems])
         lines = [*(f"problem: {problem}" for problem in problems), *lines]
         if not lines and not red:

@@ -69,7 +69,7 @@ def lost_if_it_fails(config: pytest.Config, doing: str) -> Iterator[None]:
     except pytest.UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - a bug of ours, or the state of the machine
-        listen(config).lose(problem_of(error, "hook", doing))
+        listen(config).not_started(problem_of(error, "hook", doing), doing)
 
 
 def watch(config: pytest.Config) -> Watcher:

@@ -1,4 +1,6 @@
-"""Missing judgements that a run requested: an error at its end. No jax.
+"""Missing judgements that a run requested, and runs that could not start: an error at their end.
+
+No jax.
 
 PYTEST_DONT_REWRITE
 """
@@ -24,6 +26,11 @@ MAX_SHOWN = 3
 def line(gap: Gap) -> str:
     """Return the gap's line in the summary."""
     return f"NOT JUDGED: {_place(gap)}: {gap.reason}"
+
+
+def not_done(problem: object) -> str:
+    """Return the line in the summary on a run that was to judge nothing, and could not start."""
+    return f"NOT DONE: {problem}"
 
 
 def _place(gap: Gap) -> str:
@@ -86,16 +93,37 @@ def text(missing: Sequence[Gap]) -> str:
     )
 
 
-def fail(session: pytest.Session, missing: Iterable[Gap]) -> None:
-    """End the run with an error, in its summary and by its exit status."""
+def without(undone: Sequence[str]) -> str:
+    """Return the error of a run whose tests ran without what its options or their markers say.
+
+    Args:
+      undone: what failed, as gerunds.
+    """
+    what = " and ".join(dict.fromkeys(undone))
+    return (
+        f"{what} failed, so tests ran as without pallas-debug: see the lines NOT DONE. Some may "
+        "have been skipped, or have passed, for this reason alone."
+    )
+
+
+def fail(session: pytest.Session, missing: Iterable[Gap], undone: Sequence[str] = ()) -> None:
+    """End the run with an error, in its summary and by its exit status.
+
+    Args:
+      session: session of pytest.
+      missing: judgements that were requested and not made.
+      undone: what failed, as gerunds, in a run that was to judge nothing.
+    """
     known = list(dict.fromkeys(missing))
-    if not known:
+    said = [text(known)] if known else []
+    said += [without(undone)] if undone else []
+    if not said:
         return
     if session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = EXIT
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
-        reporter.stats.setdefault("error", []).append(_report(text(known)))
+        reporter.stats.setdefault("error", []).extend(map(_report, said))
 
 
 def _report(words: str) -> pytest.TestReport:

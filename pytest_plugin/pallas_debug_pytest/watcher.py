@@ -445,6 +445,7 @@ class Watcher:
             "notices": self.notices,
             "unchecked": [asdict(gap) for gap in self.unchecked],
             "unjudged": [asdict(missing) for missing in self.unjudged],
+            "undone": [],
             "found": self._found,
             "outcomes": outcomes,
             "coverage": launched,

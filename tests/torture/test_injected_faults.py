@@ -432,6 +432,15 @@ def pytest_configure(config):
     {patch}
 """
 
+CANNOT_START = """
+from pallas_debug.session import Session
+
+def fail(*args):
+    raise RuntimeError("a bug")
+
+Session.__enter__ = fail
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -484,6 +493,31 @@ def test_a_run_of_pytest(
     assert " ERROR at teardown of this run " in text
     assert "see the lines NOT CHECKED and NOT JUDGED." in text
     assert "The absence of findings there proves nothing." in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["here", "xdist"])
+def test_a_run_that_cannot_start_says_that_its_tests_ran_without_it(
+    run_pytest: Callable[..., pytest.RunResult],
+    pytester: pytest.Pytester,
+    options: tuple[str, ...],
+) -> None:
+    pytester.makepyfile(
+        test_it="import jax, pytest\n\n"
+        "@pytest.mark.skipif(jax.default_backend() != 'tpu', reason='no TPU')\n"
+        "def test_chip():\n    pass\n"
+    )
+    pytester.makepyfile(broken=CANNOT_START)
+    result = run_pytest("-p", "broken", "--pallas-interpret", "--pallas-pretend=v6e", *options)
+    result.assert_outcomes(skipped=1, errors=1)
+    assert result.ret == 3
+    said = "internal error in pallas-debug while opening the session of the run"
+    result.stdout.fnmatch_lines(["opening the session of the run failed, so tests ran as without*"])
+    result.stdout.fnmatch_lines([f"NOT DONE: {said} (please report it: RuntimeError at *"])
+    result.stdout.no_fnmatch_line("problem: *")
+    if not options:  # xdist's controller prints its header before a worker starts
+        result.stdout.no_fnmatch_line("*answer as v6e*")
+        result.stdout.fnmatch_lines(["pallas-debug *: not started, *; the tests run without it"])
 
 
 # The guard itself.
