@@ -142,9 +142,9 @@ def _unknown(events: list[Event], buffer: KernelRef) -> str:
         if not event.ordered:
             return "a loop around it is too long to be followed step by step"
         if event.amount is None:
-            return "it is not known by how much"
+            return f"by how much `{event.what}` changes it is not known"
         if _entry(event) is None and buffer.shape:
-            return "it is not known which of them"
+            return f"which of them `{event.what}` changes is not known"
     if math.prod(buffer.shape) > MAX_ENTRIES:
         return f"there are more than {MAX_ENTRIES} of them"
     return ""

@@ -141,6 +141,24 @@ def test_semaphores_under_a_condition_that_is_not_known_are_not_judged(captures:
     )
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "by how much `signal` changes it is not known",
+        "which of them `signal` changes is not known",
+    ],
+)
+def test_a_signal_of_what_is_not_known_is_not_judged(captures: Captures, reason: str) -> None:
+    def kernel(x_ref: Any, out_ref: Any, sems: Any) -> None:
+        value = x_ref[0, 0].astype(jnp.int32)
+        which, amount = (0, value) if reason.startswith("by") else (value, 1)
+        pl.semaphore_signal(sems.at[which], amount)
+        out_ref[...] = x_ref[...]
+
+    analysis = look(captures, kernel, **rows(4, scratch_shapes=[pltpu.SemaphoreType.REGULAR((2,))]))
+    assert tuple(gap.reason for gap in analysis.gaps) == (f"the counts of sems: {reason}",)
+
+
 def test_a_loop_that_is_too_long_to_follow_is_said(captures: Captures) -> None:
     def kernel(x_ref: Any, out_ref: Any, tile: Any, sem: Any) -> None:
         def step(i: Any, _: None) -> None:
