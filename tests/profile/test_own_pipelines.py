@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -36,3 +37,35 @@ def test_small_blocks_of_emit_pipeline_are_advised_at_its_call() -> None:
     line = Path(advice.source.file).read_text().splitlines()[advice.source.line - 1]
     assert line.endswith("# the pipeline")
     assert "each of the 256 iterations of a pipeline moves 32.0 KiB" in advice.message
+
+
+def summed(x: jax.Array) -> jax.Array:
+    """Sum of blocks that are copied into two slots in turn, each of which is waited for at once."""
+    rows = 128
+
+    def kernel(x_hbm: jax.Ref, out_ref: jax.Ref, slots: jax.Ref, done: jax.Ref) -> None:
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+        @pl.loop(0, x.shape[0] // rows)
+        def _add(i: jax.Array) -> None:
+            slot = lax.rem(i, 2)
+            block = x_hbm.at[pl.ds(i * rows, rows)]
+            copy = pltpu.make_async_copy(block, slots.at[slot], done.at[slot])
+            copy.start()  # the copy
+            copy.wait()
+            out_ref[...] += jnp.tanh(slots[slot])
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((rows, x.shape[1]), x.dtype),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        scratch_shapes=[pltpu.VMEM((2, rows, x.shape[1]), x.dtype), pltpu.SemaphoreType.DMA((2,))],
+    )(x)
+
+
+@pytest.mark.slow
+def test_copies_into_slots_in_turn_are_not_all_started_at_once() -> None:
+    (advice,) = pallas_debug.stats(summed, ROWS, target="v5e", estimate=False).advice
+    assert advice.kind == "copy-wait"
+    assert "a loop of their own" not in advice.remedy
+    assert advice.remedy.startswith("start the copy for the next iteration")

@@ -193,14 +193,14 @@ def indices_of(
     """Each index as a multiple of the loop's counter and a constant; None if one is neither."""
     found = []
     for value in _index_values(access):
-        index = _affine(program, loop, value, access.line)
+        index = affine_index(program, loop, value, access.line)
         if index is None:
             return None
         found.append(index)
     return tuple(found)
 
 
-def _affine(
+def affine_index(
     program: MosaicProgram, loop: ProgramLoop, value: str, line: int, depth: int = 0
 ) -> Index | None:
     """A value as a multiple of the loop's counter and a constant; None if it is neither."""
@@ -212,7 +212,7 @@ def _affine(
     origin = program.producer(value, line)
     if origin is None or depth > MAX_DEPTH:
         return None
-    parts = [_affine(program, loop, o, origin.line, depth + 1) for o in origin.operands[:2]]
+    parts = [affine_index(program, loop, o, origin.line, depth + 1) for o in origin.operands[:2]]
     if not parts or (first := parts[0]) is None:
         return None
     if origin.name in ("arith.index_cast", "tpu.assume_multiple"):

@@ -7,6 +7,7 @@ from pallas_debug.profile.advice.program import LOADS, ProgramOperation
 from pallas_debug.profile.advice.rules.copying.pipelines import size_text
 from pallas_debug.profile.advice.rules.copying.places import (
     copy_size,
+    has_own_place,
     instruction_of,
     is_into_vmem,
     is_waited_for,
@@ -129,7 +130,9 @@ def _started_together(subject: AdviceSubject, start: ProgramOperation) -> str:
     assert program is not None
     loops = program.loops_around(start.line)
     place = target_of(program, start)
-    if not loops or not is_into_vmem(start) or not value or not varies(subject, start, value):
+    if not loops or not is_into_vmem(start) or not value:
+        return ""
+    if not has_own_place(program, loops[0], value, start.line):
         return ""
     operand = subject.operand(place.memory) if place is not None else None
     where = operand.name if operand is not None else "the buffer"

@@ -7,7 +7,14 @@ import re
 from dataclasses import dataclass
 
 from pallas_debug.model import Operand
-from pallas_debug.profile.advice.program import LOADS, MosaicProgram, ProgramOperation, shape_of
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    MosaicProgram,
+    ProgramLoop,
+    ProgramOperation,
+    shape_of,
+)
+from pallas_debug.profile.advice.rules.row_loop import affine_index
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 from pallas_debug.profile.core.copies import direction_of
 from pallas_debug.profile.units import is_copy
@@ -23,6 +30,9 @@ _TARGET = re.compile(r"(?<!\w)target\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*)
 _BITS = re.compile(r"[a-z]+(?P<bits>\d{1,3})")
 _VIEWS = ("tpu.memref_slice", "tpu.memref_squeeze", "memref.subview")
 _BUFFERS = ("memref.alloca", "tpu.sem_alloc")
+
+MAX_VIEWS = 8
+"""Maximum views between what a copy names and the memory itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +154,26 @@ def varies(subject: AdviceSubject, start: ProgramOperation, value: str) -> bool 
     inner = [axis for axis, size in enumerate(subject.kernel.grid) if size != 1]
     counters = program.counters
     return bool(inner) and inner[-1] < len(counters) and counters[inner[-1]] in read
+
+
+def has_own_place(program: MosaicProgram, loop: ProgramLoop, value: str, line: int) -> bool:
+    """Whether a view of memory is another one in each iteration of a loop, apart from the others.
+
+    The slots of two buffers, which iterations take in turn, are not.
+    """
+    view = program.producer(value, line)
+    for _ in range(MAX_VIEWS):
+        if view is None or view.name not in _VIEWS or not view.operands:
+            return False
+        shape = shape_of(view.text.partition(" loc(")[0])
+        indices = view.operands[1:]
+        if view.name != "tpu.memref_squeeze" and shape and len(shape[0]) == len(indices):
+            for size, index in zip(shape[0], indices, strict=True):
+                place = affine_index(program, loop, index, view.line)
+                if place is not None and place[0] and abs(place[0] * (loop.step or 0)) >= size:
+                    return True
+        view = program.producer(view.operands[0], view.line)
+    return False
 
 
 def _matched(
