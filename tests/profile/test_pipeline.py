@@ -29,7 +29,7 @@ def operand(
 def run(operands: list[PipelineOperand], steps: int, *, start: int = 0) -> PipelineRun:
     """Steps that compute for 100 cycles, with a bandwidth of a byte per cycle."""
     numbered = [replace(each, lane=lane) for lane, each in enumerate(operands)]
-    pipeline = Pipeline(numbered, steps=steps, compute=100, keeps=lambda step: True)
+    pipeline = Pipeline(numbered, steps=steps, compute=lambda _: 100, keeps=lambda step: True)
     return pipeline.run(start, steps)
 
 

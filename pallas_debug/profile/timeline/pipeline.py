@@ -72,7 +72,7 @@ class Pipeline:
     Args:
       operands: those whose blocks are copied, in order.
       steps: of the core in all.
-      compute: cycles of a step.
+      compute: cycles of each step.
       keeps: whether a step's events are kept.
     """
 
@@ -81,7 +81,7 @@ class Pipeline:
         operands: Sequence[PipelineOperand],
         *,
         steps: int,
-        compute: float,
+        compute: Callable[[int], float],
         keeps: Callable[[int], bool],
     ) -> None:
         self._operands = operands
@@ -117,7 +117,7 @@ class Pipeline:
                 if following is not None and _is_ahead(operand) and _differs(blocks, following, n)
             ]
             self._await(fetches, step)
-            self._now += self._compute
+            self._now += self._compute(step)
             complete = [
                 (n, self._copy(n, "out", step, blocks[n]))
                 for n, operand in enumerate(operands)

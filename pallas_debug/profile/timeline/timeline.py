@@ -454,11 +454,12 @@ class _Maker:
         return tuple(parts), replace(_assumed(end, note), unit="cycles"), _assumed(waiting, note)
 
     def _pipeline(self, start: int, stop: int, first: int, last: int) -> PipelineRun:
+        cycles = float(self._compute.value or 0)
         # Copies of the neighbouring steps take place at the same time.
         return Pipeline(
             self._moved(),
             steps=self._steps,
-            compute=float(self._compute.value or 0),
+            compute=lambda _: cycles,
             keeps=lambda step: step < first + 2 or step >= self._steps - last - 2,
         ).run(max(start, 0), stop)
 

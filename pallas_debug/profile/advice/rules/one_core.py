@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.rules.copying.pipelines import ordered_axes
+from pallas_debug.profile.advice.pipelines import ordered_axes
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import OperandBlocks
 

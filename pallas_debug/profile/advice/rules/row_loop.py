@@ -179,7 +179,7 @@ def memory_of(program: MosaicProgram, access: ProgramOperation) -> str | None:
     return access.operands[at] if len(access.operands) > at else None
 
 
-def _index_values(access: ProgramOperation) -> tuple[str, ...]:
+def index_values(access: ProgramOperation) -> tuple[str, ...]:
     """Values of the indices at which memory is read or written."""
     at = 2 if access.name in ("memref.store", "vector.store") else 1
     bracket = access.text[access.text.find("[") + 1 : access.text.find("]")]
@@ -192,7 +192,7 @@ def indices_of(
 ) -> tuple[Index, ...] | None:
     """Each index as a multiple of the loop's counter and a constant; None if one is neither."""
     found = []
-    for value in _index_values(access):
+    for value in index_values(access):
         index = affine_index(program, loop, value, access.line)
         if index is None:
             return None
@@ -233,7 +233,7 @@ def _is_gather(program: MosaicProgram, body: list[ProgramOperation]) -> bool:
     for access in body:
         if access.name not in LOADS + STORES or access.name in _SCALAR:
             continue
-        for value in _index_values(access):
+        for value in index_values(access):
             sources = program.sources_of(value, access.line)
             if sources is None or any(s.name in LOADS for s in sources):
                 return True

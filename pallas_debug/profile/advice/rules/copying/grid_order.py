@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.rules.copying.pipelines import (
+from pallas_debug.profile.advice.pipelines import (
     PipelineCost,
     copies,
     enlarged,

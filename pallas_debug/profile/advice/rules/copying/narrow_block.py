@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.pipelines import LANES
 from pallas_debug.profile.advice.program import LOADS, ProgramOperation
-from pallas_debug.profile.advice.rules.copying.pipelines import LANES
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.blocks import OperandBlocks
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.rules.copying.grid_order import (
-    MAX_ERROR,
-    MIN_GAIN,
-    is_affine,
-    reordered,
-)
-from pallas_debug.profile.advice.rules.copying.pipelines import (
+from pallas_debug.profile.advice.pipelines import (
     copies,
     depends,
     enlarged,
     repeated_copies,
     size_text,
+)
+from pallas_debug.profile.advice.rules.copying.grid_order import (
+    MAX_ERROR,
+    MIN_GAIN,
+    is_affine,
+    reordered,
 )
 from pallas_debug.profile.advice.rules.copying.two_passes import advise_two_passes
 from pallas_debug.profile.advice.subject import AdviceSubject

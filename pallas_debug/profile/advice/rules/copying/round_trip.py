@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.pipelines import size_text
 from pallas_debug.profile.advice.program import ProgramOperation
-from pallas_debug.profile.advice.rules.copying.pipelines import size_text
 from pallas_debug.profile.advice.rules.copying.places import (
     copy_size,
     instruction_of,

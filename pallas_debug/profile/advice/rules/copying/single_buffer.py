@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.rules.copying.pipelines import copies, size_text
+from pallas_debug.profile.advice.pipelines import copies, size_text
 from pallas_debug.profile.advice.subject import AdviceSubject
 
 MIN_SHARE = 0.1

@@ -18,7 +18,7 @@ from pallas_debug.profile.advice.advice import (
     percent,
 )
 from pallas_debug.profile.advice.moves import is_one_after_another, is_vector_instruction
-from pallas_debug.profile.advice.rules.copying.pipelines import (
+from pallas_debug.profile.advice.pipelines import (
     PipelineCost,
     copies,
     depends,
@@ -29,6 +29,9 @@ from pallas_debug.profile.advice.rules.copying.pipelines import (
     simple_dimension,
     size_text,
 )
+from pallas_debug.profile.advice.program import LOADS, STORES
+from pallas_debug.profile.advice.rules.row_loop import index_values
+from pallas_debug.profile.advice.skips import has_skips, stepped
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 
@@ -62,6 +65,9 @@ MIN_BLOCK = 8
 
 MAX_SETTINGS = 1_000
 
+MAX_STEPPED = 8
+"""Maximum settings whose steps are run one by one, where index maps skip blocks."""
+
 
 def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     blocks, limit = subject.blocks, subject.vmem_limit
@@ -80,7 +86,15 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     settings = (enlarged(subject, blocks, f, overhead) for f in _settings(subject, blocks))
     fitting = [s for s in settings if s is not None and s.vmem <= limit]
     good = [s for s in fitting if s.cycles <= (1 - MIN_GAIN) * now.cycles]
-    if not good:
+    if good and has_skips(blocks):
+        stalled = overhead - idle
+        good = sorted(good, key=lambda s: s.cycles)[:MAX_STEPPED]
+        ran = [stepped(subject, blocks, cost, idle, stalled) for cost in (now, *good)]
+        if ran[0] is None or abs(ran[0].cycles / subject.cycles - 1) > MAX_ERROR:
+            return ()
+        now = ran[0]
+        good = [s for s in ran[1:] if s is not None and s.cycles <= (1 - MIN_GAIN) * now.cycles]
+    if not good or _selects_by_table(subject):
         return ()
     # The least VMEM among those that are nearly as good as the best.
     best = min(s.cycles for s in good)
@@ -140,6 +154,27 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
             ),
         ),
     )
+
+
+def _selects_by_table(subject: AdviceSubject) -> bool:
+    """Whether the kernel reads memory at a place that a table lists, such as a group's weights.
+
+    A larger block may belong to several groups.
+    """
+    program = subject.program
+    tables = {o.name for o in subject.kernel.of_kind("scalar_prefetch")}
+    if program is None or not tables:
+        return False
+    for access in program.named(*LOADS, *STORES, "tpu.memref_slice"):
+        if access.name in ("memref.load", "memref.store"):
+            continue
+        is_view = access.name == "tpu.memref_slice"
+        for value in access.operands[1:] if is_view else index_values(access):
+            for source in program.sources_of(value, access.line) or ():
+                table = subject.operand(source.operands[0]) if source.operands else None
+                if source.name == "memref.load" and table is not None and table.name in tables:
+                    return True
+    return False
 
 
 def _is_repeated(subject: AdviceSubject, now: PipelineCost, chosen: PipelineCost) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.rules.copying.pipelines import (
+from pallas_debug.profile.advice.pipelines import (
     LANES,
     SUBLANES,
     copies,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.rules.copying.grid_order import (
-    MAX_ERROR,
-    advise_grid_order,
-    is_affine,
-)
-from pallas_debug.profile.advice.rules.copying.pipelines import (
+from pallas_debug.profile.advice.pipelines import (
     copies,
     enlarged,
     repeated_copies,
     running_in_bursts,
     size_text,
+)
+from pallas_debug.profile.advice.rules.copying.grid_order import (
+    MAX_ERROR,
+    advise_grid_order,
+    is_affine,
 )
 from pallas_debug.profile.advice.rules.copying.small_blocks import advise_small_blocks
 from pallas_debug.profile.advice.rules.copying.two_passes import advise_two_passes

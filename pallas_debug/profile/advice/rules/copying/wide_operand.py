@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
+from pallas_debug.profile.advice.pipelines import copies, size_text
 from pallas_debug.profile.advice.program import LOADS, MosaicProgram, ProgramOperation, shape_of
-from pallas_debug.profile.advice.rules.copying.pipelines import copies, size_text
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import OperandBlocks
 

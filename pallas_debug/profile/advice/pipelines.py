@@ -84,10 +84,10 @@ def simple_dimension(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -
     found = []
     for n, dimension in enumerate(operand.dimensions):
         if dimension.strides is None:
-            followed = _followed(dimension, grid)
-            if followed == axis:
+            own = followed(dimension, grid)
+            if own == axis:
                 found.append(n)
-            elif followed is None and axis in dimension.axes:
+            elif own is None and axis in dimension.axes:
                 return None
         elif dimension.strides[axis]:
             others = [s for i, s in enumerate(dimension.strides) if i != axis and s]
@@ -105,13 +105,13 @@ def grows(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -> bool | No
         return True
     skips = [d for d in operand.dimensions if d.strides is None and axis in d.axes]
     others = [d for d in operand.dimensions if d.strides is not None and d.strides[axis]]
-    if others or any(_followed(d, grid) is None for d in skips):
+    if others or any(followed(d, grid) is None for d in skips):
         return None
     return False  # the axis decides which blocks are skipped, and nothing else
 
 
-def _followed(dimension: BlockIndex, grid: tuple[int, ...]) -> int | None:
-    """The axis that an index is equal to at most grid points, where it is not affine.
+def followed(dimension: BlockIndex, grid: tuple[int, ...]) -> int | None:
+    """Return the axis that an index is equal to at most grid points, where it is not affine.
 
     None if there are two: the index of a product of both is 0, as each of them, where one is 0.
     """
@@ -135,7 +135,7 @@ def _work(blocks: BlockMap, factors: Mapping[int, int]) -> float:
     most = 1.0
     for operand in blocks.pipelined:
         for dimension in operand.dimensions:
-            axis = _followed(dimension, blocks.grid) if dimension.strides is None else None
+            axis = followed(dimension, blocks.grid) if dimension.strides is None else None
             if axis is None or dimension.values is None:
                 continue
             shape = [blocks.grid[n] for n in dimension.axes]
