@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
 from pallas_debug.profile.advice.pipelines import LANES
-from pallas_debug.profile.advice.program import LOADS, ProgramOperation
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    MAX_VISITED,
+    STORES,
+    ProgramOperation,
+    shape_of,
+)
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.blocks import OperandBlocks
 
@@ -68,6 +74,8 @@ def advise_narrow_block(subject: AdviceSubject) -> tuple[Advice, ...]:
         source = _source(subject, loads)
         if source is None or any(_is_turned(subject, load) for load in loads):
             continue
+        if fill.lanes <= MAX_LANES and any(_is_spread(subject, load) for load in loads):
+            continue
         at_line = selected(subject.at(source), lambda name: name.startswith("vld"))
         found.append(_advice(operand, fill, source, len(at_line)))
     return tuple(found)
@@ -98,6 +106,27 @@ def _loads(subject: AdviceSubject, operand: OperandBlocks) -> Iterator[ProgramOp
 def _is_turned(subject: AdviceSubject, load: ProgramOperation) -> bool:
     assert subject.program is not None
     return any(user.name in _TURNED for user, _ in subject.program.final_users(load))
+
+
+def _is_spread(subject: AdviceSubject, load: ProgramOperation) -> bool:
+    """Whether a column is repeated along the lanes, for which it has to be a column.
+
+    Operations on what it is repeated to fill whole registers.
+    """
+    program = subject.program
+    assert program is not None
+    seen, waiting = {load.line}, [load]
+    while waiting and len(seen) < MAX_VISITED:
+        for user in program.users(waiting.pop()):
+            shape = shape_of(user.text.partition(" loc(")[0])
+            if user.line in seen or "vector<" not in user.text or shape is None or not shape[0]:
+                continue
+            if user.name == "vector.broadcast" and shape[0][-1] > MAX_LANES:
+                return True
+            if shape[0][-1] <= MAX_LANES and user.name not in STORES:
+                seen.add(user.line)
+                waiting.append(user)
+    return False
 
 
 def _source(subject: AdviceSubject, loads: list[ProgramOperation]) -> SourceLine | None:
@@ -153,7 +182,8 @@ KIND = AdviceKind(
     condition=(
         f"The blocks of an input fill at most {MAX_LANES} of {LANES} lanes or {MAX_SUBLANES} of "
         f"{SUBLANES} sublanes, and make at least half of the registers of all inputs; the kernel "
-        "neither multiplies them as a matrix nor reduces or transposes them."
+        "neither multiplies them as a matrix nor reduces or transposes them, nor repeats them "
+        "along the lanes."
     ),
     remedy="Transpose or reshape the array outside of the kernel, so that both of its last "
     "dimensions are long.",
