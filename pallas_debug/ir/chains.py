@@ -2,6 +2,10 @@
 
 jax names a location twice: on the outside after the operation or name stack (`"mul:"(…)`), and
 around the file after the Python function. The name next to the file is the function's.
+
+A primitive that jax lowers through others is lowered once, and called where it is used again: its
+name occurs twice in the stack (`"dma_start/dma_start"(callsite(… at …))`). The callee then names
+the line at which it was lowered, whatever line calls it.
 """
 
 from __future__ import annotations
@@ -17,7 +21,13 @@ _TOKEN = re.compile(
     r'"(?P<string>(?:[^"\\]|\\.)*)"(?:(?P<opens>\()|:(?P<line>\d{1,9}):\d+(?: to (?:\d+)?:\d+)?)?'
     r"|(?P<alias>#loc\d*)"
 )
+_REPEATED = re.compile(r"(?:^|/)(?P<name>[a-z][a-z0-9_]*)/(?P=name)$")
+_CALL = "callsite("
+_LEADING_ALIAS = re.compile(r"#loc\d*")
+_PUNCTUATION = re.compile(r'"(?:[^"\\]|\\.)*"|[()]| at ')
 _DEEPEST = 200
+
+Lines = tuple[SourceLine, ...]
 
 
 class Chains:
@@ -35,9 +45,7 @@ class Chains:
         """Expand a location's aliases, so that it can be compared across modules."""
         return self._expanded(body, ())
 
-    def _resolve(
-        self, body: str, function: str | None, within: tuple[str, ...]
-    ) -> tuple[SourceLine, ...]:
+    def _resolve(self, body: str, function: str | None, within: tuple[str, ...]) -> Lines:
         known = self._known.get((body, function))
         if known is not None:
             return known
@@ -50,14 +58,45 @@ class Chains:
                 name = None
             elif token["opens"]:
                 name = unescape(token["string"])
+                if _REPEATED.search(name) and len(within) < _DEEPEST:
+                    lines = self._lowered_once(name, body[token.end() :], within)
+                    if lines is not None:
+                        return self._keep(body, function, lines)
             elif token["alias"]:
                 alias = token["alias"]
                 if alias in self._bodies and alias not in within and len(within) < _DEEPEST:
                     found += self._resolve(self._bodies[alias], name, (*within, alias))
                 name = None
-        lines = tuple(dict.fromkeys(found))
+        return self._keep(body, function, tuple(dict.fromkeys(found)))
+
+    def _keep(self, body: str, function: str | None, lines: Lines) -> Lines:
         self._known[body, function] = lines
         return lines
+
+    def _lowered_once(self, stack: str, body: str, within: tuple[str, ...]) -> Lines | None:
+        """Lines of a primitive that was lowered once, from what calls it; None if it is not one.
+
+        Both have the whole stack of Python calls. If their innermost functions differ, it may be
+        one stack, of a callee and its caller.
+
+        Args:
+          stack: names of the operations, outermost first.
+          body: begins with the location, or with its alias.
+        """
+        outer: list[str] = []
+        for _ in range(stack.count("/")):
+            alias = _LEADING_ALIAS.match(body)
+            body = self._bodies.get(alias[0], "") if alias is not None else body
+            call = _divided(body) if body.startswith(_CALL) else None
+            if call is None:
+                return None
+            body, caller = call
+            outer.append(caller)
+        callee, calling = (self._resolve(b, None, within) for b in (body, outer[-1]))
+        if not callee or not calling or callee[0].function != calling[0].function:
+            return None
+        found = [calling, *(self._resolve(b, None, within) for b in reversed(outer[:-1]))]
+        return tuple(dict.fromkeys(line for lines in found for line in lines))
 
     def _expanded(self, body: str, within: tuple[str, ...]) -> str:
         def replaced(token: re.Match[str]) -> str:
@@ -69,6 +108,22 @@ class Chains:
             return self._expanded(self._bodies[alias], (*within, alias))
 
         return _TOKEN.sub(replaced, body)
+
+
+def _divided(body: str) -> tuple[str, str] | None:
+    """Callee and caller of `callsite(callee at caller)`."""
+    depth, at = 0, None
+    for token in _PUNCTUATION.finditer(body):
+        match token[0]:
+            case "(":
+                depth += 1
+            case ")":
+                depth -= 1
+                if depth == 0:
+                    return (body[len(_CALL) : at], body[at + 4 : token.start()]) if at else None
+            case " at " if depth == 1 and at is None:
+                at = token.start()
+    return None
 
 
 def _aliases(lines: Iterable[str]) -> Iterable[tuple[str, str]]:

@@ -23,7 +23,7 @@ from pallas_debug.ir.bundles import BundleListing, Instruction
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.figures import Origin
-from pallas_debug.profile.units import is_vector
+from pallas_debug.profile.units import is_copy, is_vector
 
 Chain = tuple[SourceLine, ...]
 """Python lines of an instruction, innermost first."""
@@ -242,6 +242,15 @@ class _Calls:
         return {place: list(chains) for place, chains in found.items()}
 
     @cached_property
+    def copies(self) -> dict[str, list[Chain]]:
+        """Chains of the copies that are started at each place, in the order of the program."""
+        found: dict[str, list[Chain]] = defaultdict(list)
+        for line, name in enumerate(self._module.names):
+            if name == "tpu.enqueue_dma" and (place := self._place(line)):
+                found[place].append(self._module.source(line))
+        return found
+
+    @cached_property
     def neighbours(self) -> dict[Chain, set[tuple[bool, Place]]]:
         """Lines of what the operations of a chain read (False), and of what reads them (True)."""
         module = self._module
@@ -339,7 +348,22 @@ class _Chains:
             elif len(known) > 1:
                 open_[key].append(number)
         for key, numbers in open_.items():
-            self._decide(numbers, calls.chains[key], calls.neighbours, lines)
+            left = self._pair_copies(numbers, calls.copies.get(key, []))
+            self._decide(left, calls.chains[key], calls.neighbours, lines)
+
+    def _pair_copies(self, numbers: Sequence[int], chains: Sequence[Chain]) -> list[int]:
+        """Give copies the chains of those of the program, if as many are left; return the others.
+
+        The compiler numbers them in the order of the program.
+        """
+        instructions = self._flow.instructions
+        copies = [number for number in numbers if is_copy(instructions[number].opcode)]
+        if len(copies) != len(chains):
+            return list(numbers)
+        copies.sort(key=lambda number: _ordinal(instructions[number]))
+        for number, chain in zip(copies, chains, strict=True):
+            self._own[number] = chain
+        return [number for number in numbers if not is_copy(instructions[number].opcode)]
 
     def _decide(
         self,
@@ -367,7 +391,7 @@ class _Chains:
                 mine = _ordinal(self._flow.instructions[number])
                 self._own[number] = decided[min(near, key=lambda n: abs(n[0] - mine))[1]]
             else:
-                self._own[number] = chains[0][:1]  # the innermost line is certain
+                self._own[number] = chains[0][:1]  # most chains begin with the same line
 
     def _votes(self, number: int, lines: Sequence[Place | None]) -> set[tuple[bool, Place]]:
         """Lines of the closest instructions at other lines, up- and downstream."""

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from pallas_debug.ir.chains import Chains
 from pallas_debug.ir.locations import first_source_line, source_lines, unescape
 from pallas_debug.model import SourceLine
 
@@ -113,3 +114,30 @@ def test_a_large_pass_takes_no_time() -> None:
     start = time.process_time()
     assert sum(1 for _ in source_lines(text)) == 20_000
     assert time.process_time() - start < 5  # it takes 0.1 s; a quadratic search took minutes
+
+
+@pytest.mark.parametrize(
+    "location, lines",
+    [
+        # Lowered on line 8, and used again on line 10; within a loop; in a helper.
+        ('"a/a"(callsite("k"("f.py":8:2) at "k"("f.py":10:2)))', [10]),
+        (
+            '"scan/a/a"(callsite(callsite("k"("f.py":8:2) at "k"("f.py":10:2)) at "k"("f.py":7:1)))',
+            [10, 7],
+        ),
+        (
+            '"a/a"(callsite(callsite("h"("f.py":3:2) at "k"("f.py":8:2)) at '
+            'callsite("h"("f.py":3:2) at "k"("f.py":9:2))))',
+            [3, 9],
+        ),
+        # A stack of calls alone.
+        ('"a/a"(callsite("h"("f.py":3:2) at "k"("f.py":8:2)))', [3, 8]),
+        ('"a/a"("k"("f.py":8:2))', [8]),
+        ('"a/b"(callsite("k"("f.py":8:2) at "k"("f.py":10:2)))', [8, 10]),
+        ('"a/a"(callsite("k"("f.py":8:2) at', [8]),
+    ],
+)
+def test_a_primitive_that_is_lowered_once_has_the_lines_of_its_uses(
+    location: str, lines: list[int]
+) -> None:
+    assert [s.line for s in Chains(()).resolve(location)] == lines

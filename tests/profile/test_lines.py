@@ -104,3 +104,32 @@ def test_costs_are_weighted_by_executions(schedule) -> None:
 def test_the_map_back(schedule) -> None:
     tracing = trace(schedule.listing, Module.of(MOSAIC, "mlir"))
     assert bundles_of(tracing, "k.py", 30) == (0, 1, 5)
+
+
+COPIES = """\
+     0   :  { %2 = dma.hbm_to_vmem /*hbm=*/%s1, /*size_in_granules=*/8 /* loc("k.py":8:4 to :9) */ }
+   0x1   :  { %1 = dma.hbm_to_vmem /*hbm=*/%s0, /*size_in_granules=*/8 /* loc("k.py":8:4 to :9) */ }
+"""
+
+TWO_COPIES = """\
+module {
+  func.func @k(%a: memref<8xf32>) {
+    tpu.enqueue_dma source(%a : memref<8xf32>) loc(#loc5)
+    tpu.enqueue_dma source(%a : memref<8xf32>) loc(#loc6)
+    return loc(#loc)
+  } loc(#loc)
+} loc(#loc)
+#loc = loc(unknown)
+#loc1 = loc("k.py":8:4 to :9)
+#loc2 = loc("k.py":10:4 to :9)
+#loc3 = loc(callsite(#loc1 at #loc1))
+#loc4 = loc(callsite(#loc1 at #loc2))
+#loc5 = loc("dma_start:"("dma_start/dma_start"(#loc3)))
+#loc6 = loc("dma_start:"("dma_start/dma_start"(#loc4)))
+"""
+
+
+def test_copies_are_told_apart_by_their_order() -> None:
+    """jax lowers a primitive once, and names its first line where it uses it again."""
+    tracing = trace(schedule_of(COPIES).listing, Module.of(TWO_COPIES, "mlir"))
+    assert chains(tracing) == [[10], [8]]
