@@ -129,7 +129,64 @@ def weights_in_f32_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
     return _by_weights(x, w)
 
 
+def _all_steps(kernel: object, x: jax.Array) -> jax.Array:
+    """Every step works on the same block, so that computation decides."""
+    whole = pl.BlockSpec(x.shape, lambda i: (0, 0))
+    return pl.pallas_call(kernel, out_shape=x, grid=(16,), in_specs=[whole], out_specs=whole)(x)
+
+
+def divided_by_norms(x: jax.Array) -> jax.Array:
+    """Divides by square roots."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        out_ref[...] = x / jnp.sqrt(x * x + 1.0)  # SLOW
+
+    return _all_steps(kernel, x)
+
+
+def divided_by_norms_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        out_ref[...] = x * lax.rsqrt(x * x + 1.0)
+
+    return _all_steps(kernel, x)
+
+
+def roots_as_powers(x: jax.Array) -> jax.Array:
+    """Takes roots by powers."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = jnp.power(jnp.abs(x_ref[...]) + 1.0, 1.5)  # SLOW
+
+    return _all_steps(kernel, x)
+
+
+def roots_as_powers_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = jnp.abs(x_ref[...]) + 1.0
+        out_ref[...] = x * jnp.sqrt(x)
+
+    return _all_steps(kernel, x)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="arithmetic",
+        summary="Divisions by square roots.",
+        function=divided_by_norms,
+        remedied=divided_by_norms_remedied,
+        args=(jax.ShapeDtypeStruct((256, 512), F32),),
+        says=("of 128 registers", "multiply by lax.rsqrt"),
+    ),
+    SlowKernel(
+        advice="arithmetic",
+        summary="Powers that are roots.",
+        function=roots_as_powers,
+        remedied=roots_as_powers_remedied,
+        args=(jax.ShapeDtypeStruct((256, 512), F32),),
+        says=("exponent 1.5", "x * jnp.sqrt(x)"),
+    ),
     SlowKernel(
         advice="wide-product",
         summary="A product in f32 of operands that were int8.",

@@ -2,6 +2,7 @@
 
 from pallas_debug.profile.advice.advice import AdviceKind
 from pallas_debug.profile.advice.rules import (
+    arithmetic,
     invariant,
     lane_reduction,
     mask,
@@ -54,6 +55,7 @@ KINDS: tuple[AdviceKind, ...] = (
     thin_product.KIND,
     vector_product.KIND,
     rounding.KIND,
+    arithmetic.KIND,
     transpose.KIND,
     relayout.KIND,
     lane_reduction.KIND,

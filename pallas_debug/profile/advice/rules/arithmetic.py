@@ -1,0 +1,149 @@
+"""Advice: an expression takes more instructions than another one of the same value."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    counted,
+    derived,
+    derived_share,
+)
+from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation
+from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected
+from pallas_debug.profile.units import VALU
+
+MIN_GAIN = 0.15
+"""Minimum share of a loop's bundles by which its busiest slot would need fewer."""
+
+MIN_USE = 0.8
+"""Minimum share of a loop's bundles that its busiest slot needs: else other things decide."""
+
+MIN_BUNDLES = 0.1
+"""Minimum share of the executed bundles that the loop has."""
+
+OF_ROOTS = 6
+"""Fewer instructions for VALU where a register is multiplied by a reciprocal square root, and not
+divided by a square root: 7 with v6e, 16 with v5e."""
+
+OF_POWERS = 5
+"""Fewer instructions for VALU in a square root than in such a power, whose special cases are told
+apart: 5.6 to 6.9 with v5e and v6e."""
+
+_SPLAT = re.compile(
+    r"arith\.constant (?:dense<)?(?P<value>-?\d[\d.]{0,12}(?:[eE][+-]?\d{1,3})?)[> ]"
+)
+_OPERATIONS = ("arith.divf", "math.powf")
+_ROOTS = {0.5: "jnp.sqrt(x)", -0.5: "lax.rsqrt(x)", 1.5: "x * jnp.sqrt(x)"}
+"""What to compute instead of a power, by its exponent; a root of a root takes no less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Dear:
+    """An expression for which there is a cheaper one.
+
+    Attributes:
+      chain: its line, and those of the calls that lead there.
+      opcodes: instructions of which there is one for each register.
+      saved: instructions for VALU that each register does without.
+    """
+
+    chain: tuple[SourceLine, ...]
+    opcodes: tuple[str, ...]
+    saved: int
+    what: str
+    remedy: str
+
+
+def advise_arithmetic(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program = subject.program
+    if program is None or subject.is_memory_bound:
+        return ()
+    found = {}
+    dears = (_dear(program, operation) for operation in program.named(*_OPERATIONS))
+    for dear in dict.fromkeys(d for d in dears if d is not None):
+        # The compiler may name the line of a helper, or of its call.
+        lines = [subject.at(source) for source in dear.chain]
+        placed = next((line for line in lines if _count(line, "vrsqrt")), [])
+        loop = subject.loop_of(selected(placed, lambda name: name.startswith("vrsqrt")))
+        if loop is None:
+            continue
+        line = [p for p in placed if loop.start <= p.bundle < loop.stop]
+        registers = min(_count(line, opcode) for opcode in dear.opcodes)
+        slots = subject.slots(loop)
+        less = {VALU: dear.saved * registers, "EUP": (len(dear.opcodes) - 1) * registers}
+        now, without = subject.busiest(slots), subject.busiest(slots, less)
+        share = subject.share(subject.inside(loop))
+        if now < MIN_USE * loop.size or now - without < MIN_GAIN * loop.size:
+            continue
+        if share < MIN_BUNDLES:
+            continue
+        found[dear.chain[0]] = Advice(
+            kind=KIND.name,
+            source=dear.chain[0],
+            message=(
+                f"{dear.what}, of {registers} registers in a loop of {loop.size} bundles, whose "
+                f"busiest slot needs {now} of them, and otherwise at most {without}"
+            ),
+            remedy=dear.remedy,
+            evidence=(
+                counted("registers of the expression in the loop", registers),
+                counted("bundles of the loop", loop.size),
+                derived("bundles that the busiest slot needs", now),
+                derived("the same with the other expression, at most", without),
+                derived_share("share of the executed bundles", share),
+            ),
+        )
+    return tuple(found.values())
+
+
+def _count(instructions: list[PlacedInstruction], opcode: str) -> int:
+    return sum(placed.opcode.startswith(opcode) for placed in instructions)
+
+
+def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
+    chain = program.module.source(operation.line)
+    if not chain or len(operation.operands) < 2 or "vector<" not in operation.text:
+        return None
+    other = program.origin(operation.operands[1], operation.line)
+    if other is None:
+        return None
+    if operation.name == "arith.divf" and other.name == "math.sqrt":
+        return _Dear(
+            chain=chain,
+            opcodes=("vrsqrt", "vrcp"),
+            saved=OF_ROOTS,
+            what="a division by a square root, which takes a root and a reciprocal",
+            remedy=(
+                "multiply by lax.rsqrt(…) instead of dividing by jnp.sqrt(…), which may round the "
+                "last bit differently"
+            ),
+        )
+    splat = _SPLAT.search(other.text) if operation.name == "math.powf" else None
+    exponent = float(splat["value"]) if splat is not None else None
+    if exponent is None or exponent not in _ROOTS:
+        return None
+    return _Dear(
+        chain=chain,
+        opcodes=("vrsqrt",),
+        saved=OF_POWERS,
+        what=f"a power with the exponent {exponent:g}, which tells special cases apart",
+        remedy=f"compute {_ROOTS[exponent]}, which is the same for what is not negative",
+    )
+
+
+KIND = AdviceKind(
+    name="arithmetic",
+    title="An expression for which there is a cheaper one",
+    condition=(
+        "A division by a square root, or a power with the exponent 0.5, -0.5 or 1.5; the busiest "
+        f"issue slot of its loop needs at least {MIN_USE:.0%} of its bundles, and with the cheaper "
+        f"expression at least {MIN_GAIN:.0%} of them less."
+    ),
+    remedy="Multiply by `lax.rsqrt`; compute roots by `jnp.sqrt` or `lax.rsqrt`.",
+    rule=advise_arithmetic,
+)
