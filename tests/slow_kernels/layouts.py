@@ -183,7 +183,50 @@ def _in_rows(kernel: object, x: jax.Array) -> jax.Array:
     )(x)
 
 
+def _all_steps(kernel: object, x: jax.Array) -> jax.Array:
+    """Every step works on the same block, so that computation decides."""
+    shape = (1, x.shape[2])
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct(shape, F32),
+        grid=(16,),
+        in_specs=[pl.BlockSpec(x.shape, lambda i: (0, 0, 0))],
+        out_specs=pl.BlockSpec(shape, lambda i: (0, 0)),
+    )(x)
+
+
+def row_sums_in_the_loop(x: jax.Array) -> jax.Array:
+    """Sums over rows in each iteration."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            return total + jnp.sum(x_ref[i], axis=0, keepdims=True)  # SLOW
+
+        out_ref[...] = lax.fori_loop(0, 32, add, jnp.zeros((1, x.shape[2]), F32))
+
+    return _all_steps(kernel, x)
+
+
+def row_sums_in_the_loop_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            return total + x_ref[i]
+
+        total = lax.fori_loop(0, 32, add, jnp.zeros(x.shape[1:], F32))
+        out_ref[...] = jnp.sum(total, axis=0, keepdims=True)
+
+    return _all_steps(kernel, x)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="lane-reduction",
+        summary="Sums over rows in each iteration of a loop, which are only added up.",
+        function=row_sums_in_the_loop,
+        remedied=row_sums_in_the_loop_remedied,
+        args=(jax.ShapeDtypeStruct((32, 32, 512), F32),),
+        says=("8 rows of a register", "whole vectors of (32, 512)"),
+    ),
     SlowKernel(
         advice="relayout",
         summary="A column of maxima is stored as a row, and read back as one.",

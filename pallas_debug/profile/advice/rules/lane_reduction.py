@@ -1,4 +1,4 @@
-"""Advice: a loop reduces over lanes in each iteration, where once after it would do."""
+"""Advice: a loop reduces over lanes or sublanes in each iteration, where once after it would do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,20 @@ from pallas_debug.profile.advice.program import (
     ProgramLoop,
     ProgramOperation,
 )
+from pallas_debug.profile.advice.rules.row_loop import LANES
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.units import VALU
+
+SUBLANES = 8
+
+MIN_GAIN = 0.15
+"""Minimum share of the executed bundles that is saved where rows are reduced."""
+
+MIN_CYCLES = 12
+"""Cycles that an iteration takes in any case: loads, arithmetic, and the branch."""
+
+MAX_REGISTERS = 32
+"""Maximum registers to accumulate in, which leave as many for what is computed."""
 
 _COMBINED_BY = {
     "add": "arith.addf",
@@ -43,9 +56,13 @@ def advise_lane_reduction(subject: AdviceSubject) -> tuple[Advice, ...]:
         loops = program.loops_around(operation.line)
         if not loops or loops[0].trips is None or loops[0].trips < 2:
             continue
-        if not _is_only_accumulated(program, operation, loops[0]):
+        axis = _axis_from_the_end(operation)
+        if axis not in (1, 2) or not _is_only_accumulated(program, operation, loops[0]):
             continue
         source = program.source(operation)
+        if axis == 2:
+            found += _of_sublanes(subject, operation, loops[0])
+            continue
         instructions = selected(subject.at(source), lambda name: ".xlane." in name)
         loop = subject.loop_of(instructions)
         if loop is None:
@@ -81,15 +98,70 @@ def advise_lane_reduction(subject: AdviceSubject) -> tuple[Advice, ...]:
     return tuple(found)
 
 
+def _of_sublanes(
+    subject: AdviceSubject, operation: ProgramOperation, trips: ProgramLoop
+) -> list[Advice]:
+    """Advice on a reduction over sublanes, which takes three rotations for each 128 columns."""
+    assert subject.program is not None
+    source = subject.program.source(operation)
+    rotations = selected(subject.at(source), lambda name: name.startswith("vrot.slane"))
+    loop = subject.loop_of(rotations)
+    reduced = _REDUCTION.search(operation.text)
+    if loop is None or subject.is_of_grid(loop) or reduced is None:
+        return []
+    rows, columns = [int(n) for n in reduced["shape"].split("x")][-2:]
+    registers = -(-rows // SUBLANES) * -(-columns // LANES)
+    if registers > MAX_REGISTERS or columns < LANES:
+        return []
+    inside = subject.inside(loop)
+    rotations = [p for p in rotations if loop.start <= p.bundle < loop.stop]
+    cycles = loop.size + sum(subject.schedule.delays[loop.start : loop.stop])
+    # Each rotation is followed by an operation that combines.
+    less = {VALU: 2 * len(rotations)}
+    needed = max(subject.busiest(subject.slots(loop), less), MIN_CYCLES)
+    share = subject.share(inside)
+    if not rotations or share * (1 - needed / cycles) < MIN_GAIN:
+        return []
+    return [
+        Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"each of the {trips.trips} iterations reduces over the 8 rows of a register and "
+                f"only combines the result with the one before: {len(rotations)} rotations, of "
+                f"which each needs the one before, in an iteration of {cycles} cycles, which "
+                f"otherwise takes about {needed}"
+            ),
+            remedy=(
+                f"accumulate whole vectors of ({rows}, {columns}) elementwise in the loop, and "
+                "reduce over the rows once after it"
+            ),
+            evidence=(
+                derived("iterations", trips.trips),
+                counted("rotations of sublanes in each", len(rotations)),
+                derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
+                derived("cycles that the rest needs", needed, unit="cycles"),
+                derived("registers to accumulate in", registers),
+                derived_share("share of the executed bundles", share),
+            ),
+        )
+    ]
+
+
+def _axis_from_the_end(operation: ProgramOperation) -> int | None:
+    """The axis that is reduced: 1 for the last one; None if there are several."""
+    found = _REDUCTION.search(operation.text)
+    if found is None or "," in found["axes"]:
+        return None
+    return found["shape"].count("x") + 1 - int(found["axes"])
+
+
 def _is_only_accumulated(
     program: MosaicProgram, operation: ProgramOperation, loop: ProgramLoop
 ) -> bool:
-    """Whether a reduction over the last axis is only combined with what the loop carries."""
+    """Whether a reduction is only combined with what the loop carries."""
     found = _REDUCTION.search(operation.text)
     if found is None:
-        return False
-    rank = found["shape"].count("x") + 1
-    if [int(n) for n in found["axes"].split(",")] != [rank - 1]:
         return False
     users = program.final_users(operation)
     if len(users) != 1:
@@ -136,10 +208,12 @@ def _is_kept(
 
 KIND = AdviceKind(
     name="lane-reduction",
-    title="A reduction over lanes in every iteration",
+    title="A reduction in every iteration",
     condition=(
         "A loop reduces over the last axis in each iteration, and does nothing with the result but "
-        "combine it with what it carries, or keeps in a ref, by the same operation."
+        "combine it with what it carries, or keeps in a ref, by the same operation. Or it does so "
+        "over the axis before, and to accumulate whole vectors, in at most "
+        f"{MAX_REGISTERS} registers, would save at least {MIN_GAIN:.0%} of the executed bundles."
     ),
     remedy="Accumulate elementwise, and reduce once after the loop.",
     rule=advise_lane_reduction,
