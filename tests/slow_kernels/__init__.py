@@ -1,9 +1,9 @@
 """Kernels that are slow on purpose, each with its remedied twin, one module per topic."""
 
-from . import blocks, copies, layouts, loops, pipelines, precision, products, recurrences
+from . import blocks, copies, layouts, loops, pipelines, precision, products, recurrences, steps
 from .slow import SlowKernel as SlowKernel
 
-TOPICS = (layouts, precision, pipelines, copies, blocks, loops, products, recurrences)
+TOPICS = (layouts, precision, pipelines, copies, blocks, loops, products, recurrences, steps)
 SLOW: tuple[SlowKernel, ...] = tuple(kernel for topic in TOPICS for kernel in topic.KERNELS)
 
 

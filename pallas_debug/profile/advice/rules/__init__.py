@@ -13,6 +13,7 @@ from pallas_debug.profile.advice.rules import (
     running_sum,
     short_iterations,
     spills,
+    step_invariant,
     transpose,
 )
 from pallas_debug.profile.advice.rules.copying import (
@@ -60,6 +61,7 @@ KINDS: tuple[AdviceKind, ...] = (
     relayout.KIND,
     lane_reduction.KIND,
     invariant.KIND,
+    step_invariant.KIND,
     spills.KIND,
     mask.KIND,
     row_loop.ROW_LOOP,

@@ -41,8 +41,8 @@ MIN_CYCLES = 12
 REGISTER = 8 * 128
 """Elements of 32 bits in a vector register."""
 
-_CHEAP = (*LOADS, "vector.broadcast", "vector.shape_cast", "arith.constant", "tpu.iota")
-_ARITHMETIC = (
+CHEAP = (*LOADS, "vector.broadcast", "vector.shape_cast", "arith.constant", "tpu.iota")
+ARITHMETIC = (
     *("arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf"),
     *("arith.maximumf", "arith.minimumf", "arith.select", "math.absf"),
 )
@@ -69,13 +69,13 @@ def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         inside = selected(subject.inside(scheduled), is_vector_instruction)
         computing = [p for p in instructions if scheduled.start <= p.bundle < scheduled.stop]
-        computing = selected(computing, _computes)
+        computing = selected(computing, computes)
         # What is computed once is loaded again, unless it stays in registers.
-        saved = len(computing) - _registers(program, operations)
+        saved = len(computing) - registers_of(program, operations)
         share = subject.share(inside)
         if saved < MIN_SHARE * len(inside) or share < MIN_BUNDLES:
             continue
-        source = _most(computing)
+        source = most_of(computing)
         if source is None or source in {advice.source for advice in found}:
             continue  # the loops around each other come first
         found.append(
@@ -132,14 +132,14 @@ def _divisions(
         line = [p for p in subject.at(source) if scheduled.start <= p.bundle < scheduled.stop]
         reciprocals = len(selected(line, _takes_reciprocal))
         inside = selected(subject.inside(scheduled), is_vector_instruction)
-        computing = [p for p in selected(line, _computes) if not p.opcode.startswith(_RENAMES)]
+        computing = [p for p in selected(line, computes) if not p.opcode.startswith(_RENAMES)]
         others = [
             o.name
             for o in program.operations
             if o.line in loop and "vector<" in o.text and program.source(o) == source
         ]
-        others = [name for name in others if name not in (*_CHEAP, *STORES)]
-        if all(name in _ARITHMETIC for name in others):
+        others = [name for name in others if name not in (*CHEAP, *STORES)]
+        if all(name in ARITHMETIC for name in others):
             # Each other operation, and the product instead, is one instruction for a register.
             saved = len(computing) - len(others) * reciprocals
         else:
@@ -290,7 +290,7 @@ def _places(
         if operation.line not in loop or "vector<" not in operation.text:
             continue
         source = program.source(operation)
-        if source is not None and operation.name not in _CHEAP:
+        if source is not None and operation.name not in CHEAP:
             place = source.file, source.line
             found[place] = found.get(place, True) and operation.line in lines
     return {place for place, is_invariant in found.items() if is_invariant}
@@ -300,26 +300,32 @@ def _takes_reciprocal(opcode: str) -> bool:
     return opcode.startswith("vrcp")
 
 
-def _computes(opcode: str) -> bool:
+def computes(opcode: str) -> bool:
     return is_vector_instruction(opcode) and not opcode.startswith(("vld", "vst"))
 
 
-def _registers(program: MosaicProgram, operations: list[ProgramOperation]) -> int:
+def registers_of(program: MosaicProgram, operations: list[ProgramOperation]) -> int:
     """Vector registers of what is computed, as far as other operations use it."""
     lines = {operation.line for operation in operations}
     total = 0
     for operation in operations:
         users = program.users(operation)
-        if operation.name in _CHEAP or all(user.line in lines for user in users):
+        if operation.name in CHEAP or all(user.line in lines for user in users):
             continue
-        shape = shape_of(operation.text.partition(" loc(")[0])
-        if shape is not None:
-            bits = 16 if shape[1] in ("bf16", "f16", "i16") else 32
-            total += math.ceil(math.prod(shape[0]) * bits / 32 / REGISTER)
+        total += registers_made(operation)
     return total
 
 
-def _most(instructions: list[PlacedInstruction]) -> SourceLine | None:
+def registers_made(operation: ProgramOperation) -> int:
+    """Vector registers of an operation's result."""
+    shape = shape_of(operation.text.partition(" loc(")[0])
+    if shape is None:
+        return 0
+    bits = 16 if shape[1] in ("bf16", "f16", "i16") else 32
+    return math.ceil(math.prod(shape[0]) * bits / 32 / REGISTER)
+
+
+def most_of(instructions: list[PlacedInstruction]) -> SourceLine | None:
     """The line of most of these instructions."""
     counts: dict[SourceLine, int] = defaultdict(int)
     for placed in instructions:

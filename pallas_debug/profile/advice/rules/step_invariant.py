@@ -1,0 +1,147 @@
+"""Advice: each grid step computes again what depends on nothing that a step may change."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    counted,
+    derived,
+    derived_share,
+    percent,
+)
+from pallas_debug.profile.advice.moves import is_vector_instruction
+from pallas_debug.profile.advice.program import LOADS, STORES, MosaicProgram, ProgramOperation
+from pallas_debug.profile.advice.rules.invariant import (
+    ARITHMETIC,
+    CHEAP,
+    computes,
+    most_of,
+    registers_made,
+    registers_of,
+)
+from pallas_debug.profile.advice.subject import AdviceSubject, selected
+
+MIN_SHARE = 0.25
+"""Minimum share of the vector instructions of a step that computing it once would save."""
+
+MIN_STEPS = 4
+"""Minimum grid steps."""
+
+_OTHERS = ("scf.", "tpu.trace", "tpu.prng", "tpu.sem", "tpu.device", "func.", "cf.")
+
+
+def advise_step_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program, blocks = subject.program, subject.blocks
+    if program is None or blocks is None or subject.is_memory_bound:
+        return ()
+    steps = subject.core_points
+    operations = _invariant(program)
+    if steps < MIN_STEPS or not operations:
+        return ()
+    varying = _varying_instructions(program, operations)
+    instructions = [p for line in varying for p in subject.at(line)]
+    loop = subject.loop_of(instructions)
+    if loop is None or not subject.is_of_grid(loop):
+        return ()  # the compiler computes it before the loop over the grid, or a loop's rule does
+    inside = selected(subject.inside(loop), is_vector_instruction)
+    inside = [p for p in inside if subject.schedule.loop_at(p.bundle) is loop]
+    computing = [p for p in instructions if subject.schedule.loop_at(p.bundle) is loop]
+    computing = selected(computing, computes)
+    registers = registers_of(program, operations)
+    count = len(computing) - sum(varying.values())
+    saved = count - registers
+    share = subject.share(inside)
+    source = most_of(computing)
+    if source is None or saved < MIN_SHARE * len(inside) or share < MIN_SHARE:
+        return ()
+    size = registers * 4
+    return (
+        Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"each of the {steps:,.0f} grid steps computes again what depends on no input and "
+                f"no place in the grid: about {count} of the {len(inside)} vector instructions "
+                "of a step"
+            ),
+            remedy=(
+                f"compute it once, outside of the kernel, and pass it as an input whose index map "
+                f"stays at one block, of {size:,} KiB; or, where one core runs all steps in order, "
+                "in the first step, into a scratch buffer"
+            ),
+            evidence=(
+                derived("grid steps", round(steps)),
+                counted("vector instructions of a step", len(inside)),
+                derived("of them, those that compute the same each time", count),
+                derived("registers to load instead", registers),
+                derived_share("share of the executed bundles", share),
+            ),
+        ),
+    )
+
+
+def _invariant(program: MosaicProgram) -> list[ProgramOperation]:
+    """Operations on vectors that give the same in all steps, other than those of a first step."""
+    changing = set(program.counters)
+    for loop in program.loops:
+        changing.update((loop.counter, *loop.carried))
+    arguments = set(program.arguments)
+    known: set[int] = set()
+    found = []
+    for operation in program.operations:
+        if operation.name in (*LOADS, *STORES) or operation.name.startswith(_OTHERS):
+            continue
+        made = [program.producer(o, operation.line) for o in operation.operands]
+        if not changing.isdisjoint(operation.operands) or arguments & set(operation.operands):
+            continue
+        if any(m is None or m.line not in known for m in made):
+            continue  # such as the argument of a region
+        known.add(operation.line)
+        if "vector<" not in operation.text or program.loops_around(operation.line):
+            continue
+        if not program.is_conditional(operation.line):
+            found.append(operation)
+    return found
+
+
+def _varying_instructions(
+    program: MosaicProgram, operations: list[ProgramOperation]
+) -> dict[SourceLine, int]:
+    """Lines that compute them, with the number of instructions of what else is on the line.
+
+    Lines on which that is not simple, so that its instructions are not known, are left out.
+    """
+    lines = {operation.line for operation in operations}
+    costly: set[SourceLine] = set()
+    others: dict[SourceLine, int] = defaultdict(int)
+    unclear: set[SourceLine] = set()
+    for operation in program.operations:
+        source = program.source(operation)
+        if source is None or "vector<" not in operation.text or operation.name in CHEAP:
+            continue
+        if operation.line in lines:
+            costly.add(source)
+        elif operation.name in (*ARITHMETIC, "tpu.dynamic_rotate", "tpu.rotate"):
+            # A rotation, and taking its result.
+            each = 1 if operation.name in ARITHMETIC else 2
+            others[source] += each * registers_made(operation)
+        elif operation.name not in STORES:
+            unclear.add(source)
+    return {source: others[source] for source in costly if source not in unclear}
+
+
+KIND = AdviceKind(
+    name="step-invariant",
+    title="Values that every grid step computes again",
+    condition=(
+        "Lines of a kernel depend on no input, and not on the place in the grid; the compiler left "
+        "them in the loop over the grid, and their instructions are at least "
+        f"{percent(MIN_SHARE, 1)} of its vector instructions."
+    ),
+    remedy="Compute them once, outside of the kernel, and pass them as an input.",
+    rule=advise_step_invariant,
+)
