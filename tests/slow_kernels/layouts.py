@@ -218,7 +218,48 @@ def row_sums_in_the_loop_remedied(x: jax.Array) -> jax.Array:
     return _all_steps(kernel, x)
 
 
+def _scores(kernel: object, q: jax.Array, k: jax.Array) -> jax.Array:
+    whole = pl.BlockSpec(q.shape, lambda i: (0, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((q.shape[0], k.shape[0]), F32),
+        grid=(16,),
+        in_specs=[whole, whole],
+        out_specs=pl.BlockSpec((q.shape[0], k.shape[0]), lambda i: (0, 0)),
+    )(q, k)
+
+
+def transposed_product(q: jax.Array, k: jax.Array) -> jax.Array:
+    """Scores of keys and queries, transposed."""
+
+    def kernel(q_ref: jax.Ref, k_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        scores = lax.dot_general(
+            k_ref[...], q_ref[...], (((1,), (1,)), ((), ())), preferred_element_type=F32
+        )
+        out_ref[...] = jnp.exp(scores).T  # SLOW
+
+    return _scores(kernel, q, k)
+
+
+def transposed_product_remedied(q: jax.Array, k: jax.Array) -> jax.Array:
+    def kernel(q_ref: jax.Ref, k_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        scores = lax.dot_general(
+            q_ref[...], k_ref[...], (((1,), (1,)), ((), ())), preferred_element_type=F32
+        )
+        out_ref[...] = jnp.exp(scores)
+
+    return _scores(kernel, q, k)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="transpose",
+        summary="A product that is transposed.",
+        function=transposed_product,
+        remedied=transposed_product_remedied,
+        args=(jax.ShapeDtypeStruct((512, 128), jnp.bfloat16),) * 2,
+        says=("the result of a product (512x512 f32)", "lax.dot_general(right, left, (((1,)"),
+    ),
     SlowKernel(
         advice="lane-reduction",
         summary="Sums over rows in each iteration of a loop, which are only added up.",

@@ -1,8 +1,9 @@
-"""Advice: an operand is transposed in the kernel, again in every grid step."""
+"""Advice: an operand, or a product, is transposed in the kernel, again in every grid step."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import (
@@ -13,7 +14,7 @@ from pallas_debug.profile.advice.advice import (
     percent,
 )
 from pallas_debug.profile.advice.moves import is_transpose
-from pallas_debug.profile.advice.program import PASSED_ON, ProgramOperation
+from pallas_debug.profile.advice.program import PASSED_ON, ProgramOperation, shape_of
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 
 MIN_SHARE = 0.1
@@ -21,6 +22,11 @@ MIN_SHARE = 0.1
 
 _CONTRACTED = re.compile(r"dot_dimension_numbers<\[(?P<left>\d)\], \[(?P<right>\d)\]")
 _CONVERSIONS = PASSED_ON | {"arith.extf", "arith.truncf"}
+_ELEMENTWISE = (PASSED_ON - {"vector.broadcast", "tpu.broadcast", "vector.extract"}) | {
+    *("arith.extf", "arith.truncf", "arith.negf"),
+    *("math.exp", "math.exp2", "math.log", "math.tanh", "math.sqrt", "math.rsqrt", "math.absf"),
+}
+"""Operations on one value that can as well be made of its transpose."""
 
 
 def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -71,7 +77,59 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
                 ),
             ),
         )
-    return tuple(found.values())
+    return (*found.values(), *_products(subject, products))
+
+
+def _products(subject: AdviceSubject, busy: Collection[int]) -> Iterator[Advice]:
+    """Yield advice on products that are transposed: with swapped operands, they are by themselves.
+
+    Args:
+      busy: bundles with work for the MXU.
+    """
+    program = subject.program
+    assert program is not None
+    for operation in program.named("tpu.transpose", "vector.transpose"):
+        source = program.source(operation)
+        feeds = selected(subject.at(source), is_transpose)
+        made = program.origin(operation.operands[0], operation.line, _ELEMENTWISE)
+        if source is None or not feeds or made is None or made.name != "tpu.matmul":
+            continue
+        users = [user for user, _ in program.final_users(made, _ELEMENTWISE)]
+        dimensions = _CONTRACTED.search(made.text)
+        shape = shape_of(made.text.partition(" loc(")[0])
+        if [u.line for u in users] != [operation.line] or dimensions is None or shape is None:
+            continue  # both the product and its transpose are used
+        share = subject.share(p for p in feeds if p.bundle not in busy)
+        if share < MIN_SHARE or program.is_conditional(operation.line):
+            continue
+        sizes, line = "x".join(map(str, shape[0])), program.source(made)
+        passed = (
+            "; best of a right operand that is passed transposed, and contracted over 1"
+            if dimensions["right"] == "0"
+            else ""
+        )
+        where = f", at line {line.line}" if line is not None and line != source else ""
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"every grid step transposes the result of a product ({sizes} {shape[1]}): "
+                f"{percent(share, 1)} of the executed bundles use the transpose units, and not "
+                "the MXU"
+            ),
+            remedy=(
+                f"swap the operands of the product{where}, which is then transposed by itself: "
+                f"lax.dot_general(right, left, ((({dimensions['right']},), "
+                f"({dimensions['left']},)), ((), ())), preferred_element_type=jnp.float32)" + passed
+            ),
+            evidence=(
+                counted("instructions of this line that use a transpose unit", len(feeds)),
+                derived_share(
+                    "share of the executed bundles with such an instruction, and none for the MXU",
+                    share,
+                ),
+            ),
+        )
 
 
 def _is_push_of_transposed(opcode: str) -> bool:
@@ -99,12 +157,13 @@ def _loaded(subject: AdviceSubject, operation: ProgramOperation) -> ProgramOpera
 
 KIND = AdviceKind(
     name="transpose",
-    title="An operand is transposed in every grid step",
+    title="An operand or a product is transposed in every grid step",
     condition=(
         "A block of an input is transposed as it was loaded, and at least "
         f"{MIN_SHARE:.0%} of the executed bundles use the transpose units for it, and not the MXU. "
-        "Not beside a right operand that the MXU transposes as it is loaded."
+        "Not beside a right operand that the MXU transposes as it is loaded. Or a product is, "
+        "of which only the transpose is used."
     ),
-    remedy="Transpose the array once, outside of the kernel.",
+    remedy="Transpose the array once, outside of the kernel; swap the operands of the product.",
     rule=advise_transpose,
 )
