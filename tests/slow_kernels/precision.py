@@ -170,7 +170,42 @@ def roots_as_powers_remedied(x: jax.Array) -> jax.Array:
     return _all_steps(kernel, x)
 
 
+def _scaled(x: jax.Array, kind: jnp.dtype) -> jax.Array:
+    """Scales an array, and rounds the result to bf16."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        scaled = (x_ref[...].astype(F32) * 1.5).astype(BF16)
+        out_ref[...] = scaled.astype(out_ref.dtype)  # SLOW
+
+    block = pl.BlockSpec((512, x.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct(x.shape, kind),
+        grid=(x.shape[0] // 512,),
+        in_specs=[block],
+        out_specs=block,
+    )(x)
+
+
+def results_in_f32(x: jax.Array) -> jax.Array:
+    """Rounds results to bf16, and writes them in f32."""
+    return _scaled(x, F32)
+
+
+def results_in_f32_remedied(x: jax.Array) -> jax.Array:
+    return _scaled(x, BF16)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="wide-operand",
+        summary="Results that are rounded to bf16 and written in f32.",
+        function=results_in_f32,
+        remedied=results_in_f32_remedied,
+        helper=_scaled,
+        args=(jax.ShapeDtypeStruct((8192, 512), BF16),),
+        says=("out_ref is written in f32, 16.0 MiB in all", "make out_ref a bf16 array"),
+    ),
     SlowKernel(
         advice="arithmetic",
         summary="Divisions by square roots.",

@@ -1,10 +1,16 @@
-"""Advice: an input is fetched in f32, and each element of it is rounded to bf16."""
+"""Advice: an input in f32 of which each element is rounded to bf16, or an output that was."""
 
 from __future__ import annotations
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
 from pallas_debug.profile.advice.pipelines import copies, size_text
-from pallas_debug.profile.advice.program import LOADS, MosaicProgram, ProgramOperation, shape_of
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    STORES,
+    MosaicProgram,
+    ProgramOperation,
+    shape_of,
+)
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import OperandBlocks
 
@@ -25,7 +31,7 @@ def advise_wide_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     if not subject.is_memory_bound or not subject.core_points:
         return ()
-    found = []
+    found = _outputs(subject, program, step.copies, step.compute)
     for operand in blocks.pipelined:
         if operand.kind != "input" or operand.bits != 32 or operand.name in subject.resident:
             continue
@@ -71,6 +77,78 @@ def advise_wide_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
     return tuple(found)
 
 
+def _outputs(
+    subject: AdviceSubject, program: MosaicProgram, copies_take: float, computing: float
+) -> list[Advice]:
+    """Advice on outputs in f32 of which each element is a bf16 value."""
+    blocks, rate = subject.blocks, subject.bytes_per_cycle
+    assert blocks is not None
+    assert rate
+    found = []
+    for operand in blocks.pipelined:
+        if operand.kind != "output" or operand.bits != 32 or operand.name in subject.resident:
+            continue
+        stores = _stores(subject, program, operand)
+        if not stores or not all(_is_widened(program, store) for store in stores):
+            continue
+        count = operand.visits.copies if operand.visits else copies(operand, blocks.grid)
+        moved = (count or 0) * operand.block_bytes
+        saved = min(moved / 2 / rate / blocks.points, copies_take - computing)
+        if saved < MIN_GAIN * copies_take:
+            continue
+        found.append(
+            Advice(
+                kind=KIND.name,
+                operand=operand.name,
+                source=program.source(stores[0]),
+                message=(
+                    f"{operand.name} is written in f32, {size_text(moved)} in all, though each "
+                    "value is converted from bf16; the kernel waits for its copies"
+                ),
+                remedy=(
+                    f"make {operand.name} a bf16 array, which is half of the bytes and loses "
+                    "nothing, and convert it where it is used"
+                ),
+                evidence=(
+                    derived(f"bytes written of {operand.name}", moved, unit="bytes"),
+                    derived("cycles of a step's copies", round(copies_take), unit="cycles"),
+                    derived("cycles of a step that are saved", round(saved), unit="cycles"),
+                    derived_share("share of the step", saved / max(copies_take, computing)),
+                ),
+            )
+        )
+    return found
+
+
+def _stores(
+    subject: AdviceSubject, program: MosaicProgram, operand: OperandBlocks
+) -> list[ProgramOperation]:
+    """Stores of an output; none if it is also written in another way."""
+    found = []
+    for value in program.arguments:
+        written = subject.operand(value)
+        if written is None or written.name != operand.name or written.dtype != "float32":
+            continue
+        for operation in program.operations:
+            if value not in operation.operands or operation.name in LOADS:
+                continue
+            if operation.name not in STORES:
+                return []
+            found.append(operation)
+    return found
+
+
+def _is_widened(program: MosaicProgram, store: ProgramOperation) -> bool:
+    """Whether the stored value was converted from bf16."""
+    vectors = [v for v in store.operands if program.producer(v, store.line)]
+    for value in vectors:
+        made = program.origin(value, store.line)
+        if made is not None and made.name == "arith.extf":
+            before = shape_of(made.text.partition(" to ")[0])
+            return before is not None and before[1] == "bf16"
+    return False
+
+
 def _loads(
     subject: AdviceSubject, program: MosaicProgram, operand: OperandBlocks
 ) -> list[ProgramOperation]:
@@ -101,11 +179,12 @@ def _is_to_bf16(operation: ProgramOperation) -> bool:
 
 KIND = AdviceKind(
     name="wide-operand",
-    title="An input in f32 that is used in bf16",
+    title="An array in f32 that is used in bf16",
     condition=(
         "All that a kernel loads of an input in f32 is rounded to bf16 at once, it waits for its "
         "copies, and half of this input's bytes would save at least "
-        f"{MIN_GAIN:.0%} of their cycles."
+        f"{MIN_GAIN:.0%} of their cycles. Or all that it stores to an output was converted from "
+        "bf16."
     ),
     remedy="Pass the array in bf16: keep it like that, or convert it before it is fetched often.",
     rule=advise_wide_operand,
