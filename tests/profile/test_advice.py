@@ -121,8 +121,10 @@ def test_larger_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> 
     (advice,) = before.advice
     told = {e.name: e.figure.value for e in advice.evidence}
     assert told["estimated cycles"] == pytest.approx(before.cycles.total.value, rel=0.15)
-    advised = told["estimated cycles with larger blocks"]
-    assert advised == pytest.approx(after.cycles.total.value, rel=0.5)
+    advised = told["estimated cycles with larger blocks"] / told["estimated cycles"]
+    measured = after.cycles.total.value / before.cycles.total.value
+    # In shares of the slow kernel: hardly more is promised than is saved, and not much less.
+    assert measured - 0.03 <= advised <= measured + 0.12
 
 
 ELSEWHERE = [

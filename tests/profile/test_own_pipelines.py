@@ -16,13 +16,14 @@ import pallas_debug
 ROWS = jax.ShapeDtypeStruct((2048, 512), jnp.float32)
 
 
-def pipelined(x: jax.Array) -> jax.Array:
+def pipelined(x: jax.Array, rows: int = 8) -> jax.Array:
     def kernel(x_hbm: jax.Ref, out_hbm: jax.Ref) -> None:
         def one(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
             out_ref[...] = x_ref[...] * 2.0 + 1.0
 
-        block = pl.BlockSpec((8, x.shape[1]), lambda i: (i, 0))
-        run = pltpu.emit_pipeline(one, grid=(256,), in_specs=[block], out_specs=[block])
+        block = pl.BlockSpec((rows, x.shape[1]), lambda i: (i, 0))
+        grid = (x.shape[0] // rows,)
+        run = pltpu.emit_pipeline(one, grid=grid, in_specs=[block], out_specs=[block])
         run(x_hbm, out_hbm)  # the pipeline
 
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
@@ -37,6 +38,22 @@ def test_small_blocks_of_emit_pipeline_are_advised_at_its_call() -> None:
     line = Path(advice.source.file).read_text().splitlines()[advice.source.line - 1]
     assert line.endswith("# the pipeline")
     assert "each of the 256 iterations of a pipeline moves 32.0 KiB" in advice.message
+
+
+@pytest.mark.slow
+def test_a_pipeline_with_larger_blocks_takes_as_long_as_promised() -> None:
+    """What an iteration takes whatever its block is does not grow with it."""
+    small, large = (
+        pallas_debug.stats(pipelined, ROWS, rows=rows, target="v6e", estimate=False)
+        for rows in (8, 128)
+    )
+    (advice,) = small.advice
+    assert advice.remedy.startswith("use blocks 16 times as large")
+    told = {e.name: e.figure.value for e in advice.evidence}
+    assert told["estimated cycles with larger blocks"] == pytest.approx(
+        large.cycles.total.value, rel=0.15
+    )
+    assert large.advice == ()
 
 
 def summed(x: jax.Array) -> jax.Array:

@@ -14,8 +14,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
 from pallas_debug.profile.advice.collect import subject_of
-from pallas_debug.profile.advice.pipelines import enlarged
-from pallas_debug.profile.advice.rules.copying.small_blocks import _idle, _latency
+from pallas_debug.profile.advice.pipelines import enlarged, idle_bundles
+from pallas_debug.profile.advice.rules.copying.small_blocks import _latency
 from pallas_debug.profile.advice.skips import has_skips, stepped
 from pallas_debug.profile.stats import Profile
 from pallas_debug.store import open_dumps
@@ -78,7 +78,7 @@ def test_steps_that_skip_blocks_do_not_hide_the_copies_of_others(tmp_path: Path)
     assert subject is not None
     assert subject.blocks is not None
     assert has_skips(subject.blocks)
-    idle = _idle(subject)
+    idle = idle_bundles(subject, subject.core_points)
     latency = _latency(subject, idle)
     assert latency is not None
     found = []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pallas_debug.profile import units
+from pallas_debug.profile.advice.moves import is_one_after_another, is_vector_instruction
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
 
@@ -17,6 +20,73 @@ _PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
 
 FOLLOWED = 0.5
 """Minimum share of the grid points at which an index that skips blocks is that of its axis."""
+
+
+FILLED = 0.75
+"""Share of its capacity that the busiest unit reaches in a long schedule."""
+
+MAX_USED = 0.45
+"""Maximum use of the busiest unit by steps whose work is said not to overlap."""
+
+MAX_SHORT = 2_000
+"""Maximum cycles of a step that is called short."""
+
+MAX_CHAIN = 12
+"""Maximum instructions of a line that need each other: a polynomial has as many, but no more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLatency:
+    """Cycles that a step, or an iteration, loses because it is too short.
+
+    Attributes:
+      cycles: of a step in which vector work waits for earlier vector work.
+      unit: the busiest one.
+      used: share of that unit's capacity in the bundles that run.
+    """
+
+    cycles: float
+    unit: str
+    used: float
+
+
+def idle_bundles(subject: AdviceSubject, count: float) -> float:
+    """Bundles of each of `count` steps, on average, that contain no vector instruction."""
+    busy = {p.bundle for p in subject.instructions if is_vector_instruction(p.opcode)}
+    if not subject.executions or not count:
+        return 0.0
+    return sum(w for at, w in enumerate(subject.executions) if at not in busy) / count
+
+
+def latency_of(
+    subject: AdviceSubject, count: float, compute: float, idle: float
+) -> StepLatency | None:
+    """Compare each of `count` steps with the cycles that its busiest unit needs.
+
+    Args:
+      compute: cycles of a step.
+      idle: of them, those without vector work.
+    """
+    table = subject.schedule.table
+    if table is None or not count or not subject.executions:
+        return None
+    busiest = max(
+        (
+            (sum(map(operator.mul, subject.executions, table.column(name) or ())) / capacity, name)
+            for name, capacity in zip(table.names, table.capacity, strict=True)
+            if name in units.VECTOR and capacity
+        ),
+        default=None,
+    )
+    if busiest is None:
+        return None
+    needed, used = busiest[0] / count, busiest[0] / subject.executed
+    if used > MAX_USED or compute > MAX_SHORT:
+        return None
+    if subject.longest_chain(is_one_after_another) > MAX_CHAIN:
+        return None  # a recurrence: each row of a larger block waits for the row before
+    stalled = max(compute - idle - needed / FILLED, 0.0)
+    return StepLatency(cycles=stalled, unit=busiest[1], used=used)
 
 
 @dataclass(frozen=True, kw_only=True)

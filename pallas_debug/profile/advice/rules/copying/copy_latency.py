@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.pipelines import size_text
+from pallas_debug.profile.advice.pipelines import idle_bundles, latency_of, size_text
 from pallas_debug.profile.advice.program import MosaicProgram, ProgramLoop
 from pallas_debug.profile.advice.rules.copying.copy_wait import advise_copy_wait
 from pallas_debug.profile.advice.rules.copying.places import copy_size, is_regular
@@ -54,8 +54,10 @@ def advise_copy_latency(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         compute = step.compute * points / count
         factor = _factor(subject, loop, size, rate)
-        running = max(compute, transfer) * factor
-        each = max(running, (subject.latency + (transfer + compute) * factor) / 2)
+        fixed = _fixed(subject, loop, count, compute)
+        larger = fixed + (compute - fixed) * factor
+        running = max(larger, transfer * factor)
+        each = max(running, (subject.latency + transfer * factor + larger) / 2)
         cycles = each * count / factor + subject.latency
         if factor < 2 or cycles > (1 - MIN_GAIN) * subject.cycles:
             continue
@@ -87,6 +89,21 @@ def advise_copy_latency(subject: AdviceSubject) -> tuple[Advice, ...]:
             )
         )
     return tuple(found)
+
+
+def _fixed(subject: AdviceSubject, loop: ProgramLoop, count: float, compute: float) -> float:
+    """Cycles of an iteration that do not grow with its blocks.
+
+    Args:
+      count: iterations in all.
+      compute: cycles of each.
+    """
+    assert subject.program is not None
+    idle = idle_bundles(subject, count)
+    if any(other.line in loop for other in subject.program.loops):
+        return idle
+    latency = latency_of(subject, count, compute, idle)
+    return idle + (latency.cycles if latency is not None else 0.0)
 
 
 def _factor(subject: AdviceSubject, loop: ProgramLoop, size: int, rate: float) -> int:

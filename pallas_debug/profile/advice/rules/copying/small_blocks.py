@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from pallas_debug.profile import units
 from pallas_debug.profile.advice.advice import (
     Advice,
     AdviceKind,
@@ -17,13 +14,16 @@ from pallas_debug.profile.advice.advice import (
     derived_share,
     percent,
 )
-from pallas_debug.profile.advice.moves import is_one_after_another, is_vector_instruction
+from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.pipelines import (
     PipelineCost,
+    StepLatency,
     copies,
     depends,
     enlarged,
     grows,
+    idle_bundles,
+    latency_of,
     ordered_axes,
     repeated_copies,
     simple_dimension,
@@ -40,18 +40,6 @@ MIN_GAIN = 0.25
 
 MAX_ERROR = 0.15
 """Maximum error of the estimate from blocks alone, of which larger ones are then estimated."""
-
-FILLED = 0.75
-"""Share of its capacity that the busiest unit reaches in a long schedule."""
-
-MAX_USED = 0.45
-"""Maximum use of the busiest unit by steps whose work is said not to overlap."""
-
-MAX_SHORT = 2_000
-"""Maximum cycles of a step that is called short."""
-
-MAX_CHAIN = 12
-"""Maximum instructions of a line that need each other: a polynomial has as many, but no more."""
 
 MIN_STEPS = 16
 """Minimum grid steps of a kernel whose blocks are called small."""
@@ -75,7 +63,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     if subject.depends_on_tables or len(blocks.pipelined) < len(blocks.operands):
         return ()  # the kernel does its own addressing, which larger blocks would change
-    idle = _idle(subject)
+    idle = idle_bundles(subject, subject.core_points)
     latency = _latency(subject, idle)
     overhead = idle + (latency.cycles if latency is not None else 0.0)
     now = enlarged(subject, blocks, {}, overhead)
@@ -249,70 +237,28 @@ def _carries_blocks(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool
     return False
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Latency:
-    """Cycles that a step loses because it is too short.
-
-    Attributes:
-      cycles: of a step in which vector work waits for earlier vector work.
-      unit: the busiest one.
-      used: share of that unit's capacity in the bundles that run.
-    """
-
-    cycles: float
-    unit: str
-    used: float
-
-
-def _latency(subject: AdviceSubject, idle: float) -> _Latency | None:
+def _latency(subject: AdviceSubject, idle: float) -> StepLatency | None:
     """Compare a step with the cycles that its busiest unit needs; None if it has loops.
 
     The instructions of a larger block are scheduled side by side, so that they wait for each other
     no longer than those of a small one. That is not so for the iterations of a loop.
     """
-    table, step, points = subject.schedule.table, subject.step, subject.core_points
-    if table is None or step is None or not points or not subject.executions:
+    if subject.step is None:
         return None
     vector = [p for p in subject.instructions if is_vector_instruction(p.opcode)]
     loop = subject.loop_of(vector)
     if loop is None or loop.depth or (subject.program is not None and subject.program.loops):
         return None
-    busiest = max(
-        (
-            (sum(map(operator.mul, subject.executions, table.column(name) or ())) / capacity, name)
-            for name, capacity in zip(table.names, table.capacity, strict=True)
-            if name in units.VECTOR and capacity
-        ),
-        default=None,
-    )
-    if busiest is None:
-        return None
-    needed, used = busiest[0] / points, busiest[0] / subject.executed
-    if used > MAX_USED or step.compute > MAX_SHORT:
-        return None
-    if subject.longest_chain(is_one_after_another) > MAX_CHAIN:
-        return None  # a recurrence: each row of a larger block waits for the row before
-    stalled = max(step.compute - idle - needed / FILLED, 0.0)
-    return _Latency(cycles=stalled, unit=busiest[1], used=used)
+    return latency_of(subject, subject.core_points, subject.step.compute, idle)
 
 
-def _busiest(latency: _Latency | None) -> tuple[Evidence, ...]:
+def _busiest(latency: StepLatency | None) -> tuple[Evidence, ...]:
     if latency is None:
         return ()
     return (
         derived_share(f"use of {latency.unit}, the busiest unit", latency.used),
         derived("cycles of a step in which vector work waits", round(latency.cycles)),
     )
-
-
-def _idle(subject: AdviceSubject) -> float:
-    """Bundles of a step, on average, that contain no vector instruction."""
-    busy = {p.bundle for p in subject.instructions if is_vector_instruction(p.opcode)}
-    points = subject.core_points
-    if not subject.executions or not points:
-        return 0.0
-    idle = sum(w for at, w in enumerate(subject.executions) if at not in busy)
-    return idle / points
 
 
 def _fetches(operand: OperandBlocks, blocks: BlockMap) -> float:
