@@ -88,6 +88,11 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = 
         (array([[0, 1], [2, 100]], F32),),
         {"trouble": "infinity", "operation": "exp", "element": (1, 1), "values": (100.0,)},
     ),
+    "infinities of both signs, and a NaN follows": (
+        lambda x, w: w @ (x * jnp.float32(1e30)),
+        (array([[-1e30], [-1e30], [1e30]], F32), array([[1, -1, 1]], F32)),
+        {"trouble": "infinity", "operation": "mul", "element": (2, 0)},
+    ),
     "0 * -inf": (
         lambda p: -(p * jnp.log(p)).sum(axis=1),
         (array([[0.5, 0.5], [1, 0]], F32),),
@@ -112,7 +117,7 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = 
             "element": (1, 0),
             "count": 1,
             "values": (),
-            "ranges": ((0.0, 1.0), (1.0, 1.0)),
+            "ranges": ((0.0, 1.0), (1.0, INF)),
             "terms": 2,
             "operands": ("float32[3, 2]", "float32[2, 2]"),
         },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -111,6 +111,10 @@ def is_plus_infinity(value: Any) -> Any:
     return value.astype("float64") == np.inf
 
 
+def is_minus_infinity(value: Any) -> Any:
+    return value.astype("float64") == -np.inf
+
+
 def is_not_finite(value: Any) -> Any:
     return ~np.isfinite(value.astype("float64"))
 
@@ -127,3 +131,27 @@ def holds_bad(value: Any) -> bool:
 
 def holds_infinity(value: Any) -> bool:
     return is_float(value) and bool(np.isinf(value.astype("float64")).any())
+
+
+def spoilt(eqn: Any, inputs: Sequence[Any], result: Any, spoils: Callable[[Any], Any]) -> Any:
+    """Elements of the result of which some operand is spoilt."""
+    marks = [spoils(x) for x in inputs if is_float(x)]
+    if not any(mark.any() for mark in marks):
+        return np.zeros(result.shape, bool)
+    numbers = [x for x in inputs if is_float(x)]
+    if eqn.primitive.name not in SUMS and is_elementwise(numbers, result):
+        found = np.zeros(result.shape, bool)
+        for mark in marks:
+            found |= mark
+        return found
+    if eqn.primitive.name in SUMS and all(map(is_float, inputs)):
+        found = np.zeros(result.shape, bool)
+        for k in range(len(inputs)):
+            given = [
+                (spoils(x) if j == k else np.ones(x.shape)).astype("float32")
+                for j, x in enumerate(inputs)
+            ]
+            counted = floats(eqn, given)
+            found |= np.asarray(counted > 0) if counted is not None else True
+        return found
+    return np.ones(result.shape, bool)

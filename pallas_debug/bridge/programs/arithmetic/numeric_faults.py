@@ -37,7 +37,7 @@ class NumericFault:
       element: index of the first wrong element of the result.
       values: operands at that element; none where each element is made of many.
       operands, result_type: types, `float32[8, 128]`.
-      ranges: least and greatest finite number of each operand, where `values` is empty.
+      ranges: least and greatest number of each operand, where `values` is empty.
       exact: the result without a limit of size or precision; None if there is none.
       result: what the operation gave.
       count: number of wrong elements.
@@ -69,6 +69,7 @@ class _Candidate:
     Attributes:
       exact: exact results, if there are any.
       instead: what the elements are replaced with to see whether anything depends on them.
+      opposite: of infinities, the negative ones that the operation made as well.
     """
 
     trouble: Trouble
@@ -78,6 +79,7 @@ class _Candidate:
     result: Any
     instead: Any
     exact: Any = None
+    opposite: Any = False
 
     @property
     def kind(self) -> Kind:
@@ -261,7 +263,7 @@ class _Concrete:
                     replaced = replaced & ~wrong
                 elif candidate.trouble == "infinity" and any(map(exact.holds_infinity, inputs)):
                     continue  # a NaN caused by the infinity
-                made = [np.where(replaced, other.instead, made[0])]
+                made = [np.where(replaced | other.opposite, other.instead, made[0])]
             return made
 
         return visit
@@ -304,7 +306,8 @@ class _Concrete:
             # A cast that overflows is a narrowing.
             if not is_made or name == "convert_element_type" or not is_bad(result).any():
                 continue
-            wrong = is_bad(result) & ~_spoilt(eqn, inputs, result, spoils)
+            made = ~exact.spoilt(eqn, inputs, result, spoils)
+            wrong = is_bad(result) & made
             if wrong.any():
                 found.append(
                     _Candidate(
@@ -314,6 +317,9 @@ class _Concrete:
                         inputs=inputs,
                         result=result,
                         instead=np.ones((), result.dtype),
+                        opposite=made & exact.is_minus_infinity(result)
+                        if trouble == "infinity"
+                        else False,
                     )
                 )
         return found
@@ -450,30 +456,6 @@ def _smallest(wrong: Any, matters: Callable[[Any], bool]) -> Any:
     return beginning(high)
 
 
-def _spoilt(eqn: Any, inputs: Sequence[Any], result: Any, spoils: Callable[[Any], Any]) -> Any:
-    """Elements of the result of which some operand is spoilt."""
-    marks = [spoils(x) for x in inputs if exact.is_float(x)]
-    if not any(mark.any() for mark in marks):
-        return np.zeros(result.shape, bool)
-    floats = [x for x in inputs if exact.is_float(x)]
-    if eqn.primitive.name not in exact.SUMS and exact.is_elementwise(floats, result):
-        found = np.zeros(result.shape, bool)
-        for mark in marks:
-            found |= mark
-        return found
-    if eqn.primitive.name in exact.SUMS and all(map(exact.is_float, inputs)):
-        found = np.zeros(result.shape, bool)
-        for k in range(len(inputs)):
-            given = [
-                (spoils(x) if j == k else np.ones(x.shape)).astype("float32")
-                for j, x in enumerate(inputs)
-            ]
-            counted = exact.floats(eqn, given)
-            found |= np.asarray(counted > 0) if counted is not None else True
-        return found
-    return np.ones(result.shape, bool)
-
-
 def _held(value: Any) -> Any:
     """A value as an array of numpy, except for keys, which numpy cannot hold."""
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended):
@@ -494,7 +476,7 @@ def _type(value: Any) -> str:
 
 def _range(value: Any) -> tuple[float, float]:
     wide = value.astype("float64") if exact.is_float(value) else value
-    numbers = wide[np.isfinite(wide)] if exact.is_float(value) else wide
+    numbers = wide[~np.isnan(wide)] if exact.is_float(value) else wide
     if not numbers.size:
         return float("nan"), float("nan")
     return _scalar(numbers.min()), _scalar(numbers.max())
