@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.wording import contents, writers
-from pallas_debug.findings.wording.order import PARALLEL, SIDES, WRITES
+from pallas_debug.findings.wording.order import PARALLEL, SIDES, UNDER_WAY, WRITES
 from pallas_debug.model import Finding
 
 
@@ -61,12 +61,45 @@ def _is_of_same_read(finding: Finding, cause: Finding) -> bool:
 
 
 def _lacks_wait(finding: Finding, cause: Finding) -> bool:
-    """Return whether the race is with the copy that is never awaited."""
-    given = finding.values.get("semaphore")
-    return given is not None and given in (
-        cause.values.get("semaphore"),
-        cause.values.get("other semaphore"),
+    """Return whether the race is with a copy that is never awaited, or of those beside it."""
+    if _is_of_extra_copy(cause, finding):
+        return False
+    if _semaphores(finding) & _semaphores(cause):
+        return True
+    return any(
+        one.kind is Fault.DMA_NOT_AWAITED and _signal_alike(finding, one)
+        for one in cause.consequences
     )
+
+
+def _is_of_extra_copy(finding: Finding, cause: Finding) -> bool:
+    """Return whether a copy races with one that was started once too often.
+
+    A wait for the first before the second starts would take what another wait needs.
+    """
+    is_beside = finding.values.get(SIDES) == WRITES or UNDER_WAY in finding.values
+    is_awaited = int(cause.values.get("waits", "0")) > 0 and cause.grid_point is not None
+    return is_beside and is_awaited and _signal_alike(finding, cause)
+
+
+def _leaves_as_well(finding: Finding, cause: Finding) -> bool:
+    """Return whether both copies fill one buffer, and the other one was left first."""
+    return _signal_alike(finding, cause) and _time(cause) < _time(finding)
+
+
+def _signal_alike(a: Finding, b: Finding) -> bool:
+    """Return whether copies to one buffer signal semaphores of one array."""
+    arrays = [{name.partition("[")[0] for name in _semaphores(one)} for one in (a, b)]
+    return is_of_same_output(a, b) and bool(arrays[0] & arrays[1])
+
+
+def _semaphores(finding: Finding) -> set[str]:
+    given = (finding.values.get("semaphore"), finding.values.get("other semaphore"))
+    return {one for one in given if one is not None}
+
+
+def _time(finding: Finding) -> tuple[object, ...]:
+    return finding.grid_point or (), finding.loop, finding.witness.line or ("", 0)
 
 
 def _waits_instead(finding: Finding, cause: Finding) -> bool:
@@ -86,9 +119,7 @@ def _is_of_same_copies(finding: Finding, cause: Finding) -> bool:
 
 def _lack_one_wait(a: Finding, b: Finding) -> bool:
     """Return whether both races are with copies on one semaphore, for which nothing waits."""
-    shared = set.intersection(
-        *({one.values.get("semaphore"), one.values.get("other semaphore")} for one in (a, b))
-    )
+    shared = _semaphores(a) & _semaphores(b)
     return any(
         follower.kind is Fault.DMA_NOT_AWAITED
         and follower.values.get("waits") == "0"
@@ -209,6 +240,8 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_READ): _is_of_line,
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_WRITE): _is_of_line,
     (Fault.DMA_NOT_AWAITED, Fault.DATA_RACE): _lacks_wait,
+    (Fault.DMA_NOT_AWAITED, Fault.DMA_NOT_AWAITED): _leaves_as_well,
+    (Fault.DATA_RACE, Fault.DMA_NOT_AWAITED): _is_of_extra_copy,
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
     (Fault.DATA_RACE, Fault.DATA_RACE): _is_of_same_copies,
     (Fault.DATA_RACE, Fault.UNINITIALIZED_READ): _is_passed_on,

@@ -121,6 +121,15 @@ def test_a_slot_that_the_neighbour_still_uses() -> None:
     assert found.witness.values["other sender"] == "device 0"
 
 
+def test_a_slot_that_the_neighbour_stores_to() -> None:
+    sent = replace(FETCH, device=1, from_device=0)
+    found = race(sent, Access(writes=True, device=1), waited=())
+    assert found.cause == (
+        "device 0 sends to where device 1 stores, and nothing tells it when that store is done"
+    )
+    assert str(found.advice).startswith("send to elements that device 1 does not store to; or ")
+
+
 def test_two_copies_of_which_another_device_has_started_one() -> None:
     arrives = replace(FETCH, device=1, from_device=0)
     leaves = replace(FETCH, device=1, writes=False)
@@ -160,7 +169,9 @@ def test_two_copies_two_cores_two_devices_and_parallel_grid_points() -> None:
     assert found.cause == (
         "the copy on sems[1] writes there as well, and may be the last of the two to arrive"
     )
-    assert found.advice == "wait for sems[1] before this copy starts"
+    assert found.advice == (
+        "wait for sems[1] before this copy starts, or let each of them write elements of its own"
+    )
     assert found.witness.values["semaphore"] == "sems[1]"
     found = race(STORE, Access(writes=False, grid_point=(1,), core=1))
     assert found.message == (

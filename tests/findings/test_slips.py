@@ -29,6 +29,9 @@ RACE = finding(
     values={"waited for": "sems[1]", "other semaphore": "sems[0]", "sender": "device 0"},
 )  # fmt: skip
 ASTRAY = finding("DataRace", "o_ref", 7, other=line(7), values={"both sides": "copies that write"})
+EXTRA = finding(
+    "DmaNotAwaited", "buf", 3, grid_point=(1,), values={"semaphore": "sems[1]", "waits": "2"}
+)
 UNWRITTEN = finding("UninitializedRead", "n_ref", 5)
 OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
 
@@ -52,6 +55,31 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             RACE,
             finding("DmaNotAwaited", "tile", 3, values={"semaphore": "sems[0]"}),
             finding("DmaNotAwaited", "tile", 3, values={"semaphore": "sems[2]"}),
+        ),
+        (
+            EXTRA,
+            finding(
+                "DataRace",
+                "buf",
+                5,
+                values={"both sides": "copies that write", "other semaphore": "sems[0]"},
+            ),
+            finding(
+                "DataRace",
+                "row",
+                5,
+                values={"both sides": "copies that write", "other semaphore": "sems[0]"},
+            ),
+        ),
+        (
+            EXTRA,
+            finding("DataRace", "buf", 5, values={"semaphore": "sems[1]", "under way": "2"}),
+            finding("DataRace", "buf", 5, values={"semaphore": "store", "under way": "2"}),
+        ),
+        (
+            EXTRA,
+            finding("DmaNotAwaited", "buf", 2, grid_point=(2,), values={"semaphore": "sems[0]"}),
+            finding("DmaNotAwaited", "row", 2, grid_point=(2,), values={"semaphore": "sems[0]"}),
         ),
         (RACE, finding("Deadlock", "sems[1]", 9), finding("Deadlock", "sems[0]", 9)),
         (

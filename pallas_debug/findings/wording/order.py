@@ -18,6 +18,9 @@ PIPELINE, WRITES_BACK = "pipeline", "writes back the window"
 SIDES, COPIES, WRITES = "both sides", "copies", "copies that write"
 """Name and values in a witness: both sides of a race are copies, which may both write."""
 
+UNDER_WAY = "under way"
+"""Name in a witness: the number of copies under way on a semaphore when it was waited for."""
+
 PARALLEL = "parallel dimensions"
 """Name in a witness: grid dimensions without which, if they were sequential, there is no fault."""
 
@@ -170,6 +173,8 @@ def data_race(
         facts["sender"] = f"device {here.from_device}"
     if overlap:
         facts["overlap"] = overlap
+    if alike > 1:
+        facts[UNDER_WAY] = str(alike)
     if waited:
         facts["waited for"] = ", ".join(waited)
     sides = [side.text(names_device=named, names_core=cores) for side in (here, there)]
@@ -222,13 +227,15 @@ def _of_one_device(here: Access, there: Access) -> tuple[str, str] | None:
     if not there.semaphore or (here.core, here.device) != (there.core, there.device):
         return None
     other = f"the copy on {there.semaphore}"
+    wait = f"wait for {there.semaphore} before this copy starts"
     if not there.writes:
-        cause = f"{other} may still be reading what this one overwrites"
-    elif here.writes:
-        cause = f"{other} writes there as well, and may be the last of the two to arrive"
-    else:
-        cause = f"this copy reads what {other} may still have to bring"
-    return cause, f"wait for {there.semaphore} before this copy starts"
+        return f"{other} may still be reading what this one overwrites", wait
+    if here.writes:
+        return (
+            f"{other} writes there as well, and may be the last of the two to arrive",
+            f"{wait}, or let each of them write elements of its own",
+        )
+    return f"this copy reads what {other} may still have to bring", wait
 
 
 def _between_cores(here: Access, there: Access, heard: frozenset[int]) -> tuple[str, str]:
@@ -272,11 +279,20 @@ def _wrong_wait(
     if why == "unread" or (copy.from_device is not None and why == "written"):
         if copy.from_device is None:
             return None
+        signal = (
+            f"after the last access let device {copy.device} signal device {copy.from_device}, "
+            "which waits for that signal before it starts the copy"
+        )
+        if why == "written":
+            return (
+                f"device {copy.from_device} sends to where device {copy.device} stores, and "
+                "nothing tells it when that store is done",
+                f"send to elements that device {copy.device} does not store to; or {signal}",
+            )
         return (
             f"device {copy.from_device} sends while the previous data is still in use on device "
             f"{copy.device}, and nothing tells it when that use ends",
-            f"after the last access let device {copy.device} signal device {copy.from_device}, "
-            "which waits for that signal before it starts the copy",
+            signal,
         )
     if copy.semaphore in waited:
         return None  # the wait took what an earlier copy had brought
