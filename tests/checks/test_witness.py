@@ -128,7 +128,7 @@ def test_an_index_names_the_entry_that_it_comes_from() -> None:
     block, row = found(
         gather, table, X, X, grid_spec=spec, out_shape=jax.ShapeDtypeStruct((16, 128), F32)
     )
-    cause = "the index comes from table_ref[1], which is 4, and nothing bounds it"
+    cause = "the index comes from table_ref[1], which is 4, and nothing keeps it within bounds"
     assert (block.kind, block.cause) == ("BlockOutOfBounds", cause)
     assert (row.kind, row.index, row.cause) == ("OutOfBoundsRead", "x_ref[9:10, 0:128]", cause)
 

@@ -18,5 +18,5 @@ def found(point: tuple[int, ...]) -> Finding:
 def test_an_index_that_is_the_grid_point_is_no_element_offset() -> None:
     grid = found((8,))
     assert "equals the grid point along grid dimension 0" in (grid.cause or "")
-    assert grid.advice == "return a value between 0 and 7"
+    assert grid.advice == "let dimension 0 of the grid have 8 steps, or return another index there"
     assert "looks like an element offset: 8 is 1 x 8" in (found((1,)).cause or "")

@@ -138,7 +138,10 @@ def test_an_index_out_of_bounds_from_a_table() -> None:
     assert finding.message == (
         "x_ref[56:64, 0:128] reaches 48 past the end of dimension 0 of float32[16, 128] in VMEM"
     )
-    assert finding.cause == "the index comes from t_ref[1], which is 7, and nothing bounds it"
+    assert (
+        finding.cause
+        == "the index comes from t_ref[1], which is 7, and nothing keeps it within bounds"
+    )
     assert finding.grid_point == (1,)
     assert finding.loop == (1,)
     assert finding.source is not None
@@ -220,7 +223,10 @@ def test_blocks_that_do_not_exist() -> None:
     assert finding.message == (
         "the index map of x_ref gives block 5 along dimension 0 of float32[16, 128], which has 2"
     )
-    assert finding.cause == "the index comes from t_ref[1], which is 5, and nothing bounds it"
+    assert (
+        finding.cause
+        == "the index comes from t_ref[1], which is 5, and nothing keeps it within bounds"
+    )
     assert finding.grid_point == (1,)
     assert finding.source is not None
     finding, _ = stopped(by_table, jnp.array([0]))

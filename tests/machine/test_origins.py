@@ -77,14 +77,17 @@ def test_a_copy_out_of_bounds_names_the_entry(function: Any, entry: str, offset:
     assert stopped is not None
     assert (stopped.kind, stopped.grid_point) == ("OutOfBoundsRead", (1,))
     said = entry.format(1, 8, 1 + offset)
-    assert stopped.cause == f"the index comes from {said}, and nothing bounds it"
+    assert stopped.cause == f"the index comes from {said}, and nothing keeps it within bounds"
 
 
 def test_an_index_is_that_of_the_start_where_the_size_comes_from_a_table_too() -> None:
     launched, arrays = passed(call(of_dynamic_size, prefetch=1), (np.roll(ROWS, 1), X))
     stopped = run.run(launched, arrays).stopped
     assert stopped is not None
-    assert stopped.cause == "the index comes from t_ref[1], which is 9, and nothing bounds it"
+    assert (
+        stopped.cause
+        == "the index comes from t_ref[1], which is 9, and nothing keeps it within bounds"
+    )
 
 
 @pytest.mark.parametrize("function, entry, offset", KERNELS)

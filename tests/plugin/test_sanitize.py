@@ -30,7 +30,7 @@ def test_a_fault_fails_its_test(child: Child, workers: list[str]) -> None:
             "*OutOfBoundsRead in kernel `rows`*",
             "*   o_ref[[]...] = x_ref[[]pl.ds(start_ref[[]0], 8), :]",
             "* x_ref[[]12:20, 0:128] reaches 4 past the end of dimension 0 of *",
-            "* cause: the index comes from start_ref[[]0], which is 12, and nothing bounds it",
+            "* cause: the index comes from start_ref[[]0], which is 12, and nothing keeps it within bounds",
             "1 finding in 1 test: 1 OutOfBoundsRead",
         ]
     )

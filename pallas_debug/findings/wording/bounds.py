@@ -49,7 +49,7 @@ def out_of_bounds(
             f"{size}"
         )
     elif entry is not None:
-        cause = f"the index comes from {entry}, and nothing bounds it"
+        cause = f"the index comes from {entry}, and nothing keeps it within bounds"
     elif start < 0:
         cause = _NEGATIVE
     elif follows == "loop":
@@ -158,7 +158,7 @@ def block_out_of_bounds(
     if points is not None:
         message += f"; it is outside at {seen.count} of {points} grid points"
     if entry is not None:
-        cause = f"the index comes from {entry}, and nothing bounds it"
+        cause = f"the index comes from {entry}, and nothing keeps it within bounds"
         advice = "check the table before the call, or clamp the index in the index map"
     elif is_offset and not _axes(seen.witness.grid_point or (), value):
         cause = (
@@ -170,25 +170,35 @@ def block_out_of_bounds(
         cause = "the index map takes the block from a scalar prefetch operand without checking it"
         advice = "check the table before the call, or clamp the index in the index map"
     else:
-        cause = _beyond(seen.witness.grid_point or (), value, unit)
+        point = seen.witness.grid_point or ()
+        cause, axis = _beyond(point, value, unit)
+        count = f"{last + 1} step{'s' if last else ''}"
         advice = f"return a value between {first} and {last}"
+        if axis is not None:
+            advice = f"let dimension {axis} of the grid have {count}, or return another index there"
+        elif first == last:
+            advice = f"return {first}"
     facts = {"dimension": str(dim), unit: str(value)}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.BLOCK_OUT_OF_BOUNDS, message, cause, advice
     )
 
 
-def _beyond(point: Sequence[int], value: int, unit: str) -> str:
-    """Why an index map may leave its array, as far as one index and its grid point show."""
+def _beyond(point: Sequence[int], value: int, unit: str) -> tuple[str, int | None]:
+    """Why an index map may leave its array, as far as one index and its grid point show.
+
+    With it comes the grid dimension that the index follows, if that is what it does.
+    """
     if value < 0:
-        return _NEGATIVE
+        return _NEGATIVE, None
     axes = _axes(point, value)
     if len(axes) == 1 and unit == "block":
         return (
             f"the index equals the grid point along grid dimension {axes[0]}, which has more "
-            "steps than the array has blocks there"
+            "steps than the array has blocks there",
+            axes[0],
         )
-    return f"the index map goes past the last {unit}"
+    return f"the index map goes past the last {unit}", None
 
 
 def _axes(point: Sequence[int], value: int) -> list[int]:

@@ -49,6 +49,7 @@ def uninitialized_read(
     element: WrittenElement | None = None,
     writes: Sequence[Reset] = (),
     sum_axes: Sequence[int] | None = None,
+    ever: str | None = None,
 ) -> Finding:
     """A buffer that is read before it is written, where the value read matters.
 
@@ -63,6 +64,7 @@ def uninitialized_read(
       element: the first element that was not written, if known.
       writes: lines that write the buffer, as the run saw them.
       sum_axes: grid axes whose program ids are 0 where the sum in it begins, if known.
+      ever: the part of the buffer that is written at all, if what is read is not in it.
     """
     kept = "that reaches an output" if reaches_output else "what was read is kept"
     causes = {
@@ -81,6 +83,9 @@ def uninitialized_read(
         seen = seen.at(values={**seen.witness.values, **of_axes(other_core.axes)})
     elif elsewhere := [write for write in writes if at is None or write.line != at.line]:
         cause = _written_elsewhere(elsewhere, seen.witness.grid_point)
+    elif ever is not None:
+        cause = f"nothing but {ever} is ever written of it"
+        advice += ", or read only what is written"
     elif before != "some" and stays and not is_array:
         advice = (
             "write it before this line at each grid point; or, if it is carried along a grid axis, "

@@ -28,11 +28,13 @@ count: a running maximum that is not reset is reported though it cancels out but
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.wording import contents, writers
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
@@ -165,7 +167,10 @@ class MemorySanitizer(MemoryTracker):
         found: list[tuple[int, Finding]] = []
         slips: dict[int, Slip] = {}
         for suspect in uninitialized:
-            found.append((suspect.first, wording.uninitialized(suspect)))
+            finding = wording.uninitialized(suspect)
+            of_buffer = history.buffers[buffer_key(suspect.buffer)]
+            slips[id(finding)] = of_buffer.reset_under(suspect.element)
+            found.append((suspect.first, finding))
         for suspect in carried:
             found.append((suspect.first, wording.uninitialized(suspect, other_core=True)))
         for suspect in stale_reads:
@@ -183,7 +188,8 @@ class MemorySanitizer(MemoryTracker):
             self.arrays.lost.clear()  # what was replaced was computed from what they read
         found += wording.arrays(conflicts)
         found.sort(key=lambda one: one[0])
-        return _by_slip([finding for _, finding in found], slips)
+        slips |= wording.slips
+        return _by_slip(_after_reads([finding for _, finding in found], slips), slips)
 
     # Reads of memory that was never written
 
@@ -317,3 +323,27 @@ def _by_slip(found: Sequence[Finding], slips: Mapping[int, Slip]) -> list[Findin
         else:
             groups.append([finding])
     return [writers.likewise(first, others) for first, *others in groups]
+
+
+def _after_reads(found: Sequence[Finding], slips: dict[int, Slip]) -> list[Finding]:
+    """Attach sums that a late reset drops to a read before it, if both buffers are written late.
+
+    Args:
+      slips: conditions under which that happens, by the identity of the finding.
+    """
+    reads: dict[Slip, Finding] = {}
+    lost: dict[int, list[Finding]] = {}
+    kept = []
+    for finding in found:
+        slip = slips.get(id(finding))
+        if slip and finding.kind is Fault.UNINITIALIZED_READ:
+            reads.setdefault(slip, finding)
+        if slip and slip in reads and finding.kind is Fault.LOST_WRITE:
+            lost.setdefault(id(reads[slip]), []).append(finding)
+        else:
+            kept.append(finding)
+    for i, finding in enumerate(kept):
+        if (sums := lost.get(id(finding))) is not None:
+            kept[i] = replace(finding, consequences=(*finding.consequences, *sums))
+            slips[id(kept[i])] = slips[id(finding)]
+    return kept

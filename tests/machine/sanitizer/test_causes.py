@@ -349,3 +349,87 @@ def test_a_missing_store_is_at_the_line_of_the_blocks() -> None:
     (gap,) = found(nothing, X[:16])
     assert gap.source is not None
     assert str(gap.source.text).endswith("# left")
+
+
+def test_a_slot_that_is_never_filled() -> None:
+    def fetch(x):
+        def kernel(x_ref, out_ref, tiles, sem):
+            copy = pltpu.make_async_copy(x_ref, tiles.at[1], sem)
+            copy.start()
+            copy.wait()
+            out_ref[...] = tiles[0]
+
+        scratch = [pltpu.VMEM((2, 56, 128), F32), pltpu.SemaphoreType.DMA]
+        hbm = [pl.BlockSpec(memory_space=pl.ANY)]
+        return pl.pallas_call(kernel, out_shape=x, in_specs=hbm, scratch_shapes=scratch)(x)
+
+    (finding,) = found(fetch, X)
+    assert finding.kind is Fault.UNINITIALIZED_READ
+    assert finding.cause == "nothing but tiles[1:2, 0:56, 0:128] is ever written of it"
+    assert finding.advice == "write all of it before this line, or read only what is written"
+
+
+def stored_twice(x, *, last: int):
+    """A sum over three steps, which step `last` stores to two outputs."""
+
+    def kernel(x_ref, out_ref, copy_ref, acc_ref):
+        k = pl.program_id(0)
+
+        @pl.when(k == 0)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+
+        @pl.when(k == last)
+        def _end() -> None:
+            out_ref[...] = acc_ref[...]
+            copy_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid=(3,),
+        in_specs=[pl.BlockSpec((8, 128), lambda k: (k, 0))],
+        out_specs=[pl.BlockSpec((8, 128), lambda k: (0, 0))] * 2,
+        out_shape=[jax.ShapeDtypeStruct((8, 128), F32)] * 2,
+        scratch_shapes=[TILE],
+    )(x)
+
+
+def test_outputs_that_are_stored_under_one_condition() -> None:
+    assert not found(lambda x: stored_twice(x, last=2), X[:24])
+    (finding,) = found(lambda x: stored_twice(x, last=3), X[:24])
+    assert finding.kind is Fault.OUTPUT_NOT_WRITTEN
+    assert "; likewise copy_ref in line " in finding.message
+
+
+def running_sums(x, *, step: int):
+    """The sum of the blocks before each one, and that of all: both are reset at `step`."""
+
+    def kernel(x_ref, before_ref, sum_ref, acc_ref):
+        @pl.when(pl.program_id(0) == step)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+            sum_ref[...] = jnp.zeros_like(sum_ref)
+
+        before_ref[...] = acc_ref[...]
+        acc_ref[...] += x_ref[...]
+        sum_ref[...] += x_ref[...]
+
+    block = pl.BlockSpec((8, 128), lambda k: (k, 0))
+    return pl.pallas_call(
+        kernel,
+        grid=(3,),
+        in_specs=[block],
+        out_specs=[block, pl.BlockSpec((8, 128), lambda k: (0, 0))],
+        out_shape=[x, jax.ShapeDtypeStruct((8, 128), F32)],
+        scratch_shapes=[TILE],
+    )(x)
+
+
+def test_a_sum_is_lost_under_the_condition_under_which_another_is_reset_late() -> None:
+    assert not found(lambda x: running_sums(x, step=0), X[:24])
+    (finding,) = found(lambda x: running_sums(x, step=1), X[:24])
+    assert (finding.kind, finding.operand) == (Fault.UNINITIALIZED_READ, "acc_ref")
+    (lost,) = finding.consequences
+    assert (lost.kind, lost.operand) == (Fault.LOST_WRITE, "sum_ref")

@@ -18,12 +18,12 @@ class StoreSite:
     """A store to an operand, or a copy into it.
 
     Attributes:
-      is_conditional: whether it is under a condition.
+      conditions: identities of those around it.
     """
 
     operand: str
     step: ir.MachineStep
-    is_conditional: bool
+    conditions: frozenset[int]
 
 
 def order_of(program: ir.KernelProgram) -> dict[int, int]:
@@ -46,13 +46,15 @@ def stores_of(launch: Launch) -> list[StoreSite]:
         reg.number: frozenset([operand.name])
         for reg, operand in zip(launch.body.inputs, launch.operands, strict=True)
     }
-    return list(_stores(launch.body, names, False))
+    return list(_stores(launch.body, names, frozenset()))
 
 
 _Names = dict[int, frozenset[str]]
 
 
-def _stores(program: ir.KernelProgram, names: _Names, is_conditional: bool) -> Iterator[StoreSite]:
+def _stores(
+    program: ir.KernelProgram, names: _Names, conditions: frozenset[int]
+) -> Iterator[StoreSite]:
     for step in program.steps:
         place = None
         if isinstance(step, ir.StoreStep):
@@ -64,14 +66,15 @@ def _stores(program: ir.KernelProgram, names: _Names, is_conditional: bool) -> I
             names[step.output.number] = frozenset[str]().union(*found)
         if place is not None:
             for name in sorted(names.get(place.ref.number, ())):
-                yield StoreSite(name, step, is_conditional)
+                yield StoreSite(name, step, conditions)
         for inner, given in inner_programs(step):
             own = {
                 reg.number: names[outer.number]
                 for reg, outer in zip(inner.inputs, given, strict=False)
                 if outer.number in names
             }
-            yield from _stores(inner, own, is_conditional or isinstance(step, ir.Branch))
+            around = conditions | {id(step)} if isinstance(step, ir.Branch) else conditions
+            yield from _stores(inner, own, around)
 
 
 def inner_programs(

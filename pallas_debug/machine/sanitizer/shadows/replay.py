@@ -314,6 +314,7 @@ class BufferHistory:
       used_at: moments at which something is stored to another buffer that was computed from this
         one, or this one is copied.
       buffer: the one that was read last.
+      written: elements that anything was stored or copied to.
     """
 
     events: dict[Point, list[ElementEvent]]
@@ -323,6 +324,7 @@ class BufferHistory:
     read_at: set[Point] = field(default_factory=set)
     used_at: set[int] = field(default_factory=set)
     buffer: MemoryBuffer | None = None
+    written: shadow.Mask | None = None
 
     def reset_under(self, element: Point) -> frozenset[int]:
         """Identities of the conditions around stores that reset an element."""
@@ -330,7 +332,9 @@ class BufferHistory:
         return frozenset(id(branch) for event in resets for branch in event.conditions)
 
     def keep(self, stored: StoredPart, point: Point, selected: shadow.Mask) -> None:
-        """Note which elements a store or a copy writes, if the grid point was asked for."""
+        """Note which elements a store or a copy writes; of a grid point, if it was asked for."""
+        is_same = self.written is not None and self.written.shape == selected.shape
+        self.written = self.written | selected if is_same else selected
         if point not in self.points:
             return
         for masks in [stored.masks] if point in self.read_at else [stored.masks, stored.early]:

@@ -59,6 +59,14 @@ def writes(
     return tuple(reset for reset in known if reset is not None)
 
 
+def ever_written(found: BufferHistory, suspect: shadow.SuspectRead) -> str | None:
+    """The part of a buffer that is written in this run, if what was read is not in it."""
+    written = found.written
+    if written is None or not written.any() or written[suspect.element]:
+        return None
+    return part_text(suspect.buffer.name, written)
+
+
 def have_run(
     steps: Iterable[ir.MachineStep], histories: Mapping[BufferKey, BufferHistory],
     suspect: shadow.SuspectRead,

@@ -105,7 +105,7 @@ class TrackedThread:
         """Whether a buffer may hold what an earlier grid point has left in it."""
         own = next((i for i, w in enumerate(self.outputs) if w.operand.name == name), None)
         if own is None:
-            return len(self.points[0]) > 0
+            return len(self.points) > 1
         return any(one == other for one, other in itertools.pairwise(self.blocks[own]))
 
     def moment_begins(self, number: int) -> None:
@@ -214,3 +214,27 @@ def steps_of_block(
     )
     others = math.prod(size for axis, size in enumerate(sizes) if axis not in steps)
     return steps if len(set(blocks)) == others else None
+
+
+def missing_steps(
+    grid: Sequence[int], thread: TrackedThread | None, window: Window, mask: Any
+) -> list[float]:
+    """How many blocks of an output are not visited, where these are the last ones of a dimension.
+
+    A map that returns the same block everywhere is not short of steps: as many are visited as
+    the grid has along one of its axes.
+
+    Args:
+      mask: elements that were not written.
+    """
+    visited = () if thread is None else thread.blocks[thread.outputs.index(window)]
+    blocks = np.array(sorted(set(visited)))
+    counts = blocks.max(axis=0, initial=-1) + 1
+    if not blocks.size or len(blocks) != counts.prod():
+        return []
+    sizes = [int(c) * unit for c, unit in zip(counts, window.spec.unit, strict=True)]
+    short = [i for i, n in enumerate(mask.shape) if sizes[i] < n]
+    steps = {size for size in grid if size != 1} or {1}
+    if mask[tuple(map(slice, sizes))].any() or not steps.issuperset(counts[short].tolist()):
+        return []
+    return [(mask.shape[i] - sizes[i]) / window.spec.unit[i] for i in short]

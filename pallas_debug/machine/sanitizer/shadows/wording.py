@@ -27,7 +27,12 @@ from pallas_debug.machine.sanitizer.shadows.outputs import (
 )
 from pallas_debug.machine.sanitizer.shadows.replay import ElementHistory, buffer_key
 from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead, WriteRecord
-from pallas_debug.machine.sanitizer.shadows.tracked import Point, TrackedThread, steps_of_block
+from pallas_debug.machine.sanitizer.shadows.tracked import (
+    Point,
+    TrackedThread,
+    missing_steps,
+    steps_of_block,
+)
 from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
 from pallas_debug.model import Finding, SourceLine, Witness
 
@@ -39,7 +44,11 @@ LAST = 1 << 60
 
 
 class MemoryWording:
-    """Words the facts of one run."""
+    """Words the facts of one run.
+
+    Attributes:
+      slips: conditions that a finding comes of, by the identity of the finding.
+    """
 
     def __init__(
         self, run: MemoryTracker, history: ElementHistory, arrays: Sequence[Sequence[Any]]
@@ -48,6 +57,7 @@ class MemoryWording:
         self._run = run
         self._history = history
         self._arrays = arrays
+        self.slips: dict[int, frozenset[int]] = {}
         self._stores = reach.stores_of(run.launch)
         self._order = reach.order_of(run.launch.body)
 
@@ -91,7 +101,7 @@ class MemoryWording:
         sites = [s for s in self._stores if s.operand == name and self._order[id(s.step)] < at]
         if sites:
             ran = resets.have_run([s.step for s in sites], self._history.buffers, suspect)
-            before = "branches" if all(s.is_conditional for s in sites) and not ran else "some"
+            before = "branches" if all(s.conditions for s in sites) and not ran else "some"
         return contents.uninitialized_read(
             seen,
             reaches_output=True,
@@ -103,6 +113,9 @@ class MemoryWording:
             element=named,
             writes=() if other_core else self._writes(suspect, as_resets=False),
             sum_axes=resets.axes_of_sum(suspect, self._run.threads[suspect.thread], self._history),
+            ever=resets.ever_written(
+                self._history.buffers[buffer_key(suspect.buffer)], suspect
+            ),
         )
 
     def _not_reset(self, suspect: SuspectRead) -> tuple[str, str] | None:
@@ -370,7 +383,7 @@ class MemoryWording:
         elif window is not None and not visits:
             why = "left out"
             source = self._run.launch.block_line(window.operand) or source
-            if short := self._missing(thread, window, mask):
+            if short := missing_steps(self._run.launch.grid, thread, window, mask):
                 why = "rounded down" if max(short) < 1 else "too few steps"
                 source = self._run.launch.grid_line() or source
         elif not sites:
@@ -378,9 +391,9 @@ class MemoryWording:
             source = None if window is None else self._run.launch.block_line(window.operand)
         elif any(isinstance(site.step, ir.CopyStart) for site in sites):
             why = "copies"  # under the conditions of a pipeline, perhaps
-        elif all(site.is_conditional and _is_in_place(site.step) for site in sites):
+        elif all(site.conditions and _is_in_place(site.step) for site in sites):
             why = "condition"
-        elif under := [site for site in sites if site.is_conditional]:
+        elif under := [site for site in sites if site.conditions]:
             why, source = "some conditions", under[-1].step.site.line
         seen = self._at(
             source,
@@ -390,7 +403,7 @@ class MemoryWording:
             shape=shape_text(buffer),
             values={"elements": f"{part.elements} of {part.of}"},
         )
-        return contents.output_not_written(
+        found = contents.output_not_written(
             seen,
             what=part.text,
             why=why,
@@ -400,26 +413,9 @@ class MemoryWording:
             is_one_block=not thread or not window or thread.is_in_one_block(window, mask),
             is_aliased=buffer.kind != "output",
         )
-
-    def _missing(
-        self, thread: TrackedThread | None, window: Window, mask: shadow.Mask
-    ) -> list[float]:
-        """How many blocks are not visited, where these are the last ones along a dimension.
-
-        A map that returns the same block everywhere is not short of steps: as many are visited as
-        the grid has along one of its axes.
-        """
-        visited = () if thread is None else thread.blocks[thread.outputs.index(window)]
-        blocks = np.array(sorted(set(visited)))
-        counts = blocks.max(axis=0, initial=-1) + 1
-        if not blocks.size or len(blocks) != counts.prod():
-            return []
-        sizes = [int(c) * unit for c, unit in zip(counts, window.spec.unit, strict=True)]
-        short = [i for i, n in enumerate(mask.shape) if sizes[i] < n]
-        steps = {size for size in self._run.launch.grid if size != 1} or {1}
-        if mask[tuple(map(slice, sizes))].any() or not steps.issuperset(counts[short].tolist()):
-            return []
-        return [(mask.shape[i] - sizes[i]) / window.spec.unit[i] for i in short]
+        if why == "condition":
+            self.slips[id(found)] = frozenset[int]().union(*(site.conditions for site in sites))
+        return found
 
     # Shared
 
