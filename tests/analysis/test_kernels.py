@@ -61,7 +61,7 @@ def test_a_wait_for_a_copy_that_was_never_started(captures: Captures) -> None:
     (finding,) = look(captures, kernel, in_specs=[HBM], scratch_shapes=[TILE, DMA]).findings
     assert finding.kind == "Deadlock"
     assert finding.message == "sem is 0 bytes, and the wait needs 4096 bytes"
-    assert finding.cause == "the copy was started on another semaphore, later, or not at all"
+    assert finding.cause == "no copy has been started on it before this wait"
     assert finding.advice == "start the copy before the wait, on the same semaphore"
 
 

@@ -418,7 +418,14 @@ def test_a_deadlock_of_two_devices() -> None:
         (
             {"of_copy": True, "others": 1},
             "sem is 0 bytes, and the wait needs 1 bytes; 1 more thread waits as well",
-            "the copy was started on another semaphore, later, or not at all",
+            "no copy has been started on it before this wait",
+            "start the copy before the wait, on the same semaphore",
+        ),
+        (
+            {"of_copy": True, "under_way": ["sems[1]", "v_sem"]},
+            "sem is 0 bytes, and the wait needs 1 bytes",
+            "no copy has been started on it before this wait; copies on sems[1] and v_sem are not "
+            "waited for yet",
             "start the copy before the wait, on the same semaphore",
         ),
         (

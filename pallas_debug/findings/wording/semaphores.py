@@ -10,6 +10,7 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import two_cores
 from pallas_debug.findings.wording.order import of_axes
+from pallas_debug.findings.wording.stored import listed
 from pallas_debug.model import Finding, SourceLine
 
 Point = tuple[int, ...]
@@ -164,7 +165,7 @@ def deadlock(
     stuck: Sequence[Stuck] = (), sender: tuple[int, SourceLine] | None = None,
     elsewhere: tuple[int, int] | None = None, earlier: SourceLine | None = None,
     is_given: bool = False, core: int = 0, on_core: tuple[int, int] | None = None,
-    axes: Sequence[int] = (),
+    axes: Sequence[int] = (), under_way: Sequence[str] = (),
 ) -> Finding:  # fmt: skip
     """A wait that never ends.
 
@@ -183,6 +184,7 @@ def deadlock(
       core: that waits.
       on_core: core and count of the same semaphore on another core, if it is not zero.
       axes: parallel grid axes along which the grid points of both waits differ.
+      under_way: semaphores of the device with copies that nothing has waited for yet.
     """
     unit = " bytes" if of_copy else ""
     on = f" on core {core}" if core else ""
@@ -218,13 +220,14 @@ def deadlock(
     elif of_copy and was_raised:
         at = f", in {_short(earlier)}" if earlier else ""
         cause = f"the copies on it were all waited for before{at}: a start is good for one wait"
+        cause += _under_way(under_way)
         advice = "wait once for each start, with the same slices and the same semaphore"
         if axes:
             dimension = " and ".join(map(str, axes))
             cause += f"; here, one core runs all of parallel grid dimension {dimension}"
             advice += "; a kernel that leaves a part of the grid to each core needs several cores"
     elif of_copy:
-        cause = "the copy was started on another semaphore, later, or not at all"
+        cause = f"no copy has been started on it before this wait{_under_way(under_way)}"
         advice = "start the copy before the wait, on the same semaphore"
     else:
         late = totals is not None and totals[0] >= totals[1]
@@ -242,6 +245,12 @@ def deadlock(
         facts |= {"signals": str(totals[0]), "waits": str(totals[1])}
     seen = seen.at(values={**seen.witness.values, **facts})
     return seen.found(Fault.DEADLOCK, message, cause, advice)
+
+
+def _under_way(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    return f"; copies on {listed(names)} are not waited for yet"
 
 
 def _listed(tallies: Sequence[Tally]) -> str:

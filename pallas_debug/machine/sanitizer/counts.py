@@ -214,6 +214,7 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
         on_core=senders.on_other_core(run, ledger),
         core=ledger.buffer.core,
         earlier=earlier.step.site.line if of_copy and earlier is not None else None,
+        under_way=senders.under_way(run, ledger) if of_copy else (),
         axes=()
         if earlier is None
         else [a for a in run.tasks.axes if earlier.point[a] != thread.point[a]],

@@ -169,3 +169,24 @@ def test_a_wait_is_for_the_copy_of_its_own_slices() -> None:
     assert finding.kind is Fault.DMA_NOT_AWAITED
     assert finding.source is not None
     assert finding.source.text == "row(0).start()  # FAULT"
+
+
+def test_a_wait_for_another_slot_than_the_copy_signals() -> None:
+    def fetch(x: jax.Array) -> jax.Array:
+        def kernel(x_ref, out_ref, tile, sems):
+            pltpu.make_async_copy(x_ref, tile, sems.at[0]).start()
+            pltpu.make_async_copy(x_ref, tile, sems.at[1]).wait()
+            out_ref[...] = tile[...]
+
+        return pl.pallas_call(
+            kernel,
+            out_shape=x,
+            in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype), pltpu.SemaphoreType.DMA((2,))],
+        )(x)
+
+    (finding,) = found(fetch, np.ones((8, 128), np.float32))
+    assert finding.kind is Fault.DEADLOCK
+    assert finding.cause == (
+        "no copy has been started on it before this wait; copies on sems[0] are not waited for yet"
+    )

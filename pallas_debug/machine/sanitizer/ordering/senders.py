@@ -28,6 +28,17 @@ def elsewhere(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | N
     return None
 
 
+def under_way(run: OrderTracker, ledger: SemaphoreLedger) -> list[str]:
+    """Other semaphores of the core with copies that nothing has waited for yet."""
+    own = ledger.buffer
+    return [
+        other.name
+        for other in run.ledgers.values()
+        if other.copies and (other.buffer.device, other.buffer.core) == (own.device, own.core)
+        if other is not ledger
+    ]
+
+
 def on_other_core(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | None:
     """A core on which the same semaphore is not zero, and its count there."""
     for other in run.ledgers.values():
