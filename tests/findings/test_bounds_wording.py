@@ -20,3 +20,9 @@ def test_an_index_that_is_the_grid_point_is_no_element_offset() -> None:
     assert "equals the grid point along grid dimension 0" in (grid.cause or "")
     assert grid.advice == "let dimension 0 of the grid have 8 steps, or return another index there"
     assert "looks like an element offset: 8 is 1 x 8" in (found((1,)).cause or "")
+
+
+def test_an_index_into_one_element() -> None:
+    seen = Sighting(kernel="rows", engine="machine", witness=Witness(operand="n", index="n[1]"))
+    found = bounds.out_of_bounds(seen, writes=True, dim=0, start=1, size=None, bound=1)
+    assert found.advice == "use index 0, the only one, or pad the array"

@@ -8,7 +8,7 @@ import pytest
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import numbers
+from pallas_debug.findings.wording import contents, numbers
 from pallas_debug.model import SourceLine, Witness
 
 SEEN = Sighting(
@@ -173,3 +173,18 @@ def test_precision_of_an_accumulator_and_of_single_operations() -> None:
         found = numbers.precision_loss(SEEN, operation=operation, **given)
         assert found.message.startswith(f"`{operation}` in bfloat16 is 256 at [1, 2], where")
         assert found.advice == wanted
+
+
+@pytest.mark.parametrize(
+    "operation, dtype, advice",
+    [
+        ("mul", "float32", "scale the operands"),
+        ("exp", "float32", "subtract the maximum before exp, or scale the operands"),
+        ("add", "float16", "scale the operands, or use a wider dtype"),
+    ],
+)
+def test_an_infinity(operation: str, dtype: str, advice: str) -> None:
+    witness = Witness(operand="x_ref", shape=f"{dtype}[8, 128]")
+    seen = Sighting(kernel="rows", engine="machine", witness=witness)
+    found = contents.infinity_produced(seen, operation=operation, values=[100.0], operands=[dtype])
+    assert (found.cause, found.advice) == ("the result is larger than its dtype can hold", advice)

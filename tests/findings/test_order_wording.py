@@ -409,6 +409,13 @@ def test_a_deadlock_of_two_devices() -> None:
             "pass the device that waits as device_id of the signal",
         ),
         (
+            {"elsewhere": (2, 1024), "of_copy": True, "was_raised": True},
+            "sem is 0 bytes, and the wait needs 1 bytes",
+            "all copies that came were waited for before; on device 2 it is 1024 bytes, which "
+            "nothing has waited for yet",
+            "wait on each device for as many copies as the others send to it",
+        ),
+        (
             {"of_copy": True, "was_raised": True, "needed": 4096, "earlier": line(9)},
             "sem is 0 bytes, and the wait needs 4096 bytes",
             "the copies on it were all waited for before, in ring.py:9: a start is good for one "

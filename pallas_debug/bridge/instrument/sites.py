@@ -225,7 +225,7 @@ def part_of(name: str, mask: np.ndarray) -> ArrayPart | None:
     regions = [f"{name}[{', '.join(region)}]" for region in _regions(mask)]
     shown, left = regions[:MAX_REGIONS], len(regions) - MAX_REGIONS
     if left > 0:
-        text = f"{', '.join(shown)} and {left} more regions"
+        text = f"{', '.join(shown)} and {left} more region{'s' if left > 1 else ''}"
     else:
         text = " and ".join([*([", ".join(shown[:-1])] if shown[1:] else []), shown[-1]])
     return ArrayPart(text=text, regions=len(regions), elements=elements, of=int(mask.size))

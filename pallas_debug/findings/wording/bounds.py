@@ -62,6 +62,8 @@ def out_of_bounds(
     if entry is not None:
         seen = seen.at(values={**at.values, "index from": entry.partition(",")[0]})
     keep = f"keep the index between 0 and {largest}"
+    if bound == 1:
+        keep = "use index 0, the only one"
     if is_rounded:
         keep = "begin each slice at a whole tile"
     elif last < 0:

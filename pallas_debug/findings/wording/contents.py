@@ -373,6 +373,9 @@ _NAN_DIVISIONS = {
 }
 
 
+_EXPONENTIALS = ("exp", "exp2", "expm1")
+
+
 def infinity_produced(
     seen: Sighting,
     *,
@@ -388,7 +391,11 @@ def infinity_produced(
     result = seen.witness.shape
     at = f" at {list(element)} of {result}" if element is not None else f"; result {result}"
     cause = "the result is larger than its dtype can hold"
-    advice = "subtract the maximum before exp, scale the operands, or use a wider dtype"
+    advice = "scale the operands"
+    if operation in _EXPONENTIALS:
+        advice = f"subtract the maximum before {operation}, or {advice}"
+    if result is not None and not result.startswith(("float32", "float64")):
+        advice += ", or use a wider dtype"
     is_by_zero = operation == "div" and len(values) == 2 and values[1] == 0
     if is_by_zero or (operation in ("rsqrt", "reciprocal", "log") and list(values) == [0]):
         cause, advice = "the operand is zero here", "guard it: jnp.where(d == 0, 1, d)"

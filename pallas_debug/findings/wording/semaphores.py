@@ -201,6 +201,13 @@ def deadlock(
         act = "the copy that it waits for is started" if of_copy else "it is signalled"
         cause = f"{act} in {_short(line)} on device {by}, which waits for something else before"
         advice = "send what the other side waits for before waiting for it: on one side at least"
+    elif elsewhere is not None and was_raised:
+        what = "copies" if of_copy else "signals"
+        cause = (
+            f"all {what} that came were waited for before; on device {elsewhere[0]} it is "
+            f"{elsewhere[1]}{unit}, which nothing has waited for yet"
+        )
+        advice = f"wait on each device for as many {what} as the others send to it"
     elif elsewhere is not None:
         what = "copy" if of_copy else "signal"
         others_went = "copies" if of_copy else "signals"
