@@ -234,6 +234,11 @@ def finding_text(finding: Finding) -> str:
 
 def _finding_header(finding: Finding) -> str:
     parts = [titled(finding)]
+    parts += [
+        f"{unit} {finding.values[unit]}"
+        for unit in ("device", "core")
+        if finding.values.get(unit, "0") != "0"
+    ]
     if finding.grid_point:  # () for a kernel without a grid
         parts.append(f"grid point {finding.grid_point}")
     if finding.loop:

@@ -100,3 +100,19 @@ def test_a_wrong_row_names_the_entry(function: Any, entry: str, offset: int) -> 
     (finding,) = report.findings
     said = entry.format(2, 6, 2 + offset)
     assert f"by (2,); the index of its source comes from {said}" in finding.message
+
+
+def test_an_index_that_is_computed_beside_that_of_a_table() -> None:
+    """Both are outputs of one step, of which each has inputs of its own."""
+
+    def kernel(t_ref: Any, x_hbm: Any, o_ref: Any, t_smem: Any, buf: Any, sem: Any) -> None:
+        i = pl.program_id(0)
+        rows, lanes = pl.ds(t_ref[i] * 8, 8), pl.ds(i * 128, 128)
+        pltpu.async_copy(x_hbm.at[rows, lanes], buf, sem).wait()
+        o_ref[...] = buf[...]
+
+    launched, arrays = passed(call(kernel, prefetch=1), (ROWS % 8, X))
+    stopped = run.run(launched, arrays).stopped
+    assert stopped is not None
+    assert "past the end of dimension 1" in stopped.message
+    assert stopped.cause == "the index is not bounded by the shape of the ref"

@@ -79,6 +79,10 @@ def test_what_follows_at_another_line_has_that_line() -> None:
             {"loop": (3, 0)},
             "OutOfBoundsRead in kernel `gather_rows`, grid point (1,), loop iteration (3, 0)",
         ),
+        (
+            {"values": {"device": "2", "core": "0"}},
+            "OutOfBoundsRead in kernel `gather_rows`, device 2, grid point (1,)",
+        ),
         ({"count": 7}, "OutOfBoundsRead in kernel `gather_rows`, grid point (1,), 7 times"),
         (
             {"loop": (3,), "count": 2},

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pallas_debug.bridge.programs import made_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, Ref, resolve
 from pallas_debug.machine.threads import ProgramFrame, Thread
@@ -76,7 +77,7 @@ def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
             yield from _entry(frame, step)
             return
         if isinstance(step, ir.Compute) and number in {reg.number for reg in step.outputs}:
-            for reg in step.inputs:
+            for reg in _behind(step, number):
                 yield from _sources(frames, depth, reg.number)
             return
         if isinstance(step, ir.Hint) and step.output.number == number:
@@ -84,6 +85,14 @@ def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
             return
     if depth:
         yield from _outside(frames, depth, number)
+
+
+def _behind(step: ir.Compute, number: int) -> list[ir.Reg]:
+    """Inputs from which a step computes one of its outputs."""
+    if step.unit is None:
+        return list(step.inputs)
+    position = next(i for i, reg in enumerate(step.outputs) if reg.number == number)
+    return [step.inputs[i] for i in sorted(made_of.inputs_behind(step.unit)[position])]
 
 
 def _outside(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:
