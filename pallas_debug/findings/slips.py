@@ -51,8 +51,9 @@ def _has_read_before(finding: Finding, cause: Finding) -> bool:
 
 def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
     """Return whether an index out of bounds was read from the unwritten operand."""
-    table = finding.values.get("index from", "").partition("[")[0]
-    return table == cause.operand and is_not_before(finding, cause)
+    given = finding.values.get("index from", "").split(", ")
+    tables = {table.partition("[")[0] for table in given}
+    return cause.operand in tables and is_not_before(finding, cause)
 
 
 def _is_of_same_read(finding: Finding, cause: Finding) -> bool:

@@ -49,6 +49,11 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             finding("OutOfBoundsWrite", "o_ref", 9, values={"index from": "n_ref[0]"}),
             finding("OutOfBoundsWrite", "o_ref", 9, values={"index from": "t_ref[0]"}),
         ),
+        (
+            UNWRITTEN,
+            finding("OutOfBoundsRead", "o_ref", 9, values={"index from": "m_ref, n_ref"}),
+            finding("OutOfBoundsRead", "o_ref", 9, values={"index from": "m_ref, t_ref"}),
+        ),
         (UNWRITTEN, finding("IntegerOverflow", "", 5), finding("IntegerOverflow", "", 6)),
         (OUTSIDE, finding("DmaNotAwaited", "tile", 7), finding("DmaNotAwaited", "tile", 8)),
         (

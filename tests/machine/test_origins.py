@@ -116,3 +116,17 @@ def test_an_index_that_is_computed_beside_that_of_a_table() -> None:
     assert stopped is not None
     assert "past the end of dimension 1" in stopped.message
     assert stopped.cause == "the index is not bounded by the shape of the ref"
+
+
+def test_an_index_that_comes_from_several_entries_names_their_operands() -> None:
+    def kernel(t_ref: Any, x_hbm: Any, o_ref: Any, t_smem: Any, buf: Any, sem: Any) -> None:
+        t_smem[0] = 16
+        rows = pl.ds((t_ref[0] - t_ref[1]) * t_smem[0], 8)
+        pltpu.async_copy(x_hbm.at[rows], buf, sem).wait()
+        o_ref[...] = buf[...]
+
+    launched, arrays = passed(call(kernel, prefetch=1), (ROWS, X))
+    stopped = run.run(launched, arrays).stopped
+    assert stopped is not None
+    assert stopped.cause == "the index is not bounded by the shape of the ref"
+    assert stopped.values["index from"] == "t_ref, t_smem"

@@ -18,7 +18,7 @@ def out_of_bounds(
     seen: Sighting, *, writes: bool, dim: int, start: int, size: int | None, bound: int,
     stride: int = 1, follows: Literal["loop", "grid"] | None = None, is_block: bool = False,
     is_scratch: bool = False, copy: tuple[str, str] | None = None, entry: str | None = None,
-    is_rounded: bool = False,
+    is_rounded: bool = False, tables: Sequence[str] = (),
 ) -> Finding:  # fmt: skip
     """A load, store or copy past the ends of what it indexes.
 
@@ -32,6 +32,7 @@ def out_of_bounds(
       copy: source and destination, if a copy reads or writes.
       entry: the scalar-prefetch entry that the index comes from, with its value.
       is_rounded: whether jax's `emit_pipeline` copies a slice that begins within the operand.
+      tables: operands of which the index comes from entries, if that is not one.
     """
     at = seen.witness
     last = bound - 1 - ((size or 1) - 1) * stride
@@ -60,7 +61,9 @@ def out_of_bounds(
         cause = "the index follows the grid point past the end of the operand"
     larger = f"make {at.operand} larger" if is_scratch else "pad the array"
     if entry is not None:
-        seen = seen.at(values={**at.values, "index from": entry.partition(",")[0]})
+        tables = (entry.partition(",")[0],)
+    if tables:
+        seen = seen.at(values={**at.values, "index from": ", ".join(tables)})
     keep = f"keep the index between 0 and {largest}"
     if bound == 1:
         keep = "use index 0, the only one"

@@ -14,26 +14,36 @@ from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds,
 from pallas_debug.machine.threads import ProgramFrame, Thread
 
 
-def of_index(thread: Thread, step: ir.MachineStep, error: OutOfBounds, dim: int) -> str | None:
+def of_index(thread: Thread, error: OutOfBounds, dim: int) -> str | None:
     """Describe the entry that an index out of bounds comes from: `table[2], which is 9`.
 
     Args:
-      step: the load, store or copy, in the innermost frame of the thread.
+      error: of a load, store or copy in the innermost frame of the thread.
       dim: number of the entry in the index.
 
     Returns:
       None if it comes from none, or from several.
     """
+    return _of_registers(thread.frames, _of_dimension(error, dim))
+
+
+def tables_of_index(thread: Thread, error: OutOfBounds, dim: int) -> list[str]:
+    """Names of the operands of which an index out of bounds comes from entries; as `of_index`."""
+    found = _texts(thread.frames, _of_dimension(error, dim))
+    return sorted({text.partition("[")[0] for text in found})
+
+
+def _of_dimension(error: OutOfBounds, dim: int) -> list[ir.Reg]:
     place = error.place
     if place is None or not place.view or not isinstance(place.view[-1], ir.Index):
-        return None
+        return []
     entries = place.view[-1].entries
     if dim >= len(entries):
-        return None
+        return []
     entry = entries[dim]
     if isinstance(entry, ir.Slice) and (start := _registers(entry.start)):
-        return _of_registers(thread.frames, start)  # its size may come from another entry
-    return _of_registers(thread.frames, _registers(entry))
+        return start  # its size may come from another entry
+    return _registers(entry)
 
 
 def of_view(thread: Thread, place: ir.RefPlace) -> str | None:
@@ -65,8 +75,12 @@ def has_tables(program: ir.KernelProgram) -> bool:
 
 
 def _of_registers(frames: list[ProgramFrame], wanted: list[ir.Reg]) -> str | None:
-    found = {text for reg in wanted for text in _sources(frames, len(frames) - 1, reg.number)}
+    found = _texts(frames, wanted)
     return found.pop() if len(found) == 1 else None
+
+
+def _texts(frames: list[ProgramFrame], wanted: list[ir.Reg]) -> set[str]:
+    return {text for reg in wanted for text in _sources(frames, len(frames) - 1, reg.number)}
 
 
 def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:

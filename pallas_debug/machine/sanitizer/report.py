@@ -140,7 +140,8 @@ class BoundsObserver(MachineObserver):
             is_scratch=buffer.kind in ("scratch", "scoped"),
             copy=copy,
             is_rounded=is_rounded,
-            entry=origins.of_index(thread, step, error, dim),
+            entry=origins.of_index(thread, error, dim),
+            tables=origins.tables_of_index(thread, error, dim),
         )
 
     def _is_part(self, window: MemoryBuffer) -> bool:

@@ -333,8 +333,10 @@ class BufferHistory:
 
     def keep(self, stored: StoredPart, point: Point, selected: shadow.Mask) -> None:
         """Note which elements a store or a copy writes; of a grid point, if it was asked for."""
-        is_same = self.written is not None and self.written.shape == selected.shape
-        self.written = self.written | selected if is_same else selected
+        if self.written is None or self.written.shape != selected.shape:
+            self.written = selected.copy()
+        else:
+            self.written |= selected
         if point not in self.points:
             return
         for masks in [stored.masks] if point in self.read_at else [stored.masks, stored.early]:

@@ -217,7 +217,7 @@ def steps_of_block(
 
 
 def missing_steps(
-    grid: Sequence[int], thread: TrackedThread | None, window: Window, mask: Any
+    grid: Sequence[int | None], thread: TrackedThread | None, window: Window, mask: Any
 ) -> list[float]:
     """How many blocks of an output are not visited, where these are the last ones of a dimension.
 
