@@ -38,6 +38,11 @@ def _stays(finding: Finding, cause: Finding) -> bool:
     return cause.values.get(contents.WHY) == "left out" and is_of_same_output(finding, cause)
 
 
+def _is_of_short_map(finding: Finding, cause: Finding) -> bool:
+    """Return whether one block specification leaves blocks out, and shows in another way."""
+    return cause.values.get(contents.WHY) == "left out" and _is_of_line(finding, cause)
+
+
 def _is_computed(finding: Finding, cause: Finding) -> bool:
     """Return whether an overflow follows a read of unwritten memory at the same line."""
     return _is_of_line(finding, cause) and is_not_before(finding, cause)
@@ -245,6 +250,8 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DATA_RACE, Fault.DMA_NOT_AWAITED): _is_of_extra_copy,
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
     (Fault.DATA_RACE, Fault.DATA_RACE): _is_of_same_copies,
+    (Fault.DATA_RACE, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
+    (Fault.INPUT_NOT_READ, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
     (Fault.DATA_RACE, Fault.UNINITIALIZED_READ): _is_passed_on,
     (Fault.STALE_READ, Fault.DATA_RACE): _is_of_same_read,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,

@@ -108,6 +108,16 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             finding("LostWrite", "p_ref", 3),
         ),
         (
+            finding("OutputNotWritten", "o_ref", 2, values={"why": "left out"}),
+            finding("DataRace", "o_ref", 2, values={"parallel dimensions": "0"}),
+            finding("DataRace", "o_ref", 3, values={"parallel dimensions": "0"}),
+        ),
+        (
+            finding("OutputNotWritten", "o_ref", 2, values={"why": "left out"}),
+            finding("InputNotRead", "x_ref", 2),
+            finding("InputNotRead", "x_ref", 3),
+        ),
+        (
             finding("OutputNotWritten", "o_ref", 2, values={"why": "no store"}),
             finding("UninitializedRead", "o_ref", 3),
             finding("UninitializedRead", "p_ref", 3),
