@@ -384,9 +384,15 @@ def test_hashes_and_random_bits_may_wrap(judged: Judged) -> None:
         bits = pltpu.prng_random_bits((8, 128)).astype(I32)
         out_ref[...] = x_ref[...] + bits * 5
 
+    def recast(x_ref: Any, out_ref: Any) -> None:
+        pltpu.prng_seed(7)
+        bits = pltpu.bitcast(pltpu.prng_random_bits((8, 128)), jnp.uint32)
+        out_ref[...] = x_ref[...] + pltpu.bitcast(bits, I32) * 5
+
     x = np.arange(1024, dtype="int32").reshape(8, 128)
     assert judged(lambda x: call(hashed, x), x) == []
     assert judged(lambda x: call(random, x), x) == []
+    assert judged(lambda x: call(recast, x), x) == []
 
 
 def test_a_fault_is_counted_and_a_second_one_of_the_unit_found(judged: Judged) -> None:

@@ -227,10 +227,8 @@ def evaluated(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
     return list(units.bound(eqn, inputs))
 
 
-_MIXES = {
-    *("xor", "and", "not", "shift_right_logical", "population_count", "clz"),
-    *("bitcast_convert_type", "bitcast"),
-}
+_RECASTS = {"bitcast_convert_type", "bitcast"}
+_MIXES = {"xor", "and", "not", "shift_right_logical", "population_count", "clz"} | _RECASTS
 _SELECTS = {"and", "or", "xor", "not", "shift_right_logical"}
 _PACKS = _MIXES | {"or", "shift_right_arithmetic"}
 _CARRIES = {
@@ -239,7 +237,7 @@ _CARRIES = {
 }
 
 
-_KEEPS = (_CARRIES - {"rem"}) | {"or", "xor", "not", "shift_right_logical", "bitcast_convert_type"}
+_KEEPS = (_CARRIES - {"rem"}) | {"or", "xor", "not", "shift_right_logical"} | _RECASTS
 
 
 def bit_patterns(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[int]:
