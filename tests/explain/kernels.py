@@ -203,6 +203,7 @@ REFUSED = (
     Refused("strided-rows", calling(
         lambda x, o: o.__setitem__(..., x[pl.ds(0, 8, stride=2), :]), array(8, 512)),
         (array(16, 512),)),
+    Refused("strided-value", elementwise(lambda x: (x * 2)[::2], array(8, 128))),
     Refused("strided-load", calling(
         lambda x, o: o.__setitem__(..., x[pl.ds(0, 8, stride=2), :]), array(8, 128, dtype=BF16)),
         (array(16, 128, dtype=BF16),), only="0.10"),

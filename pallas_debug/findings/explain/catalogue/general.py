@@ -32,7 +32,8 @@ ENTRIES = (
         title="jax wrote an operation that is not valid",
         cause="the message asks for a bug report, but usually a kernel has mixed up scalars and "
         "vectors, dtypes or shapes; the operation it names is what the line was lowered to",
-        advice="look at the types behind `but got`, and cast or reshape so that they fit",
+        advice="look at the operation and the types that the message names, and cast or reshape so "
+        "that they fit",
         general=True,
     ),
     entry(

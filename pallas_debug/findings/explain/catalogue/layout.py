@@ -100,6 +100,16 @@ ENTRIES = (
         links=(JAX + "29520",),
     ),
     entry(
+        "strided-value",
+        "'vector.extract_strided_slice' op expected strides to be confined to [1, 2)",
+        title="a value, rather than a reference, is sliced with a step",
+        cause="jax has no lowering for a slice of a value that skips rows or lanes; only loads "
+        "from a reference can skip rows",
+        advice="skip rows as they are loaded, x_ref[::2], or reshape the value, "
+        "x.reshape(rows // 2, 2, columns)[:, 0]; for lanes, multiply by a selection matrix",
+        kind="InvalidOperation",
+    ),
+    entry(
         "lane-stride",
         "Stride on last dim is not 1",
         title="a strided access along the last dimension",
