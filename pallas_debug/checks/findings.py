@@ -304,7 +304,7 @@ def _block(seen: Sighting, failure: SiteFailure) -> Finding:
 
 def _division(seen: Sighting, failure: SiteFailure) -> Finding:
     dividend = next(iter(_operands(failure)), None)
-    return contents.division_by_zero(
+    return numbers.division_by_zero(
         _at_element(seen, failure),
         is_float=failure.site.details["float"],
         is_remainder=failure.site.operation == "rem",

@@ -411,28 +411,6 @@ def infinity_produced(
     return replace(found, comes_of=_origins(operation, values, ranges))
 
 
-def division_by_zero(
-    seen: Sighting,
-    *,
-    is_float: bool,
-    is_remainder: bool,
-    dividend: object | None,
-    divisor: str,
-    element: tuple[int, ...] | None = None,
-) -> Finding:
-    """A division by zero, of `dividend` at `element` of the divisor, if these were recorded."""
-    kind = "float" if is_float else "integer"
-    what = "remainder" if is_remainder else "division"
-    of = "" if dividend is None else f" of {number(dividend)}"
-    at = f" at {list(element)}" if element is not None else ""
-    return seen.found(
-        Fault.DIVISION_BY_ZERO,
-        f"{kind} {what}{of} by zero{at}; divisor {divisor}",
-        "the divisor is zero here; the result is undefined, and differs between chips",
-        "guard it: jnp.where(d == 0, 1, d)",
-    )
-
-
 def check_failed(
     seen: Sighting,
     *,

@@ -130,7 +130,7 @@ def _worded(seen: Sighting, fault: NumericFault, decides: str | None) -> Finding
             return contents.infinity_produced(seen, decides=decides, **facts)
         return contents.nan_produced(seen, decides=decides, **facts)
     if fault.trouble == "division":
-        return contents.division_by_zero(
+        return wording.division_by_zero(
             seen,
             is_float=False,
             is_remainder=fault.operation == "rem",

@@ -113,9 +113,7 @@ class MemoryWording:
             element=named,
             writes=() if other_core else self._writes(suspect, as_resets=False),
             sum_axes=resets.axes_of_sum(suspect, self._run.threads[suspect.thread], self._history),
-            ever=resets.ever_written(
-                self._history.buffers[buffer_key(suspect.buffer)], suspect
-            ),
+            ever=resets.ever_written(self._history.buffers[buffer_key(suspect.buffer)], suspect),
         )
 
     def _not_reset(self, suspect: SuspectRead) -> tuple[str, str] | None:
