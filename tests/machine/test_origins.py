@@ -130,3 +130,17 @@ def test_an_index_that_comes_from_several_entries_names_their_operands() -> None
     assert stopped is not None
     assert stopped.cause == "the index is not bounded by the shape of the ref"
     assert stopped.values["index from"] == "t_ref, t_smem"
+
+
+def test_an_entry_that_decides_between_two_indices_is_not_their_origin() -> None:
+    def kernel(t_ref: Any, x_hbm: Any, o_ref: Any, t_smem: Any, buf: Any, sem: Any) -> None:
+        i = pl.program_id(0)
+        row = jnp.where(t_ref[i] > 6, i + 60, i)
+        pltpu.async_copy(x_hbm.at[pl.ds(row, 8)], buf, sem).wait()
+        o_ref[...] = buf[...]
+
+    launched, arrays = passed(call(kernel, prefetch=1), (ROWS, X))
+    stopped = run.run(launched, arrays).stopped
+    assert stopped is not None
+    assert stopped.cause == "the index is not bounded by the shape of the ref"
+    assert "index from" not in stopped.values

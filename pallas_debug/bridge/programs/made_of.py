@@ -9,11 +9,19 @@ from jax._src import core as jax_core
 from pallas_debug.bridge.programs.units import Unit
 
 
-def inputs_behind(unit: Unit) -> list[frozenset[int]]:
-    """Positions of the inputs that each output is computed from."""
+def inputs_behind(unit: Unit, *, with_choices: bool = True) -> list[frozenset[int]]:
+    """Positions of the inputs that each output is computed from.
+
+    Args:
+      with_choices: whether also those that only decide between values.
+    """
     known = {variable: frozenset([i]) for i, variable in enumerate(unit.invars)}
     for eqn in unit.eqns:
-        found = [known[a] for a in eqn.invars if not isinstance(a, jax_core.Literal)]
+        found = [
+            known[atom]
+            for atom in eqn.invars
+            if not isinstance(atom, jax_core.Literal) and (with_choices or atom.aval.dtype != bool)
+        ]
         known.update(dict.fromkeys(eqn.outvars, frozenset[int]().union(*found)))
     return [known[variable] for variable in unit.outvars]
 

@@ -102,11 +102,12 @@ def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
 
 
 def _behind(step: ir.Compute, number: int) -> list[ir.Reg]:
-    """Inputs from which a step computes one of its outputs."""
+    """Inputs from which a step computes one of its outputs, without those that only choose."""
     if step.unit is None:
         return list(step.inputs)
     position = next(i for i, reg in enumerate(step.outputs) if reg.number == number)
-    return [step.inputs[i] for i in sorted(made_of.inputs_behind(step.unit)[position])]
+    behind = made_of.inputs_behind(step.unit, with_choices=False)[position]
+    return [step.inputs[i] for i in sorted(behind)]
 
 
 def _outside(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:
