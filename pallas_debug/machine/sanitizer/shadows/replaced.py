@@ -5,7 +5,7 @@ the same output block, and nothing has read that. It is a fault if all values bu
 block are lost so; if the store does not depend on data; and if the value is made of inputs, not of
 what the kernel itself stores: of a running state, the last value may be meant. Where data decide
 when the value is read, the last one may be meant as well, unless the store replaces a reset as
-often as that runs: nobody needs such a reset.
+often as that runs: such a reset has no use.
 """
 
 from __future__ import annotations

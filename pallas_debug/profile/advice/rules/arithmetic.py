@@ -132,7 +132,7 @@ def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
         opcodes=("vrsqrt",),
         saved=OF_POWERS,
         what=f"a power with the exponent {exponent:g}, which tells special cases apart",
-        remedy=f"compute {_ROOTS[exponent]}, which is the same for what is not negative",
+        remedy=f"compute {_ROOTS[exponent]}, which is equal but for rounding, unless x is negative",
     )
 
 
