@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -255,7 +255,10 @@ def _verdict(options: VerifyOptions, answers: Answers) -> Verdict:
     except Exception as error:  # noqa: BLE001 - of the user's module, as it is imported
         stopped = error
         source = programs.source_file(named[0], module=True)
-        return verify_program(lambda: stopped, what, Request(**wanted), source, answers)
+        if options.reference is not None:
+            wanted["reference"] = _without_a_function
+        verdict = verify_program(lambda: stopped, what, Request(**wanted), source, answers)
+        return replace(verdict, reference=options.reference)
     args, kwargs = programs.function_arguments(function, options, values=True)
     programs.check_call(what, function, args, kwargs)
     if options.reference is None:
@@ -269,6 +272,10 @@ def _verdict(options: VerifyOptions, answers: Answers) -> Verdict:
         if error.__cause__ is not None:
             programs.print_their_traceback(error.__cause__)
         raise
+
+
+def _without_a_function() -> None:
+    """Stand in for a reference to a function that cannot be imported; it is not called."""
 
 
 def _reference(what: str) -> Callable[..., Any]:

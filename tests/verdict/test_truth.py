@@ -88,6 +88,19 @@ def test_jax_may_be_involved_where_an_object_of_its_has_no_such_attribute() -> N
     assert finding.advice == "fix this line: it raises the exception itself"
 
 
+def test_a_name_that_a_module_lacks_is_not_put_down_to_the_chip() -> None:
+    def fails(x: Any) -> Any:
+        platform = jax.lib.no_such_bridge.get_backend().platform
+        return called()(x) if platform else x
+
+    with pretending(("v5e",)):
+        finding = one(fails, X, engines="static")
+    assert finding.message.endswith("module 'jax.lib' has no attribute 'no_such_bridge'")
+    assert finding.advice == (
+        "use another name on this line: the installed jax has no no_such_bridge there"
+    )
+
+
 def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
     def refuses(x_ref: Any, o_ref: Any) -> None:
         raise ValueError("this TPU has no SparseCore")

@@ -326,6 +326,9 @@ def _of_exception(failure: Failure, raiser: str, pretended: str | None) -> str:
     """What to do about an exception while a call was traced."""
     if failure.type in _OF_IMPORTS:
         return "install what the message names, or correct the import"
+    if lacking := _LACKS.search(failure.headline):
+        package, name = lacking["module"].partition(".")[0], lacking["name"]
+        return f"use another name on this line: the installed {package} has no {name} there"
     if raiser == "jax":
         return "fix what the message names: jax refused the call as it traced it"
     text = (failure.source and failure.source.text) or ""
@@ -350,6 +353,9 @@ def _of_exception(failure: Failure, raiser: str, pretended: str | None) -> str:
 
 _ASKS = re.compile(r"\b(?:TPUs?|device_kind|default_backend|platform)\b", re.IGNORECASE)
 """Phrases of a line, or its message, that may depend on the device."""
+
+_LACKS = re.compile(r"\bmodule '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+"""Message about a name that a module lacks, whatever the device."""
 
 _OF_IMPORTS = ("ImportError", "ModuleNotFoundError")
 
