@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from pallas_debug import guards
+from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.jaxprs.params import float_dtypes
 from pallas_debug.bridge.lowering import raised
 from pallas_debug.bridge.walk import origins, prefetch
+from pallas_debug.bridge.walk.dataflow.shared import operand_arrays
 from pallas_debug.bridge.walk.origins import KernelOrigin
 from pallas_debug.comparison import divergence, patterns, places, provenance, tolerances
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
@@ -260,8 +262,24 @@ class _Sources:
             return ()
         doing = "looking for inputs that are not read"
         with guards.guarded("engine", doing, self._lost), contextlib.suppress(places.Unknown):
-            return places.unread(origin.captured, self.tables(origin))
+            left = places.unread(origin.captured, self.tables(origin))
+            shared = self._shared(origin.captured) if left else frozenset()
+            return tuple(one for one in left if one.operand not in shared)
         return ()
+
+    def _shared(self, captured: Capture) -> frozenset[str]:
+        """Inputs that may be the same array as another one, which may read the rest of it."""
+        judged = self._judged
+        calls = operand_arrays(judged.function, judged.args, judged.kwargs, judged.target)
+        passed = ("dynamic_grid", "scalar_prefetch", "input")
+        names = [one.name for one in captured.kernel.operands if one.kind in passed]
+        return frozenset(
+            name
+            for known in calls.get(captured.kernel.digest, ())
+            if len(known) == len(names)
+            for name, own in zip(names, known, strict=True)
+            if sum(bool(own & other) for other in known) > 1  # itself, and another one
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

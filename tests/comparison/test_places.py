@@ -106,6 +106,25 @@ def test_an_operand_that_stays_at_its_first_block() -> None:
     assert "no grid point gets" not in finding.message
 
 
+def test_operands_that_are_one_array_read_it_together() -> None:
+    def halves(x: Any) -> Any:
+        return pl.pallas_call(
+            lambda a_ref, b_ref, o_ref: o_ref.__setitem__(..., a_ref[...] + b_ref[...]),
+            out_shape=jax.ShapeDtypeStruct((8, 128), x.dtype),
+            grid=(1,),
+            in_specs=[
+                pl.BlockSpec((8, 128), lambda i: (0, 0)),
+                pl.BlockSpec((8, 128), lambda i: (0, 1)),
+            ],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),
+        )(x, x)
+
+    x = jnp.ones((8, 256), jnp.float32)
+    finding = one(halves, lambda x: x[:, :128] - x[:, 128:], x)
+    assert "no grid point gets" not in finding.message
+    assert "leave" not in (finding.cause or "")
+
+
 @pytest.mark.slow
 def test_an_index_map_with_scalar_prefetch() -> None:
     def swapped(order: jax.Array, x: jax.Array) -> Any:
