@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
 from pallas_debug.profile.advice.pipelines import copies, size_text
 from pallas_debug.profile.advice.program import (
@@ -35,7 +37,7 @@ def advise_wide_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
     for operand in blocks.pipelined:
         if operand.kind != "input" or operand.bits != 32 or operand.name in subject.resident:
             continue
-        loads = _loads(subject, program, operand)
+        loads = _accesses(subject, program, operand, LOADS)
         if not loads or not all(_is_rounded(program, load) for load in loads):
             continue
         count = operand.visits.copies if operand.visits else copies(operand, blocks.grid)
@@ -88,7 +90,7 @@ def _outputs(
     for operand in blocks.pipelined:
         if operand.kind != "output" or operand.bits != 32 or operand.name in subject.resident:
             continue
-        stores = _stores(subject, program, operand)
+        stores = _accesses(subject, program, operand, STORES, beside=LOADS)
         if not stores or not all(_is_widened(program, store) for store in stores):
             continue
         count = operand.visits.copies if operand.visits else copies(operand, blocks.grid)
@@ -120,19 +122,28 @@ def _outputs(
     return found
 
 
-def _stores(
-    subject: AdviceSubject, program: MosaicProgram, operand: OperandBlocks
+def _accesses(
+    subject: AdviceSubject,
+    program: MosaicProgram,
+    operand: OperandBlocks,
+    wanted: Container[str],
+    beside: Container[str] = (),
 ) -> list[ProgramOperation]:
-    """Stores of an output; none if it is also written in another way."""
+    """Operations that load or store an operand in f32; none if others access it, such as a copy.
+
+    Args:
+      wanted: names of the operations.
+      beside: names of others that do not count.
+    """
     found = []
     for value in program.arguments:
-        written = subject.operand(value)
-        if written is None or written.name != operand.name or written.dtype != "float32":
+        accessed = subject.operand(value)
+        if accessed is None or accessed.name != operand.name or accessed.dtype != "float32":
             continue
         for operation in program.operations:
-            if value not in operation.operands or operation.name in LOADS:
+            if value not in operation.operands or operation.name in beside:
                 continue
-            if operation.name not in STORES:
+            if operation.name not in wanted:
                 return []
             found.append(operation)
     return found
@@ -147,24 +158,6 @@ def _is_widened(program: MosaicProgram, store: ProgramOperation) -> bool:
             before = shape_of(made.text.partition(" to ")[0])
             return before is not None and before[1] == "bf16"
     return False
-
-
-def _loads(
-    subject: AdviceSubject, program: MosaicProgram, operand: OperandBlocks
-) -> list[ProgramOperation]:
-    """Loads of an operand; none if it is read in another way, such as by a copy."""
-    found = []
-    for value in program.arguments:
-        read = subject.operand(value)
-        if read is None or read.name != operand.name or read.dtype != "float32":
-            continue
-        for operation in program.operations:
-            if value not in operation.operands:
-                continue
-            if operation.name not in LOADS or operation.operands[0] != value:
-                return []
-            found.append(operation)
-    return found
 
 
 def _is_rounded(program: MosaicProgram, load: ProgramOperation) -> bool:
