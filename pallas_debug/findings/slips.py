@@ -134,8 +134,14 @@ def _lack_one_wait(a: Finding, b: Finding) -> bool:
     )
 
 
-def _is_passed_on(finding: Finding, cause: Finding) -> bool:
-    """Return whether a copy within an output takes what is not there, and so goes astray."""
+def _goes_astray(finding: Finding, cause: Finding) -> bool:
+    """Return whether a copy takes what is not there, or leaves out the slot that is read.
+
+    What was meant for that slot then goes to one that is in use.
+    """
+    filling = {int(line) for line in cause.values.get(contents.FILLED_IN, "").split(", ") if line}
+    if is_of_same_output(finding, cause) and filling & {line for _, line in _lines(finding)}:
+        return True
     return SIDES in finding.values and _share_copies(finding, cause)
 
 
@@ -252,7 +258,7 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DATA_RACE, Fault.DATA_RACE): _is_of_same_copies,
     (Fault.DATA_RACE, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
     (Fault.INPUT_NOT_READ, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
-    (Fault.DATA_RACE, Fault.UNINITIALIZED_READ): _is_passed_on,
+    (Fault.DATA_RACE, Fault.UNINITIALIZED_READ): _goes_astray,
     (Fault.STALE_READ, Fault.DATA_RACE): _is_of_same_read,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DATA_RACE): _is_brought,

@@ -123,6 +123,11 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             finding("UninitializedRead", "p_ref", 3),
         ),
         (
+            finding("UninitializedRead", "tile", 9, values={"filled in lines": "3, 5"}),
+            RACE,
+            replace(RACE, witness=replace(RACE.witness, operand="row")),
+        ),
+        (
             finding("UninitializedRead", "o_ref", 5, shape="float32[16, 128] in HBM"),
             finding("OutputNotWritten", "o_ref", 7),
             finding("OutputNotWritten", "p_ref", 7),

@@ -13,6 +13,7 @@ from pallas_debug.findings.wording.facts import (
     OtherCore,
     Reset,
     WrittenElement,
+    WrittenPart,
     points_text,
     when_zero,
 )
@@ -32,6 +33,9 @@ points, or an index map that leaves blocks out."""
 WHY = "why"
 """Name in a witness: the `Gone` of an output, where another finding may follow from it."""
 
+FILLED_IN = "filled in lines"
+"""Name in a witness: numbers of the lines whose copies fill the rest of a buffer."""
+
 Before = Literal["none", "branches", "some"]
 """Stores to a buffer ahead of a read, in the order of the program: none, only such under a
 condition, or others."""
@@ -49,7 +53,7 @@ def uninitialized_read(
     element: WrittenElement | None = None,
     writes: Sequence[Reset] = (),
     sum_axes: Sequence[int] | None = None,
-    ever: str | None = None,
+    ever: WrittenPart | None = None,
 ) -> Finding:
     """A buffer that is read before it is written, where the value read matters.
 
@@ -84,8 +88,15 @@ def uninitialized_read(
     elif elsewhere := [write for write in writes if at is None or write.line != at.line]:
         cause = _written_elsewhere(elsewhere, seen.witness.grid_point)
     elif ever is not None:
-        cause = f"nothing but {ever} is ever written of it"
-        advice += ", or read only what is written"
+        cause = f"nothing but {ever.text} is ever written of it"
+        if ever.copies:
+            cause += f": {ever.writers()} fill no other part"
+            advice = "let a copy fill what is read here, or read only what is filled"
+            seen = seen.at(
+                values={**seen.witness.values, FILLED_IN: ", ".join(map(str, ever.copies))}
+            )
+        else:
+            advice += ", or read only what is written"
     elif before != "some" and stays and not is_array:
         advice = (
             "write it before this line at each grid point; or, if it is carried along a grid axis, "

@@ -103,6 +103,25 @@ class WrittenElement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WrittenPart:
+    """The part of a buffer that is written at all.
+
+    Attributes:
+      text: its elements, `buf[0:3, 0:128]`.
+      copies, stores: numbers of the lines that write it.
+    """
+
+    text: str
+    copies: tuple[int, ...] = ()
+    stores: tuple[int, ...] = ()
+
+    def writers(self) -> str:
+        """`the copies in lines 12 and 15 and the store in line 9`."""
+        lines = (("copies", self.copies), ("stores", self.stores))
+        return " and ".join(f"the {what} in {lines_text(at)}" for what, at in lines if at)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reset:
     """A line that replaces contents of a buffer without reading them first.
 
@@ -133,6 +152,12 @@ class Reset:
         return f"line {self.line}" + (
             f", under @pl.when({self.condition})" if self.condition else ""
         )
+
+
+def lines_text(lines: Sequence[int]) -> str:
+    """`line 12`, or `lines 12, 15 and 20`."""
+    *rest, last = map(str, lines)
+    return f"lines {', '.join(rest)} and {last}" if rest else f"line {last}"
 
 
 def points_text(points: Sequence[Point]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.findings.wording.facts import Reset
+from pallas_debug.findings.wording.facts import Reset, WrittenPart
 from pallas_debug.machine.sanitizer.shadows import shadow
 from pallas_debug.machine.sanitizer.shadows.replay import (
     BufferHistory,
@@ -59,12 +59,18 @@ def writes(
     return tuple(reset for reset in known if reset is not None)
 
 
-def ever_written(found: BufferHistory, suspect: shadow.SuspectRead) -> str | None:
+def ever_written(found: BufferHistory, suspect: shadow.SuspectRead) -> WrittenPart | None:
     """The part of a buffer that is written in this run, if what was read is not in it."""
     written = found.written
     if written is None or not written.any() or written[suspect.element]:
         return None
-    return part_text(suspect.buffer.name, written)
+    text = part_text(suspect.buffer.name, written)
+    lines: dict[bool, set[int]] = {True: set(), False: set()}
+    for stored in found.stores.values():
+        if (line := stored.step.site.line) is not None:
+            lines[isinstance(stored.step, ir.CopyStart)].add(line.line)
+    copies, stores = (tuple(sorted(lines[are_copies])) for are_copies in (True, False))
+    return None if text is None else WrittenPart(text=text, copies=copies, stores=stores)
 
 
 def have_run(

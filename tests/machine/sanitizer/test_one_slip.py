@@ -1,0 +1,68 @@
+"""Slips that show in several ways, and are one finding of the whole sanitizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import pallas_debug
+from pallas_debug.findings.faults import Fault
+from pallas_debug.model import Finding
+
+HBM = pl.BlockSpec(memory_space=pl.ANY)
+X = np.random.default_rng(0).standard_normal((4, 8, 128)).astype(np.float32)
+
+
+def judged(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
+    report, _ = pallas_debug.check(function, sanitize=True)(*args)
+    assert report.not_checked == ()
+    return report.findings
+
+
+def double_buffered(x: jax.Array, *, slots: int, stores: bool = False) -> jax.Array:
+    """Four blocks through two tiles; copies fill `slots` of these."""
+
+    def kernel(x_ref: Any, out_ref: Any, tiles: Any, sems: Any) -> None:
+        def fetch(step: int) -> Any:
+            return pltpu.make_async_copy(x_ref.at[step], tiles.at[step % slots], sems.at[step % 2])
+
+        fetch(0).start()
+        if stores:
+            tiles[0] = jnp.zeros((8, 128), jnp.float32)
+        for step in range(4):
+            if step < 3:
+                fetch(step + 1).start()
+            fetch(step).wait()
+            out_ref[step] = tiles[step % 2]
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        in_specs=[HBM],
+        scratch_shapes=[pltpu.VMEM((2, 8, 128), jnp.float32), pltpu.SemaphoreType.DMA((2,))],
+    )(x)
+
+
+def test_two_slots() -> None:
+    assert judged(lambda x: double_buffered(x, slots=2), X) == ()
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_a_copy_to_the_wrong_slot(stores: bool) -> None:
+    (found,) = judged(lambda x: double_buffered(x, slots=1, stores=stores), X)
+    assert (found.kind, found.operand) == (Fault.UNINITIALIZED_READ, "tiles")
+    assert {one.kind for one in found.consequences} == {Fault.DATA_RACE}
+    first = double_buffered.__code__.co_firstlineno
+    writers = f"the copies in lines {first + 7} and {first + 12}"
+    writers += f" and the stores in line {first + 9}" if stores else ""
+    assert found.cause == (
+        f"nothing but tiles[0:1, 0:8, 0:128] is ever written of it: {writers} fill no other part"
+    )
+    assert found.advice == "let a copy fill what is read here, or read only what is filled"
