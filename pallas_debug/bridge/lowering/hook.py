@@ -30,7 +30,7 @@ from pallas_debug.bridge import contexts, patches
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched
-from pallas_debug.bridge.jaxprs import outputs
+from pallas_debug.bridge.jaxprs import outputs, windows
 from pallas_debug.bridge.lowering import calls, grids
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings.explain import asserted
@@ -235,7 +235,7 @@ def _without_outer_line() -> Iterator[None]:
 
 
 def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the kernel's own source lines on its equations, and name assertions of jax's.
+    """Keep a kernel's own source lines on its equations; name assertions and windows of jax's.
 
     When a function with a custom derivative is traced for its gradient, jax replays it under the
     traceback of the outer call and gives that one line to every equation inside.
@@ -247,12 +247,15 @@ def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
             with guarded("hook", "keeping the lines of a kernel that jax traces", _report):
                 stack.enter_context(_without_outer_line())
             try:
-                return trace(*args, **kwargs)
+                jaxpr, *others = trace(*args, **kwargs)
             except AssertionError as error:
                 failed = asserted.assertion(error)
                 if failed is None:
                     raise
                 raise asserted.error_of(failed) from error
+        with guarded("hook", "naming the windows of a pipeline", _report):
+            jaxpr = windows.with_names(jaxpr)
+        return (jaxpr, *others)
 
     return trace_kernel
 
