@@ -437,7 +437,7 @@ def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) 
         axes = [d for d, step in enumerate(found.point) if step and grid.parallel[d]]
         if axes and buffer.kind != "output":
             steps = [d for d, n in enumerate(grid.sizes) if n != 1 and not grid.parallel[d]]
-            other_core = OtherCore(axes=axes, steps=steps)
+            other_core = OtherCore(axes=grid.numbers(axes), steps=grid.numbers(steps))
         finding = contents.uninitialized_read(
             seen,
             other_core=other_core,

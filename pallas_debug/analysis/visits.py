@@ -148,7 +148,7 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
     if passage is not None:
         is_partial = passage.is_one_short and passage.left < passage.block.dims[passage.dim].size
         why = "rounded down" if is_partial else "too few steps"
-        source = subject.site.line("grid", _authors(subject, passage.axis)) or source
+        source = subject.site.line("grid", subject.grid.number(passage.axis)) or source
     shape = shape_text(block.dtype, block.shape)
     finding = contents.output_not_written(
         subject.sighting(
@@ -208,11 +208,6 @@ def _passages(subject: Subject, block: Block) -> list[_Passage]:
     return found
 
 
-def _authors(subject: Subject, axis: int) -> int:
-    """A dimension of the grid in the author's numbering, without those that `vmap` added."""
-    return axis - sum(1 for added in subject.grid.batch if added < axis)
-
-
 def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None:
     """Report inputs whose last block is never visited, as with `size // block` steps.
 
@@ -235,13 +230,13 @@ def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None
         source = subject.block_line(first.block)
         finding = bounds.input_not_read(
             subject.sighting(
-                source=subject.site.line("grid", _authors(subject, axis)) or source,
+                source=subject.site.line("grid", subject.grid.number(axis)) or source,
                 operand=first.block.name,
                 shape=shape_text(first.block.dtype, first.block.shape),
             ),
             parts=[_part(one) for one in (first, *others)],
             steps=first.steps,
-            axis=_authors(subject, axis),
+            axis=subject.grid.number(axis),
         )
         result.findings.append(finding)
 
@@ -287,7 +282,7 @@ def _still(subject: Subject, result: Result) -> None:
                     source=subject.block_line(block), operand=block.name, shape=part.array
                 ),
                 part=part,
-                moving={_authors(subject, a): others[a].block.name for a in sorted(others)},
+                moving={subject.grid.number(a): others[a].block.name for a in sorted(others)},
                 reader=None if reader is None else reader.name,
             )
             result.findings.append(finding)
@@ -374,7 +369,7 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
         what=f"block {index} of {block.name}, {shape},",
         here=order.Access(writes=True, grid_point=other),
         there=order.Access(writes=True, grid_point=first),
-        axes=tuple(shared or parallel),
+        axes=grid.numbers(shared or parallel),
     )
     result.findings.append(finding)
     return True

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.wording import contents, writers
+from pallas_debug.findings.wording import contents, facts, writers
 from pallas_debug.findings.wording.order import PARALLEL, SIDES, UNDER_WAY, WRITES
 from pallas_debug.model import Finding
 
@@ -30,17 +30,17 @@ def _is_of_line(finding: Finding, cause: Finding) -> bool:
 
 def _lacks_store(finding: Finding, cause: Finding) -> bool:
     """Return whether what is read of an output is what no line stores to it."""
-    return cause.values.get(contents.WHY) == "no store" and is_of_same_output(finding, cause)
+    return cause.values.get(facts.WHY) == "no store" and is_of_same_output(finding, cause)
 
 
 def _stays(finding: Finding, cause: Finding) -> bool:
     """Return whether writes are replaced as the index map returns one block for others, too."""
-    return cause.values.get(contents.WHY) == "left out" and is_of_same_output(finding, cause)
+    return cause.values.get(facts.WHY) == "left out" and is_of_same_output(finding, cause)
 
 
 def _is_of_short_map(finding: Finding, cause: Finding) -> bool:
     """Return whether one block specification leaves blocks out, and shows in another way."""
-    return cause.values.get(contents.WHY) == "left out" and _is_of_line(finding, cause)
+    return cause.values.get(facts.WHY) == "left out" and _is_of_line(finding, cause)
 
 
 def _is_computed(finding: Finding, cause: Finding) -> bool:
@@ -49,9 +49,21 @@ def _is_computed(finding: Finding, cause: Finding) -> bool:
 
 
 def _has_read_before(finding: Finding, cause: Finding) -> bool:
-    """Return whether the addition that a late reset discards is the one that read too early."""
-    is_same = finding.operand == cause.operand and finding.other is not None
-    return is_same and finding.other == cause.source
+    """Return whether the addition that a reset discards is the one that read too early."""
+    return not _is_late(finding) and _is_discarded(cause, finding)
+
+
+def _is_reset_late(finding: Finding, cause: Finding) -> bool:
+    """Return whether what read too early is the addition that a late reset discards."""
+    return _is_late(cause) and _is_discarded(finding, cause)
+
+
+def _is_late(lost: Finding) -> bool:
+    return lost.values.get(facts.WHY) == writers.LATE
+
+
+def _is_discarded(read: Finding, lost: Finding) -> bool:
+    return read.operand == lost.operand and lost.other is not None and lost.other == read.source
 
 
 def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
@@ -215,9 +227,9 @@ def _spec(finding: Finding) -> tuple[object, ...]:
     of_map = finding.kind in (Fault.BLOCK_OUT_OF_BOUNDS, Fault.X64_INDEX_MAP)
     if not of_map or finding.witness.line is None:
         return (id(finding),)
-    facts = (finding.values.get(name) for name in ("dimension", "block", "element"))
+    given = (finding.values.get(name) for name in ("dimension", "block", "element"))
     place = finding.kernel, finding.witness.line, finding.grid_point
-    return finding.kind, *place, *facts, finding.cause
+    return finding.kind, *place, *given, finding.cause
 
 
 _OF_CORES = (
@@ -244,6 +256,7 @@ def _rank(finding: Finding) -> tuple[object, ...]:
 SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.NAN_PRODUCED, Fault.OUTPUT_NOT_WRITTEN): _is_overwritten,
     (Fault.LOST_WRITE, Fault.UNINITIALIZED_READ): _has_read_before,
+    (Fault.UNINITIALIZED_READ, Fault.LOST_WRITE): _is_reset_late,
     (Fault.LOST_WRITE, Fault.OUTPUT_NOT_WRITTEN): _stays,
     (Fault.UNINITIALIZED_READ, Fault.OUTPUT_NOT_WRITTEN): _lacks_store,
     (Fault.OUT_OF_BOUNDS_READ, Fault.UNINITIALIZED_READ): _is_indexed_by,

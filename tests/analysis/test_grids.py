@@ -385,6 +385,21 @@ def test_the_dimensions_that_vmap_adds_are_part_of_the_grid(captures: Captures) 
     )
 
 
+def test_under_vmap_the_parallel_dimension_is_the_authors(captures: Captures) -> None:
+    function, _ = call(
+        (2, 2),
+        lambda i, j: (i, j),
+        lambda i, j: (i, 0),
+        (2, 2),
+        (2, 1),
+        ("arbitrary", "parallel"),
+    )
+    (captured,) = captures(jax.vmap(function), (S((3, 16, 256), F32),))
+    (race,) = analyze(captured).findings
+    assert (race.kind, race.grid_point) == ("DataRace", (0, 0, 1))
+    assert (race.cause or "").startswith("grid dimension 1 is parallel")
+
+
 def test_an_empty_grid_and_an_empty_operand(captures: Captures) -> None:
     function, args = call((0,), lambda i: (i, 0), lambda i: (i, 0), (1, 1))
     (captured,) = captures(function, args)

@@ -45,6 +45,11 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             finding("LostWrite", "n_ref", 3, other=line(4)),
         ),
         (
+            finding("LostWrite", "n_ref", 3, other=line(5), values={"why": "reset late"}),
+            UNWRITTEN,
+            finding("UninitializedRead", "n_ref", 6),
+        ),
+        (
             UNWRITTEN,
             finding("OutOfBoundsWrite", "o_ref", 9, values={"index from": "n_ref[0]"}),
             finding("OutOfBoundsWrite", "o_ref", 9, values={"index from": "t_ref[0]"}),

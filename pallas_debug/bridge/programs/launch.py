@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -174,6 +174,11 @@ class Launch:
     def axes(self) -> tuple[int, ...]:
         """Axes of the grid that the kernel's code counts: those that no `vmap` added."""
         return tuple(axis for axis in range(len(self.grid)) if axis not in self.mapped)
+
+    def numbers(self, axes: Iterable[int]) -> tuple[int, ...]:
+        """Numbers that axes of the grid have in the kernel's code; none for those of `vmap`."""
+        own = self.axes
+        return tuple(own.index(axis) for axis in axes if axis in own)
 
     def is_before(self, name: str, element: Sequence[int]) -> bool:
         """Whether an element of a block lies in padding that precedes the array (`pl.Element`)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -135,6 +135,14 @@ class Grid:
     @property
     def outputs(self) -> tuple[Block, ...]:
         return self.blocks[self.num_inputs :]
+
+    def number(self, axis: int) -> int:
+        """Number of a dimension in the kernel's code, which does not count those of `vmap`."""
+        return axis - sum(added < axis for added in self.batch)
+
+    def numbers(self, axes: Iterable[int]) -> tuple[int, ...]:
+        """Numbers of dimensions in the kernel's code; none for those of `vmap`."""
+        return tuple(self.number(axis) for axis in axes if axis not in self.batch)
 
 
 class NotReadable(Exception):

@@ -10,6 +10,7 @@ from typing import Literal
 from pallas_debug.findings.faults import Fault, Judge
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import (
+    WHY,
     OtherCore,
     Reset,
     WrittenElement,
@@ -28,10 +29,6 @@ Gone = Literal[
 """Why an output is not written: every store is under a condition, the stores or copies leave a part
 out, no store at all, too few grid steps for the last, partial block or for more, a grid without
 points, or an index map that leaves blocks out."""
-
-
-WHY = "why"
-"""Name in a witness: the `Gone` of an output, where another finding may follow from it."""
 
 FILLED_IN = "filled in lines"
 """Name in a witness: numbers of the lines whose copies fill the rest of a buffer."""

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from pallas_debug.findings.wording.order import Point
 
+WHY = "why"
+"""Name in a witness: why an output is not written (`contents.Gone`) or a sum is lost, where
+another finding may follow from that."""
+
 
 def number(value: object) -> str:
     """A value as a message shows it: floats with six digits."""

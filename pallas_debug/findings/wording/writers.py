@@ -9,6 +9,7 @@ from typing import Literal
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import (
+    WHY,
     Reset,
     WrittenElement,
     number,
@@ -19,6 +20,9 @@ from pallas_debug.findings.wording.facts import (
 from pallas_debug.findings.wording.order import Access, Point
 from pallas_debug.findings.wording.stored import listed
 from pallas_debug.model import Finding
+
+LATE = "reset late"
+"""Value in a witness: a sum is lost as its reset comes after an addition."""
 
 _COMBINE = "combine it with what is there (`+=`, jnp.maximum), after a reset"
 """Advice on a part that replaces another: which reduction they are parts of is not known."""
@@ -328,7 +332,8 @@ def dropped_sum(
     if block is not None and block.begins is not None and in_block:
         advice += f": {block.begins}"
     did, then = ("stored to", "replaced") if slip == "replaced" else ("added to", "reset")
-    return _other(seen, lost, element.facts(name)).found(
+    facts = {WHY: LATE} if slip == "late" else {}
+    return _other(seen, lost, {**element.facts(name), **facts}).found(
         Fault.LOST_WRITE,
         f"what {_at(lost)} {did} {name} is lost: it is {then} {where}, and nothing has read "
         f"it in between{count}{change}",

@@ -217,5 +217,5 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
         under_way=senders.under_way(run, ledger) if of_copy else (),
         axes=()
         if earlier is None
-        else [a for a in run.tasks.axes if earlier.point[a] != thread.point[a]],
+        else run.launch.numbers(a for a in run.tasks.axes if earlier.point[a] != thread.point[a]),
     )

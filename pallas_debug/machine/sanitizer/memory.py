@@ -35,7 +35,7 @@ from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.wording import contents, writers
+from pallas_debug.findings.wording import facts, writers
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.again import KernelCall
@@ -316,7 +316,7 @@ def _by_slip(found: Sequence[Finding], slips: Mapping[int, Slip]) -> list[Findin
                 finding.kind, finding.grid_point, finding.loop,
             )  # fmt: skip
             is_one = slip and slip == slips.get(id(first))
-            has_line = first.source and finding.values.get(contents.WHY) != "no store"
+            has_line = first.source and finding.values.get(facts.WHY) != "no store"
             if is_alike and (is_one or (has_line and first.source == finding.source)):
                 group.append(finding)
                 break

@@ -140,7 +140,7 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
         here=_access(run, here),
         there=_access(run, there, is_next=there is race.later and there.is_of_pipeline),
         was_filled=race.earlier.was_unread or race.later.was_unread or race.overtakes,
-        axes=race.axes,
+        axes=run.launch.numbers(race.axes),
         overlap=None if sees_all and len(here.boxes) == 1 else overlap,
         waited=race.waited,
         alike=race.alike,
@@ -279,7 +279,7 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
                 writes=True, grid_point=later.store.point, loop=later.store.iterations
             ),
             there=wording.Access(writes=True, grid_point=point, is_stored=there is not None),
-            axes=tuple(a for a in axes if later.store.point[a] != point[a]),
+            axes=run.launch.numbers(a for a in axes if later.store.point[a] != point[a]),
         )
         yield later.when, finding
 
@@ -317,6 +317,6 @@ def _of_lanes(run: OrderTracker, wait: LaneWait) -> Finding:
     line = wait.source.step.site.line
     seen = sighting(run, **at(wait.wait), operand=wait.semaphore, other=line, count=wait.count)
     return semaphores.deadlock_of_lanes(
-        seen, semaphore=wait.semaphore, source=wait.source.point, axes=wait.axes,
-        of_copy=wait.of_copy,
+        seen, semaphore=wait.semaphore, source=wait.source.point,
+        axes=run.launch.numbers(wait.axes), of_copy=wait.of_copy,
     )  # fmt: skip

@@ -66,3 +66,46 @@ def test_a_copy_to_the_wrong_slot(stores: bool) -> None:
         f"nothing but tiles[0:1, 0:8, 0:128] is ever written of it: {writers} fill no other part"
     )
     assert found.advice == "let a copy fill what is read here, or read only what is filled"
+
+
+def sums(x: jax.Array, *, first: int) -> jax.Array:
+    """Sums of two blocks each, which step `first` resets."""
+
+    def kernel(x_ref: Any, out_ref: Any, acc_ref: Any) -> None:
+        @pl.when(pl.program_id(1) == first)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+
+        @pl.when(pl.program_id(1) == 1)
+        def _end() -> None:
+            out_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 2),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (2 * i + k, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((16, 128), jnp.float32),
+        scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
+    )(x)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_a_late_reset_leads_and_the_axes_are_those_of_the_code(batch: tuple[int, ...]) -> None:
+    """The code of a kernel does not count the axes that `vmap` adds."""
+
+    def late(x: jax.Array) -> jax.Array:
+        return sums(x, first=1)
+
+    x = jnp.ones((*batch, 32, 128), jnp.float32)
+    verdict = pallas_debug.verify(
+        jax.vmap(late) if batch else late, x, engines=["static", "machine"]
+    )
+    (found,) = verdict.findings
+    assert found.kind is Fault.LOST_WRITE
+    assert {one.kind for one in found.consequences} == {Fault.UNINITIALIZED_READ}
+    assert found.advice == (
+        "reset it before the first addition of each block: @pl.when(pl.program_id(1) == 0)"
+    )

@@ -52,14 +52,12 @@ class RandomBitsObserver(MachineObserver):
     """Judges where a kernel seeds the generator of random bits, and with what."""
 
     def __init__(self, launch: Launch) -> None:
-        """Number the axes as the kernel's code does, without those of `vmap`."""
         self._launch = launch
-        self._numbers = {axis: number for number, axis in enumerate(launch.axes)}
         self._shared = [a for a in launch.axes if launch.parallel[a] and launch.grid[a] != 1]
         self._seeded: dict[int, _Seeding] = {}
         self._first: dict[int, _Seeding] = {}
         self._unseeded: dict[int, tuple[Sighting, int]] = {}
-        self._of_lanes: dict[int, tuple[Sighting, _Seeding, list[int]]] = {}
+        self._of_lanes: dict[int, tuple[Sighting, _Seeding, tuple[int, ...]]] = {}
         self._draws: dict[tuple[int, int, tuple[int, ...]], _Draws] = {}
 
     def findings(self) -> list[Finding]:
@@ -88,7 +86,7 @@ class RandomBitsObserver(MachineObserver):
             replace(draws.seen, count=draws.count).at(other=draws.seeded),
             seed=seed,
             of_points=draws.has_moved,
-            axes=[n for axis, n in self._numbers.items() if self._launch.grid[axis] != 1],
+            axes=self._launch.numbers(a for a, n in enumerate(self._launch.grid) if n != 1),
         )
 
     def seeds(self, thread: Thread, step: ir.Seed, numbers: Sequence[int]) -> None:
@@ -108,7 +106,7 @@ class RandomBitsObserver(MachineObserver):
         axes = [axis for axis in self._shared if seeded.point[axis] != thread.point[axis]]
         if axes:
             seen = sighting(self._launch, thread, step)
-            self._of_lanes.setdefault(id(step), (seen, seeded, [self._numbers[a] for a in axes]))
+            self._of_lanes.setdefault(id(step), (seen, seeded, self._launch.numbers(axes)))
             return
         mapped = tuple(thread.point[axis] for axis in self._launch.mapped)
         state = seeded.numbers, seeded.drawn

@@ -10,6 +10,7 @@ import numpy as np
 
 from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.wording.facts import Reset, WrittenPart
 from pallas_debug.machine.sanitizer.shadows import shadow
 from pallas_debug.machine.sanitizer.shadows.replay import (
@@ -84,9 +85,9 @@ def have_run(
 
 
 def axes_of_sum(
-    suspect: shadow.SuspectRead, thread: TrackedThread, history: ElementHistory
+    suspect: shadow.SuspectRead, thread: TrackedThread, history: ElementHistory, launch: Launch
 ) -> tuple[int, ...] | None:
-    """Grid axes whose program ids are 0 where the sum in a buffer begins.
+    """Numbers of grid axes whose program ids are 0 where the sum in a buffer begins.
 
     A reset there, ahead of the updates of that grid point, separates all updates of different
     output blocks, none that follow each other for one block, and no update from what reads it
@@ -113,14 +114,14 @@ def axes_of_sum(
     if not any(is_one_sum for *_, is_one_sum in spans):
         return None
     spans += [(max(u for u in updated if u < use), use, True) for use in used if use > first]
-    axes = [axis for axis, ids in enumerate(zip(*thread.points, strict=True)) if any(ids)]
+    axes = [axis for axis in launch.axes if any(point[axis] for point in thread.points)]
     for size in range(len(axes), 0, -1):
         for chosen in itertools.combinations(axes, size):
             begins = [not any(point[axis] for axis in chosen) for point in thread.points]
             if begins[first] and all(
                 any(begins[one + 1 : other + 1]) != is_one_sum for one, other, is_one_sum in spans
             ):
-                return chosen
+                return launch.numbers(chosen)
     return None
 
 

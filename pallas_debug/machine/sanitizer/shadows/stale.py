@@ -22,15 +22,17 @@ def other_core(suspect: SuspectRead, launch: Launch) -> OtherCore:
     """Where a core may begin that reads what a grid point of another one has left."""
     writer, parallel = suspect.writer, launch.parallel
     assert writer is not None
-    pairs = enumerate(zip(suspect.point, writer.point, strict=True))
+    points = suspect.point, writer.point
     return OtherCore(
-        axes=[axis for axis, (here, there) in pairs if parallel[axis] and here != there],
+        axes=launch.numbers(
+            axis
+            for axis, (here, there) in enumerate(zip(*points, strict=True))
+            if parallel[axis] and here != there
+        ),
         source=writer.point,
-        steps=[
-            number
-            for number, axis in enumerate(launch.axes)
-            if not parallel[axis] and launch.grid[axis] != 1
-        ],
+        steps=launch.numbers(
+            axis for axis, size in enumerate(launch.grid) if not parallel[axis] and size != 1
+        ),
     )
 
 

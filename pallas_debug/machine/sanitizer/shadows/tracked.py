@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
 
@@ -199,10 +200,10 @@ def begins_moment(step: ir.MachineStep) -> bool:
 
 
 def steps_of_block(
-    grid: Sequence[int | None], points: Sequence[Point], blocks: Sequence[Point]
+    launch: Launch, points: Sequence[Point], blocks: Sequence[Point]
 ) -> tuple[int, ...] | None:
-    """Axes along which the output block stays the same; None if that is not a matter of axes."""
-    sizes = [max(point[axis] for point in points) + 1 for axis in range(len(grid))]
+    """Numbers of axes along which an output's block stays the same; None if no axes decide that."""
+    sizes = [max(point[axis] for point in points) + 1 for axis in range(len(launch.grid))]
     if len(points) != math.prod(sizes):
         return None  # the run was stopped
     rank = len(blocks[0])
@@ -213,7 +214,7 @@ def steps_of_block(
         if size > 1 and (table == table.take([0], axis)).all()
     )
     others = math.prod(size for axis, size in enumerate(sizes) if axis not in steps)
-    return steps if len(set(blocks)) == others else None
+    return launch.numbers(steps) if len(set(blocks)) == others else None
 
 
 def missing_steps(

@@ -112,7 +112,9 @@ class MemoryWording:
             is_array=suspect.buffer.kind == "output",
             element=named,
             writes=() if other_core else self._writes(suspect, as_resets=False),
-            sum_axes=resets.axes_of_sum(suspect, self._run.threads[suspect.thread], self._history),
+            sum_axes=resets.axes_of_sum(
+                suspect, self._run.threads[suspect.thread], self._history, self._run.launch
+            ),
             ever=resets.ever_written(self._history.buffers[buffer_key(suspect.buffer)], suspect),
         )
 
@@ -127,7 +129,7 @@ class MemoryWording:
             self._block(thread, suspect.moment, thread.outputs_of(name)),
             self._writes(suspect, as_resets=True),
             accumulates=True,
-            sum_axes=resets.axes_of_sum(suspect, thread, self._history),
+            sum_axes=resets.axes_of_sum(suspect, thread, self._history, self._run.launch),
         )
 
     def stale(self, suspect: SuspectRead) -> Finding:
@@ -159,7 +161,7 @@ class MemoryWording:
             left_by=None if left_by is None else left_by.place,
             resets=self._writes(suspect, as_resets=True),
             accumulates=any(e.moment == suspect.moment for e in updates),
-            sum_axes=resets.axes_of_sum(suspect, thread, self._history),
+            sum_axes=resets.axes_of_sum(suspect, thread, self._history, self._run.launch),
         )
 
     def dropped(self, found: DroppedSum) -> Finding:
@@ -454,7 +456,7 @@ class MemoryWording:
         return writers.OutputBlock(
             output=thread.output_name(number),
             index=blocks[thread.moments[moment]],
-            steps=steps_of_block(self._run.launch.grid, thread.points, blocks),
+            steps=steps_of_block(self._run.launch, thread.points, blocks),
         )
 
 
