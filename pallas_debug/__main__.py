@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pallas_debug.cli import main
+from pallas_debug.cli import console
 
 if __name__ == "__main__":
-    main()
+    console()

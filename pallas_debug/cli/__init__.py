@@ -6,12 +6,44 @@ imports heavy dependencies lazily. Data goes to standard output, messages to sta
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 from typing import Any
 
 
+def console() -> None:
+    """Entry point of the console script: `main`, in a process that ends with it."""
+    codes: list[object] = []
+    atexit.register(_end, codes)  # as the first one, which is called last
+    try:
+        main()
+    except SystemExit as end:
+        codes.append(end.code)
+        raise
+
+
+def _end(codes: list[object]) -> None:
+    """End the process without freeing the memory it holds, a tenth of the time of `verify`.
+
+    Python has waited for its threads and called all other `atexit` handlers by now.
+
+    Args:
+      codes: exit code, if that is known; else Python ends the process.
+    """
+    code = codes[0] if codes else ""
+    if code is not None and not isinstance(code, int):
+        return
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return  # Python reports what it cannot write
+    os._exit(code or 0)
+
+
 def main() -> None:
-    """Entry point of the console script."""
+    """Run the command; raises `SystemExit` at its end."""
     try:
         from pallas_debug.cli.group import cli
         from pallas_debug.cli.guard import guarded

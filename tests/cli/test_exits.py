@@ -329,3 +329,35 @@ guard.guarded(cli)
         "disk": internal,
         "interrupt": OUTCOMES["ctrl+c"],
     }
+
+
+ENDS = """
+import atexit, sys, threading, time, types
+
+class Torn:
+    def __del__(self):
+        print("torn down", flush=True)
+
+def late():
+    time.sleep(0.1)
+    print("thread")
+
+print(type(sys.stdout).__name__)
+held = types.ModuleType("held")
+held.torn = Torn()
+sys.modules["held"] = held
+atexit.register(print, "handler")
+threading.Thread(target=late).start()
+sys.exit(3)
+"""
+
+
+def test_the_process_ends_without_tearing_down_what_it_holds(
+    real_command: Any, tmp_path: Path
+) -> None:
+    """Threads and `atexit` handlers of the program have their turn, and all output is written."""
+    (tmp_path / "ends.py").write_text(ENDS)
+    result = real_command("dump", "ends.py")
+    assert result.returncode == Exit.FAILED
+    assert result.stdout.splitlines()[-2:] == ["thread", "handler"]
+    assert "torn down" not in result.stdout + result.stderr

@@ -67,7 +67,7 @@ def test_the_wheel_s_metadata(wheel: zipfile.ZipFile) -> None:
         assert f"\n{field}" in metadata, field
     (name,) = (n for n in wheel.namelist() if n.endswith("entry_points.txt"))
     points = wheel.read(name).decode()
-    assert "pallas-debug = pallas_debug.cli:main" in points
+    assert "pallas-debug = pallas_debug.cli:console" in points
     assert "pallas_debug_pytest = pallas_debug_pytest" in points
 
 
