@@ -121,6 +121,11 @@ class Queue:
             found.setdefault(digest, []).append(one)
         return found
 
+    def compiled(self) -> list[tuple[Kernel, Compilation]]:
+        """Return the finished compilations with their kernels, in the order in which they ended."""
+        made = dict(self.made)  # other threads add to it
+        return [(self._requested[of], one) for of, one in made.items()]
+
     def start(self) -> None:
         """Start a compiler process ahead of the first kernel."""
         self._pool.submit(self._pool.warm)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.collector import merged
+from pallas_debug.session import Session
 from pallas_debug.verdict import table
-from pallas_debug.verdict.engines import Seen
+from pallas_debug.verdict.engines import Seen, compiled
 from pallas_debug.verdict.result import Engine, Outcome, Verdict
 from pallas_debug.verdict.table import Asked, AskedKernel
 
@@ -26,6 +27,7 @@ class Answers:
     def __init__(self) -> None:
         self._seen: tuple[Seen, ...] = ()
         self._asked = Asked(kernels=(), engines=())
+        self._sessions: tuple[Session, ...] = ()
 
     def ask(self, engines: Sequence[Engine], targets: Sequence[str]) -> None:
         """Note the engines that will answer, and the targets of `compile`."""
@@ -33,6 +35,10 @@ class Answers:
 
     def add(self, *seen: Seen) -> None:
         self._seen += seen
+
+    def compile_in(self, session: Session) -> None:
+        """Note a session whose compilations become answers at its end, or when it is stopped."""
+        self._sessions = (*self._sessions, session)
 
     @property
     def seen(self) -> list[Seen]:
@@ -47,7 +53,7 @@ class Answers:
           why: what stopped it, and where.
           reference: name of the function whose results are the right ones.
         """
-        seen = self.seen
+        seen = [*self.seen, *self._compiled()]
         given = [outcome for one in seen for outcome in one.outcomes if outcome.kernel]
         known = tuple(dict.fromkeys(AskedKernel(name=o.kernel, digest=o.digest) for o in given))
         asked = replace(self._asked, kernels=known)
@@ -65,3 +71,12 @@ class Answers:
             notes=(NOT_CONCLUDED,) if findings else (),
             reference=reference,
         )
+
+    def _compiled(self) -> Iterator[Seen]:
+        """Finished compilations that are not among the answers."""
+        outcomes = (outcome for one in self._seen for outcome in one.outcomes)
+        known = {(o.kernel, o.digest, o.target) for o in outcomes if o.engine == "compile"}
+        for session in self._sessions:
+            for kernel, one in session.queue.compiled():
+                if (kernel.name, kernel.digest, one.target) not in known:
+                    yield compiled(kernel, one)

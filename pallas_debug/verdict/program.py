@@ -56,6 +56,7 @@ def verify_program(
     answers.ask(asked, request.chips)
     recorder = calls.CallRecorder()
     with Session(options, runs=True) as session, calls.recording(recorder):
+        answers.compile_in(session)
         answers.add(interpreted.ran_once(run, session, asked))
     if "static" in asked and source is not None:
         answers.add(ask.guarded("static", (), lambda: ask.names_in(source)))

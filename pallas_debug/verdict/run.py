@@ -391,6 +391,7 @@ def _ask(
     wanted = [(captured, found.targets[captured.kernel.digest]) for captured in captures]
     nowhere = ask.find_unfit(session, wanted) if "static" in asked else None
     if "compile" in asked:
+        answers.compile_in(session)
         unfit = session.queue.unfit
         for captured, targets in wanted:
             fits = [t for t in targets if (captured.kernel.digest, t.name) not in unfit]

@@ -110,6 +110,20 @@ def test_verify_prints_what_was_answered_before_it_was_stopped(
     assert f"note: {NOT_CONCLUDED}" in done.stdout
 
 
+@pytest.mark.slow
+def test_what_was_compiled_before_the_end_is_in_the_table(command: Any, tmp_path: Path) -> None:
+    """The program is stopped while it runs, once the dump has a folder for the target."""
+    waits = "[time.sleep(0.1) for _ in range(600) if not glob.glob('dumps/*/v5e')]"
+    text = STOPPED.replace("END", f"{waits}; {IN_PYTHON}").replace("import os", "import glob, os")
+    (tmp_path / "stopped.py").write_text(text)
+    options = ("-e", "compile,checks", "--target=v5e", "--to=dumps")
+    done = command("verify", "stopped:add", "--arg=f32[8,128]", *options)
+    assert done.returncode == 130, done.stderr
+    header, row, *_ = done.stdout.splitlines()
+    assert header.split() == ["kernel", "v5e", "checks"]
+    assert row.split() == ["kernel", "ok", "?"]
+
+
 def press() -> None:
     """Press ctrl+c, in the main thread."""
     try:
