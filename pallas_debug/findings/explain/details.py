@@ -20,9 +20,11 @@ _KERNEL = re.compile(
 _GENERIC = {"kernel", "tpu_custom_call", "custom-call", "pallas_call", "anonymous", "main"}
 """Names that messages use for a kernel without a name of its own."""
 
-_LAYOUT_ENTRIES = ("relayout", "operation-layout", "shape-cast", "sublane-gather", "gather")
+_LAYOUT_ENTRIES = (
+    *("relayout", "operation-layout", "shape-cast", "mask-reshape", "sublane-gather", "gather"),
+)
 _RESHAPE = re.compile(
-    r'"tpu\.reshape"\([^)]*\) : \((?P<old>vector<[^>]*>)\) -> (?P<new>vector<[^>]*>)'
+    r'"(?:tpu|xir)\.reshape"\([^)]*\) : \((?P<old>vector<[^>]*>)\) -> (?P<new>vector<[^>]*>)'
 )
 _PRIMITIVE = re.compile(r"Pallas TPU lowering(?: for \S+)?: (?P<name>\w+)")
 _INSTEAD = {

@@ -53,6 +53,7 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "arith.muli": operator.mul,
 }
 
+_XIR = "xir."
 _FUNCTION = re.compile(r"\s*func\.func (?:private |public )?@(?P<name>[\w$.-]+)\(")
 _FOR = re.compile(
     r"(?P<iv>%[\w$.-]+) = (?P<lower>%[\w$.-]+) to (?P<upper>%[\w$.-]+) step (?P<step>%[\w$.-]+)"
@@ -137,6 +138,8 @@ class MosaicProgram:
         return {operation.line: operation for operation in self.operations}
 
     def _operation(self, line: int, name: str) -> ProgramOperation:
+        if name.startswith(_XIR):  # what libtpu 0.0.52 makes of `tpu.reshape` in its passes
+            name = f"tpu.{name.removeprefix(_XIR)}"
         text = self.module.lines[line]
         found = _RESULTS.match(text)
         results = tuple(_VALUE.findall(found["results"])) if found else ()

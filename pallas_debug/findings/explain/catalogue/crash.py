@@ -10,7 +10,7 @@ ENTRIES = (
         "layout.h:…Check failed: rem == 0",
         title="the compiler crashes when a row of booleans becomes a column",
         cause="m[:, None] or a reshape of a one-dimensional mask: libtpu 0.0.42 refuses it with "
-        "`unsupported shape cast`, 0.0.50 aborts",
+        "`unsupported shape cast`, 0.0.50 aborts, 0.0.52 refuses it again",
         advice="build the mask in two dimensions with jax.lax.broadcasted_iota, or turn int32 or "
         "float32 values into a column before comparing them",
         versions="libtpu 0.0.50",

@@ -20,6 +20,18 @@ ENTRIES = (
         links=(DETAILS, JAX + "21999", JAX + "37370"),
     ),
     entry(
+        "mask-reshape",
+        "non-noop i1 reshape is unsupported",
+        kind="UnsupportedShapeCast",
+        title="a row of booleans becomes a column, or is reshaped otherwise",
+        cause="booleans are packed in mask registers, whose lanes the compiler cannot move, as "
+        "m[:, None] and m.reshape(…) of a mask need",
+        advice="build the mask in two dimensions with jax.lax.broadcasted_iota, or turn int32 or "
+        "float32 values into a column before comparing them",
+        versions="libtpu 0.0.52; 0.0.42 has `unsupported shape cast`, 0.0.50 aborts",
+        links=(JAX + "37370",),
+    ),
+    entry(
         "relayout",
         "Invalid relayout:",
         "Unsupported layout change for",
