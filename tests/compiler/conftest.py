@@ -51,6 +51,14 @@ def libtpu_version() -> tuple[int, ...]:
     return tuple(map(int, importlib.metadata.version("libtpu").split(".")))
 
 
+@pytest.fixture(scope="session")
+def refusal(libtpu_version: tuple[int, ...]) -> str | None:
+    """What the compiler says of the kernel `aborting`; None if it dies."""
+    if libtpu_version >= (0, 0, 52):
+        return "infer-vector-layout: non-noop i1 reshape is unsupported"
+    return "infer-vector-layout: unsupported shape cast" if libtpu_version < (0, 0, 50) else None
+
+
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory for temporary files, of this test alone."""

@@ -76,7 +76,7 @@ def read(text: str) -> MosaicProgram:
 
 def test_operations_keep_their_names_when_libtpu_calls_the_dialect_otherwise() -> None:
     """libtpu 0.0.52 turns the `tpu` dialect into one called `xir` and dumps its passes in it."""
-    old, new = (MosaicProgram(Module(text)) for text in (PROGRAM, PROGRAM.replace("tpu.", "xir.")))
+    old, new = read(PROGRAM), read(PROGRAM.replace("tpu.", "xir."))
     assert len(list(new.named("tpu.vector_store"))) == 1
     assert [o.name for o in old.operations] == [o.name for o in new.operations]
 
