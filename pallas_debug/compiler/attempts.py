@@ -38,6 +38,8 @@ _REFUSED = re.compile(r"Unknown command line flag '(?P<u>\w+)'|specified for fla
 _NOT_FOR_CHIP = re.compile(r"Dma latency model is currently only supported on ")
 """Message of an abort that every kernel for this chip would meet."""
 
+_ESTIMATING = re.compile(r"Static LLO profiling of \S+ failed")
+
 _LOG_PREFIX = re.compile(r"^[A-Z]\d{4} \S+ +\d+ \S+\] ")
 """Level, date, time, thread and place of a line of libtpu's log."""
 
@@ -163,8 +165,9 @@ def _blamed(outcome: RequestOutcome, flags: ChildFlags) -> LeftOut | None:
         if refused in flags.names:
             names = flags.names if refused == LLO_DUMP_TO else (refused,)
             return LeftOut(flags=names, cause="refused", message=message)
-    is_past_mosaic = any(c.whole for c in raw.compiles(outcome.dumps))
-    if is_past_mosaic and ESTIMATE_TO in flags.names:
+    # XLA's copies around a kernel may be estimated before the kernel is compiled.
+    is_of_estimate = _ESTIMATING.search(log) or any(c.whole for c in raw.compiles(outcome.dumps))
+    if is_of_estimate and ESTIMATE_TO in flags.names:
         return LeftOut(flags=(ESTIMATE_TO,), cause="aborted", message=message)
     return LeftOut(flags=flags.names, cause="aborted", message=message)
 

@@ -31,6 +31,10 @@ CORES_SHARE = "cores share the grid"
 AS_CALLED = "scalar operands have their values in the first call"
 """Beginning of the assumption about scalar operands whose values are in the dump."""
 
+NO_DELAYS = (
+    "each bundle takes one cycle: no table of the delays after them was written, or it does not fit"
+)
+
 AS_LOCAL = (
     "copies to other devices take as long as those within one: the cycles do not include the time "
     "on the links between them"
@@ -216,6 +220,8 @@ def _assumptions(
     schedule: Schedule, ours: Walk, is_stand_in: bool, rounded: Set[str]
 ) -> tuple[str, ...]:
     found: list[str] = []
+    if not schedule.knows_delays:
+        found.append(NO_DELAYS)
     if ours.used:
         found.append(f"{AS_CALLED} ({', '.join(sorted(ours.used))})")
     if ours.used & rounded:

@@ -121,9 +121,19 @@ class Schedule:
 
     @cached_property
     def delays(self) -> tuple[int, ...]:
-        """Idle cycles after each bundle, which it encodes and the listing does not show."""
-        found = align(self.table, self.stalls) if self.is_matched else None
-        return found or (0,) * len(self.bundles)
+        """Idle cycles after each bundle, which it encodes and the listing does not show.
+
+        All are 0 if they are not known.
+        """
+        return self._aligned or (0,) * len(self.bundles)
+
+    @property
+    def knows_delays(self) -> bool:
+        return self._aligned is not None
+
+    @cached_property
+    def _aligned(self) -> tuple[int, ...] | None:
+        return align(self.table, self.stalls) if self.is_matched else None
 
     @cached_property
     def starts(self) -> dict[int, int]:

@@ -3,8 +3,8 @@
 `utilization.txt` has a row of capacities and one row of counts per bundle. Its columns are of two
 kinds. VALU, VPOP, VLOAD, VSTORE and SALU are issue slots: an instruction takes one slot of its
 bundle. MXU, XLU and EUP are units that work on for several cycles after an instruction was issued:
-the column counts the busy ones. VLOAD:FILL and VSTORE:SPILL are the loads and stores of registers
-that did not fit.
+the column counts the busy ones. libtpu 0.0.52 writes MATMUL for MXU, with the same counts, and adds
+MATPUSH. VLOAD:FILL and VSTORE:SPILL are the loads and stores of registers that did not fit.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-MXU, XLU, VALU, VPOP, EUP = "MXU", "XLU", "VALU", "VPOP", "EUP"
+MXU, PUSH, XLU, VALU, VPOP, EUP = "MXU", "MATPUSH", "XLU", "VALU", "VPOP", "EUP"
 LOAD, FILL, STORE, SPILL, SALU = "VLOAD", "VLOAD:FILL", "VSTORE", "VSTORE:SPILL", "SALU"
 
 MEANINGS = {
     MXU: "matrix units that are busy",
+    PUSH: "matrix units that are being loaded with a matrix",
     XLU: "cross-lane units that are busy: transposes, permutations, reductions over lanes",
     VALU: "vector arithmetic",
     VPOP: "results taken from the MXU, XLU and EUP",
@@ -31,8 +32,11 @@ MEANINGS = {
 }
 """Meaning of a column of `utilization.txt`. Others are shown as they are."""
 
-BUSY = (MXU, XLU, EUP)
+BUSY = (MXU, PUSH, XLU, EUP)
 """Columns that count busy units rather than issue slots."""
+
+_RENAMED = {"MATMUL": MXU}
+"""Names of later releases, of libtpu 0.0.52 at least."""
 
 SUBSETS = {FILL: LOAD, SPILL: STORE}
 """Columns that are part of another one."""
@@ -91,7 +95,8 @@ def read_utilization(text: str) -> UnitTable | None:
         if line.startswith("==") or not line.strip():
             continue
         if not names:
-            names = tuple(name.strip() for name in line.split(","))
+            given = (name.strip() for name in line.split(","))
+            names = tuple(_RENAMED.get(name, name) for name in given)
             if len(names) > _MAX_COLUMNS:
                 return None
             continue

@@ -116,6 +116,18 @@ def test_a_kernel_that_the_compiler_never_survives(pool: Pool, stand_in: StandIn
 
 
 @pytest.mark.slow
+def test_an_estimate_of_another_operation(pool: Pool, module: Module, stand_in: StandIn) -> None:
+    """libtpu dies before it compiles the kernel: on v4 at the copies that XLA puts before it."""
+    words = "F0101 00:00:00.0 7 a.cc:1] Static LLO profiling of copy.1 failed: no latency model"
+    stand_in(given(ESTIMATE_TO, f"echo '{words}' >&2; kill -ABRT $$"))
+    attempt, files = attempt_at(pool, module("add"), "bundles,estimate")
+    assert files == set(layout.EXPECTED_FILES)
+    (missing,) = attempt.missing(parse("bundles,estimate"), files, OK)
+    assert (missing.file, missing.flag) == (layout.ESTIMATE, f"--{ESTIMATE_TO}")
+    assert missing.message == "Static LLO profiling of copy.1 failed: no latency model"
+
+
+@pytest.mark.slow
 def test_a_compiler_that_dies_of_the_dump_as_a_whole(
     pool: Pool, module: Module, stand_in: StandIn
 ) -> None:

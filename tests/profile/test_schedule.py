@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pallas_debug.profile import units
 from pallas_debug.profile.schedule import schedule_of
 
@@ -61,6 +63,16 @@ def test_units_as_the_compiler_states_them() -> None:
     assert shares["VLOAD"] == 2 / 30
     assert shares["NEW"] == 2 / 20
     assert units.weighted_shares(table, [0, 8, 0, 0, 0, 0, 0, 0, 0, 1])["VLOAD"] == 9 / 27
+
+
+@pytest.mark.parametrize("head", ["MXU, VALU", "MATMUL, VALU", "MATPUSH, VALU"])
+def test_units_that_work_on_while_nothing_is_issued(head: str) -> None:
+    """libtpu 0.0.52 counts busy matrix units in two columns, under other names than before."""
+    final = units.read_utilization(f"{head}\n4 4\n1 1\n1 2\n")
+    before = units.read_utilization(f"{head}\n4 4\n1 1\n1 0\n1 0\n1 2\n0 0\n")
+    assert final is not None
+    assert units.align(final, before) == (2, 0)
+    assert (final.column("MXU") is None) == (head == "MATPUSH, VALU")
 
 
 def test_rows_that_do_not_match_are_reported() -> None:

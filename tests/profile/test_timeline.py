@@ -15,6 +15,7 @@ from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.model import Compilation, Kernel, Operand
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
 from pallas_debug.profile.core.copies import CopyModel
+from pallas_debug.profile.cycles import NO_DELAYS
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.stats import Profile, ScheduleTexts
 from pallas_debug.profile.timeline import strip
@@ -220,7 +221,7 @@ OWN = block_map(6, operand("x_ref", rows(6), is_pipelined=False, space="any", bu
 
 def test_copies_that_the_kernel_starts_are_walked_through() -> None:
     timeline = made(OWN, loop(6, COPIES + WAIT, ADDRESS))
-    assert timeline.notes == ()
+    assert timeline.notes == (NO_DELAYS,)
     (lane,) = timeline.lanes
     assert (lane.name, lane.copies.value, lane.size.value) == ("x_ref", 6, 4096)
     # 128 granules of 32 bytes take 8 cycles, for which the core waits in its next bundle.
