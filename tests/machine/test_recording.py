@@ -116,7 +116,7 @@ def test_it_is_opened_without_jax(folder: Path) -> None:
     code = (
         "import sys\n"
         "sys.modules['jax'] = sys.modules['ml_dtypes'] = None\n"
-        "from pallas_debug.__main__ import main\n"
+        "from pallas_debug.cli import main\n"
         "sys.argv = ['pallas-debug', 'step', sys.argv[1]]\n"
         "main()\n"
     )
