@@ -331,6 +331,14 @@ TABLE: tuple[Patch, ...] = (
     ),
     Patch(
         area=TPU_MODE,
+        owner="jax._src.callback",
+        name="io_callback_impl",
+        replacement=f"{_METHODS}:handing_over",
+        why="with many devices, jax waits for ever for the copy of a large array to the callback",
+        parameters=("callback",),
+    ),
+    Patch(
+        area=TPU_MODE,
         owner=_CALLBACK_LOG,
         name="filter",
         replacement=f"{_METHODS}:filtering",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -191,3 +194,32 @@ def test_what_one_device_sends_after_another_copy_has_left_arrives_after_it(is_o
         assert not seen.findings
         assert seen.error is None
         np.testing.assert_array_equal(seen.result, 1)
+
+
+LARGE_OPERANDS = """
+import jax, jax.numpy as jnp, pallas_debug
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AxisType, PartitionSpec as P
+
+def call(x):
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(pltpu.sync_copy, out_shape=x, in_specs=[hbm], out_specs=hbm)(x)
+
+mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+call = jax.jit(jax.shard_map(call, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False))
+with pallas_debug.interpret("tpu"):
+    assert call(jnp.ones((1024, 128))).sum() == 1024 * 128
+"""
+
+
+@pytest.mark.large
+def test_large_operands_reach_as_many_devices_as_xla_has_threads() -> None:
+    # NPROC is the size of XLA's pool of threads, and jax's own mode waits for ever.
+    environment = {
+        **os.environ,
+        "NPROC": "4",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+    }
+    words = [sys.executable, "-c", LARGE_OPERANDS]
+    subprocess.run(words, env=environment, timeout=60, check=True)

@@ -9,6 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import numpy as np
+
 from pallas_debug.bridge.interpret import interpret, tpu_handlers, tpu_run
 from pallas_debug.errors import KernelFault
 
@@ -69,6 +72,29 @@ def failing(method: Method) -> Method:
         tpu_run.check_hang()
 
     return check_failed
+
+
+_INTERPRETER = "jax._src.pallas.mosaic.interpret."
+
+
+def handing_over(implementation: Method) -> Method:
+    """Give the interpreter's callbacks their arguments as numpy arrays.
+
+    jax puts them on the CPU first, where a thread of XLA's pool copies arrays of about 100 KB or
+    more. With at least as many devices as the pool has threads, each of them waits in a callback
+    for a copy that none is left to make. The interpreter reads numpy arrays as well.
+    """
+
+    @functools.wraps(implementation)
+    def hand_over(*args: Any, callback: Any, **keywords: Any) -> Any:
+        function = callback.callback_func
+        while isinstance(function, functools.partial):
+            function = function.func
+        if not getattr(function, "__module__", "").startswith(_INTERPRETER):
+            return implementation(*args, callback=callback, **keywords)
+        return jax.tree.map(np.asarray, callback(*map(np.asarray, args)))
+
+    return hand_over
 
 
 def filtering(method: Method) -> Method:
