@@ -13,7 +13,7 @@ from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.bridge.instrument.sites import ArrayPart, SiteFailure, shape_text, slice_text
 from pallas_debug.findings.collector import Collector, caused
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.slips import of_one_spec
+from pallas_debug.findings.slips import of_one_slip
 from pallas_debug.findings.wording import bounds, contents, numbers
 from pallas_debug.model import Finding, Witness
 
@@ -27,7 +27,7 @@ def findings(run: CheckedRun) -> tuple[Finding, ...]:
     if not found:
         parts = {**run.outputs, **run.filled} if _is_unwritten(run) else run.filled
         found += [_never_written(run, name, part) for name, part in parts.items()]
-    return tuple(of_one_spec(caused(Collector(found).findings)))
+    return tuple(of_one_slip(caused(Collector(found).findings)))
 
 
 def _matters(failure: SiteFailure, run: CheckedRun) -> bool:

@@ -15,7 +15,7 @@ from pallas_debug.findings.slips import (
     is_not_before,
     is_of_same_dimension,
     is_of_same_output,
-    of_one_spec,
+    of_one_slip,
 )
 from pallas_debug.findings.wording import mismatch, order
 from pallas_debug.model import Finding, SourceLine
@@ -91,7 +91,7 @@ def merged(
             kept[same[0]] = _joined(kept[same[0]], finding, begins)
         else:
             kept.append(finding)
-    kept = of_one_spec(_with_consequences(_without_repeats(kept, begins), begins))
+    kept = of_one_slip(_with_consequences(_without_repeats(kept, begins), begins))
     return _causes_first(sorted(caused(kept), key=_by_severity))
 
 

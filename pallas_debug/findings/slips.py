@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.wording import contents, facts, writers
+from pallas_debug.findings.wording import bounds, contents, facts, writers
 from pallas_debug.findings.wording.order import PARALLEL, SIDES, UNDER_WAY, WRITES
 from pallas_debug.model import Finding
 
@@ -71,6 +71,11 @@ def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
     given = finding.values.get("index from", "").split(", ")
     tables = {table.partition("[")[0] for table in given}
     return cause.operand in tables and is_not_before(finding, cause)
+
+
+def _cannot_copy(finding: Finding, cause: Finding) -> bool:
+    """Return whether jax's interpreter failed at a copy between slices of different sizes."""
+    return bounds.SIZES in cause.values and _is_of_line(finding, cause)
 
 
 def _is_of_same_read(finding: Finding, cause: Finding) -> bool:
@@ -208,28 +213,57 @@ def _is_not_heard(finding: Finding, cause: Finding) -> bool:
     return bool(senders) and finding.values.get("waits") == "0"
 
 
-def of_one_spec(findings: Iterable[Finding]) -> list[Finding]:
-    """Join what is true of several operands whose blocks one line defines: the first names all."""
+def of_one_slip(findings: Iterable[Finding]) -> list[Finding]:
+    """Join what one slip does to several operands: the first finding names the others.
+
+    That is an index map or a grid of too many steps, blocks that a grid leaves out, or an index
+    with which several places are read.
+    """
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
-        group = groups.setdefault(_spec(finding), [])
+        group = groups.setdefault(_slip(finding), [])
         group.append(finding)
-    return [
-        replace(writers.likewise(first, others), count=max(one.count for one in (first, *others)))
+    return _without_named(
+        replace(_likewise(first, others), count=max(one.count for one in (first, *others)))
         if others
         else first
         for first, *others in groups.values()
+    )
+
+
+def _slip(finding: Finding) -> tuple[object, ...]:
+    """What findings about several operands or places have in common if one slip makes them."""
+    values, line = finding.values, finding.witness.line
+    place = finding.kind, finding.kernel, finding.grid_point
+    if bounds.GRID_AXIS in values:
+        return *place, values[bounds.GRID_AXIS], values.get("block"), finding.advice
+    if finding.kind in (Fault.BLOCK_OUT_OF_BOUNDS, Fault.X64_INDEX_MAP) and line is not None:
+        given = (values.get(name) for name in ("dimension", "block", "element"))
+        return *place, line, *given, finding.cause
+    if finding.kind is Fault.OUT_OF_BOUNDS_READ and bounds.POSITION in values and line is not None:
+        device = values.get("device")
+        return *place, finding.loop, device, values[bounds.POSITION], finding.cause, finding.advice
+    return (id(finding),)
+
+
+def _likewise(found: Finding, others: Sequence[Finding]) -> Finding:
+    if found.kind is Fault.OUT_OF_BOUNDS_READ:
+        return bounds.with_other_reads(found, others)
+    return writers.likewise(found, others)
+
+
+def _without_named(findings: Iterable[Finding]) -> list[Finding]:
+    """Leave out what another engine found of an operand that a finding of the line names too."""
+    given = list(findings)
+    named = {
+        (finding.kind, finding.kernel, finding.witness.line, operand)
+        for finding in given
+        if (names := finding.values.get(writers.LIKEWISE)) is not None
+        for operand in names.split(", ")
+    }
+    return [
+        one for one in given if (one.kind, one.kernel, one.witness.line, one.operand) not in named
     ]
-
-
-def _spec(finding: Finding) -> tuple[object, ...]:
-    """What findings about operands with one block specification have in common."""
-    of_map = finding.kind in (Fault.BLOCK_OUT_OF_BOUNDS, Fault.X64_INDEX_MAP)
-    if not of_map or finding.witness.line is None:
-        return (id(finding),)
-    given = (finding.values.get(name) for name in ("dimension", "block", "element"))
-    place = finding.kernel, finding.witness.line, finding.grid_point
-    return finding.kind, *place, *given, finding.cause
 
 
 _OF_CORES = (
@@ -264,6 +298,8 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.INTEGER_OVERFLOW, Fault.UNINITIALIZED_READ): _is_computed,
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_READ): _is_of_line,
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_WRITE): _is_of_line,
+    (Fault.INTERPRET_ERROR, Fault.OUT_OF_BOUNDS_READ): _cannot_copy,
+    (Fault.INTERPRET_ERROR, Fault.OUT_OF_BOUNDS_WRITE): _cannot_copy,
     (Fault.DMA_NOT_AWAITED, Fault.DATA_RACE): _lacks_wait,
     (Fault.DMA_NOT_AWAITED, Fault.DMA_NOT_AWAITED): _leaves_as_well,
     (Fault.DATA_RACE, Fault.DMA_NOT_AWAITED): _is_of_extra_copy,

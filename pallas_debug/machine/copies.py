@@ -11,6 +11,15 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 
 
+class SizesDiffer(Exception):
+    """A copy whose source and destination have different numbers of elements."""
+
+    def __init__(self, source: MemoryRegion, destination: MemoryRegion) -> None:
+        super().__init__(f"a copy of {list(source.shape)} elements to {list(destination.shape)}")
+        self.source = source
+        self.destination = destination
+
+
 @dataclass(frozen=True, slots=True)
 class Counter:
     """An entry of a semaphore array."""

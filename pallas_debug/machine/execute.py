@@ -65,9 +65,12 @@ def _stray(machine: Machine, thread: Thread, error: OutOfBounds) -> Any:
         return None
     if not all(isinstance(entry, int) for entry in error.index):
         return None
-    machine.num_strays += 1
+    place = error.buffer.number, *(int(entry) for entry in error.index)  # type: ignore[arg-type]
+    number = machine.strays.setdefault(place, len(machine.strays) + 1)
     if machine.stray == "zero":
         return content.dtype.type(0)
+    if machine.stray == "count":
+        return np.asarray(number % 127).astype(content.dtype)[()]
     if machine.stray == "number":
         return unwritten.memory((), content.dtype, "number")[()]
     limits = zip(error.index, error.shape, strict=True)

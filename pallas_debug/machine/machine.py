@@ -13,7 +13,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, LaunchOperand
 from pallas_debug.errors import MachineError
 from pallas_debug.machine import execute, places
-from pallas_debug.machine.copies import Counter, DmaCopy
+from pallas_debug.machine.copies import Counter, DmaCopy, SizesDiffer
 from pallas_debug.machine.grid import BlockOutOfBounds, GridWalk, PlacedBlock, Window
 from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref
 from pallas_debug.machine.observer import IndexMapObserver, MachineObserver
@@ -68,10 +68,11 @@ class Machine:
       backwards: whether threads, and the DMAs in flight at a wait, are run the last first.
       buffers: memory that exists; `num_buffers` counts what has ever been allocated.
       stray: what a scalar read sees whose index leaves its table in SMEM: "nearest" for the
-        element at the nearest index, "number" for another value, or "zero"; None stops the run.
+        element at the nearest index, "number" for another value, "zero", or "count" for a small
+        number, another one at each place; None stops the run.
         Kernels read such tables speculatively, and discard what they read:
         `jnp.where(i >= 0, table[i], 0)`.
-      num_strays: how many such reads there were.
+      strays: places of such reads, in order of the first of each, and their numbers.
       calls_back: whether functions of the host are called; a second run of a call should not.
       copies: DMAs in flight, oldest first.
     """
@@ -101,7 +102,7 @@ class Machine:
         self.eager = eager
         self.backwards = backwards
         self.stray = stray
-        self.num_strays = 0
+        self.strays: dict[tuple[Any, ...], int] = {}
         self.interrupts = interrupts.count()
         self.calls_back = calls_back
         self.first = first
@@ -333,6 +334,10 @@ class Machine:
             if self.observer is not None:
                 self.observer.leaves_mesh(thread, current, error)
             raise Stopped("no such device", thread) from error
+        except SizesDiffer as error:
+            if self.observer is not None:
+                self.observer.sizes_differ(thread, current, error)
+            raise Stopped("sizes of a copy differ", thread) from error
         except NotImplementedError as error:
             where = current.site.line
             raise MachineError(f"the kernel machine has no rule for {error}", where) from error

@@ -11,7 +11,7 @@ from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds
 from pallas_debug.machine.threads import Blocked, Thread
 
 if TYPE_CHECKING:
-    from pallas_debug.machine.copies import DmaCopy
+    from pallas_debug.machine.copies import DmaCopy, SizesDiffer
     from pallas_debug.machine.grid import Window
     from pallas_debug.machine.places import NoSuchDevice
 
@@ -133,6 +133,9 @@ class MachineObserver:
 
     def leaves_mesh(self, thread: Thread, step: ir.MachineStep, error: NoSuchDevice) -> None:
         """A copy or signal goes to a device that is not there. The machine stops after this."""
+
+    def sizes_differ(self, thread: Thread, step: ir.MachineStep, error: SizesDiffer) -> None:
+        """The slices of a copy have different sizes. The machine stops after this."""
 
     def strays(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         """A scalar read leaves its table; the run goes on with some value."""

@@ -11,6 +11,7 @@ import numpy as np
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault, Severity
+from pallas_debug.findings.slips import is_not_before
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import areas, report
@@ -85,10 +86,12 @@ def run(
     found = [one for observer in observers for one in _findings(observer)]
     if launch.meshes:
         found = _under_races(found)
-    if machine.num_strays:
+    if machine.strays:
         is_used = why is not None or _strays_matter(launch, arrays, machine.results(), first, again)
         strayed = bounds.strayed(is_discarded=not is_used)
         if is_used:
+            # What follows happens on account of what the machine gave the kernel to read.
+            found = [one for one in found if not is_not_before(one, strayed[0])]
             return MachineRun(
                 results=machine.results(), findings=(*strayed, *found), stopped=strayed[0]
             )
@@ -117,9 +120,10 @@ def _strays_matter(
 ) -> bool:  # fmt: skip
     """Whether results depend on what scalar reads see that leave their tables.
 
-    A flag may be set in a large number as in the nearest one, and not in a zero.
+    A flag may be set in a large number as in the nearest one, and not in a zero. The size of a
+    slice may be negative or zero, and take nothing.
     """
-    strays = ("number", "zero")
+    strays = ("number", "zero", "count")
     return any(_differ(launch, arrays, results, first, beside, stray) for stray in strays)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine import places
-from pallas_debug.machine.copies import Counter, DmaCopy
+from pallas_debug.machine.copies import Counter, DmaCopy, SizesDiffer
 from pallas_debug.machine.memory import (
     Indexed,
     MemoryRegion,
@@ -61,6 +61,8 @@ def copy_start(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.C
         )
         destination = _elsewhere(machine, frame, step.destination, number, core)
         received = Counter(places.elsewhere(machine, received.buffer, number, core), received.entry)
+    if math.prod(source.shape) != math.prod(destination.shape):
+        raise SizesDiffer(source, destination)
     copy = DmaCopy(
         number=machine.num_copies,
         step=step,

@@ -26,3 +26,11 @@ def test_an_index_into_one_element() -> None:
     seen = Sighting(kernel="rows", engine="machine", witness=Witness(operand="n", index="n[1]"))
     found = bounds.out_of_bounds(seen, writes=True, dim=0, start=1, size=None, bound=1)
     assert found.advice == "use index 0, the only one, or pad the array"
+
+
+def test_the_advice_on_a_discarded_entry_reaches_it() -> None:
+    for start, advised in ((8, "table[jnp.minimum(i, 7)]"), (-1, "table[jnp.maximum(i, 0)]")):
+        witness = Witness(operand="t", index=f"t[{start}]")
+        seen = Sighting(kernel="rows", engine="machine", witness=witness)
+        found = bounds.out_of_bounds(seen, writes=False, dim=0, start=start, size=None, bound=8)
+        assert f"`{advised}`" in (bounds.discarded(found).advice or "")

@@ -231,3 +231,40 @@ def test_operands_that_share_a_block_specification() -> None:
     assert merged([found, k]) == (found,)
     for other in (block("v_ref", 6), block("v_ref", 5, block="3")):
         assert merged([q, other]) == (q, other)
+
+
+def test_operands_whose_blocks_follow_a_grid_that_is_too_long() -> None:
+    axis = {"grid dimension": "1", "dimension": "1"}
+    q, k = block("q_ref", 5, **axis), block("k_ref", 6, **{**axis, "dimension": "0"})
+    (found,) = merged([q, k])
+    assert found.message == "BlockOutOfBounds; likewise k_ref in line 6"
+    other = block("v_ref", 6, **{**axis, "grid dimension": "0"})
+    assert merged([q, other]) == (q, other)
+
+
+def test_an_operand_that_another_engine_names_alone() -> None:
+    q = finding("OutputNotWritten", "q_ref", 5, values={"likewise": "k_ref"})
+    k = replace(finding("OutputNotWritten", "k_ref", 5), engines=("static",))
+    assert merged([q, k]) == (q,)
+    other = replace(finding("OutputNotWritten", "k_ref", 6), engines=("static",))
+    assert merged([q, other]) == (q, other)
+
+
+def entry(operand: str, at: int, index: str, position: str = "4") -> Finding:
+    facts = {"position": position, "bound": "4", "dimension": "0"}
+    return finding("OutOfBoundsRead", operand, at, index=index, grid_point=(2,), values=facts)
+
+
+def test_places_that_one_index_reads() -> None:
+    start, size = entry("starts", 5, "starts[4]"), entry("sizes", 6, "sizes[4]")
+    (found,) = merged([start, size])
+    assert found.message == "OutOfBoundsRead; likewise sizes[4] in line 6"
+    other = entry("sizes", 6, "sizes[-1]", "-1")
+    assert merged([start, other]) == (start, other)
+
+
+def test_jax_fails_at_a_copy_between_slices_of_different_sizes() -> None:
+    cause = finding("OutOfBoundsRead", "o_ref", 5, values={"sizes": "7, 8"})
+    failed, other = finding("InterpretError", "o_ref", 5), finding("InterpretError", "o_ref", 6)
+    assert merged([failed, cause]) == (replace(cause, consequences=(failed,)),)
+    assert merged([other, cause]) == (cause, other)

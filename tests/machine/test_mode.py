@@ -15,8 +15,11 @@ from machine_runs import ran
 
 import pallas_debug
 from pallas_debug.errors import MachineError, UsageError
+from pallas_debug.findings.collector import merged
 from pallas_debug.machine import host
 from pallas_debug.session import Options, Session
+
+SANITIZED = Options(interpret="machine,sanitize")
 
 VMEM = pl.BlockSpec(memory_space=pltpu.VMEM)
 
@@ -200,6 +203,71 @@ def test_a_flag_outside_a_table_is_used_although_another_set_one_does_the_same()
     finding, _ = stopped(table_call(body, lambda i, t: (i, 0), (8, 128)), jnp.array([0, 1]))
     assert (str(finding.kind), finding.grid_point) == ("OutOfBoundsRead", (1,))
     assert "depends" not in finding.message
+
+
+def test_a_number_outside_a_table_that_makes_a_slice_empty_is_used() -> None:
+    """The nearest entries copy a row once more, zeros nothing, and a negative size nothing."""
+
+    def body(t_ref: Any, x_ref: Any, o_ref: Any, sem: Any) -> None:
+        i = pl.program_id(0)
+        source = x_ref.at[pl.ds(t_ref[0, i], t_ref[2, i])]
+        copy = pltpu.make_async_copy(source, o_ref.at[pl.ds(t_ref[1, i], t_ref[2, i])], sem)
+        copy.start()
+        copy.wait()
+
+    def call(table: jax.Array) -> jax.Array:
+        x, hbm = jnp.arange(24.0 * 128).reshape(24, 128), pl.BlockSpec(memory_space=pl.ANY)
+        return pl.pallas_call(
+            body,
+            out_shape=jax.ShapeDtypeStruct((16, 128), jnp.float32),
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1,
+                grid=(3,),
+                in_specs=[hbm],
+                out_specs=hbm,
+                scratch_shapes=[pltpu.SemaphoreType.DMA],
+            ),
+        )(table, x)
+
+    table = jnp.array([[8, 16], [0, 8], [8, 8]])
+    with pytest.raises(Exception, match="reaches 1 past"), Session(SANITIZED) as session:
+        jax.block_until_ready(call(table))
+    assert {str(one.kind) for one in session.observer.findings} == {"OutOfBoundsRead"}
+    assert all("depends" not in one.message for one in session.observer.findings)
+    (found,) = merged(session.observer.findings)
+    assert found.grid_point == (2,)
+    assert "t_ref[1, 2] in line" in found.message
+
+
+@pytest.mark.parametrize("sizes, kind", [((8, 7), "OutOfBoundsWrite"), ((0, 8), "OutOfBoundsRead")])
+def test_a_copy_between_slices_of_different_sizes(sizes: tuple[int, int], kind: str) -> None:
+    def body(t_ref: Any, x_ref: Any, o_ref: Any, sem: Any) -> None:
+        slices = x_ref.at[pl.ds(0, t_ref[0])], o_ref.at[pl.ds(0, t_ref[1])]
+        copy = pltpu.make_async_copy(*slices, sem)
+        copy.start()
+        copy.wait()
+
+    def call(table: jax.Array) -> jax.Array:
+        hbm = pl.BlockSpec(memory_space=pl.ANY)
+        return pl.pallas_call(
+            body,
+            out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32),
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1, in_specs=[hbm], out_specs=hbm,
+                scratch_shapes=[pltpu.SemaphoreType.DMA],
+            ),
+        )(table, jnp.ones((8, 128)))  # fmt: skip
+
+    finding, _ = stopped(call, jnp.array(sizes))
+    assert str(finding.kind) == kind
+    assert finding.message == (
+        f"the copy of x_ref[0:{sizes[0]}, 0:128] to o_ref[0:{sizes[1]}, 0:128] takes {sizes[0]} "
+        f"along dimension 0, and its destination has {sizes[1]}"
+    )
+    assert finding.cause == (
+        f"the two slices have different sizes: they come from t_ref[0], which is {sizes[0]}, and "
+        f"from t_ref[1], which is {sizes[1]}"
+    )
 
 
 def test_a_read_outside_a_table_whose_value_is_used() -> None:

@@ -11,6 +11,15 @@ from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.stored import listed
 from pallas_debug.model import Finding
 
+POSITION, BOUND = "position", "bound"
+"""Names of a witness's values: an index that is a number, and the size of its dimension."""
+
+SIZES = "sizes"
+"""Name of a witness's value: the sizes of a copy's source and destination, if they differ."""
+
+GRID_AXIS = "grid dimension"
+"""Name of a witness's value: the dimension of the grid that a block index equals."""
+
 _NEGATIVE = "a negative index does not count from the end, unlike in NumPy"
 
 
@@ -64,6 +73,9 @@ def out_of_bounds(
         tables = (entry.partition(",")[0],)
     if tables:
         seen = seen.at(values={**at.values, "index from": ", ".join(tables)})
+    if size is None and copy is None:
+        facts = {"dimension": str(dim), POSITION: str(start), BOUND: str(bound)}
+        seen = seen.at(values={**seen.witness.values, **facts})
     keep = f"keep the index between 0 and {largest}"
     if bound == 1:
         keep = "use index 0, the only one"
@@ -76,6 +88,29 @@ def out_of_bounds(
         f"{at.index} {how} of dimension {dim} of {at.shape}{of_copy}",
         cause,
         f"{keep}, or {larger}",
+    )
+
+
+def copy_sizes_differ(
+    seen: Sighting, *, slices: Sequence[str], sizes: Sequence[int], dim: int,
+    entries: Sequence[str | None],
+) -> Finding:  # fmt: skip
+    """A copy between slices of different sizes: it reads or writes past the end of one of them.
+
+    Args:
+      slices: the source and the destination.
+      sizes: theirs, along dimension `dim`.
+      entries: the table entries that the slices come from, each with its value.
+    """
+    taken, room = sizes
+    given = [entry for entry in entries if entry is not None]
+    origin = f": they come from {', and from '.join(given)}" if given else ""
+    return seen.at(values={**seen.witness.values, SIZES: f"{taken}, {room}"}).found(
+        Fault.OUT_OF_BOUNDS_WRITE if taken > room else Fault.OUT_OF_BOUNDS_READ,
+        f"the copy of {slices[0]} to {slices[1]} takes {taken} along dimension {dim}, and its "
+        f"destination has {room}",
+        f"the two slices have different sizes{origin}",
+        "give both slices one size",
     )
 
 
@@ -112,12 +147,30 @@ def no_such_device(
 
 def discarded(found: Finding) -> Finding:
     """A read past the ends of a table in SMEM, of which no result depends on what it sees."""
+    is_before = int(found.values[POSITION]) < 0
+    nearest = (
+        "jnp.maximum(i, 0)" if is_before else f"jnp.minimum(i, {int(found.values[BOUND]) - 1})"
+    )
     return replace(
         found,
         message=f"{found.message}; no result depends on the value",
-        advice="clamp the index before the read, as in `table[jnp.maximum(i, 0)]`: a read outside "
-        "of the table sees whatever lies beside it",
+        advice=f"clamp the index before the read, as in `table[{nearest}]`: a read outside of the "
+        "table sees whatever lies beside it",
     )
+
+
+def with_other_reads(found: Finding, others: Sequence[Finding]) -> Finding:
+    """Name the other places that are read with an index past the ends of what it indexes."""
+    places: list[str] = []
+    for other in others:
+        place = str(other.index)
+        if other.source is not None and other.source != found.source:
+            place += f" in line {other.source.line}"
+        if place not in (*places, found.index):
+            places.append(place)
+    if not places:
+        return found
+    return replace(found, message=f"{found.message}; likewise {listed(places)}")
 
 
 def table_out_of_bounds(
@@ -181,6 +234,7 @@ def block_out_of_bounds(
         advice = f"return a value between {first} and {last}"
         if axis is not None:
             advice = f"let dimension {axis} of the grid have {count}, or return another index there"
+            seen = seen.at(values={**seen.witness.values, GRID_AXIS: str(axis)})
         elif first == last:
             advice = f"return {first}"
     facts = {"dimension": str(dim), unit: str(value)}

@@ -58,6 +58,13 @@ def of_view(thread: Thread, place: ir.RefPlace) -> str | None:
     return _of_registers(thread.frames, [reg for entry in entries for reg in _registers(entry)])
 
 
+def of_sizes(thread: Thread, place: ir.RefPlace) -> str | None:
+    """Describe the entry that the size of a slice comes from, if it is one; as `of_view`."""
+    entries = [e for part in place.view if isinstance(part, ir.Index) for e in part.entries]
+    slices = [entry for entry in entries if isinstance(entry, ir.Slice)]
+    return _of_registers(thread.frames, [reg for one in slices for reg in _registers(one.size)])
+
+
 def of_block(frame: ProgramFrame | None, dim: int) -> str | None:
     """Describe the entry that a block index comes from.
 

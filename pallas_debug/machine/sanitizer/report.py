@@ -13,6 +13,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import bounds, semaphores
+from pallas_debug.machine.copies import SizesDiffer
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import Entry, MemoryBuffer, OutOfBounds
 from pallas_debug.machine.observer import MachineObserver
@@ -189,6 +190,26 @@ class BoundsObserver(MachineObserver):
                 axis=error.axis,
                 is_core=error.is_core,
                 copy=copy,
+            )
+        )
+
+    def sizes_differ(self, thread: Thread, step: ir.MachineStep, error: SizesDiffer) -> None:
+        assert isinstance(step, ir.CopyStart)
+        names = thread.ref(step.source).name, thread.ref(step.destination).name
+        regions = error.source, error.destination
+        pairs = zip(error.source.shape, error.destination.shape, strict=False)
+        dim = next((i for i, (one, other) in enumerate(pairs) if one != other), 0)
+        places = step.source, step.destination
+        self._findings.append(
+            bounds.copy_sizes_differ(
+                sighting(self._launch, thread, step, operand=names[1]),
+                slices=[
+                    index_text(name, region.index or ())
+                    for name, region in zip(names, regions, strict=True)
+                ],
+                sizes=[region.shape[dim] if region.shape else 1 for region in regions],
+                dim=dim,
+                entries=[origins.of_sizes(thread, place) for place in places],
             )
         )
 
