@@ -149,7 +149,7 @@ class RunObserver:
             findings, dropped = outputs.judged(findings, uses)
             with self._lock:
                 self._dropped |= dropped
-        for finding in self._collector.add(*caused(findings)):
+        for finding in self._collector.add(*caused(Collector(findings).findings)):
             kernel = finding.kernel
             with guarded("report", f"telling of a finding in kernel `{kernel}`", self._report):
                 self._tell_found(finding)

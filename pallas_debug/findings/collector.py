@@ -17,7 +17,7 @@ from pallas_debug.findings.slips import (
     is_of_same_output,
     of_one_slip,
 )
-from pallas_debug.findings.wording import mismatch, order
+from pallas_debug.findings.wording import mismatch, order, semaphores
 from pallas_debug.model import Finding, SourceLine
 
 Key = tuple[Fault, str, tuple[str, int] | None, str | None]
@@ -260,10 +260,22 @@ def caused(findings: Iterable[Finding]) -> list[Finding]:
             last = replace(finding, consequences=())
             following.setdefault(id(first), []).extend((last, *finding.consequences))
     return [
-        replace(f, consequences=(*f.consequences, *following[id(f)])) if id(f) in following else f
+        _followed(f, following[id(f)]) if id(f) in following else f
         for f in found
         if id(f) not in cause_of
     ]
+
+
+def _followed(finding: Finding, by: Sequence[Finding]) -> Finding:
+    """A finding with what follows from it, which may show what it comes of."""
+    if finding.kind is Fault.DATA_RACE:
+        copies = {finding.values.get("semaphore"), finding.values.get("other semaphore")}
+        for one in by:
+            if one.kind is Fault.DMA_NOT_AWAITED and one.values.get("semaphore") in copies:
+                finding = semaphores.of_unawaited_copy(finding, one)
+            elif one.kind is Fault.SEMAPHORE_LEFT_OVER:
+                finding = semaphores.of_unheard_signal(finding, one)
+    return replace(finding, consequences=(*finding.consequences, *by))
 
 
 def _first_cause(finding: Finding, cause_of: Mapping[int, Finding]) -> Finding:

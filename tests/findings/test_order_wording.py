@@ -147,8 +147,64 @@ def test_two_copies_of_which_another_device_has_started_one() -> None:
     assert found.advice == "wait for all of them first, or give each copy a semaphore of its own"
     found = race(arrives, replace(arrives, semaphore=None))
     assert found.cause == "two copies are in flight at once"
-    found = order.of_unawaited_copy(found, "receive_sem")
-    assert found.advice == "wait for receive_sem before the other copy starts"
+
+
+def unawaited(line: int, semaphore: str, **values: str) -> Finding:
+    source = SourceLine(file="rows.py", line=line)
+    witness = Witness(source=source, values={"semaphore": semaphore, **values})
+    return Finding(kind=Fault.DMA_NOT_AWAITED, kernel="rows", message="", witness=witness)
+
+
+@pytest.mark.parametrize(
+    "values, cause",
+    [
+        ({"waits": "0"}, "nothing waits for sem: the copy on it"),
+        (
+            {"starts": "4", "waits": "3"},
+            "4 copies are started on sem, and 3 waited for: one",
+        ),
+        ({}, "a copy on sem is never waited for: it"),
+    ],
+)
+def test_a_race_with_a_copy_that_is_never_waited_for(values: dict[str, str], cause: str) -> None:
+    found = race(replace(FETCH, semaphore="sems[0]"), FETCH)
+    found = semaphores.of_unawaited_copy(found, unawaited(2, "sem", **values))
+    assert found.cause == f"{cause} may be under way until the kernel ends, and beyond"
+
+
+def test_where_to_wait_for_a_copy_that_is_never_waited_for() -> None:
+    here, there = (SourceLine(file="rows.py", line=line) for line in (7, 9))
+
+    def advice(one: order.Access, other: order.Access, line: int, semaphore: str) -> str | None:
+        found = race(one, other)
+        found = replace(found, witness=replace(found.witness, source=here, other=there))
+        return semaphores.of_unawaited_copy(found, unawaited(line, semaphore)).advice
+
+    ours = replace(FETCH, semaphore="sems[0]")
+    read = order.Access(writes=False, grid_point=(1,))
+    assert advice(ours, FETCH, 9, "sems[1]") == "wait for sems[1] before this copy starts"
+    assert advice(ours, FETCH, 7, "sems[0]") == (
+        "wait for sems[0] before the copy in line 9 starts"
+    )
+    assert advice(read, FETCH, 9, "sems[1]") == "wait for sems[1] before this line"
+    assert advice(ours, read, 7, "sems[0]") == "wait for sems[0] before line 9"
+
+
+def test_a_race_that_a_signal_was_to_prevent() -> None:
+    found = race(replace(FETCH, writes=False), replace(FETCH, from_device=2))
+    source = SourceLine(file="rows.py", line=4)
+    left = Finding(
+        kind=Fault.SEMAPHORE_LEFT_OVER,
+        kernel="rows",
+        message="",
+        witness=Witness(source=source, operand="room"),
+    )
+    found = semaphores.of_unheard_signal(found, left)
+    assert found.cause == (
+        "room is signalled, in line 4, and nothing waits for it: device 2 may copy before it is "
+        "told to"
+    )
+    assert found.advice == "wait for room before the copy starts"
 
 
 @pytest.mark.parametrize(

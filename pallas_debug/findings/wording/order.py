@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault
@@ -185,16 +185,6 @@ def data_race(
         f"two{shared}",
         cause,
         advice,
-    )
-
-
-def of_unawaited_copy(race: Finding, semaphore: str) -> Finding:
-    """A race between two copies, of which nothing waits for one."""
-    return replace(
-        race,
-        cause=f"nothing waits for {semaphore}: the copy on it may be under way until the kernel "
-        "ends, and beyond",
-        advice=f"wait for {semaphore} before the other copy starts",
     )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import two_cores
-from pallas_debug.findings.wording.order import of_axes
+from pallas_debug.findings.wording.order import SIDES, of_axes
 from pallas_debug.findings.wording.stored import listed
 from pallas_debug.model import Finding, SourceLine
 
@@ -91,6 +91,50 @@ def copy_not_awaited(
         f"the copy of {source} to {destination} is never waited for on {semaphore}{rest}",
         cause,
         advice,
+    )
+
+
+def of_unawaited_copy(race: Finding, unawaited: Finding) -> Finding:
+    """A race with a copy that nothing waits for.
+
+    Args:
+      unawaited: the `DmaNotAwaited` of that copy.
+    """
+    semaphore, waits = unawaited.values["semaphore"], unawaited.values.get("waits")
+    cause = f"a copy on {semaphore} is never waited for: it"
+    if waits == "0":
+        cause = f"nothing waits for {semaphore}: the copy on it"
+    elif waits is not None:
+        starts = unawaited.values["starts"]
+        cause = f"{starts} copies are started on {semaphore}, and {waits} waited for: one"
+    here, other = race.values.get("semaphore"), race.other
+    is_here = here == semaphore and unawaited.source == race.source
+    if SIDES not in race.values:
+        user = f"line {other.line}" if here is not None and other else "this line"
+    elif not is_here or unawaited.source == other:
+        user = "this copy starts"
+    else:
+        user = f"the copy in line {other.line} starts" if other else "the other copy starts"
+    return replace(
+        race,
+        cause=f"{cause} may be under way until the kernel ends, and beyond",
+        advice=f"wait for {semaphore} before {user}",
+    )
+
+
+def of_unheard_signal(race: Finding, left: Finding) -> Finding:
+    """A race with a copy of another device, which a signal was to order.
+
+    Args:
+      left: the `SemaphoreLeftOver` of the signal, which nothing waits for.
+    """
+    sender = race.values.get("other sender") or race.values.get("sender")
+    line = f", in line {left.source.line}," if left.source else ""
+    return replace(
+        race,
+        cause=f"{left.operand} is signalled{line} and nothing waits for it: {sender} may copy "
+        "before it is told to",
+        advice=f"wait for {left.operand} before the copy starts",
     )
 
 

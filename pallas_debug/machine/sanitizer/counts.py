@@ -37,7 +37,7 @@ def at(place: EventPlace) -> dict[str, Any]:
     }
 
 
-CopyOn = tuple[int, tuple[str, Any]]
+CopyOn = tuple[int | None, tuple[str, Any]]
 """The step that starts a DMA, by its identity, and the place of the semaphore that it signals."""
 
 
@@ -49,8 +49,9 @@ def place_of(counter: Counter | SemaphoreLedger) -> tuple[str, Any]:
 def counts(run: OrderTracker) -> Iterator[tuple[Finding, CopyOn | None]]:
     """Semaphores that are not zero at the end; or, if nothing can run, who waits for what.
 
-    Those that the kernel takes or returns may be awaited by another. With a finding comes the DMA
-    that nothing waits for, if no wait is for what its line starts: a race with it is one fault.
+    Those that the kernel takes or returns may be awaited by another. With a finding comes its
+    semaphore, and the DMA that nothing waits for, if no wait is for what its line starts: a race
+    with it is one fault.
     """
     stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
     if stuck and not run.has_ended:
@@ -69,8 +70,7 @@ def counts(run: OrderTracker) -> Iterator[tuple[Finding, CopyOn | None]]:
                     known.add((finding.kind, ledger.name))
                 if reported.isdisjoint(known):
                     reported |= known
-                    step = ledger.unawaited
-                    yield finding, None if step is None else (step, place_of(ledger))
+                    yield finding, (ledger.unawaited, place_of(ledger))
 
 
 def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:

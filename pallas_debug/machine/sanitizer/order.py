@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import Array, MemoryBuffer
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
-from pallas_debug.machine.sanitizer.counts import at, counts, place_of, sighting
+from pallas_debug.machine.sanitizer.counts import CopyOn, at, counts, place_of, sighting
 from pallas_debug.machine.sanitizer.ordering import differences
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.ordering.facts import (
@@ -49,26 +49,26 @@ class OrderSanitizer(OrderTracker):
         for _, finding in found:
             if id(finding) in first:
                 followers.setdefault(id(first[id(finding)]), []).append(finding)
-        never_awaited = {
-            (id(access.copy.step), place_of(access.counter)): first.get(id(race), race)
-            for fact, race in worded
-            for access in (fact.later, fact.earlier)
-            if access.copy is not None
-        }
+        of_copy = _races_of_copies(self, worded, first)
         unheard = next((finding for _, finding in found if id(finding) in early), None)
         for finding, key in counts(self):
-            race = never_awaited.get(key) if key is not None else None
+            race = None
+            races: Sequence[Finding] = ()
+            if key is not None:
+                races = of_copy.get(key, ()) or of_copy.get((None, key[1]), ())
+            if races:
+                race, *others = races
+                for other in others:  # they lack the same wait
+                    causes = [cause for cause in causes if cause is not other]
+                    moved = [other, *followers.pop(id(other), ())]
+                    followers.setdefault(id(race), []).extend(moved)
             if finding.kind is Fault.SEMAPHORE_LEFT_OVER and finding.operand == BARRIER:
                 race = unheard
             if race is None:
                 rest.append(finding)
             else:
                 followers.setdefault(id(race), []).append(finding)
-        between_copies = {id(f) for race, f in worded if race.earlier.copy and race.later.copy}
-        return [
-            _followed(one, followers.get(id(one), ()), between_copies=id(one) in between_copies)
-            for one in causes
-        ] + rest
+        return [_followed(one, followers.get(id(one), ())) for one in causes] + rest
 
     def deadlock(self) -> list[Finding]:
         """Word who waits for what, after what led there; nothing if something can still run."""
@@ -108,12 +108,38 @@ class OrderSanitizer(OrderTracker):
 # Races
 
 
-def _followed(race: Finding, by: Sequence[Finding], *, between_copies: bool) -> Finding:
-    """A race with its consequences: of two copies, nothing may wait for one."""
+def _followed(race: Finding, by: Sequence[Finding]) -> Finding:
+    """A race with its consequences: nothing may wait for a copy that it is with."""
     unawaited = [f for f in by if f.kind is Fault.DMA_NOT_AWAITED]
-    if unawaited and between_copies:
-        race = wording.of_unawaited_copy(race, unawaited[0].values["semaphore"])
+    if unawaited:
+        race = semaphores.of_unawaited_copy(race, unawaited[0])
     return replace(race, consequences=(*race.consequences, *by))
+
+
+def _races_of_copies(
+    run: OrderTracker, worded: Iterable[tuple[RaceFact, Finding]], first: Mapping[int, Finding]
+) -> dict[CopyOn, list[Finding]]:
+    """Races by the step that starts a DMA and the semaphore that it signals, the first ones first.
+
+    A wait that is missing for one DMA of another device is missing for all that signal the
+    semaphore: the next wait takes what an earlier one has brought. They come with no step as well.
+
+    Args:
+      first: in place of other races with a DMA; see `_first_of_each_wait`.
+    """
+    found: dict[CopyOn, list[Finding]] = {}
+    for fact, race in sorted(worded, key=lambda item: item[0].when):
+        for access in (fact.later, fact.earlier):
+            if access.copy is None:
+                continue
+            steps = [id(access.copy.step)]
+            sender = run.tasks.threads[access.thread].thread.device
+            is_remote = access.writes and access.buffer.device != sender
+            for step in (*steps, None) if is_remote else steps:
+                races = found.setdefault((step, place_of(access.counter)), [])
+                if all(first.get(id(race), race) is not known for known in races):
+                    races.append(first.get(id(race), race))
+    return found
 
 
 def _race(run: OrderTracker, race: RaceFact) -> Finding:
@@ -151,14 +177,15 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
 def _first_of_each_wait(worded: Iterable[tuple[RaceFact, Finding]]) -> dict[int, Finding]:
     """For races with a DMA that another one raced with before, that one, by identity.
 
-    They lack the same wait: for what the DMA writes, or for what it reads.
+    They lack the same wait: a DMA to another device has two semaphores, for what it reads and for
+    what it writes.
     """
-    first: dict[tuple[DmaCopy, bool], Finding] = {}
+    first: dict[tuple[DmaCopy, object], Finding] = {}
     found = {}
     for race, finding in sorted(worded, key=lambda item: item[0].when):
         copy = race.earlier.copy
         if copy is not None:
-            cause = first.setdefault((copy, race.earlier.writes), finding)
+            cause = first.setdefault((copy, place_of(race.earlier.counter)), finding)
             if cause is not finding:
                 found[id(finding)] = cause
     return found

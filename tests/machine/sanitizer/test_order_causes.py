@@ -100,6 +100,37 @@ def test_room_is_signalled_to_the_wrong_neighbour() -> None:
     assert "wait for received" not in str(races[0].advice)
 
 
+@pytest.mark.skipif(jax.device_count() < N, reason="needs four devices")
+@pytest.mark.parametrize("missing", ["every", "first"])
+def test_a_copy_from_another_device_that_is_not_waited_for(missing: str) -> None:
+    """The sums go around in slots of a buffer; a wait that is missing lets each step read early."""
+
+    def kernel(x_ref, out_ref, slots, part, moved, sent, received):
+        me = meet()
+        part[...] = x_ref[...]
+        for step in range(N - 1):
+            copy = pltpu.make_async_remote_copy(
+                part, slots.at[step], sent, received, device_id={"x": lax.rem(me + 1, N)}
+            )
+            copy.start()
+            copy.wait_send()
+            if missing == "first" and step:
+                copy.wait_recv()
+            pltpu.sync_copy(slots.at[step], moved)
+            part[...] = moved[...] + x_ref[...]
+        out_ref[...] = part[...]
+
+    tile = pltpu.VMEM((8, 128), F32)
+    scratch = [pltpu.VMEM((N - 1, 8, 128), F32), tile, tile, DMA, DMA]
+    (race,) = [f for f in found(on_ring(kernel, scratch), X) if f.kind is Fault.DATA_RACE]
+    starts = "nothing waits for received: the copy on it"
+    if missing == "first":
+        starts = "3 copies are started on received, and 2 waited for: one"
+    assert race.cause == f"{starts} may be under way until the kernel ends, and beyond"
+    assert race.advice == "wait for received before this copy starts"
+    assert Fault.DMA_NOT_AWAITED in {one.kind for one in race.consequences}
+
+
 @pytest.mark.parametrize("missing", ["load", "store"])
 def test_one_semaphore_counts_two_copies_of_which_one_is_awaited(missing: str) -> None:
     def pages(x):
@@ -123,6 +154,7 @@ def test_one_semaphore_counts_two_copies_of_which_one_is_awaited(missing: str) -
 
     findings = found(pages, X)
     assert {f.kind for f in findings} == {Fault.DATA_RACE}
+    assert "8 copies are started on sem, and 4 waited for" in str(findings[0].cause)
     (left,) = [f for race in findings for f in race.consequences if f.kind is Fault.DMA_NOT_AWAITED]
     source = "tile_ref" if missing == "store" else "x_ref[0:8, 0:128]"
     assert left.message.startswith(f"the copy of {source} to ")
