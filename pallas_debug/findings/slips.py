@@ -154,8 +154,11 @@ def _lack_one_wait(a: Finding, b: Finding) -> bool:
 def _goes_astray(finding: Finding, cause: Finding) -> bool:
     """Return whether a copy takes what is not there, or leaves out the slot that is read.
 
-    What was meant for that slot then goes to one that is in use.
+    What was meant for that slot then goes to one that is in use. A copy to a device that may not
+    have begun has no other side.
     """
+    if finding.other is None:
+        return False
     filling = {int(line) for line in cause.values.get(contents.FILLED_IN, "").split(", ") if line}
     if is_of_same_output(finding, cause) and filling & {line for _, line in _lines(finding)}:
         return True

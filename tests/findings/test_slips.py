@@ -226,6 +226,15 @@ def test_what_follows_from_a_fault_that_a_run_shows_twice() -> None:
     assert found.consequences == (effect,)
 
 
+def test_a_copy_to_a_device_that_has_not_begun_is_no_slip_of_another_slot() -> None:
+    filled = {"filled in lines": "5"}
+    read = finding("UninitializedRead", "slots", 7, values=filled)
+    race = finding("DataRace", "slots", 5, other=line(3))
+    assert merged([race, read]) == (replace(read, consequences=(race,)),)
+    early = finding("DataRace", "slots", 5)
+    assert merged([early, read]) == (early, read)
+
+
 def block(operand: str, at: int, **values: str) -> Finding:
     facts = {"dimension": "0", "block": "2", **values}
     return finding("BlockOutOfBounds", operand, at, grid_point=(0, 2), values=facts)

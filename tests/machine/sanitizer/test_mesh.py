@@ -137,6 +137,33 @@ def test_a_barrier_whose_signals_are_not_all_awaited_is_one_fault(ready: int) ->
     assert (left.kind, left.operand) == (Fault.SEMAPHORE_LEFT_OVER, "the barrier semaphore")
 
 
+def test_what_a_device_leaves_unwritten_names_the_device() -> None:
+    """Another part is left on each, so it is no part of what is true of all of them."""
+
+    def body(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        me, barrier = lax.axis_index("x"), pltpu.get_barrier_semaphore()
+        pl.semaphore_signal(barrier, 1, device_id={"x": right_of(me)})
+        pl.semaphore_wait(barrier, 1)
+        copy = pltpu.make_async_copy(x_ref, o_ref.at[me], sem)
+        copy.start()
+        copy.wait()
+
+    def on_each(x: jax.Array) -> jax.Array:
+        hbm = pl.BlockSpec(memory_space=pl.ANY)
+        return pl.pallas_call(
+            body, out_shape=jax.ShapeDtypeStruct((N, *x.shape), x.dtype), in_specs=[hbm],
+            out_specs=hbm, scratch_shapes=[DMA],
+            compiler_params=pltpu.CompilerParams(collective_id=0),
+        )(x)  # fmt: skip
+
+    mesh, spec = Mesh(np.array(jax.devices()[:N]), ("x",)), PartitionSpec("x")
+    (finding,) = judged(
+        jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    )
+    assert finding.kind is Fault.OUTPUT_NOT_WRITTEN
+    assert finding.message.startswith("o_ref[1:4, 0:8, 0:128] on device 0 is never written")
+
+
 @pytest.mark.slow
 def test_what_a_neighbour_sends_is_never_awaited() -> None:
     """Slots are read early, the copies are left over, on every device: that is one fault."""

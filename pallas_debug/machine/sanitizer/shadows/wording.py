@@ -351,7 +351,7 @@ class MemoryWording:
     # Outputs that were not written
 
     def _unwritten(self) -> list[Finding]:
-        found = []
+        found: dict[str, Finding] = {}  # of the first device that leaves it
         thread = next(iter(self._run.threads.values()), None)
         windows = {} if thread is None else {w.operand.name: w for w in thread.outputs}
         for kept in self._run.shadows.values():
@@ -359,13 +359,13 @@ class MemoryWording:
             name = self._run.arrays.result_in(buffer)
             if name is None or not buffer.content.size:
                 continue
-            if name in self._run.arrays.returns or buffer.device:
+            if name in self._run.arrays.returns or name in found:
                 continue
             # In an array that was given, these are elements of blocks that came back unwritten.
             mask = kept.all_with(shadow.NEVER)
             if mask is not None:
-                found.append(self._gap(name, buffer, mask, thread, windows.get(name)))
-        return found
+                found[name] = self._gap(name, buffer, mask, thread, windows.get(name))
+        return list(found.values())
 
     def _gap(
         self, name: str, buffer: MemoryBuffer, mask: shadow.Mask, thread: TrackedThread | None,
@@ -405,7 +405,7 @@ class MemoryWording:
         )
         found = contents.output_not_written(
             seen,
-            what=part.text,
+            what=part.text + (f" on device {buffer.device}" if len(self._arrays) > 1 else ""),
             why=why,
             elements=(part.elements, part.of),
             is_several=part.regions > 1,
