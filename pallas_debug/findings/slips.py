@@ -210,6 +210,18 @@ def _is_same_semaphore(finding: Finding, cause: Finding) -> bool:
     return finding.operand is not None and finding.operand == cause.operand
 
 
+def _has_gone_elsewhere(finding: Finding, cause: Finding) -> bool:
+    """Return whether a copy is left on the semaphore for which another device waits in vain."""
+    return cause.operand is not None and finding.values.get("semaphore") == cause.operand
+
+
+def _is_source_of_copy(finding: Finding, cause: Finding) -> bool:
+    """Return whether a copy goes from and to what one index makes of one operand."""
+    place = finding.index, finding.grid_point, finding.loop
+    is_same = is_of_same_output(finding, cause) and _is_of_line(finding, cause)
+    return is_same and place == (cause.index, cause.grid_point, cause.loop)
+
+
 def _is_not_heard(finding: Finding, cause: Finding) -> bool:
     """Return whether the race is with a remote copy, and no wait takes this signal."""
     senders = {"sender", "other sender"} & set(cause.values)
@@ -306,6 +318,8 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DMA_NOT_AWAITED, Fault.DATA_RACE): _lacks_wait,
     (Fault.DMA_NOT_AWAITED, Fault.DMA_NOT_AWAITED): _leaves_as_well,
     (Fault.DATA_RACE, Fault.DMA_NOT_AWAITED): _is_of_extra_copy,
+    (Fault.DMA_NOT_AWAITED, Fault.DEADLOCK): _has_gone_elsewhere,
+    (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE): _is_source_of_copy,
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
     (Fault.DATA_RACE, Fault.DATA_RACE): _is_of_same_copies,
     (Fault.DATA_RACE, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,

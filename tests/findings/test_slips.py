@@ -226,6 +226,23 @@ def test_what_follows_from_a_fault_that_a_run_shows_twice() -> None:
     assert found.consequences == (effect,)
 
 
+def test_a_copy_that_has_gone_elsewhere_is_left_over_there() -> None:
+    stuck = finding("Deadlock", "received", 7)
+    left = finding("DmaNotAwaited", "tile", 5, values={"semaphore": "received"})
+    assert merged([left, stuck]) == (replace(stuck, consequences=(left,)),)
+    other = finding("DmaNotAwaited", "tile", 5, values={"semaphore": "sent"})
+    assert set(map(str, (f.kind for f in merged([other, stuck])))) == {"Deadlock", "DmaNotAwaited"}
+
+
+def test_a_copy_from_and_to_what_one_index_makes() -> None:
+    place: dict[str, Any] = {"index": "o_ref[-1]", "grid_point": (1,)}
+    written = finding("OutOfBoundsWrite", "o_ref", 5, **place)
+    read = finding("OutOfBoundsRead", "o_ref", 5, **place)
+    assert merged([read, written]) == (replace(written, consequences=(read,)),)
+    other = finding("OutOfBoundsRead", "o_ref", 5, **{**place, "index": "o_ref[-2]"})
+    assert len(merged([other, written])) == 2
+
+
 def test_a_copy_to_a_device_that_has_not_begun_is_no_slip_of_another_slot() -> None:
     filled = {"filled in lines": "5"}
     read = finding("UninitializedRead", "slots", 7, values=filled)
