@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pallas_debug import defaults
@@ -14,7 +14,7 @@ from pallas_debug.comparison.compare import Results
 from pallas_debug.comparison.judged import Judged
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.hooks import plugin_manager
-from pallas_debug.model import Kernel, Target
+from pallas_debug.model import Finding, Kernel, Target
 from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.verdict import interpreted
 from pallas_debug.verdict.engines import Call, Seen, outcome_of
@@ -120,9 +120,14 @@ def judged(
     results = compare.compare(_judged(call, expected, target), ran.result, expected.result)
     return Seen(
         outcomes=tuple(_outcome(kernel, kernels, results, ran) for kernel in kernels),
-        findings=results.findings,
+        findings=tuple(_of_only(kernels, finding) for finding in results.findings),
         problems=tuple(map(str, results.problems)),
     )
+
+
+def _of_only(kernels: Sequence[Kernel], finding: Finding) -> Finding:
+    """A finding with the name of the function's kernel, if it has one, in place of its own."""
+    return replace(finding, kernel=kernels[0].name) if len(kernels) == 1 else finding
 
 
 def _outcome(kernel: Kernel, kernels: Sequence[Kernel], results: Results, ran: Seen) -> Outcome:

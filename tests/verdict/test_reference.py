@@ -59,6 +59,20 @@ def test_a_right_and_a_wrong_result() -> None:
 
 
 @pytest.mark.slow
+def test_a_result_that_does_not_come_straight_from_the_only_kernel_has_its_name() -> None:
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.PartitionSpec("x")
+
+    def sharded(x: jax.Array) -> jax.Array:
+        on_each = lambda x: scale(x, 3.0, "wrong")  # noqa: E731
+        return jax.shard_map(on_each, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)(x)
+
+    (finding,) = judged(sharded, double).counted
+    assert (finding.kind, finding.kernel) == ("ValueMismatch", "wrong")
+    assert "does not come straight from a kernel" in finding.message
+
+
+@pytest.mark.slow
 def test_values_are_judged_without_checks_and_on_made_up_arguments() -> None:
     x = jax.ShapeDtypeStruct((16, 128), jnp.float32)
     wrong = verify(
