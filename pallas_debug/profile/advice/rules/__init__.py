@@ -31,6 +31,7 @@ from pallas_debug.profile.advice.rules.copying import (
     wide_operand,
 )
 from pallas_debug.profile.advice.rules.products import (
+    narrow_product,
     one_hot,
     thin_product,
     vector_product,
@@ -51,6 +52,7 @@ KINDS: tuple[AdviceKind, ...] = (
     copy_latency.KIND,
     wide_operand.KIND,
     narrow_block.KIND,
+    narrow_product.KIND,
     one_hot.KIND,
     wide_product.KIND,
     thin_product.KIND,

@@ -16,7 +16,7 @@ from pallas_debug.profile.advice.advice import (
     percent,
 )
 from pallas_debug.profile.advice.moves import is_move, is_vector_instruction
-from pallas_debug.profile.advice.program import LOADS, MAX_LINES, MosaicProgram, shape_of
+from pallas_debug.profile.advice.program import LOADS, MAX_LINES, STORES, MosaicProgram, shape_of
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.units import MXU
 
@@ -111,6 +111,9 @@ def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
             continue
         if before["tile"] != after["tile"] and _is_loaded(program, number):
             continue  # the compiler chooses the tiles of an operand in memory
+        is_tiled = before["tile"] != after["tile"] and before["implicit"] == after["implicit"]
+        if is_tiled and _is_stored(program, number):
+            continue  # and those of a result
         result = text.split("=", 1)[0].strip()
         users = [lines[0] for n in module.uses(result, number) if (lines := module.source(n))]
         sizes = ", ".join(map(str, shape[0]))
@@ -134,6 +137,15 @@ def _is_loaded(program: MosaicProgram, line: int) -> bool:
         return False
     origin = program.origin(relaid.operands[0], line)
     return origin is not None and origin.name in LOADS
+
+
+def _is_stored(program: MosaicProgram, line: int) -> bool:
+    """Whether the value that is relaid on a line is only stored, in the tiles of the memory."""
+    relaid = next((o for o in program.named("tpu.relayout") if o.line == line), None)
+    if relaid is None:
+        return False
+    users = program.final_users(relaid)
+    return bool(users) and all(user.name in STORES for user, _ in users)
 
 
 def _moves(before: re.Match[str], after: re.Match[str]) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
@@ -12,6 +13,7 @@ from pallas_debug.profile.advice.pipelines import LANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     MAX_VISITED,
+    PASSED_ON,
     STORES,
     ProgramOperation,
     shape_of,
@@ -32,12 +34,17 @@ MIN_REGISTERS = 32
 MIN_SHARE = 0.5
 """Minimum share of the registers of all inputs that one narrow block takes."""
 
-_TURNED = ("tpu.matmul", "vector.multi_reduction", "tpu.transpose", "vector.transpose")
+MAX_REDUCED = 64
+"""Maximum lanes of a narrow block that is reduced over them: rows are reduced at less cost."""
+
+_TURNED = ("tpu.matmul", "tpu.transpose", "vector.transpose")
 """Operations for which the dimension that is narrow matters."""
+
+_REDUCED = re.compile(r"\[(?P<axes>\d{1,2}(?:, \d{1,2}){0,7})\] : vector<(?P<shape>[\dx]+)x")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Fill:
+class Fill:
     """How a block fills vector registers.
 
     Attributes:
@@ -56,6 +63,30 @@ class _Fill:
         few = self.lanes <= MAX_LANES or self.sublanes <= MAX_SUBLANES
         return few and self.registers >= MIN_REGISTERS and self.registers >= 4 * self.full
 
+    @property
+    def is_narrow_to_reduce(self) -> bool:
+        """Whether it is narrow if it is reduced over its lanes."""
+        few = self.lanes <= MAX_REDUCED
+        return few and self.registers >= MIN_REGISTERS and self.registers >= 2 * self.full
+
+
+@dataclass
+class Uses:
+    """What a kernel does with a narrow block.
+
+    Attributes:
+      operations: on values that are as narrow.
+      is_turned: whether an operation needs the narrow dimension where it is.
+      is_reduced: whether it is reduced over that dimension.
+      is_spread: whether a column is repeated along the lanes, for which it has to be a column.
+        Operations on what it is repeated to fill whole registers.
+    """
+
+    operations: list[ProgramOperation] = field(default_factory=list)
+    is_turned: bool = False
+    is_reduced: bool = False
+    is_spread: bool = False
+
 
 def advise_narrow_block(subject: AdviceSubject) -> tuple[Advice, ...]:
     blocks = subject.blocks
@@ -66,27 +97,28 @@ def advise_narrow_block(subject: AdviceSubject) -> tuple[Advice, ...]:
     total = sum(fill.registers for _, fill in filled)
     found = []
     for operand, fill in filled:
-        if not fill.is_narrow or fill.registers < MIN_SHARE * total:
+        if fill.registers < MIN_SHARE * total:
             continue
         if fill.lanes > MAX_LANES and subject.is_memory_bound:
             continue  # rows of one element are copied without padding
         loads = list(_loads(subject, operand))
         source = _source(subject, loads)
-        if source is None or any(_is_turned(subject, load) for load in loads):
+        uses = uses_of(subject, loads, fill)
+        if source is None or uses.is_turned or uses.is_spread:
             continue
-        if fill.lanes <= MAX_LANES and any(_is_spread(subject, load) for load in loads):
+        if not (fill.is_narrow_to_reduce if uses.is_reduced else fill.is_narrow):
             continue
         at_line = selected(subject.at(source), lambda name: name.startswith("vld"))
-        found.append(_advice(operand, fill, source, len(at_line)))
+        found.append(_advice(operand, fill, source, len(at_line), uses.is_reduced))
     return tuple(found)
 
 
-def _fill(operand: OperandBlocks) -> _Fill:
+def _fill(operand: OperandBlocks) -> Fill:
     sizes = [d.size for d in operand.dimensions]
     rows = SUBLANES * max(32 // operand.bits, 1)
     columns, lanes = -(-sizes[-1] // LANES), min(sizes[-1], LANES)
     outer = math.prod(sizes[:-2])
-    return _Fill(
+    return Fill(
         registers=outer * -(-sizes[-2] // rows) * columns,
         full=-(-math.prod(sizes) // (rows * LANES)),
         lanes=lanes,
@@ -103,30 +135,48 @@ def _loads(subject: AdviceSubject, operand: OperandBlocks) -> Iterator[ProgramOp
             yield operation
 
 
-def _is_turned(subject: AdviceSubject, load: ProgramOperation) -> bool:
-    assert subject.program is not None
-    return any(user.name in _TURNED for user, _ in subject.program.final_users(load))
+def uses_of(subject: AdviceSubject, made: list[ProgramOperation], fill: Fill) -> Uses:
+    """Follow values through the operations on others that are as narrow.
 
-
-def _is_spread(subject: AdviceSubject, load: ProgramOperation) -> bool:
-    """Whether a column is repeated along the lanes, for which it has to be a column.
-
-    Operations on what it is repeated to fill whole registers.
+    Args:
+      made: operations that load, or compute, the values.
     """
     program = subject.program
     assert program is not None
-    seen, waiting = {load.line}, [load]
+    found = Uses()
+    seen, waiting = {operation.line for operation in made}, list(made)
     while waiting and len(seen) < MAX_VISITED:
         for user in program.users(waiting.pop()):
             shape = shape_of(user.text.partition(" loc(")[0])
-            if user.line in seen or "vector<" not in user.text or shape is None or not shape[0]:
+            if user.line in seen or "vector<" not in user.text or shape is None:
                 continue
-            if user.name == "vector.broadcast" and shape[0][-1] > MAX_LANES:
-                return True
-            if shape[0][-1] <= MAX_LANES and user.name not in STORES:
+            if user.name in _TURNED:
+                found.is_turned = True
+            elif user.name == "vector.multi_reduction":
+                if _is_over_lanes(user) and fill.lanes <= MAX_REDUCED:
+                    found.is_reduced = True
+                    found.operations.append(user)
+                    seen.add(user.line)
+                    waiting.append(user)
+                else:
+                    found.is_turned = True
+            elif user.name == "vector.broadcast" and shape[0] and shape[0][-1] > MAX_REDUCED:
+                found.is_spread = fill.lanes <= MAX_REDUCED
+            elif user.name not in STORES and (
+                user.name in PASSED_ON or (shape[0] and shape[0][-1] <= fill.lanes)
+            ):
+                found.operations.append(user)
                 seen.add(user.line)
                 waiting.append(user)
-    return False
+    return found
+
+
+def _is_over_lanes(reduction: ProgramOperation) -> bool:
+    """Whether a reduction is over the last axis alone."""
+    found = _REDUCED.search(reduction.text)
+    if found is None:
+        return False
+    return found["axes"] == str(found["shape"].count("x"))
 
 
 def _source(subject: AdviceSubject, loads: list[ProgramOperation]) -> SourceLine | None:
@@ -141,15 +191,22 @@ def _source(subject: AdviceSubject, loads: list[ProgramOperation]) -> SourceLine
     return best if best is not None and counts[best] else None
 
 
-def _advice(operand: OperandBlocks, fill: _Fill, source: SourceLine, loads: int) -> Advice:
+def _advice(
+    operand: OperandBlocks, fill: Fill, source: SourceLine, loads: int, is_reduced: bool
+) -> Advice:
     sizes = [d.size for d in operand.dimensions]
     shape = f"({', '.join(map(str, sizes))})"
-    if fill.lanes <= MAX_LANES:
+    if fill.lanes <= MAX_REDUCED:
         filled = f"{fill.lanes} of {LANES} lanes"
         remedy = (
             "let the last dimension of the array be a long one: transpose it outside of the "
             f"kernel, for blocks such as ({', '.join(map(str, (*sizes[:-2], sizes[-1])))}, "
-            f"{max(sizes[-2], LANES)}), or reshape it, if no operation depends on its rows"
+            f"{max(sizes[-2], LANES)}), "
+            + (
+                "and reduce over the dimension before the last one, which adds whole registers"
+                if is_reduced
+                else "or reshape it, if no operation depends on its rows"
+            )
         )
     else:
         filled = f"{fill.sublanes} of {SUBLANES} sublanes"
@@ -166,6 +223,7 @@ def _advice(operand: OperandBlocks, fill: _Fill, source: SourceLine, loads: int)
             f"a block of {shape} of {operand.name} fills {filled}: it takes {fill.registers:,} "
             f"vector registers, where {fill.full:,} would hold it, and as many instructions for "
             "each operation on it"
+            + (" and each reduction over its lanes" if is_reduced else "")
         ),
         remedy=remedy,
         evidence=(
@@ -181,11 +239,11 @@ KIND = AdviceKind(
     title="Blocks that fill few lanes or sublanes",
     condition=(
         f"The blocks of an input fill at most {MAX_LANES} of {LANES} lanes or {MAX_SUBLANES} of "
-        f"{SUBLANES} sublanes, and make at least half of the registers of all inputs; the kernel "
-        "neither multiplies them as a matrix nor reduces or transposes them, nor repeats them "
-        "along the lanes."
+        f"{SUBLANES} sublanes, or {MAX_REDUCED} lanes if they are reduced over them, and make at "
+        "least half of the registers of all inputs; the kernel neither multiplies them as a matrix "
+        "nor transposes them, nor reduces them over another axis, nor repeats them along the lanes."
     ),
     remedy="Transpose or reshape the array outside of the kernel, so that both of its last "
-    "dimensions are long.",
+    "dimensions are long, and no reduction is over a short last one.",
     rule=advise_narrow_block,
 )
