@@ -27,6 +27,7 @@ from pallas_debug.profile.advice.rules.copying import (
     small_blocks,
     small_copies,
     two_passes,
+    vmem_copy,
     whole_operand,
     wide_operand,
 )
@@ -50,6 +51,7 @@ KINDS: tuple[AdviceKind, ...] = (
     small_copies.KIND,
     copy_wait.KIND,
     copy_latency.KIND,
+    vmem_copy.KIND,
     wide_operand.KIND,
     narrow_block.KIND,
     narrow_product.KIND,
