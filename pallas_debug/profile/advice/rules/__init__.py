@@ -4,13 +4,11 @@ from pallas_debug.profile.advice.advice import AdviceKind
 from pallas_debug.profile.advice.rules import (
     arithmetic,
     invariant,
-    lane_reduction,
     mask,
     one_core,
     relayout,
     rounding,
     row_loop,
-    running_sum,
     short_iterations,
     spills,
     step_invariant,
@@ -38,6 +36,11 @@ from pallas_debug.profile.advice.rules.products import (
     vector_product,
     wide_product,
 )
+from pallas_debug.profile.advice.rules.reductions import (
+    lane_reduction,
+    narrow_slices,
+    running_sum,
+)
 
 KINDS: tuple[AdviceKind, ...] = (
     one_core.KIND,
@@ -64,6 +67,7 @@ KINDS: tuple[AdviceKind, ...] = (
     transpose.KIND,
     relayout.KIND,
     lane_reduction.KIND,
+    narrow_slices.KIND,
     invariant.KIND,
     step_invariant.KIND,
     spills.KIND,

@@ -1,0 +1,1 @@
+"""Rules about loops that reduce, or that combine what they go over."""

@@ -1,0 +1,222 @@
+"""Advice: a loop rescales its results for few columns at a time, and waits for each reduction."""
+
+from __future__ import annotations
+
+import math
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    STORES,
+    MosaicProgram,
+    ProgramLoop,
+    ProgramOperation,
+    shape_of,
+)
+from pallas_debug.profile.advice.rules.invariant import CHEAP
+from pallas_debug.profile.advice.rules.row_loop import EFFECTS, LANES, indices_of, vectors_of
+from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.units import EUP, FILL, LOAD, MXU, SPILL, STORE, VALU
+
+MAX_COLUMNS = 512
+"""Maximum columns that are proposed: 1,024 took 0 to 25 % less, and spilled more."""
+
+MIN_GAIN = 0.25
+"""Minimum share of the executed bundles that is saved."""
+
+SUBLANES = 8
+
+_MAXIMA = ("arith.maximumf", "arith.maxnumf")
+OF_SPILLS = {LOAD: FILL, STORE: SPILL}
+_ENDS = ("tpu.matmul", "vector.multi_reduction", *STORES)
+
+
+def advise_narrow_slices(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program = subject.program
+    if program is None or subject.is_memory_bound:
+        return ()
+    found = []
+    for loop in program.loops:
+        if loop.trips is None or loop.trips < 2:
+            continue
+        body = [o for o in program.operations if o.line in loop]
+        if any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
+            continue
+        for reduction in (o for o in body if o.name == "vector.multi_reduction"):
+            shape = next(iter(vectors_of(reduction)), ())
+            if len(shape) != 2 or not _is_rescaled(program, loop, reduction):
+                continue
+            advice = _of_loop(subject, loop, body, reduction, shape)
+            if advice is not None:
+                found.append(advice)
+                break
+    return tuple(found)
+
+
+def _of_loop(
+    subject: AdviceSubject,
+    loop: ProgramLoop,
+    body: list[ProgramOperation],
+    reduction: ProgramOperation,
+    shape: tuple[int, ...],
+) -> Advice | None:
+    program = subject.program
+    assert program is not None
+    rows, columns = shape
+    factor = 1
+    while loop.trips and loop.trips % (2 * factor) == 0 and 2 * factor * columns <= MAX_COLUMNS:
+        factor *= 2
+    if factor == 1 or not _goes_over(program, loop, body, columns):
+        return None
+    source = program.source(reduction)
+    reductions = selected(subject.at(source), lambda n: ".xlane." in n and "pop" not in n)
+    scheduled = subject.loop_of(reductions)
+    if scheduled is None or subject.is_of_grid(scheduled):
+        return None
+    reductions = [p for p in reductions if scheduled.start <= p.bundle < scheduled.stop]
+    if len(reductions) > 2 * -(-rows // SUBLANES):
+        return None  # the compiler, or the program, has unrolled the loop
+    cycles = scheduled.size + sum(subject.schedule.delays[scheduled.start : scheduled.stop])
+    further = _further(subject, subject.slots(scheduled), _wider(program, body, reduction))
+    together = cycles + (factor - 1) * further
+    share = subject.share(subject.inside(scheduled))
+    if share * (1 - together / (factor * cycles)) < MIN_GAIN:
+        return None
+    return Advice(
+        kind=KIND.name,
+        source=source,
+        message=(
+            f"each of the {loop.trips} iterations reduces {columns} columns over the lanes, and "
+            f"rescales by the result what those before made: it takes {cycles} cycles, most of "
+            f"which do not depend on the number of columns; {factor} times as many would take "
+            f"about {together:.0f}"
+        ),
+        remedy=(
+            f"take {factor * columns} columns in each iteration: {loop.trips // factor} iterations "
+            "wait for as many reductions, and rescale as often"
+        ),
+        evidence=(
+            derived("iterations", loop.trips),
+            counted("reductions over lanes on this line in each", len(reductions)),
+            derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
+            derived(
+                "cycles that as many columns more take",
+                round(further),
+                "of the busiest unit, for what works on these columns",
+                unit="cycles",
+            ),
+            derived_share("share of the executed bundles", share),
+        ),
+    )
+
+
+def _is_rescaled(program: MosaicProgram, loop: ProgramLoop, reduction: ProgramOperation) -> bool:
+    """Whether a maximum over the last axis is that of the iterations before, and used at once."""
+    if "<maximumf>" not in reduction.text and "<maxnumf>" not in reduction.text:
+        return False
+    if "[1]" not in reduction.text:
+        return False
+    for combined, read in program.final_users(reduction):
+        if combined.name not in _MAXIMA or combined.line not in loop:
+            continue
+        others = [o for o in combined.operands if o not in read.results]
+        users = [u for u, _ in program.final_users(combined) if u.name not in STORES]
+        is_used = any(user.name != "scf.yield" for user in users)
+        if is_used and len(others) == 1 and _is_from_before(program, loop, others[0], combined):
+            return True
+    return False
+
+
+def _is_from_before(
+    program: MosaicProgram, loop: ProgramLoop, value: str, combined: ProgramOperation
+) -> bool:
+    """Whether a value is carried, or read from a place that does not move with the loop."""
+    if value in loop.carried:
+        return True
+    origin = program.origin(value, combined.line)
+    if origin is None or origin.name not in LOADS:
+        return False
+    place = indices_of(program, loop, origin)
+    return place is not None and not any(step for step, _ in place)
+
+
+def _goes_over(
+    program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation], columns: int
+) -> bool:
+    """Whether the loop takes one slice of this size after the other of all that it goes over."""
+    found = False
+    for access in (o for o in body if o.name in (*LOADS, *STORES)):
+        place, vectors = indices_of(program, loop, access), vectors_of(access)
+        if place is None or not vectors or len(vectors[-1]) != len(place):
+            return False
+        for (step, _), size in zip(place, vectors[-1], strict=True):
+            if step and (step * (loop.step or 0) != size or size != columns):
+                return False
+            found = found or bool(step)
+    return found
+
+
+def _wider(
+    program: MosaicProgram, body: list[ProgramOperation], reduction: ProgramOperation
+) -> float:
+    """Share of the elementwise work that is on the columns that an iteration takes."""
+    lines = {operation.line for operation in body}
+    shape = vectors_of(reduction)[0]
+    reduced = program.producer(reduction.operands[0], reduction.line)
+    waiting = [reduced] if reduced is not None else []
+    seen: set[int] = set()
+    while waiting:
+        current = waiting.pop()
+        made = (program.producer(o, current.line) for o in current.operands)
+        before = [m for m in made if m is not None] if current.name not in _ENDS else []
+        for other in (*before, *program.users(current)):
+            if other.line in seen or other.line not in lines or other.name in _ENDS:
+                continue
+            own = shape_of(other.text.partition(" loc(")[0])
+            if own is not None and own[0] == shape and other.name != "vector.broadcast":
+                seen.add(other.line)
+                waiting.append(other)
+    counted_ones = [
+        o
+        for o in body
+        if "vector<" in o.text and o.name not in (*CHEAP, *_ENDS) and not o.name.startswith("scf.")
+    ]
+    total = sum(map(_registers, counted_ones))
+    return sum(_registers(o) for o in counted_ones if o.line in seen) / total if total else 0.0
+
+
+def _registers(operation: ProgramOperation) -> int:
+    """Vector registers of a result in f32; those of a column are as many as of 128 of them."""
+    shape = shape_of(operation.text.partition(" loc(")[0])
+    *outer, rows, columns = (1, 1, *(shape[0] if shape is not None else ()))
+    return math.prod(outer) * -(-rows // SUBLANES) * -(-columns // LANES)
+
+
+def _further(subject: AdviceSubject, slots: dict[str, int], wider: float) -> float:
+    """Cycles of the busiest unit for as many columns again."""
+    table = subject.schedule.table
+    if table is None:
+        return 0.0
+    needed = []
+    for name, capacity in zip(table.names, table.capacity, strict=True):
+        if name == MXU and capacity:
+            needed.append(slots.get(name, 0) / capacity)
+        elif name in (EUP, VALU) and capacity:
+            needed.append(slots.get(name, 0) / capacity * wider)
+        elif name in OF_SPILLS and capacity:  # without those, which grow less
+            needed.append((slots.get(name, 0) - slots.get(OF_SPILLS[name], 0)) / capacity)
+    return max(needed, default=0.0)
+
+
+KIND = AdviceKind(
+    name="narrow-slices",
+    title="A softmax that is rescaled for few columns at a time",
+    condition=(
+        "A loop takes slices of fewer than "
+        f"{MAX_COLUMNS} columns, reduces each to its maxima, and rescales by them what the "
+        f"iterations before made; wider slices, up to {MAX_COLUMNS} columns, would save at least "
+        f"{MIN_GAIN:.0%} of the executed bundles."
+    ),
+    remedy="Take more columns in each iteration.",
+    rule=advise_narrow_slices,
+)
