@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cached_property
 
 from pallas_debug.ir.locations import unescape
 from pallas_debug.model import SourceLine
@@ -76,8 +77,9 @@ class Chains:
     def _lowered_once(self, stack: str, body: str, within: tuple[str, ...]) -> Lines | None:
         """Lines of a primitive that was lowered once, from what calls it; None if it is not one.
 
-        Both have the whole stack of Python calls. If their innermost functions differ, it may be
-        one stack, of a callee and its caller.
+        Both have the whole stack of Python calls, which is the same at the first use. If their
+        innermost functions differ, and the callee is that of no first use, it may be one stack, of
+        a callee and its caller.
 
         Args:
           stack: names of the operations, outermost first.
@@ -93,10 +95,18 @@ class Chains:
             body, caller = call
             outer.append(caller)
         callee, calling = (self._resolve(b, None, within) for b in (body, outer[-1]))
-        if not callee or not calling or callee[0].function != calling[0].function:
+        if not callee or not calling:
+            return None
+        if callee[0].function != calling[0].function and body not in self._first_uses:
             return None
         found = [calling, *(self._resolve(b, None, within) for b in reversed(outer[:-1]))]
         return tuple(dict.fromkeys(line for lines in found for line in lines))
+
+    @cached_property
+    def _first_uses(self) -> frozenset[str]:
+        """Locations of primitives at the uses for which they were lowered: callee and caller."""
+        calls = (_divided(body) for body in self._bodies.values() if body.startswith(_CALL))
+        return frozenset(call[0] for call in calls if call is not None and call[0] == call[1])
 
     def _expanded(self, body: str, within: tuple[str, ...]) -> str:
         def replaced(token: re.Match[str]) -> str:

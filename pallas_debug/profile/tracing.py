@@ -235,11 +235,18 @@ class _Calls:
     @cached_property
     def chains(self) -> dict[str, list[Chain]]:
         """Chains that begin at each place, in the order of the program."""
-        found: dict[str, dict[Chain, None]] = {}
+        return {place: list(chains) for place, chains in self.spans.items()}
+
+    @cached_property
+    def spans(self) -> dict[str, dict[Chain, tuple[int, int]]]:
+        """First and last line of the module with an operation of each chain at a place."""
+        found: dict[str, dict[Chain, tuple[int, int]]] = defaultdict(dict)
         for line, name in enumerate(self._module.names):
             if name is not None and (place := self._place(line)):
-                found.setdefault(place, {})[self._module.source(line)] = None
-        return {place: list(chains) for place, chains in found.items()}
+                chain = self._module.source(line)
+                first, last = found[place].get(chain, (line, line))
+                found[place][chain] = min(first, line), max(last, line)
+        return found
 
     @cached_property
     def copies(self) -> dict[str, list[Chain]]:
@@ -330,13 +337,12 @@ class _Chains:
         lines: list[Place | None] = []  # the innermost ones, as votes
         interned: dict[Place, Place] = {}
         keys: dict[str, str] = {}
+        anchors: list[tuple[int, int, int]] = []
         for number, instruction in enumerate(self._flow.instructions):
             own = self._own[number]
             if not own:
                 lines.append(None)
                 continue
-            line = own[0].file, own[0].line
-            lines.append(interned.setdefault(line, line))
             location = instruction.locations[0]
             key = keys.get(location)
             if key is None:
@@ -344,12 +350,17 @@ class _Chains:
                 key = keys[location] = place[0] if place else ""
             known = calls.chains.get(key, [])
             if len(known) == 1:
-                self._own[number] = known[0]
+                self._own[number] = own = known[0] or own
+                if is_vector(instruction.opcode):  # scalars are numbered anew in later passes
+                    anchors.append((_ordinal(instruction), *calls.spans[key][known[0]]))
             elif len(known) > 1:
                 open_[key].append(number)
+            line = own[0].file, own[0].line
+            lines.append(interned.setdefault(line, line))
+        order = _Order(sorted(anchors))
         for key, numbers in open_.items():
             left = self._pair_copies(numbers, calls.copies.get(key, []))
-            self._decide(left, calls.chains[key], calls.neighbours, lines)
+            self._decide(left, calls.spans[key], calls.neighbours, lines, order)
 
     def _pair_copies(self, numbers: Sequence[int], chains: Sequence[Chain]) -> list[int]:
         """Give copies the chains of those of the program, if as many are left; return the others.
@@ -368,19 +379,26 @@ class _Chains:
     def _decide(
         self,
         numbers: Sequence[int],
-        chains: Sequence[Chain],
+        spans: Mapping[Chain, tuple[int, int]],
         neighbours: Mapping[Chain, set[tuple[bool, Place]]],
         lines: Sequence[Place | None],
+        order_of_others: _Order,
     ) -> None:
         """Choose among several chains for the instructions at one place."""
         decided: dict[int, Chain] = {}
-        around = [neighbours.get(chain, set()) for chain in chains]
+        chains = list(spans)
+        around = [neighbours.get(chain, set()) | _at_its_line(chain) for chain in chains]
         for number in numbers:
             votes = self._votes(number, lines)
             scores = [len(votes & near) for near in around]
             best = max(scores)
             if best and scores.count(best) == 1:
                 decided[number] = chains[scores.index(best)]
+                continue
+            mine = _ordinal(self._flow.instructions[number])
+            fitting = [chain for chain in chains if order_of_others.fits(mine, spans[chain])]
+            if len(fitting) == 1:
+                decided[number] = fitting[0]
         order = sorted((_ordinal(self._flow.instructions[n]), n) for n in decided)
         for number in numbers:
             if number in decided:
@@ -398,6 +416,28 @@ class _Chains:
         producers = _first_others(number, self._flow.producers, lines)
         users = _first_others(number, self._flow.users, lines)
         return {(False, place) for place in producers} | {(True, place) for place in users}
+
+
+def _at_its_line(chain: Chain) -> set[tuple[bool, Place]]:
+    """What an instruction of a chain reads, and what reads it, may be of the same line."""
+    return {(is_user, (line.file, line.line)) for line in chain[:1] for is_user in (False, True)}
+
+
+class _Order:
+    """Instructions whose chain is known, in the compiler's numbering, which follows the program."""
+
+    def __init__(self, anchors: Sequence[tuple[int, int, int]]) -> None:
+        """Args: number of each, and the lines of the module with its operations."""
+        self._anchors = anchors
+
+    def fits(self, number: int, span: tuple[int, int]) -> bool:
+        """Whether operations on these lines lie between the neighbours of an instruction."""
+        at = bisect.bisect_left(self._anchors, (number,))
+        end = bisect.bisect_left(self._anchors, (number + 1,))
+        before, after = self._anchors[at - 1 : at] if at else [], self._anchors[end : end + 1]
+        return all(span[1] >= first for _, first, _ in before) and all(
+            span[0] <= last for _, _, last in after
+        )
 
 
 def _first_others(

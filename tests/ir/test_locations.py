@@ -141,3 +141,20 @@ def test_a_primitive_that_is_lowered_once_has_the_lines_of_its_uses(
     location: str, lines: list[int]
 ) -> None:
     assert [s.line for s in Chains(()).resolve(location)] == lines
+
+
+def test_a_primitive_that_is_lowered_in_another_function_has_the_line_of_its_use() -> None:
+    """The first use, in the body of `pl.when`, shows that it was lowered there."""
+    chains = Chains(
+        (
+            '#loc1 = loc("k.<locals>._"("f.py":8:2))',
+            '#loc2 = loc("k"("f.py":10:2))',
+            "#loc3 = loc(callsite(#loc1 at #loc1))",
+            "#loc4 = loc(callsite(#loc1 at #loc2))",
+            '#loc5 = loc("h"("f.py":3:2))',
+            "#loc6 = loc(callsite(#loc5 at #loc2))",
+        )
+    )
+    assert [s.line for s in chains.resolve('"a/a"(#loc3)')] == [8]
+    assert [s.line for s in chains.resolve('"a/a"(#loc4)')] == [10]
+    assert [s.line for s in chains.resolve('"a/a"(#loc6)')] == [3, 10]

@@ -133,3 +133,38 @@ def test_copies_are_told_apart_by_their_order() -> None:
     """jax lowers a primitive once, and names its first line where it uses it again."""
     tracing = trace(schedule_of(COPIES).listing, Module.of(TWO_COPIES, "mlir"))
     assert chains(tracing) == [[10], [8]]
+
+
+STORES = """\
+     0   :  { %100 = vst [vmem:[#allocation5] sm:$0xff] %v9 /* loc("k.py":8:4 to :9) */ }
+   0x1   :  { %v110_v1 = vld [vmem:[#allocation2] sm:$0xff] /* loc("k.py":11:4 to :9) */ }
+   0x2   :  { %v120_v1 = vadd.f32 %v110_v1, %v9 /* loc("k.py":12:4 to :9) */ }
+   0x3   :  { %132 = vst [vmem:[#allocation5] sm:$0xff] %v120_v1 /* loc("k.py":8:4 to :9) */ }
+"""
+
+TWO_STORES = """\
+module {
+  func.func @k(%a: memref<8xf32>, %b: memref<8xf32>, %c: vector<8xf32>) {
+    tpu.vector_store %a, %c : memref<8xf32>, vector<8xf32> loc(#loc10)
+    %0 = vector.load %b : memref<8xf32>, vector<8xf32> loc(#loc3)
+    %1 = arith.addf %0, %c : vector<8xf32> loc(#loc4)
+    tpu.vector_store %a, %1 : memref<8xf32>, vector<8xf32> loc(#loc11)
+    return loc(#loc)
+  } loc(#loc)
+} loc(#loc)
+#loc = loc(unknown)
+#loc1 = loc("k"("k.py":8:4 to :9))
+#loc2 = loc("k.<locals>._"("k.py":13:4 to :9))
+#loc3 = loc("k.<locals>._"("k.py":11:4 to :9))
+#loc4 = loc("k.<locals>._"("k.py":12:4 to :9))
+#loc5 = loc(callsite(#loc1 at #loc1))
+#loc6 = loc(callsite(#loc1 at #loc2))
+#loc10 = loc("swap:"("swap/swap"(#loc5)))
+#loc11 = loc("swap:"("swap/swap"(#loc6)))
+"""
+
+
+def test_stores_of_another_function_are_told_apart_by_what_is_around_them() -> None:
+    """The first follows nothing that is known; the second reads a sum of line 12."""
+    tracing = trace(schedule_of(STORES).listing, Module.of(TWO_STORES, "mlir"))
+    assert chains(tracing) == [[8], [11], [12], [13]]
