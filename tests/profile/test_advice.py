@@ -127,6 +127,31 @@ def test_larger_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> 
     assert measured - 0.03 <= advised <= measured + 0.12
 
 
+PROMISES = {
+    "squares_summed_in_memory": "cycles with carried values",
+    "state_kept_in_memory": "cycles with carried values",
+    "rescaled_often": "cycles of wider ones for as many",
+    "attention_over_narrow_slices": "cycles of wider ones for as many",
+}
+"""Slow kernels, and the evidence of what an iteration will take."""
+
+
+@pytest.mark.parametrize(
+    "name, evidence",
+    [
+        pytest.param(*row, marks=pytest.mark.slow if n else ())
+        for n, row in enumerate(PROMISES.items())
+    ],
+)
+def test_iterations_save_what_is_promised(name: str, evidence: str, stats_of: StatsOf) -> None:
+    before, after = (stats_of(slow(name), twin, "v5e") for twin in (False, True))
+    told = {e.name: e.figure.value for e in before.advice[0].evidence}
+    share = told["share of the executed bundles"] / 100
+    promised = share * (1 - told[evidence] / told["cycles of each"])
+    saved = 1 - after.cycles.compute.value / before.cycles.compute.value
+    assert promised - 0.05 <= saved <= promised + 0.15
+
+
 ELSEWHERE = [
     # Each step waits for the write-back of the one before.
     ("short_steps", "tpu7x", ["small-blocks"]),

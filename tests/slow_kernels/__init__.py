@@ -1,9 +1,24 @@
 """Kernels that are slow on purpose, each with its remedied twin, one module per topic."""
 
-from . import blocks, copies, layouts, loops, pipelines, precision, products, recurrences, steps
+from . import (
+    blocks,
+    copies,
+    layouts,
+    loops,
+    memory,
+    narrow,
+    pipelines,
+    precision,
+    products,
+    recurrences,
+    steps,
+)
 from .slow import SlowKernel as SlowKernel
 
-TOPICS = (layouts, precision, pipelines, copies, blocks, loops, products, recurrences, steps)
+TOPICS = (
+    *(layouts, precision, pipelines, copies, blocks, loops, products, recurrences, steps),
+    *(memory, narrow),
+)
 SLOW: tuple[SlowKernel, ...] = tuple(kernel for topic in TOPICS for kernel in topic.KERNELS)
 
 

@@ -4,6 +4,7 @@ from pallas_debug.profile.advice.advice import AdviceKind
 from pallas_debug.profile.advice.rules import (
     arithmetic,
     invariant,
+    kept_in_memory,
     mask,
     one_core,
     relayout,
@@ -68,6 +69,7 @@ KINDS: tuple[AdviceKind, ...] = (
     relayout.KIND,
     lane_reduction.KIND,
     narrow_slices.KIND,
+    kept_in_memory.KIND,
     invariant.KIND,
     step_invariant.KIND,
     spills.KIND,

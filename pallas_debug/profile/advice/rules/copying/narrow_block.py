@@ -222,8 +222,7 @@ def _advice(
         message=(
             f"a block of {shape} of {operand.name} fills {filled}: it takes {fill.registers:,} "
             f"vector registers, where {fill.full:,} would hold it, and as many instructions for "
-            "each operation on it"
-            + (" and each reduction over its lanes" if is_reduced else "")
+            "each operation on it" + (" and each reduction over its lanes" if is_reduced else "")
         ),
         remedy=remedy,
         evidence=(

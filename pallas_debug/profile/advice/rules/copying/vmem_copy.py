@@ -158,9 +158,7 @@ def _is_aligned(program: MosaicProgram, start: ProgramOperation, of: object) -> 
     return True
 
 
-def _remedy(
-    program: MosaicProgram, move: _Move, source: Operand, target: Operand
-) -> str | None:
+def _remedy(program: MosaicProgram, move: _Move, source: Operand, target: Operand) -> str | None:
     """What to do without the copy; None if it may be of use."""
     made_by = {operation.line for operation in move.made_by}
     if target.kind == "scratch" and source.kind == "input":
@@ -179,9 +177,7 @@ def _remedy(
     return None
 
 
-def _uses(
-    program: MosaicProgram, memory: str, without: set[int]
-) -> list[ProgramOperation]:
+def _uses(program: MosaicProgram, memory: str, without: set[int]) -> list[ProgramOperation]:
     """Operations on a memory, but for loads that nothing reads."""
     return [
         o

@@ -62,9 +62,9 @@ def _of_loop(
 ) -> Advice | None:
     program = subject.program
     assert program is not None
-    rows, columns = shape
+    (rows, columns), trips = shape, loop.trips or 1
     factor = 1
-    while loop.trips and loop.trips % (2 * factor) == 0 and 2 * factor * columns <= MAX_COLUMNS:
+    while trips % (2 * factor) == 0 and 2 * factor * columns <= MAX_COLUMNS:
         factor *= 2
     if factor == 1 or not _goes_over(program, loop, body, columns):
         return None
@@ -92,7 +92,7 @@ def _of_loop(
             f"about {together:.0f}"
         ),
         remedy=(
-            f"take {factor * columns} columns in each iteration: {loop.trips // factor} iterations "
+            f"take {factor * columns} columns in each iteration: {trips // factor} iterations "
             "wait for as many reductions, and rescale as often"
         ),
         evidence=(
@@ -105,6 +105,7 @@ def _of_loop(
                 "of the busiest unit, for what works on these columns",
                 unit="cycles",
             ),
+            derived("cycles of wider ones for as many", round(together / factor), unit="cycles"),
             derived_share("share of the executed bundles", share),
         ),
     )

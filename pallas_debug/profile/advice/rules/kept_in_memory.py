@@ -1,0 +1,158 @@
+"""Advice: a loop keeps its results in memory, which each iteration loads and stores again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
+from pallas_debug.profile.advice.compaction import compacted, cycles_of
+from pallas_debug.profile.advice.program import LOADS, STORES, ProgramLoop, ProgramOperation
+from pallas_debug.profile.advice.rules.row_loop import EFFECTS, indices_of, memory_of
+from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected
+from pallas_debug.profile.schedule import ScheduledLoop
+from pallas_debug.profile.units import VALU
+
+MIN_TRIPS = 8
+"""Minimum iterations of a loop."""
+
+MAX_REGISTERS = 16
+"""Maximum registers that are kept: to carry 32 spilled others, and took longer on v6e."""
+
+MIN_GAIN = 0.15
+"""Minimum share of the executed bundles that is saved."""
+
+MIN_COMPACT = 0.75
+"""Minimum share of its cycles to which a loop can be compacted: else what is left out of the
+account, such as results of the MXU, decides."""
+
+MIN_CYCLES = 12
+"""Cycles that an iteration takes in any case: loads, arithmetic, and the branch."""
+
+_ADDRESS = re.compile(r"\[vmem:\[(?P<place>#allocation\d+(?: \+ \$0x[0-9a-f]+)?)\]")
+_ADDRESS_IN_REGISTER = re.compile(r"\[vmem:\[(?P<place>(?P<register>%[\w$.-]+)[^\]]*)\]")
+
+
+def advise_kept_in_memory(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program = subject.program
+    if program is None or subject.is_memory_bound:
+        return ()
+    found = []
+    for loop in program.loops:
+        if loop.trips is None or loop.trips < MIN_TRIPS:
+            continue
+        stores = _kept(subject, loop)
+        if not stores:
+            continue
+        at_lines = [p for o in stores for p in subject.at(program.source(o))]
+        scheduled = subject.loop_of(selected(at_lines, lambda name: name.startswith("vst")))
+        if scheduled is None or subject.is_of_grid(scheduled):
+            continue
+        accesses = _accesses(subject, scheduled)
+        registers = len({_place(subject, scheduled, p) for p in accesses})
+        if not 0 < registers <= MAX_REGISTERS:
+            continue
+        cycles, own = cycles_of(subject, scheduled), {id(placed) for placed in accesses}
+        if compacted(subject, scheduled) < MIN_COMPACT * cycles:
+            continue
+        without = compacted(subject, scheduled, own)
+        # Each value that is carried is moved to its register at the end of an iteration.
+        needed = max(without + -(-registers // _slots(subject)) + 1, MIN_CYCLES)
+        share = subject.share(subject.inside(scheduled))
+        if share * (1 - needed / cycles) < MIN_GAIN:
+            continue
+        memory = subject.operand(memory_of(program, stores[0]) or "")
+        name = memory.name if memory is not None else "a buffer"
+        found.append(
+            Advice(
+                kind=KIND.name,
+                source=program.source(stores[0]),
+                operand=memory.name if memory is not None else None,
+                message=(
+                    f"each of the {loop.trips} iterations loads and stores {registers} "
+                    f"{'register' if registers == 1 else 'registers'} of {name} that the one "
+                    f"before has stored: it takes {cycles} cycles, and about {needed} without"
+                ),
+                remedy=(
+                    "let lax.fori_loop carry the value, as its last argument and the result of its "
+                    f"body, and store it to {name} after the loop"
+                ),
+                evidence=(
+                    derived("iterations", loop.trips),
+                    counted("registers that are kept in memory", registers),
+                    counted("loads and stores of them in each", len(accesses)),
+                    derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
+                    derived("cycles with carried values", needed, unit="cycles"),
+                    derived_share("share of the executed bundles", share),
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def _kept(subject: AdviceSubject, loop: ProgramLoop) -> list[ProgramOperation]:
+    """Stores of a loop to a place that does not move with it, and that it loads as well."""
+    program = subject.program
+    assert program is not None
+    body = [o for o in program.operations if o.line in loop]
+    if any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
+        return []
+    found = []
+    for store in (o for o in body if o.name in STORES and "vector<" in o.text):
+        memory, place = memory_of(program, store), indices_of(program, loop, store)
+        if memory not in program.arguments or place is None or any(step for step, _ in place):
+            continue
+        others = [
+            o for o in body if o.name in (*LOADS, *STORES) and memory_of(program, o) == memory
+        ]
+        if any(memory in o.operands for o in body if o not in others):
+            continue
+        places = {indices_of(program, loop, o) for o in others}
+        if places == {place} and any(o.name in LOADS and program.users(o) for o in others):
+            found.append(store)
+    return found
+
+
+def _accesses(subject: AdviceSubject, loop: ScheduledLoop) -> list[PlacedInstruction]:
+    """Loads and stores of a loop at places that it both loads and stores, again and again."""
+    inside = selected(subject.inside(loop), lambda name: name.startswith(("vld", "vst")))
+    placed = [(p, _place(subject, loop, p)) for p in inside]
+    loaded = {place for p, place in placed if p.opcode.startswith("vld")}
+    stored = {place for p, place in placed if p.opcode.startswith("vst")}
+    both = {place for place in loaded & stored if place is not None}
+    return [p for p, place in placed if place in both]
+
+
+def _place(subject: AdviceSubject, loop: ScheduledLoop, placed: PlacedInstruction) -> str | None:
+    """Address of an access that does not change in a loop; None if it does."""
+    found = _ADDRESS.search(placed.instruction.text)
+    if found is not None:
+        return found["place"]
+    found = _ADDRESS_IN_REGISTER.search(placed.instruction.text)
+    if found is None:
+        return None
+    made = subject.definitions.get(found["register"], ())
+    if not made or any(loop.start <= p.bundle < loop.stop for p in made):
+        return None
+    return found["place"]
+
+
+def _slots(subject: AdviceSubject) -> int:
+    table = subject.schedule.table
+    capacities: Iterator[tuple[str, int]] = (
+        zip(table.names, table.capacity, strict=True) if table is not None else iter(())
+    )
+    return max(dict(capacities).get(VALU, 1), 1)
+
+
+KIND = AdviceKind(
+    name="kept-in-memory",
+    title="A result that a loop keeps in memory",
+    condition=(
+        f"Each of at least {MIN_TRIPS} iterations loads what the one before has stored at the same "
+        f"place, in at most {MAX_REGISTERS} registers; to carry it would save at least "
+        f"{MIN_GAIN:.0%} of the executed bundles."
+    ),
+    remedy="Let the loop carry the value, and store it once after the loop.",
+    rule=advise_kept_in_memory,
+)

@@ -1,0 +1,190 @@
+"""Values of few lanes that are reduced, and reductions of few columns at a time."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from .slow import SlowKernel
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+
+
+def _whole(kernel: object, out: tuple[int, ...], *arrays: jax.Array) -> jax.Array:
+    """Every step works on the same blocks, so that computation decides."""
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct(out, F32),
+        grid=(16,),
+        in_specs=[pl.BlockSpec(a.shape, lambda i: (0, 0)) for a in arrays],
+        out_specs=pl.BlockSpec(out, lambda i: (0, 0)),
+    )(*arrays)
+
+
+def softmax_of_few_lanes(x: jax.Array) -> jax.Array:
+    """Each row has 16 elements, which fill 16 of 128 lanes."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]  # SLOW
+        p = jnp.exp(x - jnp.max(x, axis=1, keepdims=True))
+        out_ref[...] = p / jnp.sum(p, axis=1, keepdims=True)
+
+    return _whole(kernel, x.shape, x)
+
+
+def softmax_of_few_lanes_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        p = jnp.exp(x - jnp.max(x, axis=0, keepdims=True))
+        out_ref[...] = p / jnp.sum(p, axis=0, keepdims=True)
+
+    return _whole(kernel, x.shape, x).T
+
+
+def routed(x: jax.Array, w: jax.Array) -> jax.Array:
+    """The product of tokens and 8 experts fills 8 of 128 lanes."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        scores = jnp.dot(x_ref[...], w_ref[...], preferred_element_type=F32)  # SLOW
+        p = jnp.exp(scores - jnp.max(scores, axis=1, keepdims=True))
+        out_ref[...] = p / jnp.sum(p, axis=1, keepdims=True)
+
+    return _whole(kernel, (x.shape[0], w.shape[1]), x, w)
+
+
+def routed_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        scores = lax.dot_general(
+            w_ref[...], x_ref[...], (((1,), (1,)), ((), ())), preferred_element_type=F32
+        )
+        p = jnp.exp(scores - jnp.max(scores, axis=0, keepdims=True))
+        out_ref[...] = p / jnp.sum(p, axis=0, keepdims=True)
+
+    return _whole(kernel, (w.shape[0], x.shape[0]), x, w).T
+
+
+def _logsumexp(x: jax.Array, columns: int) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def step(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            highest, total = carry
+            part = x_ref[:, pl.ds(pl.multiple_of(i * columns, columns), columns)]
+            above = jnp.maximum(highest, jnp.max(part, axis=1, keepdims=True))  # SLOW
+            total = total * jnp.exp(highest - above)
+            return above, total + jnp.sum(jnp.exp(part - above), axis=1, keepdims=True)
+
+        start = jnp.full((128, 1), -1e30, F32), jnp.zeros((128, 1), F32)
+        highest, total = lax.fori_loop(0, x_ref.shape[1] // columns, step, start)
+        out_ref[...] = jnp.broadcast_to(highest + jnp.log(total), (128, 128))
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], 128), F32),
+        grid=(x.shape[0] // 128,),
+        in_specs=[pl.BlockSpec((128, x.shape[1]), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((128, 128), lambda i: (i, 0)),
+    )(x)
+
+
+def rescaled_often(x: jax.Array) -> jax.Array:
+    """Each iteration takes 128 columns, and waits for their maximum and their sum."""
+    return _logsumexp(x, 128)
+
+
+def rescaled_often_remedied(x: jax.Array) -> jax.Array:
+    return _logsumexp(x, 512)
+
+
+def _attention(q: jax.Array, k: jax.Array, v: jax.Array, columns: int) -> jax.Array:
+    rows, width = q.shape[0] // 4, q.shape[1]
+
+    def kernel(
+        q_ref: jax.Ref, k_ref: jax.Ref, v_ref: jax.Ref, out_ref: jax.Ref, *state: jax.Ref
+    ) -> None:
+        highest, total, out = state
+        highest[...] = jnp.full_like(highest, -1e30)
+        total[...] = jnp.zeros_like(total)
+        out[...] = jnp.zeros_like(out)
+
+        @pl.loop(0, k_ref.shape[0] // columns)
+        def _(i: jax.Array) -> None:
+            part = pl.ds(pl.multiple_of(i * columns, columns), columns)
+            scores = lax.dot_general(
+                q_ref[...], k_ref[part, :], (((1,), (1,)), ((), ())), preferred_element_type=F32
+            )
+            before = highest[...]
+            above = jnp.maximum(before, jnp.max(scores, axis=1, keepdims=True))  # SLOW
+            p = jnp.exp(scores - above)
+            scale = jnp.exp(before - above)
+            total[...] = total[...] * scale + jnp.sum(p, axis=1, keepdims=True)
+            product = jnp.dot(p.astype(BF16), v_ref[part, :], preferred_element_type=F32)
+            out[...] = out[...] * scale + product
+            highest[...] = above
+
+        out_ref[...] = (out[...] / total[...]).astype(BF16)
+
+    block = pl.BlockSpec((rows, width), lambda i: (i, 0))
+    whole = pl.BlockSpec(k.shape, lambda i: (0, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=q,
+        grid=(4,),
+        in_specs=[block, whole, whole],
+        out_specs=block,
+        scratch_shapes=[
+            *[pltpu.VMEM((rows, 1), F32)] * 2,
+            pltpu.VMEM((rows, width), F32),
+        ],
+    )(q, k, v)
+
+
+def attention_over_narrow_slices(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """The state of the softmax is in scratch, and rescaled for every 128 keys."""
+    return _attention(q, k, v, 128)
+
+
+def attention_over_narrow_slices_remedied(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    return _attention(q, k, v, 512)
+
+
+KERNELS = (
+    SlowKernel(
+        advice="narrow-block",
+        summary="A softmax over rows of 16 elements.",
+        function=softmax_of_few_lanes,
+        remedied=softmax_of_few_lanes_remedied,
+        rearrange=lambda x: (x.T,),
+        args=(jax.ShapeDtypeStruct((1024, 16), F32),),
+        says=("it takes 128 vector registers, where 16 would hold it", "(16, 1024)"),
+    ),
+    SlowKernel(
+        advice="narrow-product",
+        summary="A softmax over the 8 columns of a product.",
+        function=routed,
+        remedied=routed_remedied,
+        rearrange=lambda x, w: (x, w.T),
+        args=(jax.ShapeDtypeStruct((1024, 256), BF16), jax.ShapeDtypeStruct((256, 8), BF16)),
+        says=("(1024, 8) fills 8 of 128 lanes", "for a result of (8, 1024)"),
+    ),
+    SlowKernel(
+        advice="narrow-slices",
+        summary="A sum of exponentials that is rescaled for each 128 columns.",
+        function=rescaled_often,
+        remedied=rescaled_often_remedied,
+        helper=_logsumexp,
+        args=(jax.ShapeDtypeStruct((512, 4096), F32),),
+        says=("each of the 32 iterations reduces 128 columns", "take 512 columns"),
+    ),
+    SlowKernel(
+        advice="narrow-slices",
+        summary="Attention that takes 128 keys at a time.",
+        function=attention_over_narrow_slices,
+        remedied=attention_over_narrow_slices_remedied,
+        helper=_attention,
+        args=(
+            jax.ShapeDtypeStruct((1024, 128), BF16),
+            *[jax.ShapeDtypeStruct((2048, 128), BF16)] * 2,
+        ),
+        says=("each of the 16 iterations reduces 128 columns", "take 512 columns"),
+    ),
+)
