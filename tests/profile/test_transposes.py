@@ -39,3 +39,48 @@ def test_transposes_beside_those_of_the_mxu_cost_nothing() -> None:
     )
     assert (inside.advice, outside.advice) == ((), ())
     assert inside.cycles.total.value == pytest.approx(outside.cycles.total.value, rel=0.02)
+
+
+def turned(x: jax.Array, w: jax.Array, *, is_turned: bool) -> jax.Array:
+    """The product of `x` and `w`, of an `x` that is transposed in the kernel or outside of it."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        left = x_ref[...].T if is_turned else x_ref[...]
+        out_ref[...] = jnp.dot(left, w_ref[...], preferred_element_type=jnp.float32)
+
+    def whole(shape: tuple[int, ...]) -> pl.BlockSpec:
+        return pl.BlockSpec(shape, lambda i: (0, 0))
+
+    out = x.shape[1 if is_turned else 0], w.shape[1]
+    result: jax.Array = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct(out, jnp.float32),
+        grid=(16,),
+        in_specs=[whole(x.shape), whole(w.shape)],
+        out_specs=whole(out),
+    )(x, w)
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "target, rows, is_advised",
+    [
+        ("v5e", 256, True),  # saves 17 % of the computation
+        pytest.param("v6e", 512, True, marks=pytest.mark.large),  # 11 %
+        pytest.param("v6e", 256, False, marks=pytest.mark.large),  # 7 %
+    ],
+)
+def test_the_mxu_waits_as_long_as_is_said(target: str, rows: int, is_advised: bool) -> None:
+    columns = {256: 512, 512: 128}[rows]
+    x, w = (jax.ShapeDtypeStruct((rows, n), jnp.bfloat16) for n in (rows, columns))
+    inside, outside = (
+        pallas_debug.stats(turned, x, w, is_turned=is_turned, target=target, estimate=False)
+        for is_turned in (True, False)
+    )
+    assert outside.advice == ()
+    assert [advice.kind for advice in inside.advice] == ["transpose"] * is_advised
+    for advice in inside.advice:
+        told = next(e.figure.value for e in advice.evidence if e.name.startswith("cycles"))
+        one, other = (s.traffic.compute_per_step.value for s in (inside, outside))
+        assert told == pytest.approx(one - other, abs=0.05 * one)
