@@ -14,7 +14,7 @@ from pallas_debug.profile.advice.advice import (
     derived_share,
 )
 from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation
-from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 from pallas_debug.profile.units import VALU
 
 MIN_GAIN = 0.15
@@ -34,6 +34,16 @@ OF_POWERS = 5
 """Fewer instructions for VALU in a square root than in such a power, whose special cases are told
 apart: 5.6 to 6.9 with v5e and v6e."""
 
+OF_SIGMOIDS = 12
+"""Fewer instructions for VALU in `0.5 + 0.5 * jnp.tanh(0.5 * x)` than in `1 / (1 + jnp.exp(-x))`,
+where reciprocals are refined: 13 with v5e. With v6e, where they are not, there is 1."""
+
+_REFINED = "vweird"
+"""Instruction that tells the special cases of a refined reciprocal apart."""
+
+MAX_USERS = 16
+"""Maximum operations that are visited for the line of one that has none."""
+
 _SPLAT = re.compile(
     r"arith\.constant (?:dense<)?(?P<value>-?\d[\d.]{0,12}(?:[eE][+-]?\d{1,3})?)[> ]"
 )
@@ -50,6 +60,7 @@ class _Dear:
       chain: its line, and those of the calls that lead there.
       opcodes: instructions of which there is one for each register.
       saved: instructions for VALU that each register does without.
+      needs: an instruction without which nothing is saved; empty if there is none.
     """
 
     chain: tuple[SourceLine, ...]
@@ -57,6 +68,7 @@ class _Dear:
     saved: int
     what: str
     remedy: str
+    needs: str = ""
 
 
 def advise_arithmetic(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -68,12 +80,15 @@ def advise_arithmetic(subject: AdviceSubject) -> tuple[Advice, ...]:
     for dear in dict.fromkeys(d for d in dears if d is not None):
         # The compiler may name the line of a helper, or of its call.
         lines = [subject.at(source) for source in dear.chain]
-        placed = next((line for line in lines if _count(line, "vrsqrt")), [])
-        loop = subject.loop_of(selected(placed, lambda name: name.startswith("vrsqrt")))
+        opcode = dear.opcodes[0]
+        placed = next((line for line in lines if _count(line, opcode)), [])
+        loop = subject.loop_of([p for p in placed if p.opcode.startswith(opcode)])
         if loop is None:
             continue
         line = [p for p in placed if loop.start <= p.bundle < loop.stop]
-        registers = min(_count(line, opcode) for opcode in dear.opcodes)
+        if dear.needs and not _count(line, dear.needs):
+            continue
+        registers = min(_count(line, name) for name in dear.opcodes)
         slots = subject.slots(loop)
         less = {VALU: dear.saved * registers, "EUP": (len(dear.opcodes) - 1) * registers}
         now, without = subject.busiest(slots), subject.busiest(slots, less)
@@ -106,7 +121,7 @@ def _count(instructions: list[PlacedInstruction], opcode: str) -> int:
 
 
 def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
-    chain = program.module.source(operation.line)
+    chain = _chain(program, operation)
     if not chain or len(operation.operands) < 2 or "vector<" not in operation.text:
         return None
     other = program.origin(operation.operands[1], operation.line)
@@ -123,6 +138,18 @@ def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
                 "last bit differently"
             ),
         )
+    if operation.name == "arith.divf" and _is_one_and_exponential(program, other):
+        return _Dear(
+            chain=chain,
+            opcodes=("vrcp", "vpow2"),
+            saved=OF_SIGMOIDS,
+            what="a sigmoid made of an exponential and a division, which refines a reciprocal",
+            remedy=(
+                "compute 1 / (1 + jnp.exp(-x)) as 0.5 + 0.5 * jnp.tanh(0.5 * x), which may differ "
+                "by 1e-7, so that results below that lose their relative precision"
+            ),
+            needs=_REFINED,
+        )
     splat = _SPLAT.search(other.text) if operation.name == "math.powf" else None
     exponent = float(splat["value"]) if splat is not None else None
     if exponent is None or exponent not in _ROOTS:
@@ -136,14 +163,42 @@ def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
     )
 
 
+def _chain(program: MosaicProgram, operation: ProgramOperation) -> tuple[SourceLine, ...]:
+    """Lines of an operation, or of what uses it: those of jax's own functions have none."""
+    waiting = [operation]
+    for _ in range(MAX_USERS):
+        if not waiting:
+            break
+        current = waiting.pop(0)
+        chain = program.module.source(current.line)
+        if chain:
+            return chain
+        waiting += program.users(current)
+    return ()
+
+
+def _is_one_and_exponential(program: MosaicProgram, operation: ProgramOperation) -> bool:
+    """Whether an operation adds 1 and an exponential."""
+    if operation.name != "arith.addf":
+        return False
+    made = [program.origin(value, operation.line) for value in operation.operands]
+    names = {one.name for one in made if one is not None}
+    ones = [_SPLAT.search(one.text) for one in made if one is not None]
+    return names == {"math.exp", "arith.constant"} and any(
+        one is not None and float(one["value"]) == 1.0 for one in ones
+    )
+
+
 KIND = AdviceKind(
     name="arithmetic",
     title="An expression for which there is a cheaper one",
     condition=(
-        "A division by a square root, or a power with the exponent 0.5, -0.5 or 1.5; the busiest "
+        "A division by a square root, a power with the exponent 0.5, -0.5 or 1.5, or a sigmoid "
+        "made of an exponential and a division, where reciprocals are refined; the busiest "
         f"issue slot of its loop needs at least {MIN_USE:.0%} of its bundles, and with the cheaper "
         f"expression at least {MIN_GAIN:.0%} of them less."
     ),
-    remedy="Multiply by `lax.rsqrt`; compute roots by `jnp.sqrt` or `lax.rsqrt`.",
+    remedy="Multiply by `lax.rsqrt`; compute roots by `jnp.sqrt` or `lax.rsqrt`, and a sigmoid by "
+    "`jnp.tanh`.",
     rule=advise_arithmetic,
 )

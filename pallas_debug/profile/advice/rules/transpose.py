@@ -70,7 +70,8 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
         lost, least = _lost(subject, feeds, 2 if pushed else 1), MIN_WAIT
         if lost is not None:
             cycles, share = lost
-            cost = f"the MXU waits for it about {cycles:,.0f} cycles, {percent(share, 1)} of the computation"
+            part = percent(share, 1)
+            cost = f"the MXU waits for it about {cycles:,.0f} cycles, {part} of the computation"
             evidence = derived("cycles in which the MXU waits for it", round(cycles), unit="cycles")
         else:
             share, least = subject.share(p for p in feeds if p.bundle not in products), MIN_SHARE

@@ -11,6 +11,7 @@ from pallas_debug.profile.advice.advice import (
     derived,
     derived_share,
 )
+from pallas_debug.profile.advice.compaction import compacted
 from pallas_debug.profile.advice.program import (
     LOADS,
     STORES,
@@ -118,7 +119,11 @@ def _of_sublanes(
     cycles = loop.size + sum(subject.schedule.delays[loop.start : loop.stop])
     # Each rotation is followed by an operation that combines.
     less = {VALU: 2 * len(rotations)}
-    needed = max(subject.busiest(subject.slots(loop), less), MIN_CYCLES)
+    # What else the iteration waits for, as for a reduction over lanes, stays.
+    rotated = {value for placed in rotations for value in placed.instruction.results}
+    combining = [p for p in inside if not rotated.isdisjoint(p.instruction.operands)]
+    waiting = compacted(subject, loop, {id(placed) for placed in (*rotations, *combining)})
+    needed = max(subject.busiest(subject.slots(loop), less), waiting, MIN_CYCLES)
     share = subject.share(inside)
     if not rotations or share * (1 - needed / cycles) < MIN_GAIN:
         return []
