@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
 
@@ -33,3 +34,82 @@ def test_columns_that_are_repeated_along_the_lanes_stay() -> None:
     ids = jax.ShapeDtypeStruct((2048, 1), jnp.int32)
     table = jax.ShapeDtypeStruct((32, 128), jnp.float32)
     assert pallas_debug.stats(selected_rows, ids, table, target="v5e", estimate=False).advice == ()
+
+
+def _in_blocks(kernel: Any, *arrays: jax.Array, sizes: tuple[int, ...] = ()) -> Any:
+    """Every step works on the same blocks, so that computation decides."""
+    outs = [jax.ShapeDtypeStruct(s, jnp.float32) for s in sizes or [a.shape for a in arrays[:1]]]
+    return pl.pallas_call(
+        kernel,
+        out_shape=outs,
+        grid=(16,),
+        in_specs=[pl.BlockSpec(a.shape, lambda i: (0, 0)) for a in arrays],
+        out_specs=[pl.BlockSpec(o.shape, lambda i: (0, 0)) for o in outs],
+    )(*arrays)
+
+
+def layer_norm_gradient(x: jax.Array, dy: jax.Array) -> Any:
+    def kernel(x_ref: Any, dy_ref: Any, dx_ref: Any, dscale_ref: Any) -> None:
+        dscale_ref[...] = jnp.zeros_like(dscale_ref)
+
+        @pl.loop(0, x_ref.shape[0] // 8)
+        def _(i: Any) -> None:
+            at = pl.ds(pl.multiple_of(i * 8, 8), 8)
+            product = x_ref[at, :] * dy_ref[at, :]
+            mean = jnp.mean(product, axis=1, keepdims=True)
+            dx_ref[at, :] = dy_ref[at, :] - x_ref[at, :] * mean
+            dscale_ref[...] += jnp.sum(product, axis=0, keepdims=True)
+
+    return _in_blocks(kernel, x, dy, sizes=(x.shape, (1, x.shape[1])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["v5e", pytest.param("v6e", marks=pytest.mark.large)])
+def test_sums_of_rows_beside_those_of_lanes_stay(target: str) -> None:
+    """Each iteration waits for the mean: to accumulate whole vectors takes 1 % longer."""
+    args = (jax.ShapeDtypeStruct((128, 512), jnp.float32),) * 2
+    assert (
+        pallas_debug.stats(layer_norm_gradient, *args, target=target, estimate=False).advice == ()
+    )
+
+
+def stencil(x: jax.Array) -> Any:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = x_ref[:256, :] + 2.0 * x_ref[1:257, :] + x_ref[2:258, :]
+
+    return _in_blocks(kernel, x, sizes=((256, x.shape[1]),))[0]
+
+
+@pytest.mark.slow
+def test_slices_that_begin_elsewhere_stay() -> None:
+    """By pltpu.roll and masks they take as long."""
+    x = jax.ShapeDtypeStruct((264, 256), jnp.float32)
+    assert pallas_debug.stats(stencil, x, target="v5e", estimate=False).advice == ()
+
+
+def states(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: Any, out_ref: Any, state_ref: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            state_ref[...] = jnp.zeros_like(state_ref)
+
+        state_ref[...] = jnp.tanh(state_ref[...] + x_ref[...])
+        out_ref[...] = state_ref[...]
+
+    block = pl.BlockSpec((64, 512), lambda i: (0, 0))
+    result: jax.Array = pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(16,),
+        in_specs=[block],
+        out_specs=block,
+        scratch_shapes=[pltpu.VMEM((64, 512), jnp.float32)],
+    )(x)
+    return result
+
+
+@pytest.mark.slow
+def test_a_state_that_is_kept_and_written_stays() -> None:
+    """The next step goes on from what is copied to the output."""
+    x = jax.ShapeDtypeStruct((64, 512), jnp.float32)
+    assert pallas_debug.stats(states, x, target="v5e", estimate=False).advice == ()

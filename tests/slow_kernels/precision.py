@@ -196,6 +196,24 @@ def results_in_f32_remedied(x: jax.Array) -> jax.Array:
     return _scaled(x, BF16)
 
 
+def sigmoid_by_division(x: jax.Array) -> jax.Array:
+    """x times its sigmoid, as it is often written."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        out_ref[...] = x / (1.0 + jnp.exp(-x))  # SLOW
+
+    return _all_steps(kernel, x)
+
+
+def sigmoid_by_division_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        out_ref[...] = x * (0.5 + 0.5 * jnp.tanh(0.5 * x))
+
+    return _all_steps(kernel, x)
+
+
 KERNELS = (
     SlowKernel(
         advice="wide-operand",
@@ -221,6 +239,15 @@ KERNELS = (
         remedied=roots_as_powers_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
         says=("exponent 1.5", "x * jnp.sqrt(x)"),
+    ),
+    SlowKernel(
+        advice="arithmetic",
+        summary="A sigmoid by a division.",
+        function=sigmoid_by_division,
+        remedied=sigmoid_by_division_remedied,
+        args=(jax.ShapeDtypeStruct((256, 512), F32),),
+        says=("a sigmoid made of an exponential and a division", "jnp.tanh(0.5 * x)"),
+        targets=("v5e",),
     ),
     SlowKernel(
         advice="wide-product",

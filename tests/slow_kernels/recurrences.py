@@ -214,6 +214,68 @@ def divided_by_the_same_remedied(w: jax.Array, d: jax.Array) -> jax.Array:
     return _blended(kernel, w, 4.0 + jnp.abs(d))
 
 
+def _whole(kernel: object, x: jax.Array) -> jax.Array:
+    """Every step works on the same block, so that computation decides."""
+    block = pl.BlockSpec(x.shape, lambda i: (0, 0))
+    return pl.pallas_call(kernel, out_shape=x, grid=(16,), in_specs=[block], out_specs=block)(x)
+
+
+def sum_of_single_rolls(x: jax.Array) -> jax.Array:
+    """Each row of 32 adds all those before it, each by a rotation of its own."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.loop(0, x_ref.shape[0] // 32)
+        def _(i: jax.Array) -> None:
+            part = x_ref[pl.ds(pl.multiple_of(i * 32, 32), 32), :]
+            row = lax.broadcasted_iota(jnp.int32, part.shape, 0)
+            total = part
+            for k in range(1, 32):
+                total = total + jnp.where(row >= k, pltpu.roll(part, k, 0), 0)  # SLOW
+            out_ref[pl.ds(pl.multiple_of(i * 32, 32), 32), :] = total
+
+    return _whole(kernel, x)
+
+
+def sum_of_single_rolls_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.loop(0, x_ref.shape[0] // 32)
+        def _(i: jax.Array) -> None:
+            total = x_ref[pl.ds(pl.multiple_of(i * 32, 32), 32), :]
+            row = lax.broadcasted_iota(jnp.int32, total.shape, 0)
+            for k in (1, 2, 4, 8, 16):
+                total = total + jnp.where(row >= k, pltpu.roll(total, k, 0), 0)
+            out_ref[pl.ds(pl.multiple_of(i * 32, 32), 32), :] = total
+
+    return _whole(kernel, x)
+
+
+def sum_of_repeated_rolls(x: jax.Array) -> jax.Array:
+    """Each iteration rotates by one lane, and adds."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        column = lax.broadcasted_iota(jnp.int32, x_ref.shape, 1)
+
+        def add(_: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            total, rolled = carry
+            rolled = jnp.where(column >= 1, pltpu.roll(rolled, 1, 1), 0)  # SLOW
+            return total + rolled, rolled
+
+        out_ref[...], _ = lax.fori_loop(0, x_ref.shape[1] - 1, add, (x_ref[...], x_ref[...]))
+
+    return _whole(kernel, x)
+
+
+def sum_of_repeated_rolls_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        column = lax.broadcasted_iota(jnp.int32, x_ref.shape, 1)
+        total = x_ref[...]
+        for k in (1, 2, 4, 8, 16, 32, 64):
+            total = total + jnp.where(column >= k, pltpu.roll(total, k, 1), 0)
+        out_ref[...] = total
+
+    return _whole(kernel, x)
+
+
 KERNELS = (
     SlowKernel(
         advice="running-sum",
@@ -273,5 +335,21 @@ KERNELS = (
         remedied=divided_by_the_same_remedied,
         args=(jax.ShapeDtypeStruct((16, 256), F32), jax.ShapeDtypeStruct((128, 256), F32)),
         says=("divides by what no iteration changes", "multiply by it in the loop"),
+    ),
+    SlowKernel(
+        advice="single-rolls",
+        summary="A prefix sum of 32 rows by 31 rotations.",
+        function=sum_of_single_rolls,
+        remedied=sum_of_single_rolls_remedied,
+        args=(jax.ShapeDtypeStruct((512, 256), F32),),
+        says=("combined with 31 rotations of it", "5 give the same"),
+    ),
+    SlowKernel(
+        advice="single-rolls",
+        summary="A prefix sum along lanes by 127 rotations by one.",
+        function=sum_of_repeated_rolls,
+        remedied=sum_of_repeated_rolls_remedied,
+        args=(jax.ShapeDtypeStruct((64, 128), F32),),
+        says=("combined with 127 rotations of it", "7 give the same"),
     ),
 )

@@ -41,6 +41,7 @@ from pallas_debug.profile.advice.rules.reductions import (
     lane_reduction,
     narrow_slices,
     running_sum,
+    single_rolls,
 )
 
 KINDS: tuple[AdviceKind, ...] = (
@@ -77,6 +78,7 @@ KINDS: tuple[AdviceKind, ...] = (
     row_loop.ROW_LOOP,
     row_loop.SCALAR_LOOP,
     running_sum.KIND,
+    single_rolls.KIND,
     short_iterations.KIND,
 )
 """Kinds of advice: those about memory first, as they decide whether the others matter."""
