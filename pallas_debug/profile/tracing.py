@@ -356,7 +356,10 @@ class _Chains:
             elif len(known) > 1:
                 open_[key].append(number)
             line = own[0].file, own[0].line
-            lines.append(interned.setdefault(line, line))
+            if all((chain[0].file, chain[0].line) == line for chain in known if chain):
+                lines.append(interned.setdefault(line, line))
+            else:
+                lines.append(None)  # it may be another line's, and tells the others nothing
         order = _Order(sorted(anchors))
         for key, numbers in open_.items():
             left = self._pair_copies(numbers, calls.copies.get(key, []))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pallas_debug.ir.bundles import Instruction
-from pallas_debug.model import Kernel
+from pallas_debug.model import Kernel, SourceLine
 from pallas_debug.profile.core.operands import call_operands, operand_addresses
 from pallas_debug.profile.schedule import Schedule
+from pallas_debug.profile.tracing import Tracing
 
 _OF_PIPELINE = "base_bounds:"
 """In a remark on every copy that the pipeline makes, about the window that it moves."""
@@ -56,6 +58,19 @@ def copy_origins(schedule: Schedule, kernel: Kernel | None) -> dict[int, CopyOri
             is_own=is_own,
             instruction=i,
         )
+    return found
+
+
+def own_lines(
+    schedule: Schedule, tracing: Tracing, origins: Mapping[int, CopyOrigin]
+) -> dict[int, SourceLine]:
+    """Lines of the kernel that start copies, by the index of their bundle."""
+    found = {}
+    for at, origin in origins.items():
+        instructions = schedule.bundles[at].instructions
+        for instruction, trace in zip(instructions, tracing.traces[at], strict=True):
+            if origin.is_own and instruction is origin.instruction and trace.chain:
+                found[at] = trace.chain[0]
     return found
 
 

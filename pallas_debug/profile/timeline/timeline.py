@@ -22,7 +22,7 @@ from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS
 from pallas_debug.profile.cycles import AS_LOCAL, CORES_SHARE
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.stats import Profile
-from pallas_debug.profile.timeline.origins import REGISTER, copy_origins, placements
+from pallas_debug.profile.timeline.origins import REGISTER, copy_origins, own_lines, placements
 from pallas_debug.profile.timeline.parts import Block, TimelinePart, part_of
 from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand, PipelineRun
 from pallas_debug.profile.timeline.rates import CopyRates
@@ -252,12 +252,7 @@ class _Maker:
             if any(c.lane == len(lanes) for p in parts for c in p.copies)
             else lanes
         )
-        listing = self._profile.schedule.listing
-        sources = {
-            at: found[0]
-            for at, origin in self._origins.items()
-            if origin.is_own and (found := listing.sources(origin.instruction))
-        }
+        sources = own_lines(self._profile.schedule, self._profile.tracing, self._origins)
         compilation = self._profile.compilation
         return Timeline(
             kernel=self._name,

@@ -107,11 +107,11 @@ def _lines(subject: AdviceSubject, instructions: list[PlacedInstruction]) -> lis
     of_loops: list[SourceLine] = []
     for placed in instructions:
         made = [d for o in placed.instruction.operands for d in subject.definitions.get(o, ())[:1]]
-        lines = [
-            line
-            for one in (*made, placed)
-            for line in subject.schedule.listing.sources(one.instruction)
-        ]
+        lines = []
+        for one in (*made, placed):
+            # The first one is of a place that several lines may share, which the tracing tells.
+            own = subject.schedule.listing.sources(one.instruction)
+            lines += [line for line in (one.source, *own[1:]) if own and line is not None]
         if placed.source is not None:
             lines.append(placed.source)
         found += [line for line in lines if (line.file, line.line) not in loops][:1]
