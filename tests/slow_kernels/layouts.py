@@ -251,7 +251,72 @@ def transposed_product_remedied(q: jax.Array, k: jax.Array) -> jax.Array:
     return _scores(kernel, q, k)
 
 
+def _rotary(kernel: object, x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Every step works on the same blocks, so that computation decides."""
+    block = pl.BlockSpec(x.shape, lambda i: (0, 0))
+    return pl.pallas_call(kernel, out_shape=x, grid=(16,), in_specs=[block] * 3, out_specs=block)(
+        x, cos, sin
+    )
+
+
+def halves_stored_apart(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Rotary embeddings that compute on each half of 64 lanes."""
+
+    def kernel(x_ref: jax.Ref, cos_ref: jax.Ref, sin_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        lower, upper = x_ref[:, :64], x_ref[:, 64:]
+        cos, sin = cos_ref[:, :64], sin_ref[:, :64]
+        out_ref[:, :64] = lower * cos - upper * sin  # SLOW
+        out_ref[:, 64:] = upper * cos + lower * sin
+
+    return _rotary(kernel, x, cos, sin)
+
+
+def halves_swapped(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Rotary embeddings by a concatenation of both halves."""
+
+    def kernel(x_ref: jax.Ref, cos_ref: jax.Ref, sin_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        swapped = jnp.concatenate([-x[:, 64:], x[:, :64]], axis=1)  # SLOW
+        out_ref[...] = x * cos_ref[...] + swapped * sin_ref[...]
+
+    return _rotary(kernel, x, cos, sin)
+
+
+def halves_remedied(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, cos_ref: jax.Ref, sin_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        out_ref[...] = x * cos_ref[...] + pltpu.roll(x, 64, 1) * sin_ref[...]
+
+    return _rotary(kernel, x, cos, sin)
+
+
+def _of_full_width(
+    x: jax.Array, cos: jax.Array, sin: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    cos, sin = cos[:, :64], sin[:, :64]
+    return x, jnp.concatenate([cos, cos], axis=1), jnp.concatenate([-sin, sin], axis=1)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="half-lanes",
+        summary="Rotary embeddings of two halves of 64 lanes.",
+        function=halves_stored_apart,
+        remedied=halves_remedied,
+        rearrange=_of_full_width,
+        args=(jax.ShapeDtypeStruct((512, 128), F32),) * 3,
+        says=("halves of 64 lanes", "pltpu.roll(x, 64, 1) * sin"),
+    ),
+    SlowKernel(
+        advice="half-lanes",
+        summary="Rotary embeddings that concatenate the halves.",
+        function=halves_swapped,
+        remedied=halves_remedied,
+        rearrange=lambda x, cos, sin: (x, cos, sin.at[:, :64].multiply(-1)),
+        args=(jax.ShapeDtypeStruct((512, 128), F32),) * 3,
+        says=("halves of 64 lanes",),
+        targets=("v5e",),
+    ),
     SlowKernel(
         advice="transpose",
         summary="A product that is transposed.",

@@ -3,6 +3,7 @@
 from pallas_debug.profile.advice.advice import AdviceKind
 from pallas_debug.profile.advice.rules import (
     arithmetic,
+    half_lanes,
     invariant,
     kept_in_memory,
     mask,
@@ -68,6 +69,7 @@ KINDS: tuple[AdviceKind, ...] = (
     arithmetic.KIND,
     transpose.KIND,
     relayout.KIND,
+    half_lanes.KIND,
     lane_reduction.KIND,
     narrow_slices.KIND,
     kept_in_memory.KIND,
