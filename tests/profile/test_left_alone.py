@@ -36,6 +36,27 @@ def test_columns_that_are_repeated_along_the_lanes_stay() -> None:
     assert pallas_debug.stats(selected_rows, ids, table, target="v5e", estimate=False).advice == ()
 
 
+def chosen_rows(ids: jax.Array, table: jax.Array) -> jax.Array:
+    def kernel(ids_ref: Any, table_ref: Any, o_ref: Any) -> None:
+        found = ids_ref[...] == lax.broadcasted_iota(jnp.int32, (256, 32), 1)
+        o_ref[...] = jnp.dot(found.astype(jnp.float32), table_ref[...])
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((2048, 128), jnp.float32),
+        grid=(8,),
+        in_specs=[pl.BlockSpec((256, 1), lambda i: (i, 0)), pl.BlockSpec((32, 128))],
+        out_specs=pl.BlockSpec((256, 128), lambda i: (i, 0)),
+    )(ids, table)
+
+
+@pytest.mark.slow
+def test_columns_that_choose_the_rows_of_a_product_stay() -> None:
+    ids = jax.ShapeDtypeStruct((2048, 1), jnp.int32)
+    table = jax.ShapeDtypeStruct((32, 128), jnp.float32)
+    assert pallas_debug.stats(chosen_rows, ids, table, target="v5e", estimate=False).advice == ()
+
+
 def _in_blocks(kernel: Any, *arrays: jax.Array, sizes: tuple[int, ...] = ()) -> Any:
     """Every step works on the same blocks, so that computation decides."""
     outs = [jax.ShapeDtypeStruct(s, jnp.float32) for s in sizes or [a.shape for a in arrays[:1]]]

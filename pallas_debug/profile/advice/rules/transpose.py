@@ -122,12 +122,16 @@ def _lost(
     ):
         return None
     delays = subject.schedule.delays
-    at = sorted({p.bundle for p in feeds if loop.start <= p.bundle < loop.stop})
+    inside = selected(subject.inside(loop), lambda name: name.startswith("vmat"))
+    last = max((p.bundle for p in inside), default=loop.stop)  # what follows is of a result
+    at = sorted({p.bundle for p in feeds if loop.start <= p.bundle <= last})
     idle = 0
     for one, other in itertools.pairwise(at):
         between = [1 + delays[n] for n in range(one, other)]
         if sum(between) <= IN_FLIGHT:
             idle += sum(c for n, c in enumerate(between, one) if not used[n])
+    if not at:
+        return None
     cycles = max(idle - starts * START.get(subject.schedule.chip or "", 32), 0)
     weights = subject.executions or [1.0] * len(delays)
     total = sum(map(operator.mul, weights, (1 + delay for delay in delays)))

@@ -144,6 +144,7 @@ def uses_of(subject: AdviceSubject, made: list[ProgramOperation], fill: Fill) ->
     program = subject.program
     assert program is not None
     found = Uses()
+    widest = max(MAX_LANES, min(fill.lanes, MAX_REDUCED))
     seen, waiting = {operation.line for operation in made}, list(made)
     while waiting and len(seen) < MAX_VISITED:
         for user in program.users(waiting.pop()):
@@ -160,10 +161,10 @@ def uses_of(subject: AdviceSubject, made: list[ProgramOperation], fill: Fill) ->
                     waiting.append(user)
                 else:
                     found.is_turned = True
-            elif user.name == "vector.broadcast" and shape[0] and shape[0][-1] > MAX_REDUCED:
+            elif user.name == "vector.broadcast" and max(shape[0][-1:], default=0) > widest:
                 found.is_spread = fill.lanes <= MAX_REDUCED
             elif user.name not in STORES and (
-                user.name in PASSED_ON or (shape[0] and shape[0][-1] <= fill.lanes)
+                user.name in PASSED_ON or (shape[0] and shape[0][-1] <= widest)
             ):
                 found.operations.append(user)
                 seen.add(user.line)
