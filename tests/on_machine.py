@@ -11,7 +11,7 @@ import numpy as np
 from jax._src import core as jax_core
 
 from pallas_debug.bridge.capture import capture
-from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.programs import launch
 from pallas_debug.machine.machine import Machine
 
@@ -22,7 +22,7 @@ def run(function: Callable[..., Any], *args: Any, **options: Any) -> list[np.nda
     Args:
       options: of `Machine`.
     """
-    jaxpr, consts = rewrite.opened(jax.make_jaxpr(function)(*args))
+    jaxpr, consts = nested.opened(jax.make_jaxpr(function)(*args))
     return [np.asarray(x) for x in evaluate(jaxpr, consts, jax.tree.leaves(args), **options)]
 
 
@@ -35,7 +35,7 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], **options: 
 
     for eqn in jaxpr.eqns:
         values = [read(atom) for atom in eqn.invars]
-        inner = rewrite.inlined(eqn)
+        inner = nested.inlined(eqn)
         if eqn.primitive.name == "pallas_call":
             results: Sequence[Any] = call(eqn, values, **options)
         elif inner is not None:

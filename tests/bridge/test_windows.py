@@ -10,8 +10,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge.jaxprs.params import plain
-from pallas_debug.bridge.jaxprs.rewrite import equations
+from pallas_debug.bridge.jaxprs.nested import equations, opened
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.session import Options, Session
 
@@ -30,7 +29,7 @@ def names(kernel: Any, inputs: int, scratch: list[Any] | None = None) -> list[st
         jax.jit(call).lower(*[X] * inputs)
     (captured,) = captures
     scopes = (e for e in equations(captured.params["jaxpr"]) if e.primitive.name == "run_scoped")
-    return [n for e in scopes for n in plain(e.params["jaxpr"]).debug_info.arg_names]
+    return [n for e in scopes for n in opened(e.params["jaxpr"])[0].debug_info.arg_names]
 
 
 def windows(kernel: Any, inputs: int, scratch: list[Any] | None = None) -> list[str]:

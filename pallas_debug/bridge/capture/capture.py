@@ -21,8 +21,8 @@ from jax._src import source_info_util
 
 from pallas_debug.bridge import chip, versions
 from pallas_debug.bridge.capture.calls import CallSite
-from pallas_debug.bridge.jaxprs import lines, unprinted
-from pallas_debug.bridge.jaxprs.params import jaxprs_of
+from pallas_debug.bridge.jaxprs import lines, nested, unprinted
+from pallas_debug.bridge.jaxprs.params import jaxprs_of, static_shape
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
 from pallas_debug.model import CostEstimate, Kernel, Operand, OperandKind, SourceLine
@@ -248,8 +248,7 @@ def _operands(
     sources: Sequence[SourceLine | None] = (),
 ) -> tuple[Operand, ...]:
     kernel_avals = [v.aval for v in jaxpr.invars]
-    names = list(jaxpr.debug_info.arg_names or ())
-    names += [f"args[{i}]" for i in range(len(names), len(kernel_avals))]
+    names = nested.arg_names(jaxpr)
     if "grid_mapping" not in params:
         outputs = len(params["out_avals"])
         inputs = len(avals_in)
@@ -289,7 +288,7 @@ def _plain_operand(name: str, kind: OperandKind, aval: Any) -> Operand:
     return Operand(
         name=name,
         kind=kind,
-        shape=_shape(aval),
+        shape=static_shape(aval),
         dtype=str(getattr(aval, "dtype", aval)),
         memory_space=_memory_space(aval),
     )
@@ -301,7 +300,7 @@ def _blocked_operand(
     return Operand(
         name=name,
         kind=kind,
-        shape=_shape(block.array_aval),
+        shape=static_shape(block.array_aval),
         dtype=str(block.array_aval.dtype),
         memory_space=_memory_space(block.transformed_block_aval),
         block_shape=tuple(_block_size(dim) for dim in block.block_shape),
@@ -309,10 +308,6 @@ def _blocked_operand(
         pipeline=None if block.pipeline_mode is None else _scrub(str(block.pipeline_mode)),
         block_source=source,
     )
-
-
-def _shape(aval: Any) -> tuple[int, ...]:
-    return tuple(d if isinstance(d, int) else -1 for d in getattr(aval, "shape", ()))
 
 
 def _memory_space(aval: Any) -> str:

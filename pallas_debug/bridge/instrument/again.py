@@ -32,7 +32,7 @@ from pallas_debug.bridge.instrument.recording import CERTAIN
 from pallas_debug.bridge.instrument.sites import RecordLayout, SiteFailure
 from pallas_debug.bridge.interpret import interpret
 from pallas_debug.bridge.interpret.params import is_hlo
-from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.jaxprs import nested
 
 _OWN_EFFECTS = (effects.JaxprInputEffect, checkify.ErrorEffect)
 """Effects of a kernel on its own refs, and of the checks that we strip from it."""
@@ -215,7 +215,7 @@ def _memory(params: Mapping[str, Any]) -> tuple[_Buffer, ...]:
         for effect in jaxpr.effects
         if isinstance(effect, RefEffect) and not isinstance(effect, WriteEffect)
     }
-    names = instrument.names_of(jaxpr)
+    names = nested.arg_names(jaxpr)
     arrays = {
         of_inputs + i: block.array_aval for i, block in enumerate(mapping.block_mappings_output)
     }
@@ -236,10 +236,10 @@ def _buffer(name: str, aval: Any, *, is_read: bool, is_scoped: bool = False) -> 
 
 
 def _scoped(jaxpr: Any) -> Iterator[_Buffer]:
-    for eqn in rewrite.equations(jaxpr):
+    for eqn in nested.equations(jaxpr):
         if eqn.primitive.name == "run_scoped":
             inner = eqn.params["jaxpr"]
-            names = instrument.names_of(inner)
+            names = nested.arg_names(inner)
             for name, variable in zip(names, inner.invars, strict=True):
                 yield _buffer(name, variable.aval, is_read=True, is_scoped=True)
 

@@ -23,7 +23,7 @@ from pallas_debug.bridge.instrument.sites import (
     RefOperand,
     Site,
 )
-from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs import lines, nested, rewrite
 
 
 class BlockCheck(NamedTuple):
@@ -54,7 +54,7 @@ def block_checks(
     """
     batch = [np.int32(0)] * len(mapping.vmapped_dims)  # jax maps these blocks itself
     for operand, block in zip(operands, mapping.block_mappings, strict=False):
-        inner, consts = rewrite.opened(block.index_map_jaxpr)
+        inner, consts = nested.opened(block.index_map_jaxpr)
         follower = _Follower(tables)
         if consts:
             indices = jax_core.eval_jaxpr(inner, consts, *batch, *grid_point, *prefetched)

@@ -22,7 +22,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug.bridge.instrument import checking, conditions, primitives, printing
 from pallas_debug.bridge.instrument.recording import Recorder, Tripwire
 from pallas_debug.bridge.instrument.sites import RecordLayout, RefOperand
-from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.jaxprs import nested, rewrite
 
 MAX_BYTES = 256 << 20
 """Maximum size in bytes of the checks output."""
@@ -127,7 +127,7 @@ def instrument(
 def array_names(params: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Names of the kernel's inputs, and of its outputs without the checks output."""
     mapping = params["grid_mapping"]
-    names = names_of(params["jaxpr"])[mapping.num_index_operands :]
+    names = nested.arg_names(params["jaxpr"])[mapping.num_index_operands :]
     outputs = names[mapping.num_inputs : mapping.num_inputs + mapping.num_outputs]
     return names[: mapping.num_inputs], outputs[:-1]
 
@@ -144,7 +144,7 @@ def uncovered(params: dict[str, Any]) -> Mapping[str, bool]:
     found: dict[str, bool] = {}
     blocks = mapping.block_mappings[mapping.num_inputs :]
     for name, block in zip(array_names(params)[1], blocks, strict=False):
-        inner, _ = rewrite.opened(block.index_map_jaxpr)
+        inner, _ = nested.opened(block.index_map_jaxpr)
         for out, entry, bound in zip(
             inner.outvars, block.block_shape, block.array_aval.shape, strict=False
         ):
@@ -187,7 +187,7 @@ class _Rewriting:
     def with_checks(self, layout: RecordLayout, block: Any, prefix: int) -> Any:
         """Return the kernel's jaxpr with the checks, and with a ref for them after its outputs."""
         position = self._mapping.num_index_operands + len(self._mapping.block_mappings)
-        avals, names = [v.aval for v in self._jaxpr.invars], names_of(self._jaxpr)
+        avals, names = [v.aval for v in self._jaxpr.invars], nested.arg_names(self._jaxpr)
         avals.insert(position, block.ref_aval)
         names.insert(position, "checks_ref")
         sequential = max(prefix - len(self._mapping.vmapped_dims), 0)
@@ -319,12 +319,6 @@ def _at_first(action: Callable[[], None], sequential: Sequence[Any]) -> None:
     lax.cond(first, taken, lambda: ())
 
 
-def names_of(jaxpr: Any) -> list[str]:
-    """Parameter names of the kernel function, or `args[0]` as in jax where they are unknown."""
-    names = list(jaxpr.debug_info.arg_names or ())[: len(jaxpr.invars)]
-    return names + [f"args[{i}]" for i in range(len(names), len(jaxpr.invars))]
-
-
 def _operands(jaxpr: Any, mapping: Any, refs: Sequence[Any]) -> dict[int, RefOperand]:
     kinds = ["scalar_prefetch"] * mapping.num_index_operands
     kinds += ["input"] * mapping.num_inputs + ["output"] * mapping.num_outputs
@@ -334,7 +328,9 @@ def _operands(jaxpr: Any, mapping: Any, refs: Sequence[Any]) -> dict[int, RefOpe
     blocks += [False] * (len(refs) - len(blocks))
     return {
         id(ref): RefOperand(name=name, kind=kind, begins_before=begins)
-        for ref, name, kind, begins in zip(refs, names_of(jaxpr), kinds, blocks, strict=False)
+        for ref, name, kind, begins in zip(
+            refs, nested.arg_names(jaxpr), kinds, blocks, strict=False
+        )
     }
 
 

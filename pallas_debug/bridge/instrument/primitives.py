@@ -12,7 +12,7 @@ from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import primitives as state_primitives
 
-from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.jaxprs import nested
 
 MAKES_NAN = {
     *("add", "sub", "mul", "div", "rem", "dot_general", "log", "log1p", "sqrt", "rsqrt", "cbrt"),
@@ -60,11 +60,9 @@ def capacity(jaxpr: Any, checks: Sequence[str]) -> int:
             total += max(4, len(eqn.invars) - 1, getattr(eqn.invars[0].aval, "ndim", 0))
         elif eqn.primitive is lax.while_p:
             # The condition is evaluated once in the loop and once after it.
-            total += capacity(rewrite.opened(eqn.params["cond_jaxpr"])[0], checks)
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if rewrite.is_jaxpr(inner):
-                    total += capacity(rewrite.opened(inner)[0], checks)
+            total += capacity(nested.opened(eqn.params["cond_jaxpr"])[0], checks)
+        for inner in nested.within(eqn.params):
+            total += capacity(nested.opened(inner)[0], checks)
     return total
 
 

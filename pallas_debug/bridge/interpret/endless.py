@@ -29,7 +29,7 @@ from jax._src.state.types import ReadEffect, RefEffect
 
 from pallas_debug import interrupts
 from pallas_debug.bridge.interpret import tpu_run
-from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.findings.faults import Judge
 from pallas_debug.findings.sighting import Sighting
@@ -135,13 +135,13 @@ class _Guard:
         return block.replace(index_map_jaxpr=guarded_map)
 
     def _inner(self, value: Any) -> Any:
-        if isinstance(value, (tuple, list)) and any(map(rewrite.is_jaxpr, value)):
+        if isinstance(value, (tuple, list)) and any(map(nested.is_jaxpr, value)):
             inner = [self._inner(one) for one in value]
             is_same = all(new is old for new, old in zip(inner, value, strict=True))
             return value if is_same else type(value)(inner)
-        if not rewrite.is_jaxpr(value):
+        if not nested.is_jaxpr(value):
             return value
-        old, _ = rewrite.opened(value)
+        old, _ = nested.opened(value)
         new = self.jaxpr(old)
         return value if new is old else _closed_as(value, new)
 
@@ -154,8 +154,8 @@ class _Guard:
     def _loop(self, eqn: Any) -> Any:
         params = eqn.params
         cond, body = (
-            rewrite.opened(params["cond_jaxpr"])[0],
-            rewrite.opened(params["body_jaxpr"])[0],
+            nested.opened(params["cond_jaxpr"])[0],
+            nested.opened(params["body_jaxpr"])[0],
         )
         of_body = body.invars[params["body_nconsts"] :]
         needed = _depends_on(eqn, cond, body)
@@ -172,20 +172,20 @@ class _Guard:
             reads=bool(needed.refs),
             unchanged=tuple(name for name, is_same in zip(names, same, strict=True) if is_same),
         )
-        guard, _ = rewrite.opened(
+        guard, _ = nested.opened(
             jax.make_jaxpr(_guarding(loop))(
                 *(jax.ShapeDtypeStruct((), "int32") for _ in range(2)),
                 *(jax.ShapeDtypeStruct((), of_body[i].aval.dtype) for i in scalars),
             )
         )
         known = dict(zip(guard.invars[2:], (of_body[i] for i in scalars), strict=True))
-        goes_on, _ = rewrite.opened(
+        goes_on, _ = nested.opened(
             jax.make_jaxpr(lambda holds, count, entry: holds & (entry >= np.int32(0)))(
                 jax.ShapeDtypeStruct((), "bool"), *_two_counters()
             )
         )
         holds = {goes_on.invars[0]: cond.outvars[0]}
-        ends, _ = rewrite.opened(jax.make_jaxpr(lambda count, entry: ())(*_two_counters()))
+        ends, _ = nested.opened(jax.make_jaxpr(lambda count, entry: ())(*_two_counters()))
         new_body = _extended(
             body, guard.invars[:2], [*_renamed(guard, known), *body.eqns], guard.outvars
         )
@@ -271,10 +271,10 @@ def _depends_on(eqn: Any, cond: Any, body: Any) -> _Dependency:
 
 def _used(jaxpr: Any, atoms: Sequence[Any]) -> set[Any]:
     """Variables that some outputs of a jaxpr depend on."""
-    used = {atom for atom in atoms if not isinstance(atom, jax_core.Literal)}
+    used = set(nested.variables(atoms))
     for eqn in reversed(jaxpr.eqns):
         if any(variable in used for variable in eqn.outvars):
-            used |= {atom for atom in eqn.invars if not isinstance(atom, jax_core.Literal)}
+            used.update(nested.variables(eqn.invars))
     return used
 
 
@@ -294,7 +294,7 @@ def _is_closed(eqn: Any, cond: Any, body: Any, refs: frozenset[Any]) -> bool:
     return not any(
         part in name
         for jaxpr in (cond, body)
-        for name in rewrite.primitives(jaxpr)
+        for name in nested.primitives(jaxpr)
         for part in _HIDDEN
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from jax._src.lax.control_flow import loops
 
 from pallas_debug import defaults
-from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import jaxprs_of, name_of
 from pallas_debug.errors import InterpretModeError
 from pallas_debug.render import quoted
@@ -85,10 +85,8 @@ def _length(jaxpr: Any) -> _Length:
 
 def _of_equation(eqn: Any) -> _Length:
     inner = _Length()
-    for value in eqn.params.values():
-        for one in value if isinstance(value, (tuple, list)) else (value,):
-            if rewrite.is_jaxpr(one):
-                inner = _longer(inner, _length(rewrite.opened(one)[0]))
+    for one in nested.within(eqn.params):
+        inner = _longer(inner, _length(nested.opened(one)[0]))
     if eqn.primitive is not loops.scan_p:
         return inner
     iterations = int(eqn.params["length"])

@@ -23,7 +23,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge import versions
 from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.bridge.jaxprs.params import jaxprs_of, name_of, plain, semaphores_of
+from pallas_debug.bridge.jaxprs.params import jaxprs_of, name_of, semaphores_of
 from pallas_debug.errors import InterpretModeError
 
 _BY_NAME = {
@@ -321,7 +321,7 @@ def _writer(jaxpr: Any, variable: Any) -> Any:
     for eqn in jaxpr.eqns:
         if not any(isinstance(e, _WRITES) and e.input is variable for e in eqn.effects):
             continue
-        for inner in map(plain, jax_core.jaxprs_in_params(eqn.params)):
+        for inner in jax_core.jaxprs_in_params(eqn.params):
             binders = [*inner.constvars, *inner.invars]
             # An inner jaxpr takes the last operands, in a `run_scoped` the first.
             outer = eqn.invars if inner.constvars else eqn.invars[-len(binders) :]

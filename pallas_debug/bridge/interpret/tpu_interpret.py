@@ -45,8 +45,7 @@ from pallas_debug.bridge.interpret.tpu_run import (
     TracedAllocation,
     TracedKernel,
 )
-from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.bridge.jaxprs.params import plain
+from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.errors import PallasDebugWarning
 from pallas_debug.model import Finding, Operand, SourceLine
 
@@ -193,7 +192,7 @@ def _describe(params: Mapping[str, Any], args: Any) -> _Trace:
         kernel=kernel,
         jaxpr=jaxpr,
         operands=operands,
-        index_maps={id(plain(b.index_map_jaxpr)): name for name, b in blocks.items()},
+        index_maps={id(nested.opened(b.index_map_jaxpr)[0]): name for name, b in blocks.items()},
         num_axes=len(grid_mapping.grid),
         scalars={
             i: arg
@@ -220,7 +219,7 @@ def _index_map(operand: Operand, jaxpr: Any) -> IndexMap:
         source=source,
         array=array,
         block_shape=operand.block_shape or (),
-        from_table=any("get" in eqn.primitive.name for eqn in plain(jaxpr).eqns),
+        from_table=any("get" in eqn.primitive.name for eqn in nested.opened(jaxpr)[0].eqns),
     )
 
 

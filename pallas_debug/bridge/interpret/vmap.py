@@ -18,7 +18,7 @@ from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge.jaxprs.params import plain
+from pallas_debug.bridge.jaxprs import nested
 
 
 def with_semantics(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _memory_space(block: Any) -> Any:
 
 def _mapped_dim(block: Any) -> int | None:
     """Dimension of an operand mapped by the outermost `vmap`, which has the new index as it is."""
-    index_map = plain(block.index_map_jaxpr)
+    index_map = nested.opened(block.index_map_jaxpr)[0]
     indices = jax.tree.unflatten(block.index_map_out_tree, index_map.outvars)
     return next((i for i, index in enumerate(indices) if index is index_map.invars[0]), None)
 
@@ -119,13 +119,13 @@ def _of_one(params: Mapping[str, Any], out_dims: list[int | None]) -> dict[str, 
 
 def _block_of_one(block: Any) -> Any:
     dim = _mapped_dim(block)
-    index_map = plain(block.index_map_jaxpr)
+    index_map = nested.opened(block.index_map_jaxpr)[0]
     indices = jax.tree.unflatten(block.index_map_out_tree, index_map.outvars)
     kept = tuple(index for i, index in enumerate(indices) if i != dim)
     outvars, tree = jax.tree.flatten(kept)
     new_map = index_map.replace(invars=index_map.invars[1:], outvars=outvars)
     consts = block.index_map_jaxpr.consts
-    if plain(block.index_map_jaxpr) is not block.index_map_jaxpr:
+    if nested.opened(block.index_map_jaxpr)[0] is not block.index_map_jaxpr:
         new_map = jax_core.ClosedJaxpr(new_map, consts)
     shape = tuple(size for i, size in enumerate(block.block_shape) if i != dim)
     aval = block.array_aval if dim is None else _aval_of_one(block.array_aval, dim)

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from jax._src import core as jax_core
 
-from pallas_debug.bridge.jaxprs.params import plain
+from pallas_debug.bridge.jaxprs import nested
 
 MAX_BYTES = 1 << 12
 """Maximum size of a constant that is compared."""
@@ -107,10 +107,10 @@ def _key(
 
 def _parameter(value: Any) -> Hashable:
     """Key of an equation's parameter, with its type: True equals 1."""
-    jaxpr = plain(value)
-    if isinstance(jaxpr, jax_core.Jaxpr):
-        constants = tuple(map(_constant, getattr(value, "consts", ())))
-        return _key(jaxpr.eqns, jaxpr.invars, jaxpr.constvars, jaxpr.outvars), constants
+    if nested.is_jaxpr(value):
+        jaxpr, consts = nested.opened(value)
+        key = _key(jaxpr.eqns, jaxpr.invars, jaxpr.constvars, jaxpr.outvars)
+        return key, tuple(map(_constant, consts))
     if isinstance(value, Mapping):
         return tuple((name, _parameter(value[name])) for name in sorted(value, key=str))
     if isinstance(value, tuple | list):

@@ -14,7 +14,7 @@ from typing import Any
 from jax._src import core as jax_core
 from jax._src.lax.control_flow import conditionals, loops
 
-from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.findings.outputs import OutputUse
 from pallas_debug.guards import guarded
 
@@ -31,16 +31,6 @@ _ONE_TO_ONE = ("shard_map", "closed_call", "core_call", "custom_vmap_call")
 """Names of further primitives that call a jaxpr with their inputs, for their outputs."""
 
 
-def jaxprs(params: Mapping[str, Any]) -> list[Any]:
-    """Jaxprs among the parameters of an equation."""
-    found = []
-    for value in params.values():
-        for inner in value if isinstance(value, (tuple, list)) else (value,):
-            if rewrite.is_jaxpr(inner):
-                found.append(inner)
-    return found
-
-
 def reached(program: Any, kernel: Callable[[Any], Any]) -> dict[Any, list[Results]]:
     """Results of a program that each output of a kernel reaches, over all calls of the kernel.
 
@@ -49,7 +39,7 @@ def reached(program: Any, kernel: Callable[[Any], Any]) -> dict[Any, list[Result
       kernel: returns the key of the kernel that an equation calls.
     """
     walk = _Walk(kernel)
-    walk.run(program, [frozenset([n]) for n in range(len(rewrite.opened(program)[0].outvars))])
+    walk.run(program, [frozenset([n]) for n in range(len(nested.opened(program)[0].outvars))])
     return walk.reached
 
 
@@ -67,7 +57,7 @@ class _Walk:
 
     def run(self, jaxpr: Any, outputs: Sequence[Results]) -> list[Results]:
         """Return what each input of a jaxpr reaches, by what its outputs do."""
-        inner, _ = rewrite.opened(jaxpr)
+        inner, _ = nested.opened(jaxpr)
         known: dict[Any, Results] = {}
 
         def add(atoms: Sequence[Any], results: Sequence[Results]) -> None:
@@ -89,7 +79,7 @@ class _Walk:
             all_of_it |= {_EFFECT}
         if eqn.primitive.name in KERNELS:
             self._add(eqn, out)
-        elif rewrite.inlined(eqn) is not None:
+        elif nested.inlined(eqn) is not None:
             inner = eqn.params.get("jaxpr") or eqn.params["call_jaxpr"]
             found = self.run(inner, out)
             if len(found) == len(eqn.invars):
@@ -102,8 +92,8 @@ class _Walk:
             return self._while(eqn, out, all_of_it)
         else:
             same = eqn.primitive.name in _ONE_TO_ONE
-            for inner in jaxprs(eqn.params):
-                count = len(rewrite.opened(inner)[0].outvars)
+            for inner in nested.within(eqn.params):
+                count = len(nested.opened(inner)[0].outvars)
                 is_same = same and count == len(out)
                 found = self.run(inner, out if is_same else [all_of_it] * count)
                 if is_same and len(found) == len(eqn.invars):
@@ -120,7 +110,7 @@ class _Walk:
         return [all_of_it, *(_NONE.union(*results) for results in zip(*found, strict=True))]
 
     def _scan(self, eqn: Any, out: Sequence[Results]) -> list[Results]:
-        n_consts, n_carry = rewrite.scan_sizes(eqn.params)
+        n_consts, n_carry = nested.scan_sizes(eqn.params)
         split = n_consts + n_carry
         carry = list(out[:n_carry])
         while True:
@@ -150,7 +140,7 @@ def _has_effect(eqn: Any) -> bool:
     """Whether an equation that is no call, branch or loop does more than return values."""
     named = getattr(jax_core, "NamedAxisEffect", ())
     effects = [effect for effect in eqn.effects if not isinstance(effect, named)]
-    return bool(effects) and not jaxprs(eqn.params)
+    return bool(effects) and not nested.within(eqn.params)
 
 
 # The program that a thread is lowering, and the kernel in it.
@@ -183,7 +173,7 @@ class _Program:
 
     def uses(self, params: Mapping[str, Any]) -> list[OutputUse]:
         found = self._reached.get(_identity(params), ())  # a lowering rule may have retraced it
-        jaxpr = rewrite.opened(self._jaxpr)[0]
+        jaxpr = nested.opened(self._jaxpr)[0]
         return [
             OutputUse(
                 results=results - {_EFFECT},
@@ -197,7 +187,7 @@ class _Program:
 
 def _identity(params: Mapping[str, Any]) -> tuple[int, ...]:
     """Key of a kernel within one program, which its jaxprs outlive."""
-    return tuple(map(id, jaxprs(params)))
+    return tuple(map(id, nested.within(params)))
 
 
 def _name(jaxpr: Any) -> str | None:

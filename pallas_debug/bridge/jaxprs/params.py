@@ -10,6 +10,8 @@ import numpy as np
 from jax._src import dtypes
 from jax._src.pallas import core as pallas_core
 
+from pallas_debug.bridge.jaxprs import nested
+
 
 def jaxprs_of(params: Mapping[str, Any]) -> tuple[Any, ...]:
     """Bodies of a kernel: one for `pallas_call`, several for `mpmd_map`."""
@@ -54,25 +56,18 @@ def gpu_backend(params: Mapping[str, Any]) -> str | None:
 
 def float_dtypes(params: Mapping[str, Any]) -> frozenset[str]:
     """Names of the float and complex dtypes that a kernel computes in."""
-    found: set[str] = set()
-    left = list(jaxprs_of(params))
-    while left:
-        jaxpr = plain(left.pop())
-        for eqn in jaxpr.eqns:
-            found |= {
-                var.aval.dtype.name
-                for var in eqn.outvars
-                if dtypes.issubdtype(getattr(var.aval, "dtype", np.dtype(bool)), np.inexact)
-            }
-            for value in eqn.params.values():
-                several = value if isinstance(value, (tuple, list)) else (value,)
-                left += [inner for inner in several if hasattr(plain(inner), "eqns")]
-    return frozenset(found)
+    return frozenset(
+        var.aval.dtype.name
+        for jaxpr in jaxprs_of(params)
+        for eqn in nested.equations(nested.opened(jaxpr)[0])
+        for var in eqn.outvars
+        if dtypes.issubdtype(getattr(var.aval, "dtype", np.dtype(bool)), np.inexact)
+    )
 
 
-def plain(jaxpr: Any) -> Any:
-    """Unwrap a closed jaxpr, which up to jax 0.11 is a pair of a jaxpr and its constants."""
-    return getattr(jaxpr, "jaxpr", jaxpr)
+def static_shape(aval: Any) -> tuple[int, ...]:
+    """Shape of a value, -1 for a dimension known only at run time; () for a value without one."""
+    return tuple(n if isinstance(n, int) else -1 for n in getattr(aval, "shape", ()))
 
 
 def buffer_count(mode: Any) -> int | None:

@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jax import lax
-from jax._src import ad_checkpoint, config, custom_derivatives, linear_util, pjit, source_info_util
+from jax._src import config, linear_util, source_info_util
 from jax._src import core as jax_core
 from jax._src.interpreters import partial_eval
 from jax._src.lax.control_flow import conditionals, loops
 from jax._src.pallas import primitives as pallas_primitives
+
+from pallas_debug.bridge.jaxprs import nested
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +141,6 @@ def replay(
     return _Replay(visitor).run(jaxpr, (), args, place or ProgramPoint())
 
 
-_JAXPRS = (jax_core.Jaxpr, getattr(jax_core, "ClosedJaxpr", jax_core.Jaxpr))
-"""Up to jax 0.11, a jaxpr with constants has a class of its own."""
-
-
 class _Replay:
     def __init__(self, visitor: Visitor) -> None:
         self.visitor = visitor
@@ -178,7 +176,7 @@ class _Replay:
         replaced = self.visitor.before(eqn, inputs, place)
         if replaced is not None:
             return replaced
-        inline = inlined(eqn)
+        inline = nested.inlined(eqn)
         if inline is not None:
             inner, consts = inline
             called = replace(place, calls=(*place.calls, eqn))
@@ -187,8 +185,8 @@ class _Replay:
         if rule is not None:
             outputs: Sequence[Any] = rule(self, eqn, inputs, place)
         else:
-            holds = any(_holds_jaxpr(value) for value in eqn.params.values())
-            if holds and not eqn.primitive.name.startswith(_COMBINING):
+            is_combining = eqn.primitive.name.startswith(_COMBINING)
+            if not is_combining and nested.within(eqn.params):
                 self.visitor.unknown(eqn)
             bound = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
             outputs = list(bound) if eqn.primitive.multiple_results else [bound]
@@ -197,7 +195,7 @@ class _Replay:
 
     def region(self, inner: Any, place: ProgramPoint) -> Callable[..., list[Any]]:
         """Return an inner jaxpr as a function of its arguments."""
-        jaxpr, consts = opened(inner)
+        jaxpr, consts = nested.opened(inner)
 
         def body(*args: Any) -> list[Any]:
             return self.run(jaxpr, consts, args, place)
@@ -233,7 +231,7 @@ def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Se
 
 def _scan(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
     params = eqn.params
-    num_consts, num_carry = scan_sizes(params)
+    num_consts, num_carry = nested.scan_sizes(params)
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
     xs = inputs[num_consts + num_carry :]
     counter = _loop_counter(params["jaxpr"], num_consts, carry)
@@ -270,7 +268,7 @@ def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> S
     # A `fori_loop` with explicit bounds has its index first.
     counted = bool(carry) and _is_int_scalar(carry[0])
     begins = place.step
-    jaxpr, consts = opened(params["cond_jaxpr"])
+    jaxpr, consts = nested.opened(params["cond_jaxpr"])
     is_wanted = walk.visitor.wants(jaxpr)
 
     def condition(carried: Any) -> Any:  # messages call the values `carried[0]`, `carried[1]`
@@ -296,9 +294,7 @@ def _run_scoped(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint)
     inner = params.pop("jaxpr")
 
     def body(*scoped: Any) -> list[Any]:
-        names = list(inner.debug_info.arg_names or ())
-        names += [f"scoped[{i}]" for i in range(len(names), len(scoped))]
-        walk.visitor.scoped(scoped, names[: len(scoped)])
+        walk.visitor.scoped(scoped, nested.arg_names(inner, "scoped"))
         return walk.run(inner, inputs, scoped, place)
 
     with config.mutable_array_checks(False):
@@ -324,35 +320,9 @@ def has_rule(eqn: Any) -> bool:
     return eqn.primitive in _RULES
 
 
-def inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
-    """Return the jaxpr of an equation that only calls it, with its constants; else None."""
-    if eqn.primitive is pjit.jit_p or eqn.primitive is ad_checkpoint.remat_p:
-        return opened(eqn.params["jaxpr"])
-    if eqn.primitive in (
-        custom_derivatives.custom_jvp_call_p,
-        custom_derivatives.custom_vjp_call_p,
-    ):
-        return opened(eqn.params["call_jaxpr"])
-    return None
-
-
-def opened(inner: Any) -> tuple[Any, Sequence[Any]]:
-    """Split a jaxpr and its constants, whether closed (up to jax 0.11) or carrying them."""
-    if isinstance(inner, jax_core.Jaxpr):
-        return inner, getattr(inner, "consts", ())
-    return inner.jaxpr, inner.consts
-
-
-def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
-    if "num_consts" in params:  # up to jax 0.11
-        return params["num_consts"], params["num_carry"]
-    consts, carry, _ = params["ft_in"].unpack()
-    return len(consts), len(carry)
-
-
 def _loop_counter(inner: Any, num_consts: int, carry: Sequence[Any]) -> int | None:
     """Index of the carried value that counts iterations: the first one of a `fori_loop`."""
-    jaxpr, _ = opened(inner)
+    jaxpr, _ = nested.opened(inner)
     if not carry or not _is_int_scalar(carry[0]):
         return None
     variable, out = jaxpr.invars[num_consts], jaxpr.outvars[0]
@@ -373,29 +343,6 @@ def _is_int_scalar(value: Any) -> bool:
 def is_ref(value: Any) -> bool:
     aval = jax_core.typeof(value) if isinstance(value, jax_core.Tracer) else None
     return aval is not None and hasattr(aval, "inner_aval")
-
-
-def is_jaxpr(value: Any) -> bool:
-    return isinstance(value, _JAXPRS)
-
-
-def equations(jaxpr: Any) -> Iterator[Any]:
-    """Equations of a jaxpr, each before those of the jaxprs within it."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if is_jaxpr(inner):
-                    yield from equations(opened(inner)[0])
-
-
-def primitives(jaxpr: Any) -> set[str]:
-    """Names of the primitives of a jaxpr, and of all jaxprs within."""
-    return {eqn.primitive.name for eqn in equations(jaxpr)}
-
-
-def _holds_jaxpr(value: Any) -> bool:
-    return any(is_jaxpr(v) for v in (value if isinstance(value, (tuple, list)) else (value,)))
 
 
 @contextlib.contextmanager

@@ -7,12 +7,12 @@ from typing import Any
 
 from jax._src import core as jax_core
 
-from pallas_debug.bridge.jaxprs.params import plain
+from pallas_debug.bridge.jaxprs import nested
 
 
 def cores(jaxprs: Sequence[Any]) -> str:
     """Cores that semaphores are signalled on, which jax does not print; empty if there are none."""
-    return "".join(f"{found}\n" for jaxpr in jaxprs for found in _cores(plain(jaxpr), {}))
+    return "".join(f"{found}\n" for jaxpr in jaxprs for found in _cores(jaxpr, {}))
 
 
 def _cores(jaxpr: Any, numbers: dict[Any, int]) -> Iterator[str]:
@@ -21,6 +21,7 @@ def _cores(jaxpr: Any, numbers: dict[Any, int]) -> Iterator[str]:
     Args:
       numbers: of variables, in the order of their definition.
     """
+    jaxpr, _ = nested.opened(jaxpr)
     for variable in (*jaxpr.constvars, *jaxpr.invars):
         numbers[variable] = len(numbers)
     for eqn in jaxpr.eqns:
@@ -31,5 +32,5 @@ def _cores(jaxpr: Any, numbers: dict[Any, int]) -> Iterator[str]:
             if core is not None:
                 at = core.val if isinstance(core, jax_core.Literal) else f"%{numbers.get(core)}"
                 yield f"semaphore_signal on core {at}"
-        for inner in jax_core.jaxprs_in_params(eqn.params):
-            yield from _cores(plain(inner), numbers)
+        for inner in nested.within(eqn.params):
+            yield from _cores(inner, numbers)

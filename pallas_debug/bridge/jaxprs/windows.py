@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 from jax._src import core as jax_core
 from jax._src.pallas import primitives as pallas_primitives
 
-from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.bridge.jaxprs.params import plain
-from pallas_debug.bridge.jaxprs.rewrite import is_jaxpr
+from pallas_debug.bridge.jaxprs import lines, nested
 
 _WINDOW = ".window_ref"
 
@@ -53,7 +51,7 @@ def _copied(jaxpr: Any, known: Mapping[Any, str | _Window]) -> Iterator[tuple[_W
             elif isinstance(here, str) and isinstance(there, _Window):
                 yield there, here
             continue
-        for inner in map(plain, jax_core.jaxprs_in_params(eqn.params)):
+        for inner in jax_core.jaxprs_in_params(eqn.params):
             binders = [*inner.constvars, *inner.invars]
             bound = dict(_windows(inner)) if _is_scope(eqn) else {}
             # An inner jaxpr takes the last operands, in a `run_scoped` the first.
@@ -97,12 +95,12 @@ def _renamed(jaxpr: Any, names: _Names) -> Any:
 
 def _within(value: Any, names: _Names) -> Any:
     """A parameter of an equation, which may be a jaxpr, a closed one, or several of these."""
-    if is_jaxpr(value):
-        inner = plain(value)
+    if nested.is_jaxpr(value):
+        inner, _ = nested.opened(value)
         if inner is not value:
             return value.replace(jaxpr=_renamed(inner, names))
         return _renamed(value, names)
-    if isinstance(value, tuple) and any(map(is_jaxpr, value)):
+    if isinstance(value, tuple) and any(map(nested.is_jaxpr, value)):
         return tuple(_within(one, names) for one in value)
     return value
 

@@ -16,7 +16,7 @@ from jax._src import dtypes
 from jax._src.lax.control_flow import conditionals, loops
 from jax._src.pallas import primitives as pallas_primitives
 
-from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import single, units
 from pallas_debug.errors import MachineError
@@ -141,7 +141,7 @@ class Decoder:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: Any, inputs: list[Any]) -> list[Any]:
-        inline = rewrite.inlined(eqn)
+        inline = nested.inlined(eqn)
         is_opened = self.opens and (inline is not None or eqn.primitive in _OPENED)
         if inline is not None and self.fuse:
             # numpy computes indices faster than XLA is called, and knows no calls of jnp's.
@@ -187,7 +187,7 @@ class Decoder:
 
     def inner(self, jaxpr: Any, extra: int = 0, names: Sequence[str] = ()) -> ir.KernelProgram:
         """Decode a jaxpr of an equation: a branch, a body or a condition."""
-        opened, consts = rewrite.opened(jaxpr)
+        opened, consts = nested.opened(jaxpr)
         return program(opened, consts, **self.context())
 
     def context(self) -> dict[str, Any]:
@@ -296,24 +296,24 @@ PLAIN_INSIDE: set[Any] = {conditionals.cond_p, loops.scan_p}
 """Primitives with a rule that are plain nevertheless if their operands and jaxprs are."""
 
 
-def is_plain(eqn: Any, *, nested: bool = False) -> bool:
+def is_plain(eqn: Any, *, is_inner: bool = False) -> bool:
     """Whether jax can evaluate an equation on its own: no refs, no effects, no endless loop.
 
     Args:
-      nested: it is in a jaxpr of another equation, where XLA has to know it.
+      is_inner: it is in a jaxpr of another equation, where XLA has to know it.
     """
     if eqn.primitive in RULES and eqn.primitive not in PLAIN_INSIDE:
         return False
-    if nested and eqn.primitive in units.EVALUATED:
+    if is_inner and eqn.primitive in units.EVALUATED:
         return False
     if eqn.params.get("branches_platforms") is not None:
         return False  # XLA would choose the branch for the CPU
     if eqn.effects or any(map(_is_special, (*eqn.invars, *eqn.outvars))):
         return False
     return all(
-        is_plain(inner, nested=True)
-        for jaxpr in jax_core.jaxprs_in_params(eqn.params)
-        for inner in rewrite.opened(jaxpr)[0].eqns
+        is_plain(inner, is_inner=True)
+        for jaxpr in nested.within(eqn.params)
+        for inner in nested.opened(jaxpr)[0].eqns
     )
 
 
@@ -394,7 +394,7 @@ def _is_counted(params: Any) -> bool:
 @rule(loops.scan_p)
 def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     params = eqn.params
-    n_consts, n_carry = rewrite.scan_sizes(params)
+    n_consts, n_carry = nested.scan_sizes(params)
     regs = [decoder.reg(value) for value in inputs]
     outputs = tuple(decoder.new() for _ in eqn.outvars)
     step = ir.ScanLoop(
@@ -414,14 +414,13 @@ def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
 
 @rule(pallas_primitives.run_scoped_p)
 def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    inner, _ = rewrite.opened(eqn.params["jaxpr"])
+    inner, _ = nested.opened(eqn.params["jaxpr"])
     context = decoder.context()
     if decoder.root is None and site.line is not None:
         # `sync_copy` is jax's own: its lines are those of the call.
         context["calls"] = (*decoder.calls, site.line)
     body = program(inner, constvars_first=True, **context)
-    names = list(inner.debug_info.arg_names or ())
-    names += [f"scoped[{i}]" for i in range(len(names), len(inner.invars))]
+    names = nested.arg_names(inner, "scoped")
     regs = [decoder.reg(value) for value in inputs]
     outputs = tuple(decoder.new() for _ in eqn.outvars)
     step = ir.Scoped(

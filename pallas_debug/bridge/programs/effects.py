@@ -12,7 +12,7 @@ from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.random import prng
 
 from pallas_debug.bridge.instrument import printing
-from pallas_debug.bridge.jaxprs import marker, rewrite
+from pallas_debug.bridge.jaxprs import marker, nested
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.decode import PLAIN_INSIDE, Decoder, is_tpu_key, rule
 
@@ -122,7 +122,7 @@ def _inlined(decoder: Decoder, function: Any, eqn: Any, inputs: list[Any]) -> li
     assert is_tpu_key(eqn.invars[0].aval)
     avals = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in eqn.invars]
     closed = jax.make_jaxpr(lambda *args: function(*args, **eqn.params))(*avals)
-    results = decoder.run(*rewrite.opened(closed), inputs)
+    results = decoder.run(*nested.opened(closed), inputs)
     dtype = eqn.outvars[0].aval.dtype
     if isinstance(dtype, np.dtype):  # Mosaic does not tell signed words from unsigned ones
         (result,) = results

@@ -13,7 +13,7 @@ import numpy as np
 
 from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend
 from pallas_debug.bridge.programs import accesses, decode, effects, matrices, subcores
 from pallas_debug.bridge.programs import program as ir
@@ -220,7 +220,7 @@ def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Laun
 
 def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: bool) -> Launch:
     mapping = params["grid_mapping"]
-    jaxpr, consts = rewrite.opened(params["jaxpr"])
+    jaxpr, consts = nested.opened(params["jaxpr"])
     names = [operand.name for operand in captured.kernel.operands if operand.kind != "dynamic_grid"]
     avals = [variable.aval for variable in jaxpr.invars]
     prefetch = mapping.num_index_operands
@@ -301,7 +301,7 @@ def _on_cores(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: b
     kernel = captured.kernel
     bodies = []
     for mesh, closed in zip(params["meshes"], params["jaxprs"], strict=True):
-        jaxpr, consts = rewrite.opened(closed)
+        jaxpr, consts = nested.opened(closed)
         body = decode.program(
             jaxpr,
             consts,
@@ -311,7 +311,7 @@ def _on_cores(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: b
         )
         axes = {str(axis): int(size) for axis, size in dict(mesh.shape).items()}
         bodies.append(CoreMesh(kind=_core_kind(kernel.name, mesh), axes=axes, body=body))
-    first, _ = rewrite.opened(params["jaxprs"][0])
+    first, _ = nested.opened(params["jaxprs"][0])
     aliases = {out: given for given, out in kernel.aliases}
     num_inputs, num_outputs = len(captured.avals), len(params["out_avals"])
     operands = []
@@ -384,7 +384,7 @@ def _block(name: str, mapping: Any) -> OperandBlock:
             unit.append(sizes[-1])
         else:
             raise MachineError(f"operand `{name}` has a block dimension of kind {kind}")
-    index_map, consts = rewrite.opened(mapping.index_map_jaxpr)
+    index_map, consts = nested.opened(mapping.index_map_jaxpr)
     mode = mapping.pipeline_mode
     line = lines.of_function(index_map.debug_info)
     revisit = getattr(mode, "revisit", None)

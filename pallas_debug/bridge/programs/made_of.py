@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
 
 from jax._src import core as jax_core
 
+from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.programs.units import Unit
 
 
@@ -19,8 +20,8 @@ def inputs_behind(unit: Unit, *, with_choices: bool = True) -> list[frozenset[in
     for eqn in unit.eqns:
         found = [
             known[atom]
-            for atom in eqn.invars
-            if not isinstance(atom, jax_core.Literal) and (with_choices or atom.aval.dtype != bool)
+            for atom in nested.variables(eqn.invars)
+            if with_choices or atom.aval.dtype != bool
         ]
         known.update(dict.fromkeys(eqn.outvars, frozenset[int]().union(*found)))
     return [known[variable] for variable in unit.outvars]
@@ -39,16 +40,11 @@ def sum_behind(unit: Unit, output: int) -> int | bool:
 
     If it is an input in another form, which no other equation uses, return the input's position.
     """
-    uses: dict[Any, int] = {}
+    uses = Counter(v for eqn in unit.eqns for v in nested.variables(eqn.invars))
+    uses.update(unit.outvars)
     makers = {variable: eqn for eqn in unit.eqns for variable in eqn.outvars}
-    for eqn in unit.eqns:
-        for atom in eqn.invars:
-            if not isinstance(atom, jax_core.Literal):
-                uses[atom] = uses.get(atom, 0) + 1
-    for variable in unit.outvars:
-        uses[variable] = uses.get(variable, 0) + 1
     variable = unit.outvars[output]
-    while uses.get(variable) == 1:
+    while uses[variable] == 1:
         if variable not in makers:
             return list(unit.invars).index(variable)
         eqn = makers[variable]

@@ -10,7 +10,7 @@ import numpy as np
 from jax._src import dtypes
 from jax._src.pallas.mosaic import sc_primitives
 
-from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.accesses import place, registers
 from pallas_debug.bridge.programs.decode import Decoder, program, rule
@@ -289,7 +289,7 @@ def _unpack(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) ->
 def _parallel_loop(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     """A loop from a lower to an upper bound; its iterations are run in order."""
     lower, upper, stride, consts, carry = jax.tree.unflatten(eqn.params["tree"], inputs)
-    inner, own = rewrite.opened(eqn.params["jaxpr"])
+    inner, own = nested.opened(eqn.params["jaxpr"])
     consts = [*own, *consts]
     body = program(inner, constvars_first=True, **decoder.context())
     count = len(consts)

@@ -14,7 +14,7 @@ from jax._src import core as jax_core
 from jax._src import debugging
 
 from pallas_debug.bridge import internals
-from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.unparse import refs, regions, values, vocabulary
 from pallas_debug.bridge.unparse.page import Writer
 
@@ -47,7 +47,7 @@ def write(
 def _live(jaxpr: Any) -> set[Any]:
     """Variables that an equation reads, or that are returned."""
     read = [atom for eqn in jaxpr.eqns for atom in eqn.invars] + list(jaxpr.outvars)
-    return {atom for atom in read if not isinstance(atom, jax_core.Literal)}
+    return set(nested.variables(read))
 
 
 def _checked(jaxpr: Any) -> dict[Any, Any]:
@@ -108,7 +108,7 @@ def _variable(atom: Any) -> Any:
 
 
 def _equation(block: Writer, eqn: Any) -> None:
-    inline = rewrite.inlined(eqn)
+    inline = nested.inlined(eqn)
     if inline is not None:
         jaxpr, consts = inline
         args = [block.read(atom) for atom in eqn.invars]
@@ -163,8 +163,7 @@ def _given(params: dict[str, Any]) -> dict[str, Any]:
 
 def _bound(block: Writer, eqn: Any, args: list[str]) -> str:
     """Bind the primitive itself, with unchanged parameters."""
-    held = (v if isinstance(v, (tuple, list)) else (v,) for v in eqn.params.values())
-    if any(rewrite.is_jaxpr(value) for several in held for value in several):
+    if nested.within(eqn.params):
         raise values.CannotUnparse(f"{eqn.primitive.name}, which holds a function of its own")
     name = f"{eqn.primitive.name}_p"
     if getattr(lax, name, None) is eqn.primitive:

@@ -11,7 +11,7 @@ from jax._src import core as jax_core
 from jax._src.state import indexing
 
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs.rewrite import opened
+from pallas_debug.bridge.jaxprs.nested import opened
 from pallas_debug.bridge.unparse import equations, values
 from pallas_debug.bridge.unparse.page import Page, Writer
 from pallas_debug.bridge.unparse.values import CannotUnparse

@@ -7,7 +7,7 @@ be run in lock-step, and a run can be ended at any kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.interpret import interpret
-from pallas_debug.bridge.jaxprs import arrays, rewrite
+from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.errors import MachineError
 from pallas_debug.model import Target
@@ -80,7 +80,7 @@ def trace(
 
     shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
     with chip.answering(target), interpret.interpreting("machine"), hook.without_caches():
-        jaxpr, consts = rewrite.opened(jax.make_jaxpr(call)(*shapes))
+        jaxpr, consts = nested.opened(jax.make_jaxpr(call)(*shapes))
     values = [
         np.asarray(leaf, shape.dtype) if isinstance(leaf, np.ndarray) else leaf
         for leaf, shape in zip(given, shapes, strict=True)
@@ -107,14 +107,14 @@ def _equation(eqn: Any, inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
         return (yield from _kernel(eqn, inputs, path))
     if not _num_kernels(eqn):
         return _evaluated(eqn, inputs)
-    inline = rewrite.inlined(eqn)
+    inline = nested.inlined(eqn)
     if inline is not None:
         return (yield from _walk(*inline, inputs, path))
     if eqn.primitive is conditionals.cond_p:
         index, *rest = inputs
         branches = eqn.params["branches"]
         chosen = branches[min(max(int(index), 0), len(branches) - 1)]
-        return (yield from _walk(*rewrite.opened(chosen), rest, path))
+        return (yield from _walk(*nested.opened(chosen), rest, path))
     if eqn.primitive is loops.while_p:
         return (yield from _while(eqn.params, inputs, path))
     if eqn.primitive is loops.scan_p:
@@ -143,17 +143,17 @@ def _while(params: Mapping[str, Any], inputs: Sequence[Any], path: tuple[int, ..
     carry = list(inputs[n_condition + n_body :])
     iteration = 0
     while True:
-        condition = rewrite.opened(params["cond_jaxpr"])
+        condition = nested.opened(params["cond_jaxpr"])
         (goes_on,) = yield from _walk(*condition, [*of_condition, *carry], (*path, iteration, 0))
         if not bool(goes_on):
             return carry
-        body = rewrite.opened(params["body_jaxpr"])
+        body = nested.opened(params["body_jaxpr"])
         carry = list((yield from _walk(*body, [*of_body, *carry], (*path, iteration, 1))))
         iteration += 1
 
 
 def _scan(params: dict[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
-    n_consts, n_carry = rewrite.scan_sizes(params)
+    n_consts, n_carry = nested.scan_sizes(params)
     constants, carry = inputs[:n_consts], list(inputs[n_consts : n_consts + n_carry])
     stacked = inputs[n_consts + n_carry :]
     length = params["length"]
@@ -163,7 +163,7 @@ def _scan(params: dict[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) 
     rows: dict[int, list[Any]] = {}
     for iteration in order:
         slices = [array[iteration] for array in stacked]
-        body = rewrite.opened(params["jaxpr"])
+        body = nested.opened(params["jaxpr"])
         results = yield from _walk(*body, [*constants, *carry, *slices], (*path, iteration))
         carry, rows[iteration] = list(results[:n_carry]), list(results[n_carry:])
     outputs = zip(*(rows[i] for i in range(length)), strict=True)
@@ -174,16 +174,9 @@ def _scan(params: dict[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) 
 def _num_kernels(eqn: Any) -> int:
     if eqn.primitive in hook.PRIMITIVES.values():
         return 1
-    inner = (e for jaxpr in _jaxprs(eqn) for e in rewrite.opened(jaxpr)[0].eqns)
+    inner = (e for jaxpr in nested.within(eqn.params) for e in nested.opened(jaxpr)[0].eqns)
     is_loop = eqn.primitive in (loops.scan_p, loops.while_p)
     return sum(map(_num_kernels, inner)) * (2 if is_loop else 1)
-
-
-def _jaxprs(eqn: Any) -> Iterator[Any]:
-    for value in eqn.params.values():
-        for inner in value if isinstance(value, (tuple, list)) else (value,):
-            if rewrite.is_jaxpr(inner):
-                yield inner
 
 
 def _cpu() -> Any:

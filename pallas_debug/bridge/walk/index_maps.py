@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import lines, rewrite
-from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend
+from pallas_debug.bridge.jaxprs import lines, nested
+from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend, static_shape
 from pallas_debug.bridge.walk.events import Event, Walked
 from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value
 from pallas_debug.bridge.walk.walker import Walker
@@ -198,7 +198,7 @@ def grid(captured: Capture) -> Grid:
         raise NotReadable(f"it is a kernel for a GPU ({backend})")
     if is_unsized(captured):
         raise NotReadable(UNSIZED)
-    names = _names(params["jaxpr"])
+    names = nested.arg_names(params["jaxpr"])
     first = mapping.num_index_operands
     blocks = tuple(
         _block(names[first + i], i, block, mapping.num_inputs)
@@ -212,13 +212,15 @@ def grid(captured: Capture) -> Grid:
         parallel=_parallel(params),
         blocks=blocks,
         tables=tuple(
-            Table(name=name, shape=_shape(aval), dtype=str(aval.dtype), bits=_bits(aval.dtype))
+            Table(
+                name=name, shape=static_shape(aval), dtype=str(aval.dtype), bits=_bits(aval.dtype)
+            )
             for name, aval in zip(names[:first], avals[:first], strict=True)
         ),
         scratch=tuple(
             ScratchBuffer(
                 name=name,
-                shape=_shape(aval),
+                shape=static_shape(aval),
                 dtype=str(aval.dtype),
                 space=_space(aval),
                 bits=_bits(aval.dtype),
@@ -256,12 +258,12 @@ def indices(
     """
     mapping = captured.params["grid_mapping"]
     block = mapping.block_mappings[position]
-    inner, _ = rewrite.opened(block.index_map_jaxpr)
+    inner, _ = nested.opened(block.index_map_jaxpr)
     ids = program_ids(mapping.grid)
     walker = Walker(
         ids=ids, sizes=mapping.grid, rank=len(ids), tables=tables, unrolls=True, deadline=deadline
     )
-    names = _names(captured.params["jaxpr"])
+    names = nested.arg_names(captured.params["jaxpr"])
     args: list[Value] = list(ids)
     for i, variable in enumerate(inner.invars[len(ids) :]):
         args.append(walker.buffer(variable.aval, name=names[i], kind="scalar_prefetch", position=i))
@@ -337,17 +339,14 @@ def _refs(walker: Walker, jaxpr: Any, mapping: Any) -> list[Value]:
         walker.buffer(v.aval, name=name, kind=kind, position=i)
         if hasattr(v.aval, "inner_aval")
         else UNKNOWN
-        for i, (v, name, kind) in enumerate(zip(jaxpr.invars, _names(jaxpr), kinds, strict=True))
+        for i, (v, name, kind) in enumerate(
+            zip(jaxpr.invars, nested.arg_names(jaxpr), kinds, strict=True)
+        )
     ]
 
 
-def _names(jaxpr: Any) -> list[str]:
-    names = list(jaxpr.debug_info.arg_names or ())[: len(jaxpr.invars)]
-    return names + [f"args[{i}]" for i in range(len(names), len(jaxpr.invars))]
-
-
 def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
-    inner, _ = rewrite.opened(block.index_map_jaxpr)
+    inner, _ = nested.opened(block.index_map_jaxpr)
     source = lines.of_function(block.index_map_jaxpr.debug_info)
     mode = block.pipeline_mode
     revisit = getattr(mode, "revisit", None)
@@ -355,7 +354,7 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
         name=name,
         kind="input" if position < num_inputs else "output",
         position=position,
-        shape=_shape(block.array_aval),
+        shape=static_shape(block.array_aval),
         dtype=str(block.array_aval.dtype),
         space=_space(block.transformed_block_aval),
         dims=tuple(map(_dim, block.block_shape, block.array_aval.shape)),
@@ -388,10 +387,6 @@ def _parallel(params: Mapping[str, Any]) -> tuple[bool, ...]:
     said = [str(getattr(s, "value", s)).lower().rpartition(".")[2] for s in given]
     missing = len(params["grid_mapping"].grid) - len(said)
     return (*[False] * missing, *["parallel" in s for s in said])
-
-
-def _shape(aval: Any) -> tuple[int, ...]:
-    return tuple(n if isinstance(n, int) else -1 for n in getattr(aval, "shape", ()))
 
 
 def _space(aval: Any) -> str:

@@ -13,7 +13,7 @@ from jax._src.lax.control_flow import conditionals, loops
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import primitives as tpu_primitives
 
-from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.walk import numbers
 from pallas_debug.bridge.walk.events import KernelRef
 from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value, WalkState
@@ -38,7 +38,7 @@ _ORDERED = {
 
 def _cond(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     index, *operands = inputs
-    branches = [rewrite.opened(branch) for branch in eqn.params["branches"]]
+    branches = [nested.opened(branch) for branch in eqn.params["branches"]]
     if not isinstance(index, np.ndarray):
         for inner, consts in branches:
             maybe = replace(place, certain=False)
@@ -65,10 +65,10 @@ def _both(where: np.ndarray, chosen: np.ndarray) -> np.ndarray | None:
 
 
 def _scan(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-    n_consts, n_carry = rewrite.scan_sizes(eqn.params)
+    n_consts, n_carry = nested.scan_sizes(eqn.params)
     consts, carry = inputs[:n_consts], inputs[n_consts : n_consts + n_carry]
     extra = len(inputs) - n_consts - n_carry
-    inner, closed = rewrite.opened(eqn.params["jaxpr"])
+    inner, closed = nested.opened(eqn.params["jaxpr"])
     constants = [walker.constant(c) for c in closed]
     length = eqn.params["length"]
 
@@ -91,8 +91,8 @@ def _while(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> S
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts, body_consts = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
     carry = inputs[n_cond + n_body :]
-    test, test_closed = rewrite.opened(params["cond_jaxpr"])
-    inner, closed = rewrite.opened(params["body_jaxpr"])
+    test, test_closed = nested.opened(params["cond_jaxpr"])
+    inner, closed = nested.opened(params["body_jaxpr"])
     test_constants = [walker.constant(c) for c in test_closed]
     constants = [walker.constant(c) for c in closed]
 
@@ -223,10 +223,8 @@ def _equations(jaxpr: Any) -> int:
 
 def _inner(jaxpr: Any) -> Iterator[Any]:
     for eqn in jaxpr.eqns:
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if rewrite.is_jaxpr(inner):
-                    yield rewrite.opened(inner)[0]
+        for inner in nested.within(eqn.params):
+            yield nested.opened(inner)[0]
 
 
 RULES: dict[Any, Callable[[Walker, Any, list[Value], WalkState], Sequence[Value]]] = {

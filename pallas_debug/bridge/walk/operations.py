@@ -19,7 +19,8 @@ from jax._src.state import indexing
 from jax._src.state import primitives as state_primitives
 
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs import lines, nested
+from pallas_debug.bridge.jaxprs.params import static_shape
 from pallas_debug.bridge.walk import flow
 from pallas_debug.model import SourceLine
 
@@ -76,9 +77,7 @@ class Equation:
 def operations(captured: Capture) -> Iterator[Equation]:
     """Yield every operation of a kernel in program order, including loops and branches."""
     jaxpr = captured.params["jaxpr"]
-    names = list(jaxpr.debug_info.arg_names or ())
-    names += [f"args[{i}]" for i in range(len(names), len(jaxpr.invars))]
-    refs = dict(zip(jaxpr.invars, names, strict=False))
+    refs = dict(zip(jaxpr.invars, nested.arg_names(jaxpr), strict=True))
     core = getattr(captured.params.get("compiler_params"), "kernel_type", tpu_core.CoreType.TC)
     rules = lowering.lowering_rules.get(core, lowering.lowering_rules[tpu_core.CoreType.TC])
     yield from _inside(jaxpr, rules, refs, {}, ())
@@ -90,7 +89,7 @@ def _inside(
 ) -> Iterator[Equation]:  # fmt: skip
     lanes: set[Any] = set()
     for eqn in jaxpr.eqns:
-        inline = rewrite.inlined(eqn)
+        inline = nested.inlined(eqn)
         if inline is None:
             operation = _operation(eqn, refs, multiples, calls, eqn.primitive in rules)
             yield replace(operation, turns_lanes=_turns_lanes(eqn, lanes))
@@ -113,21 +112,21 @@ def _jaxprs(eqn: Any) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
     params = eqn.params
     if eqn.primitive is conditionals.cond_p:
         for branch in params["branches"]:
-            inner, _ = rewrite.opened(branch)
+            inner, _ = nested.opened(branch)
             yield inner, list(zip(inner.invars, eqn.invars[1:], strict=False))
     elif eqn.primitive is loops.scan_p:
-        inner, _ = rewrite.opened(params["jaxpr"])
-        n_consts, _ = rewrite.scan_sizes(params)
+        inner, _ = nested.opened(params["jaxpr"])
+        n_consts, _ = nested.scan_sizes(params)
         yield inner, _partly(inner, eqn.invars, n_consts)
     elif eqn.primitive is loops.while_p:
         n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
-        inner, _ = rewrite.opened(params["body_jaxpr"])
+        inner, _ = nested.opened(params["body_jaxpr"])
         yield inner, _partly(inner, eqn.invars[n_cond:], n_body)
     elif eqn.primitive is pallas_primitives.run_scoped_p:
         inner = params["jaxpr"]
         yield inner, list(zip(inner.constvars, eqn.invars, strict=False))
     else:
-        inline = rewrite.inlined(eqn)
+        inline = nested.inlined(eqn)
         if inline is not None:
             yield inline[0], list(zip(inline[0].invars, eqn.invars, strict=False))
 
@@ -157,7 +156,7 @@ def _operation(
     first = eqn.invars[0] if eqn.invars else None
     stacked = 0
     if eqn.primitive is loops.scan_p:
-        stacked = len(eqn.outvars) - rewrite.scan_sizes(eqn.params)[1]
+        stacked = len(eqn.outvars) - nested.scan_sizes(eqn.params)[1]
     return Equation(
         name=eqn.primitive.name,
         source=next((line for line in found if line is not None), None),
@@ -174,13 +173,12 @@ def _operation(
 
 
 def _typed(aval: Any) -> Typed:
-    shape = tuple(n if isinstance(n, int) else -1 for n in getattr(aval, "shape", ()))
     space = None
     if hasattr(aval, "inner_aval"):
         given = getattr(aval, "memory_space", None)
         space = "vmem" if given is None else str(getattr(given, "value", given)).lower()
         space = "vmem" if space == "default" else space
-    return Typed(shape=shape, dtype=str(getattr(aval, "dtype", "")), space=space)
+    return Typed(shape=static_shape(aval), dtype=str(getattr(aval, "dtype", "")), space=space)
 
 
 _FIRST_INDEX = {

@@ -19,7 +19,7 @@ from jax._src import core as jax_core
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import arrays, rewrite
+from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.model import Target
 
@@ -78,7 +78,7 @@ def origins(
 
     shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
     with chip.answering(target), hook.without_caches():
-        jaxpr, consts = rewrite.opened(jax.make_jaxpr(call)(*shapes))
+        jaxpr, consts = nested.opened(jax.make_jaxpr(call)(*shapes))
     del consts
     found = _walk(jaxpr, [KernelOrigin(reason=_NOT_OF_A_KERNEL)] * len(jaxpr.invars), ())
     return [_with_reason(origin) for origin in found]
@@ -106,7 +106,7 @@ def _walk(jaxpr: Any, args: Sequence[KernelOrigin], path: tuple[int, ...]) -> li
 
 
 def _equation(eqn: Any, inputs: list[KernelOrigin], path: tuple[int, ...]) -> list[KernelOrigin]:
-    inline = rewrite.inlined(eqn)
+    inline = nested.inlined(eqn)
     if inline is not None:
         inner, _ = inline
         return _walk(inner, inputs, path)

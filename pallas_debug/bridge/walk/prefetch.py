@@ -9,7 +9,7 @@ if its call may not happen, in a branch or in a loop of unknown length.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from jax._src.lax.control_flow import loops
 
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture import capture
-from pallas_debug.bridge.jaxprs import arrays, rewrite
+from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.model import Target
 
@@ -97,7 +97,7 @@ def _walked(
     call, given = arrays.of_arrays(function, args, kwargs)
     shapes = [jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf)) for leaf in given]
     with chip.answering(target), hook.without_caches():
-        jaxpr, consts = rewrite.opened(jax.make_jaxpr(call)(*shapes))
+        jaxpr, consts = nested.opened(jax.make_jaxpr(call)(*shapes))
         program = _Program()
         known = [None if arrays.is_abstract(leaf) else _Known(leaf) for leaf in given]
         program.walk(jaxpr, [_Known(c) for c in consts], known)
@@ -136,7 +136,7 @@ class _Program:
 
     def _equation(self, eqn: Any, inputs: list[_Known | None]) -> Sequence[_Known | None]:
         unknown: list[_Known | None] = [None] * len(eqn.outvars)
-        inline = rewrite.inlined(eqn)
+        inline = nested.inlined(eqn)
         if inline is not None:
             inner, consts = inline
             return self.walk(inner, [_Known(c) for c in consts], inputs)
@@ -150,18 +150,18 @@ class _Program:
                 step = _Step(eqn, tuple(known), is_exact)
                 self._steps.append(step)
                 return [_Known(step=step, number=i) for i in range(len(eqn.outvars))]
-        for inner in _jaxprs(eqn):
+        for inner in nested.within(eqn.params):
             self._inside(eqn, inner, inputs)
         return unknown
 
     def _inside(self, eqn: Any, closed: Any, inputs: list[_Known | None]) -> None:
         """Walk the kernels in a loop, a branch or the like."""
-        inner, consts = rewrite.opened(closed)
+        inner, consts = nested.opened(closed)
         args: list[_Known | None] = [None] * len(inner.invars)
         constants: list[_Known | None] = [None] * len(inner.constvars)
         if eqn.primitive is loops.scan_p and eqn.params["length"]:
             # Loop constants are the same in all iterations; the body runs at least once.
-            n_consts, _ = rewrite.scan_sizes(eqn.params)
+            n_consts, _ = nested.scan_sizes(eqn.params)
             args[:n_consts] = inputs[:n_consts]
             constants = [_Known(c) for c in consts]
         self.walk(inner, constants, args)
@@ -244,23 +244,20 @@ def _is_computable(eqn: Any) -> bool:
         return False
     if sum(math.prod(aval.shape) for aval in avals) > MAX_ELEMENTS:
         return False
-    return all(_is_computable(e) for inner in _jaxprs(eqn) for e in rewrite.opened(inner)[0].eqns)
+    return all(
+        _is_computable(e)
+        for inner in nested.within(eqn.params)
+        for e in nested.opened(inner)[0].eqns
+    )
 
 
 def _is_exact(eqn: Any) -> bool:
     """Whether an equation gives the same result on every chip."""
-    inner = list(_jaxprs(eqn))
+    inner = nested.within(eqn.params)
     if inner:
-        return all(_is_exact(e) for closed in inner for e in rewrite.opened(closed)[0].eqns)
+        return all(_is_exact(e) for closed in inner for e in nested.opened(closed)[0].eqns)
     avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
     return eqn.primitive.name in _EXACT or all(aval.dtype.kind in "biu" for aval in avals)
-
-
-def _jaxprs(eqn: Any) -> Iterator[Any]:
-    for value in eqn.params.values():
-        for inner in value if isinstance(value, (tuple, list)) else (value,):
-            if rewrite.is_jaxpr(inner):
-                yield inner
 
 
 def _are_equal(a: Tables, b: Tables) -> bool:

@@ -14,7 +14,7 @@ from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import indexing
 from jax._src.state import primitives as state_primitives
 
-from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.walk import numbers
 from pallas_debug.bridge.walk.events import Dim, KernelRef, Origin, View
 from pallas_debug.bridge.walk.values import UNKNOWN, Data, Value, WalkState
@@ -218,11 +218,9 @@ def _counted(
 
 def _scoped(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     inner = eqn.params["jaxpr"]
-    names = list(inner.debug_info.arg_names or ())
-    names += [f"scoped[{i}]" for i in range(len(names), len(inner.invars))]
     buffers = [
         walker.buffer(v.aval, name=name, kind="scoped", position=None)
-        for v, name in zip(inner.invars, names, strict=False)
+        for v, name in zip(inner.invars, nested.arg_names(inner, "scoped"), strict=True)
     ]
     return walker.inner(inner, inputs, buffers, place)
 

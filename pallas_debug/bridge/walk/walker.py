@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from jax._src import core as jax_core
 
-from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs import lines, nested
+from pallas_debug.bridge.jaxprs.params import static_shape
 from pallas_debug.bridge.walk import flow, loops, numbers, refs
 from pallas_debug.bridge.walk.events import Event, KernelRef, View
 from pallas_debug.bridge.walk.values import UNKNOWN, Data, Exhausted, Value, WalkState
@@ -63,7 +64,7 @@ class Walker:
         Raises:
           Exhausted: it would take too long.
         """
-        inner, consts = rewrite.opened(jaxpr)
+        inner, consts = nested.opened(jaxpr)
         place = WalkState(where=np.ones((1,) * self.rank, bool))
         with np.errstate(all="ignore"):
             return self.inner(inner, [self.constant(c) for c in consts], args, place)
@@ -75,7 +76,7 @@ class Walker:
             name=name,
             kind=kind,
             position=position,
-            shape=tuple(n if isinstance(n, int) else -1 for n in getattr(aval, "shape", ())),
+            shape=static_shape(aval),
             dtype=str(getattr(aval, "dtype", "")),
             space=str(getattr(space, "value", space or "default")).lower(),
             number=self._buffers,
@@ -121,7 +122,7 @@ class Walker:
         return value
 
     def _equation(self, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-        inline = rewrite.inlined(eqn)
+        inline = nested.inlined(eqn)
         if inline is not None:
             inner, consts = inline
             called = replace(place, calls=(*place.calls, eqn))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.jaxprs import nested, rewrite
 from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics, precision
 from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 
@@ -29,12 +29,12 @@ class Unit(NamedTuple):
 
 def unit_of(function: Callable[..., Any], *args: Any) -> Unit:
     """The equations of a function, with its calls inlined, as the decoder inlines them."""
-    jaxpr, consts = rewrite.opened(jax.make_jaxpr(function)(*args))
+    jaxpr, consts = nested.opened(jax.make_jaxpr(function)(*args))
 
     def inlined(*values: Any) -> list[Any]:
         return rewrite._Replay(rewrite.Visitor()).run(jaxpr, consts, values, rewrite.ProgramPoint())
 
-    flat, consts = rewrite.opened(jax.make_jaxpr(inlined)(*args))
+    flat, consts = nested.opened(jax.make_jaxpr(inlined)(*args))
     assert not consts
     return Unit(flat.eqns, flat.invars, flat.outvars)
 

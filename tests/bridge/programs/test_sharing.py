@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from machine_runs import decoded
 
 from pallas_debug.bridge.jaxprs import likeness
-from pallas_debug.bridge.jaxprs.params import plain
+from pallas_debug.bridge.jaxprs.nested import opened
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.arithmetic import numerics
 from pallas_debug.machine import run
@@ -27,7 +27,7 @@ X = np.arange(8 * 128, dtype=np.float32).reshape(8, 128) / 100
 
 def key(function: Callable[..., Any], *args: Any) -> Any:
     closed = jax.make_jaxpr(function)(*args)
-    jaxpr = plain(closed)
+    jaxpr, _ = opened(closed)
     known = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     eqns = []
     for eqn in jaxpr.eqns:

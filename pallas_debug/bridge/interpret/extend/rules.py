@@ -28,6 +28,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge.interpret.extend import semaphores
 from pallas_debug.bridge.interpret.extend.memory import Adds
+from pallas_debug.bridge.jaxprs import nested
 
 Evaluate = Callable[..., Any]
 
@@ -124,13 +125,9 @@ def _needed_after(jaxpr: Any) -> dict[Any, int]:
     """Index of the last equation that uses each variable."""
     last = {}
     for index, eqn in enumerate(jaxpr.eqns):
-        last.update(dict.fromkeys(_variables(eqn.invars), index))
-    last.update(dict.fromkeys(_variables(jaxpr.outvars), len(jaxpr.eqns)))
+        last.update(dict.fromkeys(nested.variables(eqn.invars), index))
+    last.update(dict.fromkeys(nested.variables(jaxpr.outvars), len(jaxpr.eqns)))
     return last
-
-
-def _variables(atoms: Sequence[Any]) -> list[Any]:
-    return [atom for atom in atoms if not isinstance(atom, jax_core.Literal)]
 
 
 def _read(known: Mapping[Any, Any], atom: Any) -> Any:
@@ -149,7 +146,7 @@ def _evaluate_piece(
     if not eqns:
         return token
     made = [variable for eqn in eqns for variable in eqn.outvars]
-    used = dict.fromkeys(v for eqn in eqns for v in _variables(eqn.invars))
+    used = dict.fromkeys(v for eqn in eqns for v in nested.variables(eqn.invars))
     invars = [variable for variable in used if variable in known]
     outvars = [variable for variable in made if needed.get(variable, -1) >= stop]
     piece = _Piece(invars, outvars, list(eqns))

@@ -26,7 +26,7 @@ from jax import lax
 from jax._src import core as jax_core
 
 from pallas_debug.bridge.instrument.primitives import ARITHMETIC, MAKES_INFINITY
-from pallas_debug.bridge.jaxprs import likeness
+from pallas_debug.bridge.jaxprs import likeness, nested
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.arithmetic import intervals
@@ -114,7 +114,9 @@ class WatchedUnit:
             found = intervals.of_equation(eqn, ranges)
             if found is not None:
                 bounds[eqn.outvars[0]] = found
-            if eqn.primitive.name in ARITHMETIC or not makers.isdisjoint(_variables(eqn.invars)):
+            if eqn.primitive.name in ARITHMETIC or not makers.isdisjoint(
+                nested.variables(eqn.invars)
+            ):
                 makers.update(eqn.outvars)
         results = [read(atom) for atom in self.outvars]
         for k, (atom, result) in enumerate(zip(self.outvars, results, strict=True)):
@@ -256,7 +258,7 @@ def bit_patterns(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[int]:
     found = set()
     for i in reversed(range(len(eqns))):
         eqn = eqns[i]
-        name, variables = eqn.primitive.name, _variables(eqn.invars)
+        name, variables = eqn.primitive.name, nested.variables(eqn.invars)
         to_unsigned = name == "convert_element_type" and jnp.issubdtype(
             eqn.params["new_dtype"], jnp.unsignedinteger
         )
@@ -275,7 +277,9 @@ def bit_patterns(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[int]:
                 if not kept.isdisjoint(eqn.outvars):
                     kept.update(variables)
     given = derived_bits(eqns, bits)
-    return found | {i for i, eqn in enumerate(eqns) if not given.isdisjoint(_variables(eqn.invars))}
+    return found | {
+        i for i, eqn in enumerate(eqns) if not given.isdisjoint(nested.variables(eqn.invars))
+    }
 
 
 def derived_bits(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[Any]:
@@ -284,7 +288,7 @@ def derived_bits(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[Any]:
     for eqn in eqns:
         name = eqn.primitive.name
         is_mixed = name == "xor" and eqn.outvars[0].aval.dtype != bool
-        if is_mixed or (name in _KEEPS and not found.isdisjoint(_variables(eqn.invars))):
+        if is_mixed or (name in _KEEPS and not found.isdisjoint(nested.variables(eqn.invars))):
             found.update(eqn.outvars)
     return found
 
@@ -487,10 +491,6 @@ _EXACT: dict[str, Callable[[Any, Sequence[Any], Any], Any]] = {
     "cumsum": _cumulated,
     "dot_general": _contracted,
 }
-
-
-def _variables(atoms: Sequence[Any]) -> list[Any]:
-    return [atom for atom in atoms if not isinstance(atom, jax_core.Literal)]
 
 
 def _struct(aval: Any) -> jax.ShapeDtypeStruct:

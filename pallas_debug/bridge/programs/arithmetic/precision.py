@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import core as jax_core
 
+from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.programs.arithmetic import numerics
 
 NARROW = frozenset({"bfloat16", "float16"})
@@ -31,7 +32,7 @@ def accumulates(eqns: Sequence[Any], source: Any, target: Any) -> bool:
     """
     depends, added = {source}, set[Any]()
     for eqn in eqns:
-        used = {a for a in eqn.invars if not isinstance(a, jax_core.Literal)} & depends
+        used = depends.intersection(nested.variables(eqn.invars))
         if used:
             depends.update(eqn.outvars)
             if eqn.primitive.name in ("add", "add_any", "sub") or used & added:
@@ -69,7 +70,7 @@ def shadowed(
             inputs = [read(atom) for atom in eqn.invars]
             outputs = numerics.evaluated(eqn, inputs)
             known.update(zip(eqn.outvars, outputs, strict=True))
-            variables = [a for a in eqn.invars if not isinstance(a, jax_core.Literal)]
+            variables = nested.variables(eqn.invars)
             if not any(v in wide for v in variables) or not _is_float(outputs[0]):
                 continue
             given = [

@@ -19,7 +19,7 @@ from jax._src.lax.control_flow import conditionals, loops
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.state import primitives as state_primitives
 
-from pallas_debug.bridge.jaxprs import lines, outputs, rewrite
+from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.walk import refs
 from pallas_debug.bridge.walk.dataflow import programs
@@ -125,7 +125,7 @@ class JaxprWalk:
         self._lines: dict[int, _Line | None] = {}
 
     def run(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> list[FlowValue]:
-        inner, _ = rewrite.opened(jaxpr)
+        inner, _ = nested.opened(jaxpr)
         known: dict[Any, FlowValue] = dict.fromkeys(inner.constvars, _NONE)
         if len(args) == len(inner.invars) + len(inner.constvars):
             known.update(zip(inner.constvars, args, strict=False))  # those of a `run_scoped`
@@ -143,7 +143,7 @@ class JaxprWalk:
     def _equation(
         self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace
     ) -> Sequence[FlowValue]:
-        inline = rewrite.inlined(eqn)
+        inline = nested.inlined(eqn)
         if inline is not None:
             called = ProgramPlace(names=place.names, calls=(*place.calls, eqn))
             return self.run(eqn.params.get("jaxpr") or eqn.params["call_jaxpr"], inputs, called)
@@ -155,7 +155,7 @@ class JaxprWalk:
             found = [self.run(branch, inputs[1:], inner) for branch in params["branches"]]
             return [_either(values, chosen) for values in zip(*found, strict=True)]
         if primitive is loops.scan_p:
-            n_consts, n_carry = rewrite.scan_sizes(params)
+            n_consts, n_carry = nested.scan_sizes(params)
             split = n_consts + n_carry
             return self._loop(
                 inputs[n_consts:split],
@@ -221,8 +221,8 @@ class _Program(JaxprWalk):
             digest = programs.digest(eqn)
             _kernel(self.kernels.setdefault(digest, Dependence()), eqn, inputs, place)
         else:
-            for inner in outputs.jaxprs(eqn.params):
-                count = len(rewrite.opened(inner)[0].invars)
+            for inner in nested.within(eqn.params):
+                count = len(nested.opened(inner)[0].invars)
                 same = inputs if count == len(inputs) else [names] * count
                 self.run(inner, same, place)
         return [names] * len(eqn.outvars)
@@ -233,9 +233,9 @@ def _kernel(found: Dependence, eqn: Any, inputs: Sequence[FlowValue], place: Pro
     mapping = eqn.params.get("grid_mapping")
     names = [names_of([value]) for value in inputs]
     if mapping is None:  # over a mesh
-        jaxprs = list(outputs.jaxprs(eqn.params))
+        jaxprs = nested.within(eqn.params)
         everything = place.names.union(*names)
-        memories = [[_Memory(everything) for _ in rewrite.opened(j)[0].invars] for j in jaxprs]
+        memories = [[_Memory(everything) for _ in nested.opened(j)[0].invars] for j in jaxprs]
         for jaxpr, contents in zip(jaxprs, memories, strict=True):
             _KernelWalk(found).run(jaxpr, contents, place)
         return
@@ -251,7 +251,7 @@ def _kernel(found: Dependence, eqn: Any, inputs: Sequence[FlowValue], place: Pro
     tables = memories_of[: mapping.num_index_operands]
     for block in mapping.block_mappings:
         closed = block.index_map_jaxpr
-        count = len(rewrite.opened(closed)[0].invars) - len(tables)
+        count = len(nested.opened(closed)[0].invars) - len(tables)
         walk.index_map(closed, [*itertools.repeat(_NONE, count), *tables], inside)
     for _ in range(MAX_ROUNDS):
         before = [memory.names for memory in memories_of]
@@ -270,7 +270,7 @@ class _KernelWalk(JaxprWalk):
         self._plain_stores: set[int] = set()
 
     def run(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> list[FlowValue]:
-        self._plain_stores |= refs.plain_stores(rewrite.opened(jaxpr)[0])
+        self._plain_stores |= refs.plain_stores(nested.opened(jaxpr)[0])
         return super().run(jaxpr, args, place)
 
     def index_map(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> None:
@@ -296,8 +296,8 @@ class _KernelWalk(JaxprWalk):
             inner = eqn.params["jaxpr"]
             scoped = [_Memory() for _ in inner.invars]
             return self.run(inner, [*inputs, *scoped], place)
-        for inner in outputs.jaxprs(eqn.params):
-            count = len(rewrite.opened(inner)[0].invars)
+        for inner in nested.within(eqn.params):
+            count = len(nested.opened(inner)[0].invars)
             everything = [_Memory(names) if memories else names for _ in range(count)]
             self.run(inner, inputs if count == len(inputs) else everything, place)
         if primitive not in _READS:

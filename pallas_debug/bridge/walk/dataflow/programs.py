@@ -9,7 +9,7 @@ import jax
 
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture import capture
-from pallas_debug.bridge.jaxprs import arrays, rewrite
+from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.model import Target
 
@@ -27,7 +27,7 @@ def opened(
     call, given = arrays.of_arrays(function, args, kwargs)
     shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
     with chip.answering(target), hook.without_caches():
-        return rewrite.opened(jax.make_jaxpr(call)(*shapes))[0]
+        return nested.opened(jax.make_jaxpr(call)(*shapes))[0]
 
 
 def digest(eqn: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pallas_debug.bridge.jaxprs import outputs, rewrite
+from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.walk.dataflow import programs
 from pallas_debug.bridge.walk.dataflow.dependence import (
@@ -74,8 +74,8 @@ class _Operands(JaxprWalk):
             return list(self._new(eqn))
         if eqn.primitive.name in _MOVES:
             return [names_of(inputs)] * len(eqn.outvars)
-        for inner in outputs.jaxprs(eqn.params):
-            opened = rewrite.opened(inner)[0]
+        for inner in nested.within(eqn.params):
+            opened = nested.opened(inner)[0]
             is_same = len(opened.invars) == len(inputs)
             everything = [names_of(inputs)] * len(opened.invars)
             results = self.run(inner, inputs if is_same else everything, place)

@@ -1,0 +1,73 @@
+"""Jaxprs and those within them: opening, calls, loops, arguments, and what their equations hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jax._src import ad_checkpoint, custom_derivatives, pjit
+from jax._src import core as jax_core
+
+_JAXPRS = (jax_core.Jaxpr, getattr(jax_core, "ClosedJaxpr", jax_core.Jaxpr))
+"""Up to jax 0.11, a jaxpr with constants has a class of its own."""
+
+
+def is_jaxpr(value: Any) -> bool:
+    return isinstance(value, _JAXPRS)
+
+
+def opened(inner: Any) -> tuple[Any, Sequence[Any]]:
+    """Split a jaxpr and its constants, whether closed (up to jax 0.11) or carrying them."""
+    if isinstance(inner, jax_core.Jaxpr):
+        return inner, getattr(inner, "consts", ())
+    return inner.jaxpr, inner.consts
+
+
+def within(params: Mapping[str, Any]) -> list[Any]:
+    """Jaxprs among the parameters of an equation."""
+    groups = (v if isinstance(v, (tuple, list)) else (v,) for v in params.values())
+    return [inner for group in groups for inner in group if is_jaxpr(inner)]
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Equations of a jaxpr, each before those of the jaxprs within it."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in within(eqn.params):
+            yield from equations(opened(inner)[0])
+
+
+def primitives(jaxpr: Any) -> set[str]:
+    """Names of the primitives of a jaxpr, and of all jaxprs within."""
+    return {eqn.primitive.name for eqn in equations(jaxpr)}
+
+
+def inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+    """Return the jaxpr of an equation that only calls it, with its constants; else None."""
+    if eqn.primitive is pjit.jit_p or eqn.primitive is ad_checkpoint.remat_p:
+        return opened(eqn.params["jaxpr"])
+    if eqn.primitive in (
+        custom_derivatives.custom_jvp_call_p,
+        custom_derivatives.custom_vjp_call_p,
+    ):
+        return opened(eqn.params["call_jaxpr"])
+    return None
+
+
+def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Numbers of constants and of carried values of a `scan`."""
+    if "num_consts" in params:  # up to jax 0.11
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def arg_names(jaxpr: Any, unknown: str = "args") -> list[str]:
+    """Names of a jaxpr's arguments in the user's function; `args[0]`, as in jax, if unknown."""
+    names = list(jaxpr.debug_info.arg_names or ())[: len(jaxpr.invars)]
+    return names + [f"{unknown}[{i}]" for i in range(len(names), len(jaxpr.invars))]
+
+
+def variables(atoms: Iterable[Any]) -> list[Any]:
+    """Those of an equation's or jaxpr's operands that are no literals."""
+    return [atom for atom in atoms if not isinstance(atom, jax_core.Literal)]
