@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir import chunks
@@ -33,26 +33,14 @@ _CACHED_BLOCKS = 8
 Growth = Literal["same", "grown", "replaced", "gone"]
 
 
-class Source(Protocol):
-    """Random-access bytes that may grow."""
-
-    def size(self) -> int: ...
-
-    def read(self, offset: int, count: int) -> bytes: ...
-
-    def refresh(self) -> Literal["same", "replaced", "gone"]: ...
-
-    def close(self) -> None: ...
-
-
 class Document:
-    """Lines of a source, indexed as far as needed.
+    """Lines of a file, indexed as far as needed.
 
     Only a newline ends a line; carriage returns and form feeds are part of it. Line numbers count
     from 0.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: _File) -> None:
         self._source = source
         self._ends = array("Q")  # cumulative newline counts per block
         self._indexed = 0
@@ -78,11 +66,6 @@ class Document:
         path = Path(path)
         opened = opened or partial(open_regular, path)
         return cls(_File(path, opened) if is_watched else _Copy(path, opened))
-
-    @classmethod
-    def of(cls, text: str | bytes) -> Document:
-        """Wrap a text in memory as a document."""
-        return cls(_Memory(text.encode(errors="replace") if isinstance(text, str) else text))
 
     @property
     def size(self) -> int:
@@ -123,12 +106,6 @@ class Document:
             self._size = self._indexed if len(block) < BLOCK else max(self._size, self._indexed)
         return self.complete
 
-    def index_all(self) -> Document:
-        """Index to the end and return self."""
-        while not self.index(1 << 30):
-            pass
-        return self
-
     def lines(self, start: int, stop: int, *, limit: int | None = None) -> list[str]:
         """Return the existing lines from `start` to before `stop`, without newlines.
 
@@ -147,17 +124,6 @@ class Document:
             data = self._source.read(begin, end - begin)
             return data.removesuffix(b"\n").decode(errors="replace").split("\n")
         return [self.line_slice(number, 0, limit) for number in range(start, stop)]
-
-    def line(self, number: int) -> str:
-        """Return one line.
-
-        Raises:
-          IndexError: there is no such line.
-        """
-        found = self.lines(number, number + 1) if number >= 0 else []
-        if not found:
-            raise IndexError(f"there is no line {number}; there are {self.line_count}")
-        return found[0]
 
     def line_size(self, number: int) -> int:
         """Bytes of a line without its newline."""
@@ -186,20 +152,6 @@ class Document:
         before = self._ends[block - 1] if block else 0
         return block * BLOCK + self._newlines_of(block)[number - before - 1] + 1
 
-    def line_at(self, offset: int) -> int:
-        """Number of the line that holds a byte."""
-        while self._indexed <= offset and not self.index():
-            pass
-        block = min(max(offset, 0), max(self._indexed - 1, 0)) // BLOCK
-        if block >= len(self._ends):
-            return 0
-        before = self._ends[block - 1] if block else 0
-        return before + bisect.bisect_left(self._newlines_of(block), offset - block * BLOCK)
-
-    def read(self, offset: int, count: int) -> bytes:
-        """Read raw bytes."""
-        return self._source.read(offset, count)
-
     def chunk(self, offset: int, size: int, longest: int) -> bytes:
         """Read about `size` bytes of whole lines, starting at a line; empty at the end.
 
@@ -214,10 +166,6 @@ class Document:
             if end or size >= longest:
                 return data[:end] if end else data
             size = min(4 * size, longest)
-
-    def text(self) -> str:
-        """The whole text, decoded; for small texts."""
-        return self._source.read(0, self._source.size()).decode(errors="replace")
 
     def grow(self) -> Growth:
         """Check the file for changes. Keeps the index unless the file was replaced or truncated.
@@ -293,23 +241,6 @@ def _positions(data: bytes) -> list[int]:
         found.append(position)
         position = data.find(b"\n", position + 1)
     return found
-
-
-class _Memory:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def size(self) -> int:
-        return len(self._data)
-
-    def read(self, offset: int, count: int) -> bytes:
-        return self._data[offset : offset + count]
-
-    def refresh(self) -> Literal["same"]:
-        return "same"
-
-    def close(self) -> None:
-        pass
 
 
 def open_regular(path: Path) -> int:

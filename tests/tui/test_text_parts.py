@@ -199,10 +199,11 @@ def test_pieces_are_all_lines_from_one_on(tmp_path: Path, size: int) -> None:
         assert [s.length(3) for s in sources] == [9, 8]
 
 
-def test_a_huge_line_comes_in_parts() -> None:
+def test_a_huge_line_comes_in_parts(tmp_path: Path) -> None:
     text = b"a\n" + bytes(range(97, 123)) * (MAX_PIECE // 12) + b"\nb\n"
-    document = Document.of(text)
-    first, *parts, last = DocumentLines(document).pieces(0, 100)
+    path = tmp_path / "text"
+    path.write_bytes(text)
+    first, *parts, last = DocumentLines(Document.open(path)).pieces(0, 100)
     assert first == b"a\n"
     assert last.endswith(b"z\nb\n")
     parts.append(last)
@@ -214,10 +215,12 @@ def test_a_huge_line_comes_in_parts() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\nneedle", b"\nneedle\n"])
-def test_what_lies_across_two_parts_of_a_line_is_found(end: bytes) -> None:
+def test_what_lies_across_two_parts_of_a_line_is_found(tmp_path: Path, end: bytes) -> None:
+    path = tmp_path / "text"
     for before in range(7):
         line = b"x" * (MAX_PIECE - before) + b"needle" + b"x" * MAX_PIECE
-        source = DocumentLines(Document.of(b"a\nb\n" + line + end))
+        path.write_bytes(b"a\nb\n" + line + end)
+        source = DocumentLines(Document.open(path))
         hits = array("Q")
         for _ in search_pieces(source, Query(text="needle"), hits, 0):
             pass

@@ -312,10 +312,14 @@ async def test_a_large_file_answers_while_it_is_indexed_and_searched(
 
 
 @drive
-async def test_a_hit_behind_the_lines_that_are_known_is_gone_to_once_they_are() -> None:
+async def test_a_hit_behind_the_lines_that_are_known_is_gone_to_once_they_are(
+    tmp_path: Path,
+) -> None:
     app = Alone()
     lines = [f"line {n}" for n in range(1000)]
-    with Document.of("\n".join(lines)) as document:
+    path = tmp_path / "text"
+    path.write_text("\n".join(lines))
+    with Document.open(path) as document:
         async with app.run_test(size=(80, 24)) as pilot:
             app.pane.show(document)
             await pilot.pause()
