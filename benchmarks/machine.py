@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -26,8 +26,10 @@ from pallas_debug_kernels.ops import splash_attention as ours
 
 from pallas_debug.bridge.interpret import interpret
 from pallas_debug.bridge.lowering import calls, replay
-from pallas_debug.bridge.programs.launch import launch
+from pallas_debug.bridge.programs.launch import Launch, launch
 from pallas_debug.machine import run
+from pallas_debug.machine.sanitizer import areas
+from pallas_debug.model import Finding
 from pallas_debug.session import Options, Session
 
 HEADS, WIDTH = 2, 128
@@ -47,6 +49,12 @@ def our_splash(length: int) -> Callable[..., Any]:
 
 
 PROGRAMS = {"jax": jax_splash, "ours": our_splash}
+
+
+def sanitize(decoded: Launch, operands: list[Any]) -> Sequence[Finding]:
+    """Findings of the kernel machine's sanitizer."""
+    observers = areas.observers(decoded, [operands], 0)
+    return run.run(decoded, [operands], observers=observers).findings
 
 
 def fastest(function: Callable[[], Any], rounds: int) -> float:
@@ -88,8 +96,8 @@ def measure(name: str, function: Callable[..., Any], arrays: list[Any], rounds: 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     plain = fastest(lambda: run.run(decoded, [operands]), rounds)
     plain_mb = grown_mb(before)
-    findings = run.sanitize(decoded, [operands]).findings
-    sanitized = fastest(lambda: run.sanitize(decoded, [operands]), rounds)
+    findings = sanitize(decoded, operands)
+    sanitized = fastest(lambda: sanitize(decoded, operands), rounds)
     sanitized_mb = grown_mb(before)
     with interpret.interpreting(RACES):
         again = replay.replay(captured, [operands])

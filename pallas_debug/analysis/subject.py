@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +24,6 @@ class Subject:
     Attributes:
       indices: where each block's index map points, by position.
       site: the call in the user's source.
-      deadline: in terms of `time.monotonic`.
     """
 
     captured: Capture
@@ -33,16 +31,10 @@ class Subject:
     indices: tuple[Indices, ...]
     walked: Walked
     site: CallSite
-    deadline: float
 
     @property
     def name(self) -> str:
         return self.captured.kernel.name
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the time limit has passed."""
-        return time.monotonic() > self.deadline
 
     def sighting(self, *, count: int = 1, targets: Sequence[str] = (), **witness: Any) -> Sighting:
         """Build a sighting for this kernel; `source` defaults to the kernel's first line."""
@@ -101,7 +93,6 @@ def read(
         ),
         walked=Walked(events=()) if empty else index_maps.walk(captured, tables, deadline),
         site=CallSite(captured.calls),
-        deadline=deadline,
     )
 
 

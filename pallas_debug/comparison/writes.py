@@ -86,7 +86,6 @@ class StoredElement:
       before: whether nothing wrote it in the last of several visits, but in an earlier one.
     """
 
-    element: Point
     place: Point
     block: Any
     writes: tuple[Write, ...]
@@ -129,7 +128,7 @@ class WriteObserver(MachineObserver):
         for element in self.elements:
             if element not in found or found[element].block is None:
                 writes = () if self._array is None else self._of(self._array, element)
-                found[element] = StoredElement(element, element, None, writes)
+                found[element] = StoredElement(element, None, writes)
         return found
 
     # Events
@@ -199,7 +198,7 @@ class WriteObserver(MachineObserver):
             known = self._stored.get(element)
             visits = 1 if known is None else known.visits + 1
             before = not writes and known is not None and bool(known.writes or known.before)
-            self._stored[element] = StoredElement(element, place, block, writes, visits, before)
+            self._stored[element] = StoredElement(place, block, writes, visits, before)
 
     # Writes
 

@@ -54,13 +54,11 @@ class Attempt:
     Attributes:
       dumped: the attempt whose LLO files are kept; the last one, or, for a kernel on which the
         compiler dies with any flags, the last one that wrote some.
-      flags: with which it was made.
       left_out: what the attempts before it lacked, in order.
     """
 
     outcome: RequestOutcome
     dumped: RequestOutcome
-    flags: ChildFlags
     left_out: tuple[LeftOut, ...] = ()
 
     def files(self, stages: Stages) -> Files:
@@ -143,7 +141,6 @@ def compiled(
         yield Attempt(
             outcome=outcome,
             dumped=dumped if died and dumped is not None else outcome,
-            flags=flags,
             left_out=tuple(left_out),
         )
 

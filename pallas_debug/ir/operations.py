@@ -75,14 +75,12 @@ class Operation:
 
     Attributes:
       name: as printed: `vector.load`, `llo.vadd.f32`, `dot_general`, `vld`.
-      location_at: span of the location, which a viewer may fold; None if there is none.
     """
 
     line: int
     name: str
     results: tuple[Value, ...] = ()
     operands: tuple[Value, ...] = ()
-    location_at: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +89,6 @@ class Region:
 
     start: int
     stop: int
-    depth: int
 
 
 def guess_kind(head: str) -> Kind:
@@ -327,7 +324,6 @@ def _read_mlir(text: str, line: int) -> tuple[Operation, ...]:
                 for v in results
             ),
             operands=operands,
-            location_at=at,
         ),
     )
 
@@ -344,7 +340,6 @@ def _read_jaxpr(text: str, line: int) -> tuple[Operation, ...]:
             name=_jaxpr_name(found) or "",
             results=_values(_JAXPR_BINDER, text, 0, found.end(), "name"),
             operands=_values(_JAXPR_WORD, text, found.end(), end),
-            location_at=at,
         ),
     )
 
@@ -373,7 +368,6 @@ def _read_llo(text: str, line: int) -> Iterator[Operation]:
             name=this["name"],
             results=_values(_MLIR_VALUE, text, *this.span("results")),
             operands=operands,
-            location_at=at.span() if at else None,
         )
 
 
@@ -428,13 +422,13 @@ def _bracketed(lines: Sequence[str], kind: Kind) -> Iterator[Region]:
             closes, opens = balance < 0, balance > 0
         if closes and opened:
             start = opened.pop()
-            yield Region(start=start, stop=number, depth=len(opened))
+            yield Region(start=start, stop=number)
         if opens:
             opened.append(number)
     while opened:  # truncated text
         start = opened.pop()
         if start < len(lines) - 1:
-            yield Region(start=start, stop=len(lines) - 1, depth=len(opened))
+            yield Region(start=start, stop=len(lines) - 1)
 
 
 def _indented(lines: Sequence[str]) -> Iterator[Region]:
@@ -447,10 +441,10 @@ def _indented(lines: Sequence[str]) -> Iterator[Region]:
         while opened and opened[-1][1] >= indent:
             start, _ = opened.pop()
             if number - 1 > start:
-                yield Region(start=start, stop=number - 1, depth=len(opened))
+                yield Region(start=start, stop=number - 1)
         if _REGION.match(text.lstrip()):
             opened.append((number, indent))
     while opened:
         start, _ = opened.pop()
         if len(lines) - 1 > start:
-            yield Region(start=start, stop=len(lines) - 1, depth=len(opened))
+            yield Region(start=start, stop=len(lines) - 1)

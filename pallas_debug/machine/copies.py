@@ -46,7 +46,6 @@ class DmaCopy:
       thread: number of the thread that started it, at `point` and `iterations`.
       nbytes: size of what it copies.
       was_seen: whether one of its semaphores was read while it was in flight.
-      clock: for an observer.
     """
 
     number: int
@@ -62,7 +61,6 @@ class DmaCopy:
     adds: bool
     is_done: bool = False
     was_seen: bool = False
-    clock: Any = None
 
     def signals(self, counter: Counter) -> bool:
         """Whether it raises a semaphore when it is done."""

@@ -6,7 +6,6 @@ written back after the last of the consecutive grid points that visit it.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -253,7 +252,3 @@ def _projected(
     if projection is None:
         return None
     return tuple(n if axis is None else point[axis] for axis, n in projection)
-
-
-def points(grid: tuple[int, ...]) -> itertools.product[tuple[int, ...]]:
-    return itertools.product(*map(range, grid))

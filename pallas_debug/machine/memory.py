@@ -50,7 +50,6 @@ class MemoryBuffer:
         "window" (a block of an operand in VMEM or SMEM).
       device: number of the device, and of the core, that it belongs to.
       scope: what tells it from the others of its device, and is equal on other devices.
-      shadow: what an observer keeps about it.
       users: number of cores that have not left its scope yet.
       is_early: whether another core has referred to it, and its own has not come to its scope yet.
       filled: source and destination of the last copy to it, if it is in SMEM.
@@ -64,7 +63,6 @@ class MemoryBuffer:
     device: int = 0
     core: int = 0
     scope: tuple[Any, ...] = ()
-    shadow: Any = None
     is_freed: bool = False
     is_early: bool = False
     users: int = 1

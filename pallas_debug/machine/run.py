@@ -14,7 +14,7 @@ from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.findings.slips import is_not_before
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer import areas, report
+from pallas_debug.machine.sanitizer import report
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sanitizer.numbers import LoopObserver, NumbersObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
@@ -38,19 +38,6 @@ class MachineRun:
     results: list[list[Array]]
     findings: tuple[Finding, ...] = ()
     stopped: Finding | None = field(default=None)
-
-
-def sanitize(launch: Launch, arrays: Sequence[Sequence[Any]], *, first: int = 0) -> MachineRun:
-    """Run a kernel, and judge what it does: memory, order, numbers.
-
-    Args:
-      arrays: for each device, the arrays of the call.
-      first: number of the first of these devices in the mesh.
-
-    Raises:
-      MachineError: the machine has no rule for what the kernel does.
-    """
-    return run(launch, arrays, first=first, observers=areas.observers(launch, arrays, first))
 
 
 def run(

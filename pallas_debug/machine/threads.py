@@ -68,7 +68,6 @@ class Thread:
       index_map_of: the operand whose index map it runs; empty while it runs the kernel.
       matrix_units: by number, those in use.
       polled: the step that has just read a semaphore, by identity, and the value.
-      clock: for an observer.
       mesh: number of the mesh of cores that it belongs to.
       has_signalled: whether it has come to the barrier of subcores at which it waits.
     """
@@ -86,7 +85,6 @@ class Thread:
     index_map_of: str = ""
     matrix_units: dict[int, Any] = field(default_factory=dict)
     walk: Any = None
-    clock: Any = None
     polled: tuple[int, int] | None = None
     mesh: int = 0
     has_signalled: bool = False
@@ -100,12 +98,3 @@ class Thread:
         """The reference that a place of the current step names."""
         found: Ref = self.frames[-1].registers[place.ref.number]
         return found
-
-    @property
-    def step(self) -> ir.MachineStep | None:
-        """The step that it executes next; None between grid points."""
-        if not self.frames:
-            return None
-        frame = self.frames[-1]
-        steps = frame.program.steps
-        return steps[frame.position] if frame.position < len(steps) else frame.caller

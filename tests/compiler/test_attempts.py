@@ -15,7 +15,13 @@ from pallas_debug import defaults
 from pallas_debug.compiler import attempts
 from pallas_debug.compiler.attempts import Attempt
 from pallas_debug.compiler.pool import Pool, PoolSettings
-from pallas_debug.compiler.stages import ESTIMATE_TO, LLO_DUMP_TO, SPARSE_BUNDLES_TO, parse
+from pallas_debug.compiler.stages import (
+    ESTIMATE_TO,
+    LLO_DUMP_TO,
+    SPARSE_BUNDLES_TO,
+    child_flags,
+    parse,
+)
 from pallas_debug.model import Compilation, MissingFile
 from pallas_debug.store import layout
 
@@ -102,10 +108,10 @@ def test_a_kernel_that_the_compiler_never_survives(pool: Pool, stand_in: StandIn
     stand_in("echo 'F0101 00:00:00.0 7 a.cc:1] Check failed: x' >&2; kill -ABRT $$")
     attempt, files = attempt_at(pool, b"x", "estimate,llo:post-ra")
     assert attempt.outcome.ended == "SIGABRT"
-    assert not attempt.flags
     assert not files
-    assert [one.cause for one in attempt.left_out] == ["aborted"]
-    assert attempt.left_out[0].message == "Check failed: x"
+    (left_out,) = attempt.left_out
+    assert set(left_out.flags) == set(child_flags(parse("estimate,llo:post-ra")).names)
+    assert (left_out.cause, left_out.message) == ("aborted", "Check failed: x")
     missing = attempt.missing(parse("estimate,llo:post-ra"), files, FAILED)
     assert {m.cause for m in missing} == {"failed"}
     assert {m.file for m in missing} == {

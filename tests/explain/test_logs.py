@@ -23,7 +23,8 @@ See https://openxla.org/xla/errors/error_1001 for more details."""
 
 
 def found(text: str | Iterable[str]) -> list[Occurrence]:
-    return list(explain.scan(text.splitlines() if isinstance(text, str) else text))
+    lines = text.splitlines() if isinstance(text, str) else text
+    return list(explain.read(lines).occurrences)
 
 
 def ids(occurrences: Iterable[Occurrence]) -> list[tuple[str | None, int, tuple[int, ...]]]:
@@ -39,7 +40,7 @@ def test_a_message_of_many_lines_is_one_error_and_names_its_kernel() -> None:
     (error,) = found(f"step 1\n{LIMIT}\nstep 2")
     assert ids([error]) == [("scoped-vmem-overflow", 1, (2,))]
     assert error.kernel == "softmax"
-    assert error.headline.endswith("E1001: CompileTimeScopedVmemOom:")
+    assert error.text.splitlines()[0].endswith("E1001: CompileTimeScopedVmemOom:")
     assert error.explanation is not None
     assert error.explanation.details == ("needed: 32 MiB of VMEM, and the limit is 16 MiB",)
 
@@ -119,7 +120,7 @@ def test_an_error_of_pallas_without_an_entry_is_said_to_be_unknown() -> None:
     text = "JaxRuntimeError: INTERNAL: Mosaic failed to compile TPU kernel: flux capacitor"
     (error,) = found(f"{text}\n  more of it\n{text}\n")
     assert error.explanation is None
-    assert (error.headline, error.count, error.lines) == (text, 2, (1, 3))
+    assert (error.text.splitlines()[0], error.count, error.lines) == (text, 2, (1, 3))
 
 
 def test_an_unknown_error_out_of_pallas_is_told_by_its_traceback() -> None:
@@ -141,7 +142,7 @@ def test_entries_of_plugins_with_and_without_marks(monkeypatch: pytest.MonkeyPat
     for marks in ((), ("flux",)):
         ours = Explanation(id="lab", pattern="flux cap", cause="?", advice="?", marks=marks)
         monkeypatch.setattr(plugins, "explanations", lambda ours=ours: (ours,))
-        occurrences = explain.scan(["a", "a flux capacitor", STORE])
+        occurrences = explain.read(["a", "a flux capacitor", STORE]).occurrences
         assert ids(occurrences) == [("lab", 1, (2,)), ("scalar-to-vmem", 1, (3,))]
 
 
@@ -207,5 +208,5 @@ def test_all_recorded_messages_in_one_log() -> None:
                 yield from part.split("\n", 1)[1].splitlines(keepends=True)
                 yield "Traceback (most recent call last):\n"
 
-    known = {o.explanation.id for o in explain.scan(lines()) if o.explanation}
+    known = {o.explanation.id for o in explain.read(lines()).occurrences if o.explanation}
     assert known == {entry.id for entry in explain.CATALOGUE}

@@ -83,8 +83,9 @@ def test_an_operation_with_everything() -> None:
     assert (operation.line, operation.name) == (3, "llo.vmatres")
     assert [v.name for v in operation.results] == ["%5", "%x"]
     assert [v.name for v in operation.operands] == ["%arg0", "%4#1"]
-    assert operation.location_at is not None
-    assert line[slice(*operation.location_at)].strip() == "loc(#loc12)"
+    at = location_at(line, "mlir")
+    assert at is not None
+    assert line[slice(*at)].strip() == "loc(#loc12)"
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def shown(folds: Folds, count: int) -> list[int]:
 
 
 def test_folds_nest_and_unfold() -> None:
-    folds = Folds([Region(start=1, stop=8, depth=0), Region(start=3, stop=5, depth=1)])
+    folds = Folds([Region(start=1, stop=8), Region(start=3, stop=5)])
     assert folds.toggle(4) == 3
     assert shown(folds, 10) == [0, 1, 2, 3, 6, 7, 8, 9]
     assert folds.hidden(3) == 2

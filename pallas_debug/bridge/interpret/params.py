@@ -30,15 +30,6 @@ Kind = Literal["auto", "hlo", "tpu", "gpu", "machine", "off"]
 
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
-NAMES = {
-    "auto": "HLO interpret mode, and TPU interpret mode for kernels that need it",
-    "hlo": "HLO interpret mode",
-    "tpu": "TPU interpret mode",
-    "gpu": "GPU interpret mode",
-    "machine": "the kernel machine",
-    "off": "whatever mode the code says",
-}
-
 CLOCKS = 1024
 """Size of the race detector's vector clocks.
 
@@ -108,12 +99,6 @@ class Mode:
         """Return the text form that `Mode.parse` reads."""
         params = sorted(self.params.items(), key=lambda item: item[0] == "watch")
         return ",".join([self.kind, *(f"{k}={_shown(v)}" for k, v in params)])
-
-    @property
-    def title(self) -> str:
-        """Return the display name: `TPU interpret mode (detect_races=true)`."""
-        params = ", ".join(f"{k}={_shown(v)}" for k, v in self.params.items())
-        return NAMES[self.kind] + (f" ({params})" if params else "")
 
     @property
     def sanitizes(self) -> bool:

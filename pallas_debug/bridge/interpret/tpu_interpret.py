@@ -372,7 +372,6 @@ def _site(
     return CallbackSite(
         kernel=trace.kernel,
         parameters=parameters,
-        keywords=keywords,
         source=_line(info.traceback) or trace.kernel.source,
         allocation=_allocation(name, arguments),
     )

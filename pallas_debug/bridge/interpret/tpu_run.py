@@ -172,13 +172,11 @@ class CallbackSite:
 
     Attributes:
       parameters: names of the positional arguments.
-      keywords: arguments already known at tracing.
       allocation: the allocation made by the callback, if any.
     """
 
     kernel: TracedKernel
     parameters: tuple[str, ...]
-    keywords: Mapping[str, Any]
     source: SourceLine | None
     allocation: TracedAllocation | None = None
 

@@ -315,11 +315,6 @@ _COMBINING = ("scatter", "reduce", "select_and_scatter")
 """Primitives whose jaxpr only combines two numbers."""
 
 
-def has_rule(eqn: Any) -> bool:
-    """Whether `replay` enters the jaxprs of an equation: a loop, a branch or a scope."""
-    return eqn.primitive in _RULES
-
-
 def _loop_counter(inner: Any, num_consts: int, carry: Sequence[Any]) -> int | None:
     """Index of the carried value that counts iterations: the first one of a `fori_loop`."""
     jaxpr, _ = nested.opened(inner)

@@ -134,7 +134,6 @@ class Launch:
     operands: tuple[LaunchOperand, ...]
     body: ir.KernelProgram
     mesh: Mapping[str, int]
-    collective_id: int | None = None
     enable_x64: bool = False
     axis_names: tuple[str, ...] = ()
     meshes: tuple[CoreMesh, ...] = ()
@@ -266,7 +265,6 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: boo
             **_lines(captured, jaxpr, fuse),
         ),
         mesh=dict(captured.kernel.mesh),
-        collective_id=getattr(params.get("compiler_params"), "collective_id", None),
         enable_x64=captured.enable_x64,
         axis_names=captured.kernel.grid_names,
         calls=captured.calls,
@@ -339,7 +337,6 @@ def _on_cores(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: b
         operands=tuple(operands),
         body=bodies[0].body,
         mesh=dict(kernel.mesh),
-        collective_id=getattr(params.get("compiler_params"), "collective_id", None),
         enable_x64=captured.enable_x64,
         axis_names=tuple(cores),
         meshes=tuple(bodies),

@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from pallas_debug.findings.explain.logs import Occurrence as Occurrence
     from pallas_debug.findings.explain.logs import Scan as Scan
     from pallas_debug.findings.explain.logs import read as read
-    from pallas_debug.findings.explain.logs import scan as scan
 
 _LAZY = {
     "catalogue": ("CATALOGUE", "TOPICS"),
     "details": ("kernel_name",),
     "known": ("KnownIssue", "known_issues"),
-    "logs": ("Occurrence", "Scan", "read", "scan"),
+    "logs": ("Occurrence", "Scan", "read"),
 }
 """Public names by module. Lazy: importing these takes longer than a run without faults should."""
 

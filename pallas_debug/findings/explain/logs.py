@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -72,11 +72,6 @@ class Occurrence:
     lines: tuple[int, ...] = ()
     workers: tuple[str, ...] = ()
 
-    @property
-    def headline(self) -> str:
-        """First line of the message."""
-        return next((line.strip() for line in self.text.splitlines() if line.strip()), "")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
@@ -93,17 +88,12 @@ class Scan:
     dropped: int = 0
 
 
-def scan(lines: Iterable[str]) -> Iterator[Occurrence]:
-    """Yield the kernel errors of a log, each once, in the order of their first lines.
+def read(lines: Iterable[str]) -> Scan:
+    """Collect the kernel errors of a log, each once, in the order of their first lines.
 
     Args:
       lines: lines of the log, with or without newlines.
     """
-    yield from read(lines).occurrences
-
-
-def read(lines: Iterable[str]) -> Scan:
-    """Collect the errors that `scan` yields, plus the number of lines and of other errors."""
     reader = _Reader(catalogue=(*plugins.explanations(), *CATALOGUE))
     held: list[str] = []
     size = 0

@@ -9,7 +9,7 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge.interpret import params as interpret_params
-from pallas_debug.bridge.interpret.params import KINDS, Mode
+from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.errors import UsageError
 
 FIELDS = {f.name: f for f in dataclasses.fields(pltpu.InterpretParams)}
@@ -153,11 +153,3 @@ def test_values_of_a_wrong_type_are_refused(params: dict[str, object], said: str
     with pytest.raises(UsageError) as caught:
         Mode("tpu", params)
     assert said in str(caught.value)
-
-
-def test_titles() -> None:
-    assert Mode.parse("tpu,detect_races").title == "TPU interpret mode (detect_races=true)"
-    assert (
-        Mode("auto").title == "HLO interpret mode, and TPU interpret mode for kernels that need it"
-    )
-    assert set(interpret_params.NAMES) == set(KINDS)
