@@ -17,14 +17,12 @@ from pallas_debug.analysis.subject import (
     Result,
     Subject,
     at,
-    index_text,
     points_of,
-    shape_text,
 )
 from pallas_debug.bridge.walk.events import Dim, Event, Origin, View
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.wording import bounds, contents, numbers
-from pallas_debug.findings.wording.facts import OtherCore
+from pallas_debug.findings.wording.facts import OtherCore, array_text, block_text
 
 MAX_POINTS = 1 << 22
 """Maximum number of grid points examined one by one."""
@@ -236,7 +234,7 @@ def _padding(subject: Subject, result: Result) -> None:
             grid_point=found.point,
             loop=found.loops,
             operand=block.name,
-            shape=shape_text(block.dtype, block.shape),
+            shape=array_text(block.dtype, block.shape),
             values={"valid": str(bound % size), "block": str(size)},
         )
         finding = contents.padding_read(
@@ -373,13 +371,13 @@ def _never_written(
     subject: Subject, block: Block, events: list[Event], index: tuple[int, ...],
     point: tuple[int, ...] | None, result: Result,
 ) -> None:  # fmt: skip
-    shape = shape_text(block.dtype, block.shape)
+    shape = array_text(block.dtype, block.shape)
     finding = contents.output_not_written(
         subject.sighting(
             source=events[-1].source if events else None,
             grid_point=point,
             operand=block.name,
-            index=index_text(block.name, index),
+            index=block_text(block.name, index),
             shape=shape,
             values={"block": str(index)},
         ),

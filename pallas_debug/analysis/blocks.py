@@ -11,13 +11,12 @@ from pallas_debug.analysis.subject import (
     Subject,
     at,
     first_point,
-    index_text,
     points_of,
-    shape_text,
 )
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Indices
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import bounds, unsupported
+from pallas_debug.findings.wording.facts import array_text, block_text
 
 
 def look(subject: Subject) -> Result:
@@ -67,7 +66,7 @@ def _operand(subject: Subject, block: Block) -> Sighting:
     return subject.sighting(
         source=subject.block_line(block),
         operand=block.name,
-        shape=shape_text(block.dtype, block.shape),
+        shape=array_text(block.dtype, block.shape),
     )
 
 
@@ -103,7 +102,7 @@ def _bounds(
         value = at(index, point)
         seen = _operand(subject, block).at(
             grid_point=point,
-            index=index_text(block.name, [at(i, point) for i in dims]),
+            index=block_text(block.name, [at(i, point) for i in dims]),
             values={"index": str(value), "blocks": str(limits[1] + 1)},
         )
         finding = bounds.block_out_of_bounds(
@@ -112,7 +111,7 @@ def _bounds(
             value=value,
             first=limits[0],
             last=limits[1],
-            array=shape_text(block.dtype, block.shape),
+            array=array_text(block.dtype, block.shape),
             block_size=dim.size,
             by_element=dim.kind == "element",
             is_offset=_is_offset(dim, index),

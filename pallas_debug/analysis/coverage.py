@@ -13,11 +13,12 @@ from collections.abc import Collection
 import numpy as np
 
 from pallas_debug.analysis.reach import stores
-from pallas_debug.analysis.subject import Result, Subject, at, shape_text
+from pallas_debug.analysis.subject import Result, Subject, at
 from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.walk.events import Dim, Event
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.wording import contents
+from pallas_debug.findings.wording.facts import array_text
 
 MAX_ELEMENTS = 1 << 22
 """Maximum elements of an output."""
@@ -55,7 +56,7 @@ def look(subject: Subject, known: Collection[str]) -> Result:
                 source=events[0].source,
                 operand=block.name,
                 index=part.text,
-                shape=shape_text(block.dtype, block.shape),
+                shape=array_text(block.dtype, block.shape),
                 values={"elements": f"{part.elements} of {part.of}"},
             ),
             what=part.text,

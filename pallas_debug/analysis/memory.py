@@ -11,12 +11,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pallas_debug.analysis.subject import Result, Subject, read, shape_text
+from pallas_debug.analysis.subject import Result, Subject, read
 from pallas_debug.analysis.tiling import LANES, SUBLANES, padded
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk.index_maps import Block, NotReadable
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import tiles
+from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.findings.wording.tiles import MIB
 from pallas_debug.model import Finding, Kernel, SourceLine, Target
 from pallas_debug.profile.chips import CHIPS
@@ -124,7 +125,7 @@ def _parts(subject: Subject) -> list[MemoryPart]:
     parts = [part for block in subject.grid.blocks if (part := _block(subject, block))]
     for table in subject.grid.tables:
         size = math.prod(table.shape) * max(table.bits, 32) // 8
-        shape = shape_text(table.dtype, table.shape)
+        shape = array_text(table.dtype, table.shape)
         parts.append(
             MemoryPart(
                 operand=table.name,
@@ -145,7 +146,7 @@ def _parts(subject: Subject) -> list[MemoryPart]:
                 operand=scratch.name,
                 kind="scratch",
                 space=space,
-                shape=shape_text(scratch.dtype, scratch.shape),
+                shape=array_text(scratch.dtype, scratch.shape),
                 buffers=1,
                 bytes=flat if space == "smem" else padded(scratch.shape, scratch.bits),
             )
@@ -167,7 +168,7 @@ def _block(subject: Subject, block: Block) -> MemoryPart | None:
         operand=block.name,
         kind=block.kind,
         space=space,
-        shape=shape_text(block.dtype, shape),
+        shape=array_text(block.dtype, shape),
         buffers=buffers,
         bytes=buffers * (flat if space == "smem" else padded(shape, block.bits)),
     )

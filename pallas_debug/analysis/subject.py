@@ -128,13 +128,3 @@ def points_of(bad: np.ndarray, sizes: Sequence[int]) -> int:
     for size, dim in zip(sizes, bad.shape, strict=True):
         total *= size if dim == 1 else 1
     return total
-
-
-def shape_text(dtype: str, shape: Sequence[int]) -> str:
-    """`float32[8, 128]`."""
-    return f"{dtype}[{', '.join(map(str, shape))}]"
-
-
-def index_text(name: str, index: Sequence[int]) -> str:
-    """`x_ref: block (8, 0)`."""
-    return f"{name}: block ({', '.join(map(str, index))}{',' if len(index) == 1 else ''})"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from pallas_debug.analysis.subject import Result, Subject, shape_text
+from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import tiles
+from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.findings.wording.unsupported import LANES as LANES
 from pallas_debug.findings.wording.unsupported import SUBLANES as SUBLANES
 from pallas_debug.model import Finding
@@ -41,7 +42,7 @@ def _is_looked_at(block: Block) -> bool:
 
 
 def _problem(subject: Subject, block: Block) -> Finding | None:
-    array = shape_text(block.dtype, block.shape)
+    array = array_text(block.dtype, block.shape)
     cut = tiles.Blocks(operand=block.name, shape=block.block_shape, array=array)
     seen = subject.sighting(
         source=subject.block_line(block),

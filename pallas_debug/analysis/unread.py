@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pallas_debug.analysis.subject import Result, Subject, shape_text
+from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.bridge.walk.events import Dim, Event, View
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.wording import bounds
+from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 
 MAX_SPOTS = 1 << 20
@@ -106,7 +107,7 @@ def look(subject: Subject, known: Collection[str]) -> Result:
                 subject.sighting(
                     source=together[0].source,
                     operand=first.name,
-                    shape=shape_text(first.dtype, first.shape),
+                    shape=array_text(first.dtype, first.shape),
                 ),
                 parts=[_part(cut) for cut in together],
                 steps=steps,
@@ -252,7 +253,7 @@ def _part(cut: _Cut) -> bounds.UnreadPart:
     block = cut.block
     return bounds.UnreadPart(
         operand=block.name,
-        array=shape_text(block.dtype, block.shape),
+        array=array_text(block.dtype, block.shape),
         dimension=cut.dim,
         start=cut.start,
         stop=cut.stop,

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pallas_debug.analysis.reach import covered_by, slice_starts, stores
-from pallas_debug.analysis.subject import Result, Subject, index_text, shape_text
+from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim
 from pallas_debug.findings.wording import bounds, contents, order
+from pallas_debug.findings.wording.facts import array_text, block_text
 
 MAX_POINTS = 1 << 24
 """Maximum grid points over which blocks are enumerated."""
@@ -149,12 +150,12 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
         is_partial = passage.is_one_short and passage.left < passage.block.dims[passage.dim].size
         why = "rounded down" if is_partial else "too few steps"
         source = subject.site.line("grid", subject.grid.number(passage.axis)) or source
-    shape = shape_text(block.dtype, block.shape)
+    shape = array_text(block.dtype, block.shape)
     finding = contents.output_not_written(
         subject.sighting(
             source=source,
             operand=block.name,
-            index=index_text(block.name, first),
+            index=block_text(block.name, first),
             shape=shape,
             values={"missing": str(missing), "blocks": str(total)},
         ),
@@ -232,7 +233,7 @@ def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None
             subject.sighting(
                 source=subject.site.line("grid", subject.grid.number(axis)) or source,
                 operand=first.block.name,
-                shape=shape_text(first.block.dtype, first.block.shape),
+                shape=array_text(first.block.dtype, first.block.shape),
             ),
             parts=[_part(one) for one in (first, *others)],
             steps=first.steps,
@@ -270,7 +271,7 @@ def _still(subject: Subject, result: Result) -> None:
             first = int(index.ravel()[0]) * along.size
             part = bounds.UnreadPart(
                 operand=block.name,
-                array=shape_text(block.dtype, block.shape),
+                array=array_text(block.dtype, block.shape),
                 dimension=dim,
                 start=first,
                 stop=first + along.size,
@@ -326,7 +327,7 @@ def _part(passage: _Passage) -> bounds.UnreadPart:
     block, along = passage.block, passage.block.dims[passage.dim]
     return bounds.UnreadPart(
         operand=block.name,
-        array=shape_text(block.dtype, block.shape),
+        array=array_text(block.dtype, block.shape),
         dimension=passage.dim,
         start=along.bound - passage.left,
         stop=along.bound,
@@ -357,13 +358,13 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
         )
         return False
     index = _index(subject, visit, other)
-    shape = shape_text(block.dtype, block.shape)
+    shape = array_text(block.dtype, block.shape)
     finding = order.data_race(
         subject.sighting(
             source=subject.block_line(block),
             grid_point=other,
             operand=block.name,
-            index=index_text(block.name, index),
+            index=block_text(block.name, index),
             shape=shape,
         ),
         what=f"block {index} of {block.name}, {shape},",
@@ -444,8 +445,8 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
             source=subject.block_line(block),
             grid_point=again,
             operand=block.name,
-            index=index_text(block.name, index),
-            shape=shape_text(block.dtype, block.shape),
+            index=block_text(block.name, index),
+            shape=array_text(block.dtype, block.shape),
         ),
         what=f"block {index} of {block.name}",
         first=before,

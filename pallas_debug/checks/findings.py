@@ -10,11 +10,12 @@ import numpy as np
 
 from pallas_debug.bridge.instrument import checkify_errors
 from pallas_debug.bridge.instrument.observe import CheckedRun
-from pallas_debug.bridge.instrument.sites import ArrayPart, SiteFailure, shape_text, slice_text
+from pallas_debug.bridge.instrument.sites import ArrayPart, SiteFailure, slice_text
 from pallas_debug.findings.collector import Collector, caused
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.slips import of_one_slip
 from pallas_debug.findings.wording import bounds, contents, numbers
+from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import Finding, Witness
 
 
@@ -268,7 +269,7 @@ def _index(seen: Sighting, failure: SiteFailure) -> Finding:
     return bounds.out_of_bounds(
         seen.at(
             index=f"{name}[{', '.join(dims)}]",
-            shape=f"{shape_text(details['dtype'], details['shape'])}{where}",
+            shape=f"{array_text(details['dtype'], details['shape'])}{where}",
         ),
         writes=site.operation == "write",
         dim=dim,
@@ -284,7 +285,7 @@ def _block(seen: Sighting, failure: SiteFailure) -> Finding:
     site, (index, *_) = failure.site, failure.values
     details = site.details
     size, bound, dim = details["size"] or 1, details["bound"], details["dim"]
-    array = shape_text(details["dtype"], details["shape"])
+    array = array_text(details["dtype"], details["shape"])
     by_element = details["element"]
     unit = "element" if by_element else "block"
     may_be_offset = not by_element and size > 1 and index > 0
@@ -323,7 +324,7 @@ def _hint(seen: Sighting, failure: SiteFailure) -> Finding:
 
 def _uninitialized(seen: Sighting, failure: SiteFailure, run: CheckedRun) -> Finding:
     site, details = failure.site, failure.site.details
-    shape = shape_text(details["dtype"], details["shape"])
+    shape = array_text(details["dtype"], details["shape"])
     seen = _at_element(seen, failure).at(shape=f"{shape} in {details['space'].upper()}")
     if site.operation == "input":
         return contents.padding_read(seen, side="either" if details["begins before"] else "end")

@@ -12,6 +12,7 @@ from pallas_debug import defaults, render
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
+from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.render import one_line
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _print_kernels(chosen: list[tuple[StoredKernel, list[StoredCompilation]]]) -
     rows = []
     for kernel, compilations in chosen:
         source = kernel.kernel.source if kernel.kernel else None
-        line = f"{Path(source.file).name}:{source.line}" if source else ""
+        line = line_text(source) if source else ""
         if kernel.problem:
             rows.append([kernel.name, line, "", "failed: cannot be read"])
         for compilation in compilations:

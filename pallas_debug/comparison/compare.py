@@ -25,6 +25,7 @@ from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import mismatch
 from pallas_debug.findings.wording.diverging import Divergence
+from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.findings.wording.mismatch import Mismatch, RoundingError, UnreadInput, Written
 from pallas_debug.findings.wording.stored import StoreHistory
 from pallas_debug.model import Finding, Gap, Witness
@@ -315,7 +316,7 @@ def _placed(pair: Differences, judged: Judged, origin: KernelOrigin, sources: _S
     witness = Witness(
         source=kernel.source,
         operand=operand.name,
-        shape=f"{operand.dtype}[{', '.join(map(str, operand.shape))}]",
+        shape=array_text(operand.dtype, operand.shape),
     )
     found = _Place(
         what=f"{what} ({operand.name})",

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from pallas_debug.comparison.tolerances import Allowed, Tolerance
+from pallas_debug.findings.wording.facts import array_text
 
 INEXACT = ("float", "bfloat", "complex")
 """Prefixes of dtypes that are compared with a tolerance; others must be equal."""
@@ -42,7 +43,7 @@ class Leaf:
         return np.asarray(self.values, kind)
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return array_text(self.dtype, self.shape)
 
 
 class Differences:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePath
-
-from pallas_debug.model import SourceLine
 
 MISSING = "–"
 
@@ -61,8 +58,3 @@ def percent(share: float | None) -> str:
 def dimensions(sizes: Sequence[int | None], unknown: str = "?") -> str:
     """`1 × 2 × 4`, with a mark for dimensions that are known only at run time."""
     return " × ".join(unknown if n is None else f"{n:,}" for n in sizes)
-
-
-def line(source: SourceLine) -> str:
-    """`kernel.py:97`."""
-    return f"{PurePath(source.file).name}:{source.line}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pallas_debug.errors import PallasDebugError, meant
+from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.stepping import describe
 from pallas_debug.stepping.session import SteppingError, StepSession, short
 from pallas_debug.stepping.track import DevicesTrack, ElementWriter, NamedValue, StepPlace
@@ -297,7 +298,7 @@ def _stack(prompt: CommandPrompt, rest: str) -> Iterator[str]:
     place = prompt.session.place
     lines = [*place.calls, *([place.line] if place.line is not None else [])]
     for line in reversed(lines):
-        yield f"{Path(line.file).name}:{line.line} in {line.function}  {line.text or ''}"
+        yield f"{line_text(line)} in {line.function}  {line.text or ''}"
 
 
 def _help(prompt: CommandPrompt, rest: str) -> Iterator[str]:

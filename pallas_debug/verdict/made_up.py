@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePath
 
 from pallas_debug import guards
 from pallas_debug.bridge.capture.capture import Capture
@@ -14,6 +13,7 @@ from pallas_debug.bridge.walk.dataflow import dependence
 from pallas_debug.bridge.walk.dataflow.dependence import Dependence
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings.faults import Fault, Severity
+from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.model import Finding, SourceLine, Target
 from pallas_debug.verdict.engines import Call, Seen
 from pallas_debug.verdict.result import Outcome
@@ -47,7 +47,7 @@ def without_idle_loops(seen: Sequence[Seen], integers: Sequence[str]) -> list[Se
             return []
         names = " and ".join(integers)
         return [
-            f"the body of the loop at {PurePath(line.file).name}:{line.line}, which does not run "
+            f"the body of the loop at {line_text(line)}, which does not run "
             f"with the values made up for {names}"
             for line in sorted(idle.get(outcome.digest, ()), key=lambda at: (at.file, at.line))
         ]

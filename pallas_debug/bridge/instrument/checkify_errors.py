@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import checkify
 
-from pallas_debug.bridge.instrument.sites import Site, shape_text
+from pallas_debug.bridge.instrument.sites import Site
+from pallas_debug.findings.wording.facts import array_text
 
 CATEGORIES: dict[str, type[checkify.JaxException]] = {
     "user": checkify.FailedCheckError,
@@ -80,7 +81,7 @@ def _error(site: Site, values: Sequence[Any]) -> Any:
         return None
     given = iter(values)
     payload = [
-        next(given, _Absent("…")) if shape == () else _Absent(shape_text(dtype, shape))
+        next(given, _Absent("…")) if shape == () else _Absent(array_text(dtype, shape))
         for shape, dtype in site.details["payload"]
     ]
     return jax.tree.unflatten(site.error, payload)

@@ -32,8 +32,9 @@ from pallas_debug.bridge.instrument.primitives import (
 from pallas_debug.bridge.instrument.recording import (
     any_of,
 )
-from pallas_debug.bridge.instrument.sites import MAX_VALUES, Site, shape_text
+from pallas_debug.bridge.instrument.sites import MAX_VALUES, Site
 from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.findings.wording.facts import array_text
 
 
 class Checker(BoundsChecker):
@@ -174,7 +175,7 @@ class Checker(BoundsChecker):
                 source=lines.source_at(eqn, self._place),
                 values=example.kept if example is not None else kept,
                 details={
-                    "shape": shape_text(str(right.dtype), right.shape),
+                    "shape": array_text(str(right.dtype), right.shape),
                     "float": is_float,
                     **(example.details if example is not None else {}),
                 },
@@ -238,9 +239,9 @@ class Checker(BoundsChecker):
                 source=lines.source_at(eqn, self._place),
                 values=example.kept if example is not None else kept,
                 details={
-                    "shape": shape_text(str(output.dtype), output.shape),
+                    "shape": array_text(str(output.dtype), output.shape),
                     "operands": tuple(
-                        shape_text(str(jnp.result_type(x)), jnp.shape(x)) for x in inputs
+                        array_text(str(jnp.result_type(x)), jnp.shape(x)) for x in inputs
                     ),
                     **(example.details if example is not None else {}),
                 },

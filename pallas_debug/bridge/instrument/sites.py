@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,11 +190,6 @@ def slice_text(start: int, size: int, stride: Any = 1) -> str:
         return "…"
     step = f":{stride}" if stride != 1 else ""
     return f"{start}:{start + (size - 1) * stride + 1}{step}"
-
-
-def shape_text(dtype: str, shape: Sequence[int]) -> str:
-    """Format an array type as `float32[8, 128]`."""
-    return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
 @dataclass(frozen=True, kw_only=True)

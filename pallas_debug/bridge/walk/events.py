@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 
 
@@ -39,7 +40,7 @@ class KernelRef:
 
     def __str__(self) -> str:
         where = "VMEM" if self.space in ("default", "vmem") else self.space.upper()
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}] in {where}"
+        return f"{array_text(self.dtype, self.shape)} in {where}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import static_shape
 from pallas_debug.bridge.walk import flow
+from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 
 ANYTHING = 0
@@ -41,7 +42,7 @@ class Typed:
         return self.space is not None
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return array_text(self.dtype, self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.stored import listed
+from pallas_debug.findings.wording.facts import listed
 from pallas_debug.model import Finding
 
 POSITION, BOUND = "position", "bound"

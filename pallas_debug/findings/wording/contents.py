@@ -12,6 +12,7 @@ from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import (
     WHY,
     OtherCore,
+    Point,
     Reset,
     WrittenElement,
     WrittenPart,
@@ -19,7 +20,7 @@ from pallas_debug.findings.wording.facts import (
     when_zero,
 )
 from pallas_debug.findings.wording.facts import number as number
-from pallas_debug.findings.wording.order import Point, of_axes
+from pallas_debug.findings.wording.order import of_axes
 from pallas_debug.model import Finding
 
 Gone = Literal[

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pallas_debug.findings.wording import stored
+from pallas_debug.findings.wording.facts import Point, loop, where
 from pallas_debug.model import SourceLine
-
-Point = tuple[int, ...]
 
 DivergenceKind = Literal["values", "stores", "places", "blocks", "operands"]
 """Kind of a difference: a stored value, whether there is a store, where it stores to, the block
@@ -78,17 +76,17 @@ def sentence(found: Divergence) -> str:
         has = ours if ours.what else theirs
         whose, other = ("", f"that of {by}") if has is ours else (f" of {by}", "this one")
         return (
-            f"{said}{stored.where(has.line)}{whose} stores to {found.operand}"
-            f"{stored.loop(has.iterations)}, and {other} does not: they store to it {ours.count:,} "
+            f"{said}{where(has.line)}{whose} stores to {found.operand}"
+            f"{loop(has.iterations)}, and {other} does not: they store to it {ours.count:,} "
             f"and {theirs.count:,} times at this grid point"
         )
     verb = "is" if found.kind == "values" else "stores to"
-    here, there = stored.where(ours.line), stored.where(theirs.line, ours.line)
+    here, there = where(ours.line), where(theirs.line, ours.line)
     if found.kind == "places":
         return f"{said}{here} {verb} {ours.what}, and {there} of {by} to {theirs.what}"
     if ours.line == theirs.line and ours.iterations == theirs.iterations:
         return f"{said}{here} stores {ours.what} to {found.element}, and {theirs.what} in {by}"
-    other_loop = stored.loop(theirs.iterations) if theirs.iterations != ours.iterations else ""
+    other_loop = loop(theirs.iterations) if theirs.iterations != ours.iterations else ""
     return (
         f"{said}{found.element} {verb} {ours.what} at {here}, and {theirs.what} at {there}"
         f"{other_loop} of {by}"
@@ -98,12 +96,12 @@ def sentence(found: Divergence) -> str:
 def _at(found: Divergence) -> str:
     call = f" in call {found.call}" if found.call else ""
     point = f" at grid point {found.point}" if found.point else ""
-    return f"{call}{point}{stored.loop(found.ours.iterations or found.theirs.iterations)}"
+    return f"{call}{point}{loop(found.ours.iterations or found.theirs.iterations)}"
 
 
 def cause(found: Divergence) -> tuple[str, str]:
     """Cause and advice."""
-    here, by = stored.where(found.ours.line), f"`{found.reference}`"
+    here, by = where(found.ours.line), f"`{found.reference}`"
     if found.kind == "operands":
         return (
             "the computation before the kernel differs",
@@ -118,7 +116,7 @@ def cause(found: Divergence) -> tuple[str, str]:
             "a condition or the number of iterations differs between the kernels",
             "compare the pl.when and the loops around that line in both kernels",
         )
-    there = stored.where(found.theirs.line, found.ours.line)
+    there = where(found.theirs.line, found.ours.line)
     if found.ours.line == found.theirs.line:
         return (
             f"{here} does not compute the same as in {by}",

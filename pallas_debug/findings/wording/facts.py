@@ -1,11 +1,17 @@
-"""Facts that several sentences share: values, elements, grid points, lines that reset a buffer."""
+"""Facts and phrases of several sentences: values, elements, grid points, lines, resets, lists."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
-from pallas_debug.findings.wording.order import Point
+from pallas_debug.model import SourceLine
+
+Point = tuple[int, ...]
+
+MAX_NAMES = 4
+"""Maximum number of names that a sentence lists."""
 
 WHY = "why"
 """Name in a witness: why an output is not written (`contents.Gone`) or a sum is lost, where
@@ -15,6 +21,43 @@ another finding may follow from that."""
 def number(value: object) -> str:
     """A value as a message shows it: floats with six digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def array_text(dtype: str, shape: Sequence[int]) -> str:
+    """`float32[8, 128]`."""
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def block_text(name: str, index: Sequence[int]) -> str:
+    """`x_ref: block (8, 0)`."""
+    return f"{name}: block ({', '.join(map(str, index))}{',' if len(index) == 1 else ''})"
+
+
+def line_text(line: SourceLine) -> str:
+    """A line without its folder: `kernel.py:97`."""
+    return f"{PurePath(line.file).name}:{line.line}"
+
+
+def loop(iterations: Sequence[int]) -> str:
+    """Iterations of loops: `, iteration 2`."""
+    return f", iteration {', '.join(map(str, iterations))}" if iterations else ""
+
+
+def where(line: SourceLine | None, like: SourceLine | None = None) -> str:
+    """A line as messages name it: `line 12`, with its file unless `like` is in the same one."""
+    if line is None:
+        return "a line that is not known"
+    if like is None or like.file == line.file:
+        return f"line {line.line}"
+    return line_text(line)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as text: `a, b and c`."""
+    shown = list(names[:MAX_NAMES])
+    if len(names) > MAX_NAMES:
+        return f"{', '.join(shown)} and {len(names) - MAX_NAMES} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
 
 
 def when_zero(axes: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import diverging, stored
 from pallas_debug.findings.wording.diverging import Divergence
+from pallas_debug.findings.wording.facts import listed, where
 from pallas_debug.findings.wording.regions import (
     DifferingRegion,
     Relation,
@@ -386,9 +387,9 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
 
 
 def _not_all_read(unread: Sequence[UnreadInput]) -> tuple[str, str]:
-    names = stored.listed([one.operand for one in unread])
-    lines = dict.fromkeys(stored.where(one.line) for one in unread if one.line is not None)
-    at = f" ({stored.listed([*lines])})" if lines else ""
+    names = listed([one.operand for one in unread])
+    lines = dict.fromkeys(where(one.line) for one in unread if one.line is not None)
+    at = f" ({listed([*lines])})" if lines else ""
     one = len(unread) == 1
     return (
         f"the blocks of {names} leave a part out that the reference may use",
@@ -411,7 +412,7 @@ def _rounding(found: RoundingError) -> tuple[str, str]:
 
 def after_cause(wrong: Finding, cause: Finding) -> Finding:
     """A mismatch in a kernel that has another fault, which may be what changed its results."""
-    line = "" if cause.source is None else f" at {stored.where(cause.source, wrong.source)}"
+    line = "" if cause.source is None else f" at {where(cause.source, wrong.source)}"
     advice = f"first fix the {cause.kind}{line}, which can change these values, and compare again"
     return replace(wrong, advice=advice)
 

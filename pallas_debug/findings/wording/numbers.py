@@ -11,8 +11,8 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
-from pallas_debug.findings.wording.facts import number, two_cores
-from pallas_debug.findings.wording.order import Point, of_axes
+from pallas_debug.findings.wording.facts import Point, number, two_cores
+from pallas_debug.findings.wording.order import of_axes
 from pallas_debug.model import Finding
 
 Element = tuple[int, ...]

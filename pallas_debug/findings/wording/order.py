@@ -8,9 +8,8 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording.facts import Point
 from pallas_debug.model import Finding
-
-Point = tuple[int, ...]
 
 PIPELINE, WRITES_BACK = "pipeline", "writes back the window"
 """Name and value in a witness: the pipeline, on the other side of a race, writes a window back."""

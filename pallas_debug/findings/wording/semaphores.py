@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.facts import two_cores
+from pallas_debug.findings.wording.facts import Point, line_text, listed, two_cores
 from pallas_debug.findings.wording.order import SIDES, of_axes
-from pallas_debug.findings.wording.stored import listed
 from pallas_debug.model import Finding, SourceLine
-
-Point = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +30,7 @@ class Tally:
     def __str__(self) -> str:
         by = f", by device {', '.join(map(str, self.devices))}" if self.devices else ""
         at = f" at {_plural(self.points, 'grid point')}"
-        return f"{_short(self.line)} ({self.amount:,}{at}{by})"
+        return f"{line_text(self.line)} ({self.amount:,}{at}{by})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +47,7 @@ class Stuck:
 
     def __str__(self) -> str:
         at = f" at grid point {self.grid_point}" if self.grid_point else ""
-        line = f" in {_short(self.line)}" if self.line else ""
+        line = f" in {line_text(self.line)}" if self.line else ""
         core = f", core {self.core}," if self.core else ""
         return (
             f"device {self.device}{core} waits for {self.needed:,} of {self.semaphore}, which is "
@@ -193,7 +189,7 @@ def semaphore_left_over(
         fewest = min(waits, key=lambda wait: wait.points)
         cause = (
             f"it is signalled at {_plural(signals[0].points, 'grid point')}, and the wait in "
-            f"{_short(fewest.line)} is on a branch that runs at {fewest.points}"
+            f"{line_text(fewest.line)} is on a branch that runs at {fewest.points}"
         )
     return seen.found(
         Fault.SEMAPHORE_LEFT_OVER,
@@ -243,7 +239,7 @@ def deadlock(
     if sender is not None:
         by, line = sender
         act = "the copy that it waits for is started" if of_copy else "it is signalled"
-        cause = f"{act} in {_short(line)} on device {by}, which waits for something else before"
+        cause = f"{act} in {line_text(line)} on device {by}, which waits for something else before"
         advice = "send what the other side waits for before waiting for it: on one side at least"
     elif elsewhere is not None and was_raised:
         what = "copies" if of_copy else "signals"
@@ -269,7 +265,7 @@ def deadlock(
             else "signal it in one of these kernels once for every wait"
         )
     elif of_copy and was_raised:
-        at = f", in {_short(earlier)}" if earlier else ""
+        at = f", in {line_text(earlier)}" if earlier else ""
         cause = f"the copies on it were all waited for before{at}: a start is good for one wait"
         cause += _under_way(under_way)
         advice = "wait once for each start, with the same slices and the same semaphore"
@@ -306,10 +302,6 @@ def _under_way(names: Sequence[str]) -> str:
 
 def _listed(tallies: Sequence[Tally]) -> str:
     return " and ".join(map(str, tallies))
-
-
-def _short(line: SourceLine) -> str:
-    return f"{PurePath(line.file).name}:{line.line}"
 
 
 def _plural(count: int, one: str, many: str = "") -> str:

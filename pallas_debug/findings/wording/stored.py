@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Literal
 
+from pallas_debug.findings.wording.facts import Point, listed, loop, where
 from pallas_debug.model import SourceLine
 
-Point = tuple[int, ...]
-
 MAX_SOURCES = 4
-"""Maximum buffers behind a store that a message lists."""
+"""Maximum buffers behind a store of which a message lists the writes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,28 +173,6 @@ def _span(write: Contribution) -> str:
 
 def _by(point: Point) -> str:
     return f" by grid point {point}" if point else ""
-
-
-def loop(iterations: Sequence[int]) -> str:
-    """Iterations of loops: `, iteration 2`."""
-    return f", iteration {', '.join(map(str, iterations))}" if iterations else ""
-
-
-def where(line: SourceLine | None, like: SourceLine | None = None) -> str:
-    """A line as messages name it: `line 12`, with its file unless `like` is in the same one."""
-    if line is None:
-        return "a line that is not known"
-    if like is None or like.file == line.file:
-        return f"line {line.line}"
-    return f"{PurePath(line.file).name}:{line.line}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names as text: `a, b and c`."""
-    shown = list(names[:MAX_SOURCES])
-    if len(names) > MAX_SOURCES:
-        return f"{', '.join(shown)} and {len(names) - MAX_SOURCES} more"
-    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
 
 
 def not_written(found: StoreHistory, element: str) -> tuple[str, str] | None:

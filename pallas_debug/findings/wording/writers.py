@@ -10,15 +10,16 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import (
     WHY,
+    Point,
     Reset,
     WrittenElement,
+    listed,
     number,
     places_text,
     points_text,
     when_zero,
 )
-from pallas_debug.findings.wording.order import Access, Point
-from pallas_debug.findings.wording.stored import listed
+from pallas_debug.findings.wording.order import Access
 from pallas_debug.model import Finding
 
 LATE = "reset late"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.model import SourceLine
-from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
 
 Mark = Literal["ok", "bad", "warn", "none"]
@@ -96,16 +96,16 @@ def facts(rows: Iterable[tuple[str, Child]]) -> Markup:
 def quoted(source: SourceLine, href: str | None = None) -> Markup:
     """A line of source: its number, which is a link in the page, and its text."""
     number = tag("span", source.line, class_="pd-lineno")
-    head: Child = tag("a", number, href=href, aria_label=words.line(source)) if href else number
-    text = source.text.rstrip() if source.text else words.line(source)
+    head: Child = tag("a", number, href=href, aria_label=line_text(source)) if href else number
+    text = source.text.rstrip() if source.text else line_text(source)
     return tag("pre", head, tag("code", text.lstrip()), class_="pd-quoted")
 
 
 def place(source: SourceLine, href: str | None = None) -> Markup:
     """`kernel.py:97`, with the whole path as its title; a link in the page."""
     if href is not None:
-        return tag("a", words.line(source), href=href, title=str(source), class_="pd-place")
-    return tag("span", words.line(source), title=str(source), class_="pd-place")
+        return tag("a", line_text(source), href=href, title=str(source), class_="pd-place")
+    return tag("span", line_text(source), title=str(source), class_="pd-place")
 
 
 def section(title: str, *content: Child, level: int = 3, class_: str = "") -> Markup:

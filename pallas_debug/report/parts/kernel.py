@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from pallas_debug.findings.wording.facts import array_text, line_text
 from pallas_debug.model import Kernel, Operand
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
@@ -15,7 +16,7 @@ def subtitle(kernel: Kernel) -> Markup:
     parts: list[Child] = []
     if kernel.source is not None:
         parts.append(
-            tag("span", words.line(kernel.source), title=kernel.source.file, class_="pd-place")
+            tag("span", line_text(kernel.source), title=kernel.source.file, class_="pd-place")
         )
     parts.append(tag("span", f"grid {grid(kernel)}"))
     if kernel.mesh:
@@ -50,7 +51,7 @@ def operands_table(kernel: Kernel) -> Markup:
 
 
 def _row(operand: Operand) -> list[Child]:
-    array = f"{operand.dtype}[{', '.join(map(str, operand.shape))}]"
+    array = array_text(operand.dtype, operand.shape)
     return [
         tag("code", operand.name),
         operand.kind.replace("_", " "),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.stats import Stats
 from pallas_debug.render import plural
@@ -118,7 +119,7 @@ def _row(
         name = tag("a", kernel.name, href=f"#{kernel.id}")
     of = kernel.stored.kernel
     source = of.source if of is not None else None
-    below = words.line(source) if source is not None else kernel.stored.name
+    below = line_text(source) if source is not None else kernel.stored.name
     if not is_unique and source is not None:
         below += f" · {kernel.stored.name}"
     cells = [

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import ClassVar
 
 from textual import work
 from textual.reactive import reactive
 from textual.strip import Strip
 
+from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.ir.operations import Module, guess_kind, read_line
 from pallas_debug.ir.text import Document
 from pallas_debug.model import SourceLine
@@ -488,7 +488,7 @@ class TextPane(FindView):
     @property
     def origin_text(self) -> str:
         """`kernel.py:120 ← api.py:33`; of a bundle, the lines of its instructions."""
-        places = [f"{PurePath(s.file).name}:{s.line}" for s in self.origin]
+        places = map(line_text, self.origin)
         return (", " if self.has_many_origins else " ← ").join(dict.fromkeys(places))
 
     @property

@@ -19,6 +19,7 @@ from jax._src import core as jax_core
 from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.programs.arithmetic import exact, intervals, numerics
+from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 
 Trouble = Literal["nan", "infinity", "overflow", "division", "narrowing", "precision"]
@@ -471,7 +472,7 @@ def _scalar(value: Any) -> int | float:
 
 
 def _type(value: Any) -> str:
-    return f"{value.dtype.name}[{', '.join(map(str, value.shape))}]"
+    return array_text(value.dtype.name, value.shape)
 
 
 def _range(value: Any) -> tuple[float, float]:
