@@ -276,8 +276,8 @@ def _advice(stats: Stats) -> Iterator[str]:
         yield f"  {one_line(f'{advice.kind} at {advice.source}: {advice.message}')}"
 
 
-def _cut(name: str, length: int = 30) -> str:
-    return name if len(name) <= length else f"{name[: length - 1]}…"
+def _cut(name: str) -> str:
+    return name if len(name) <= 30 else f"{name[:29]}…"
 
 
 def _lines(stats: Stats, *, whole: bool) -> Iterator[str]:

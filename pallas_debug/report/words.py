@@ -55,6 +55,6 @@ def percent(share: float | None) -> str:
     return MISSING if share is None else f"{share * 100:.0f} %"
 
 
-def dimensions(sizes: Sequence[int | None], unknown: str = "?") -> str:
+def dimensions(sizes: Sequence[int | None]) -> str:
     """`1 × 2 × 4`, with a mark for dimensions that are known only at run time."""
-    return " × ".join(unknown if n is None else f"{n:,}" for n in sizes)
+    return " × ".join("?" if n is None else f"{n:,}" for n in sizes)

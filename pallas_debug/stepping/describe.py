@@ -91,12 +91,12 @@ def statistics(value: Any, *, is_memory: bool = False) -> ValueStatistics:
     )
 
 
-def numbers(value: Any, columns: int = 78) -> str:
+def numbers(value: Any) -> str:
     """The elements, as numpy prints them: the corners of a large array."""
     array = np.asarray(value)
     if array.dtype.kind not in "biuc":
         array = array.astype(np.float64 if array.dtype == np.float64 else np.float32)
-    with np.printoptions(threshold=64, edgeitems=3, linewidth=columns, precision=5, suppress=False):
+    with np.printoptions(threshold=64, edgeitems=3, linewidth=78, precision=5, suppress=False):
         return str(array)
 
 
@@ -149,9 +149,9 @@ def heat(value: Any, rows: int, columns: int) -> tuple[Array, Array]:
     return levels, odd
 
 
-def heat_map(value: Any, rows: int = 12, columns: int = 48) -> list[str]:
+def heat_map(value: Any) -> list[str]:
     """A heat map in text: darker is greater, `!` has a NaN or an infinity."""
-    levels, odd = heat(value, rows, columns)
+    levels, odd = heat(value, rows=12, columns=48)
     shades = np.array(list(SHADES))
     with np.errstate(invalid="ignore"):
         place = np.nan_to_num(levels * (len(SHADES) - 1)).round().astype(int)

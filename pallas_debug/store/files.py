@@ -194,14 +194,14 @@ def pieces(path: Path, root: Path | None) -> Iterator[bytes]:
         os.close(fd)
 
 
-def open_named(path: Path, limit: int = MAX_TEXT) -> int:
+def open_named(path: Path) -> int:
     """Open a file that the user named, following links; otherwise with the checks for dumps.
 
     Raises:
       FileNotFoundError: there is no such file.
       DumpFormatError: it is no regular file, is too large, or cannot be read.
     """
-    return _opened(path, None, limit)
+    return _opened(path, None, MAX_TEXT)
 
 
 def is_there(path: Path) -> bool:

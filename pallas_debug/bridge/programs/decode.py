@@ -185,7 +185,7 @@ class Decoder:
             line = self.calls[-1]
         return ir.StepSite(eqn.primitive.name, line, self.calls)
 
-    def inner(self, jaxpr: Any, extra: int = 0, names: Sequence[str] = ()) -> ir.KernelProgram:
+    def inner(self, jaxpr: Any) -> ir.KernelProgram:
         """Decode a jaxpr of an equation: a branch, a body or a condition."""
         opened, consts = nested.opened(jaxpr)
         return program(opened, consts, **self.context())

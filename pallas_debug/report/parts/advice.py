@@ -11,14 +11,14 @@ from pallas_debug.report.parts.figures import figure
 from pallas_debug.report.parts.findings import Link, nowhere
 
 
-def advice_list(found: Sequence[Advice], link: Link = nowhere, *, level: int = 4) -> Markup:
+def advice_list(found: Sequence[Advice], link: Link = nowhere) -> Markup:
     """A card for each piece."""
     if not found:
         return Markup()
-    return tag("div", [_card(advice, link, level) for advice in found], class_="pd-cards")
+    return tag("div", [_card(advice, link) for advice in found], class_="pd-cards")
 
 
-def _card(advice: Advice, link: Link, level: int) -> Markup:
+def _card(advice: Advice, link: Link) -> Markup:
     source = advice.source
     href = link(source) if source is not None else None
     where = [place(source, href)] if source is not None else []
@@ -28,7 +28,7 @@ def _card(advice: Advice, link: Link, level: int) -> Markup:
         "article",
         tag(
             "header",
-            tag(f"h{level}", mark("warn", advice.kind)),
+            tag("h4", mark("warn", advice.kind)),
             tag("p", where, class_="pd-where") if where else None,
             class_="pd-head",
         ),

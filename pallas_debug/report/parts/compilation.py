@@ -23,7 +23,7 @@ def status(compilation: Compilation) -> Markup:
     return mark("ok" if compilation.ok else "bad", compilation.status)
 
 
-def failure_card(failure: Failure, link: Link = nowhere, *, level: int = 4) -> Markup:
+def failure_card(failure: Failure, link: Link = nowhere) -> Markup:
     """Why there is no executable: the compiler's message, and its explanation."""
     explained = failure.explanation
     message = failure.message.strip()
@@ -36,7 +36,7 @@ def failure_card(failure: Failure, link: Link = nowhere, *, level: int = 4) -> M
         "article",
         tag(
             "header",
-            tag(f"h{level}", mark("bad", f"{failure.stage}: {title[:300]}")),
+            tag("h4", mark("bad", f"{failure.stage}: {title[:300]}")),
             tag("p", place(source, link(source)), class_="pd-where") if source else None,
             class_="pd-head",
         ),

@@ -26,7 +26,7 @@ def severity(finding: Finding) -> Mark:
     return "warn" if finding.kind.severity >= Severity.MINOR or not finding.counts else "bad"
 
 
-def finding_card(finding: Finding, link: Link = nowhere, *, level: int = 4) -> Markup:
+def finding_card(finding: Finding, link: Link) -> Markup:
     """One finding."""
     source = finding.source
     where = [place(source, link(source))] if source is not None else []
@@ -38,7 +38,7 @@ def finding_card(finding: Finding, link: Link = nowhere, *, level: int = 4) -> M
         where.append(tag("span", f"{finding.count:,} times"))
     values = ", ".join(f"{name} = {value}" for name, value in finding.values.items())
     operand = " ".join(filter(None, (finding.index or finding.operand, finding.shape)))
-    heading = tag(f"h{level}", mark(severity(finding), str(finding.kind)))
+    heading = tag("h4", mark(severity(finding), str(finding.kind)))
     other = finding.other
     return tag(
         "article",
@@ -69,10 +69,10 @@ def finding_card(finding: Finding, link: Link = nowhere, *, level: int = 4) -> M
     )
 
 
-def finding_list(findings: Sequence[Finding], link: Link = nowhere, *, level: int = 4) -> Markup:
+def finding_list(findings: Sequence[Finding], link: Link = nowhere) -> Markup:
     """Findings, worst first; what is left out is counted."""
     ordered = sorted(findings, key=lambda finding: (not finding.counts, finding.kind.severity))
-    cards = [finding_card(finding, link, level=level) for finding in ordered[:MAX_SHOWN]]
+    cards = [finding_card(finding, link) for finding in ordered[:MAX_SHOWN]]
     more = len(ordered) - len(cards)
     rest = tag("p", f"{more:,} more findings are not shown here.", class_="pd-more")
     return tag("div", cards, rest if more else None, class_="pd-cards") if cards else Markup()
