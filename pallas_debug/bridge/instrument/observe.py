@@ -256,8 +256,8 @@ def _rule(
         if wider.tokens_out is not None:
             context.set_tokens_out(wider.tokens_out)
         arrays, avals = _looked_at(chosen, nodes, results, context)
-        told = _telling(chosen, second, observer, name, _call(chosen.params))
-        call_back(context, told, [rows, *arrays], [words, *avals])
+        reporter = _Reporter(chosen, second, observer, name, _call(chosen.params))
+        call_back(context, reporter.report, [rows, *arrays], [words, *avals])
         return results
 
     return rule
@@ -306,116 +306,135 @@ def _lowering_ours() -> Iterator[None]:
         _local.lowering = before
 
 
-def _telling(
-    made: instrument.Instrumented,
-    second: again.Again | None,
-    observer: Observer,
-    name: str,
-    call: SourceLine | None,
-) -> Callable[..., tuple[()]]:
-    layout = made.layout
-    assert layout is not None
-    inputs, outputs = instrument.array_names(made.params)
-    uncovered = instrument.uncovered(made.params)
-    looks_for_nan = _looks_for_nan(layout)
-    bounds = getattr(made.params.get("grid_mapping"), "num_dynamic_grid_bounds", 0)
+class _Reporter:
+    """Reports to the observer, after each run of a lowered kernel, what its checks recorded.
 
-    def run_again(
+    Attributes:
+      name, call: of the kernel; `call` is the line of its call.
+      second: runs it again to find out what failed; None if the first run says so.
+    """
+
+    def __init__(
+        self,
+        made: instrument.Instrumented,
+        second: again.Again | None,
+        observer: Observer,
+        name: str,
+        call: SourceLine | None,
+    ) -> None:
+        assert made.layout is not None
+        self.name = name
+        self.call = call
+        self.second = second
+        self._made = made
+        self._layout = made.layout
+        self._observer = observer
+        self._inputs, self._outputs = instrument.array_names(made.params)
+        self._aliased = {output for _, output in made.params.get("input_output_aliases") or ()}
+        self._uncovered = instrument.uncovered(made.params)
+        self._looks_for_nan = _looks_for_nan(made.layout)
+        self._tokens = launched.current()
+        self._uses = program_outputs.current_uses(self._outputs)
+
+    def report(self, rows: np.ndarray, *arrays: np.ndarray) -> tuple[()]:
+        """Report a run, by the words that its checks wrote and the arrays to look at."""
+        launched.notify(self._tokens)
+        try:
+            split = max(len(arrays) - len(self._outputs), 0)
+            run = self._checked(rows, arrays[:split], arrays[split:])
+            if run is not None:
+                _innermost(self._observer).checked(run)
+        except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
+            _fault(_innermost(self._observer), self.name, error, "reading what its checks said")
+        return ()
+
+    def _checked(
+        self, rows: np.ndarray, args: Sequence[np.ndarray], results: Sequence[np.ndarray]
+    ) -> CheckedRun | None:
+        written = zip(self._outputs, results, strict=False) if self._looks_for_nan else ()
+        boxes = {n: part_of(n, _is_nan(a)) for n, a in written}
+        filled: Mapping[str, ArrayPart] = {}
+        unwritten: tuple[str, ...] = ()
+        failures: Sequence[SiteFailure] | None
+        if self.second is None:
+            failures = self._layout.read(np.asarray(rows))
+        else:
+            tripped = int(np.bitwise_or.reduce(rows, axis=None))
+            if self._may_show_fill(self.second, tripped, results):
+                filled, unwritten = self._compare_fills(self.second, args, results)
+            # A NaN that was read but shows in no output is harmless, and so is an integer.
+            is_nan = tripped and any(boxes.values())
+            matters = tripped & ~(READ | FILL) or is_nan or filled
+            failures = self._run_again(self.second, tripped, args, results) if matters else ()
+        if failures is None:
+            return None  # what is in the outputs says nothing without what failed
+        # Inputs matter only if a NaN was read or stored.
+        asks = self._looks_for_nan and (any(boxes.values()) or bool(failures))
+        with_nan = zip(reversed(self._inputs), reversed(args), strict=False) if asks else ()
+        bounds = getattr(self._made.params.get("grid_mapping"), "num_dynamic_grid_bounds", 0)
+        return CheckedRun(
+            kernel=self.name,
+            call=self.call,
+            failures=failures,
+            sites=self._layout.sites,
+            inputs=frozenset(n for n, array in with_nan if _is_nan(array).any()),
+            outputs={n: box for n, box in boxes.items() if box is not None},
+            filled=filled,
+            unwritten=unwritten,
+            sees_outputs=bool(boxes) or not self._outputs,
+            uncovered=self._uncovered,
+            uses=self._uses,
+            is_empty=bool(self._made.trips) and any(np.min(size) <= 0 for size in args[:bounds]),
+        )
+
+    def _may_show_fill(
+        self, second: again.Again, tripped: int, results: Sequence[np.ndarray]
+    ) -> bool:
+        """Whether an output may hold, or depend on, what was never written."""
+        if not self._looks_for_nan:
+            return False
+        fresh = (np.asarray(r) for i, r in enumerate(results) if i not in self._aliased)
+        return (
+            bool(tripped & FILL) or second.reads_narrow or any(map(second.may_be_unwritten, fresh))
+        )
+
+    def _compare_fills(
+        self, second: again.Again, args: Sequence[np.ndarray], results: Sequence[np.ndarray]
+    ) -> tuple[Mapping[str, ArrayPart], tuple[str, ...]]:
+        """Parts of the outputs that depend on unwritten integers, and buffers of booleans."""
+        try:
+            masks = second.filled_otherwise(args, results)
+            names = second.unwritten_bools(args, results) if any(map(np.any, masks)) else ()
+        except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
+            doing = "running it with other unwritten integers"
+            _fault(_innermost(self._observer), self.name, error, doing)
+            return {}, ()
+        parts = {n: part_of(n, mask) for n, mask in zip(self._outputs, masks, strict=False)}
+        return {n: part for n, part in parts.items() if part is not None}, names
+
+    def _run_again(
+        self,
         second: again.Again,
         tripped: int,
         args: Sequence[np.ndarray],
         results: Sequence[np.ndarray],
     ) -> Sequence[SiteFailure] | None:
+        """What failed, by a second run; None if that does not say."""
         try:
             seen = second.run(args, results)
         except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
             reason = f"{type(error).__name__} in the second run that says which one: {error}"
-            _innermost(observer).skipped(
-                name, f"a check failed in it, with {reason}", is_fault=True
-            )
+            self._skipped(f"a check failed in it, with {reason}")
             return None
         if tripped and seen.misses(tripped):
-            _innermost(observer).skipped(
-                name,
-                "a check failed in it, and not again in the second run that says which one",
-                is_fault=True,
+            self._skipped(
+                "a check failed in it, and not again in the second run that says which one"
             )
             return seen.failures or None
         return seen.failures
 
-    aliased = {output for _, output in made.params.get("input_output_aliases") or ()}
-
-    def fresh(results: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [result for i, result in enumerate(results) if i not in aliased]
-
-    def compare_fills(
-        second: again.Again, args: Sequence[np.ndarray], results: Sequence[np.ndarray]
-    ) -> tuple[Mapping[str, ArrayPart], tuple[str, ...]]:
-        try:
-            masks = second.filled_otherwise(args, results)
-            names = second.unwritten_bools(args, results) if any(map(np.any, masks)) else ()
-        except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
-            _fault(_innermost(observer), name, error, "running it with other unwritten integers")
-            return {}, ()
-        parts = {n: part_of(n, mask) for n, mask in zip(outputs, masks, strict=False)}
-        return {n: part for n, part in parts.items() if part is not None}, names
-
-    tokens, uses = launched.current(), program_outputs.current_uses(outputs)
-
-    def tell(rows: np.ndarray, *arrays: np.ndarray) -> tuple[()]:
-        launched.notify(tokens)
-        try:
-            read(rows, *arrays)
-        except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
-            _fault(_innermost(observer), name, error, "reading what its checks said")
-        return ()
-
-    def read(rows: np.ndarray, *arrays: np.ndarray) -> None:
-        split = max(len(arrays) - len(outputs), 0)
-        args, results = arrays[:split], arrays[split:]
-        written = zip(outputs, results, strict=False) if looks_for_nan else ()
-        boxes = {n: part_of(n, _is_nan(a)) for n, a in written}
-        filled: Mapping[str, ArrayPart] = {}
-        unwritten: tuple[str, ...] = ()
-        if second is None:
-            failures: Sequence[SiteFailure] = layout.read(np.asarray(rows))
-        else:
-            tripped = int(np.bitwise_or.reduce(rows, axis=None))
-            outputs_of_it = map(np.asarray, fresh(results))
-            if looks_for_nan and (
-                tripped & FILL
-                or second.reads_narrow
-                or any(map(second.may_be_unwritten, outputs_of_it))
-            ):
-                filled, unwritten = compare_fills(second, args, results)
-            # A NaN that was read but shows in no output is harmless, and so is an integer.
-            is_nan = tripped and any(boxes.values())
-            matters = tripped & ~(READ | FILL) or is_nan or filled
-            seen = run_again(second, tripped, args, results) if matters else ()
-            if seen is None:
-                return  # what is in the outputs says nothing without what failed
-            failures = seen
-        # Inputs matter only if a NaN was read or stored.
-        asks = looks_for_nan and (any(boxes.values()) or bool(failures))
-        with_nan = zip(reversed(inputs), reversed(args), strict=False) if asks else ()
-        _innermost(observer).checked(
-            CheckedRun(
-                kernel=name,
-                call=call,
-                failures=failures,
-                sites=layout.sites,
-                inputs=frozenset(n for n, array in with_nan if _is_nan(array).any()),
-                outputs={n: box for n, box in boxes.items() if box is not None},
-                filled=filled,
-                unwritten=unwritten,
-                sees_outputs=bool(boxes) or not outputs,
-                uncovered=uncovered,
-                uses=uses,
-                is_empty=bool(made.trips) and any(np.min(size) <= 0 for size in args[:bounds]),
-            )
-        )
-
-    return tell
+    def _skipped(self, reason: str) -> None:
+        _innermost(self._observer).skipped(self.name, reason, is_fault=True)
 
 
 def _is_nan(array: np.ndarray) -> Any:
