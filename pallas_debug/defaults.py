@@ -94,9 +94,6 @@ LIBTPU_DAYS = 180
 jax and libtpu are kept compatible for some weeks; after half a year new kernels stop compiling.
 """
 
-INTERPRET_MODES = ("auto", "hlo", "tpu", "gpu", "machine", "off")
-"""Names of interpret modes."""
-
 RACES_MODE = "tpu,detect_races,num_cores_or_threads=2"
 """Interpret mode that detects data races."""
 

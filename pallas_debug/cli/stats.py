@@ -112,17 +112,14 @@ def _of_dump(options: StatsOptions) -> StoredProfile:
     from pallas_debug.store.remote.paths import place
 
     programs.refuse_arguments(options)
-    if options.module or options.rest or (options.what.endswith(".py") and _is_file(options.what)):
+    is_script = options.what.endswith(".py") and Path(options.what).is_file()
+    if options.module or options.rest or is_script:
         raise UsageError(
             f"stats does not run {one_line(options.what)}. Dump its kernels first: "
             f"pallas-debug dump --stages estimate {typed(options.what)}"
         )
     found, of_path = where.kernel_at(place(options.what), options.kernel)
     return schedule_of(found, found.target(options.target or of_path))
-
-
-def _is_file(what: str) -> bool:
-    return Path(what).is_file()
 
 
 def marked(figure: Figure, *, percent: bool = False) -> str:

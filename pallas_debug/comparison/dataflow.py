@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.threads import ProgramFrame
 
-Loading = ir.LoadStep | ir.StoreStep
-"""A load, or a store that returns what was there before."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Behind:

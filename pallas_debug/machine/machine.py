@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,79 +157,51 @@ class Machine:
 
     def _device(self, number: int, given: Sequence[Any]) -> None:
         launch = self.launch
-        coordinates = (
-            dict(
-                zip(
-                    launch.mesh,
-                    map(int, np.unravel_index(self.first + number, tuple(launch.mesh.values()))),
-                    strict=True,
-                )
-            )
-            if launch.mesh
-            else {}
-        )  # fmt: skip
-        device = Device(number, coordinates)
+        device = Device(number, self._coordinates(number))
         self.devices.append(device)
         values = [np.asarray(value) for value in given]
         sizes = iter(values)
         grid = tuple(next(sizes).item() if n is None else n for n in launch.grid)
         values = values[sum(n is None for n in launch.grid) :]
-        first = len(self.threads)
-        threads = []
-        for place in range(sum(mesh.size for mesh in launch.meshes) or 1):
-            mesh, _ = launch.mesh_of(place)
-            own_grid = tuple(launch.meshes[mesh].axes.values()) if launch.meshes else grid
-            threads.append(Thread(first + place, number, place, grid=own_grid, mesh=mesh))
-        thread = threads[0]
+        wanted = sum(operand.kind not in ("output", "scratch") for operand in launch.operands)
+        if wanted != len(values):
+            raise MachineError(
+                f"kernel `{launch.name}` takes {wanted} arrays, and {len(values)} were given"
+            )
+        threads = self._threads(number, grid)
         refs: list[Any] = []
         own: list[dict[int, Ref]] = [{} for _ in threads]  # scratch of each core, by operand
         windows: list[Window] = []
         prefetch: list[Ref] = []
-        position = 0
         inputs: list[MemoryBuffer] = []
+        contents = iter(values)
         for operand in launch.operands:
             if operand.kind == "scratch":
                 self._scratch(operand, threads, own, len(refs))
                 refs.append(own[0][len(refs)])
                 continue
-            assert operand.array is not None
-            type_ = ir.RefType(operand.array, operand.type.dtype, "hbm", operand.type.semaphore)
             if operand.kind == "output":
-                if operand.alias is not None:
-                    array = inputs[operand.alias]
-                else:
-                    array = self.allocate(type_, operand.name, "output", device=number)
+                array = self._output(operand, inputs, number)
                 device.outputs.append(array)
             else:
-                content = np.array(values[position], type_.dtype, copy=True, order="C")
-                kind = "prefetch" if operand.kind == "prefetch" else "input"
-                array = self.allocate(
-                    type_ if kind == "input" else operand.type, operand.name, kind,
-                    content=content, device=number,
-                )  # fmt: skip
+                array = self._input(operand, next(contents), number)
                 inputs.append(array)
-                position += 1
             device.arrays[len(refs)] = array
             if operand.block is None:
                 whole = Ref(array, output=None if operand.alias is None else operand.name)
                 refs.append(array.content[()] if operand.is_value else whole)
                 if operand.kind == "prefetch":
                     prefetch.append(Ref(array))
-                continue
-            if operand.type.space == "hbm":
+            elif operand.type.space == "hbm":
                 refs.append(PlacedBlock(Window(operand, array, [])))
-                continue
-            slots = [
-                self.allocate(operand.type, operand.name, "window", thread)
-                for _ in range(min(operand.block.buffers, 2))
-            ]
-            windows.append(Window(operand, array, slots))
-            refs.append(windows[-1])
-        if position != len(values):
-            raise MachineError(
-                f"kernel `{launch.name}` takes {position} arrays, and {len(values)} were given"
-            )
-        thread.walk = GridWalk(grid, windows, refs, prefetch)
+            else:
+                slots = [
+                    self.allocate(operand.type, operand.name, "window", threads[0])
+                    for _ in range(min(operand.block.buffers, 2))
+                ]
+                windows.append(Window(operand, array, slots))
+                refs.append(windows[-1])
+        threads[0].walk = GridWalk(grid, windows, refs, prefetch)
         for core in threads if launch.meshes else ():
             of_core = [own[core.core].get(i, ref) for i, ref in enumerate(refs)]
             at = core.core - launch.mesh_of(core.core)[1]
@@ -240,6 +212,39 @@ class Machine:
                     type_, "barrier of subcores", "scratch", core
                 )
         self.threads += threads
+
+    def _coordinates(self, number: int) -> dict[str, int]:
+        """Indices of a device along the axes of the mesh."""
+        mesh = self.launch.mesh
+        if not mesh:
+            return {}
+        indices = np.unravel_index(self.first + number, tuple(mesh.values()))
+        return dict(zip(mesh, map(int, indices), strict=True))
+
+    def _threads(self, device: int, grid: tuple[int, ...]) -> list[Thread]:
+        """The cores of a device that run the kernel."""
+        launch, first = self.launch, len(self.threads)
+        threads = []
+        for core in range(sum(mesh.size for mesh in launch.meshes) or 1):
+            mesh, _ = launch.mesh_of(core)
+            own_grid = tuple(launch.meshes[mesh].axes.values()) if launch.meshes else grid
+            threads.append(Thread(first + core, device, core, grid=own_grid, mesh=mesh))
+        return threads
+
+    def _input(self, operand: LaunchOperand, value: Array, device: int) -> MemoryBuffer:
+        content = np.array(value, operand.type.dtype, copy=True, order="C")
+        is_prefetch = operand.kind == "prefetch"
+        return self.allocate(
+            operand.type if is_prefetch else _in_hbm(operand), operand.name,
+            "prefetch" if is_prefetch else "input", content=content, device=device,
+        )  # fmt: skip
+
+    def _output(
+        self, operand: LaunchOperand, inputs: Sequence[MemoryBuffer], device: int
+    ) -> MemoryBuffer:
+        if operand.alias is not None:
+            return inputs[operand.alias]
+        return self.allocate(_in_hbm(operand), operand.name, "output", device=device)
 
     def _scratch(
         self, operand: LaunchOperand, threads: Sequence[Thread], own: list[dict[int, Ref]],
@@ -428,4 +433,6 @@ class Machine:
         return False
 
 
-Execute = Callable[[Machine, Thread, ProgramFrame, Any], bool | None]
+def _in_hbm(operand: LaunchOperand) -> ir.RefType:
+    assert operand.array is not None
+    return ir.RefType(operand.array, operand.type.dtype, "hbm", operand.type.semaphore)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import ran
+from machine_runs import decoded, ran
 
 import pallas_debug
 from pallas_debug.errors import MachineError, UsageError
 from pallas_debug.findings.collector import merged
 from pallas_debug.machine import host
+from pallas_debug.machine.machine import Machine
 from pallas_debug.session import Options, Session
 
 SANITIZED = Options(interpret="machine,sanitize")
@@ -34,6 +35,14 @@ def affine(x: jax.Array) -> jax.Array:
     return pl.pallas_call(
         body, out_shape=x, grid=(x.shape[0] // 8,), in_specs=[block], out_specs=block
     )(x)
+
+
+@pytest.mark.parametrize("given", [0, 2])
+def test_a_call_with_another_number_of_arrays_is_refused(given: int) -> None:
+    x = np.ones((16, 128), np.float32)
+    message = f"kernel `body` takes 1 arrays, and {given} were given"
+    with pytest.raises(MachineError, match=message):
+        Machine(decoded(affine, [x]), [[x] * given])
 
 
 @pytest.mark.parametrize(
@@ -422,7 +431,7 @@ def test_verify_asks_tpu_interpret_mode_for_what_the_machine_refuses(
     def refuse(captured: Any, **options: Any) -> Any:
         if captured.kernel.name == "other":
             raise MachineError("the kernel machine has no rule for `magic`")
-        return decoded(captured, **options)
+        return launch(captured, **options)
 
     def other(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 12, 8)]
@@ -435,7 +444,7 @@ def test_verify_asks_tpu_interpret_mode_for_what_the_machine_refuses(
         )
 
     x = jnp.ones((48, 128))
-    decoded = host.launch
+    launch = host.launch
     monkeypatch.setattr(host, "launch", refuse)
     verdict = pallas_debug.verify(f, x, engines="machine")
     (finding,) = verdict.findings

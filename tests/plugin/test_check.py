@@ -11,6 +11,7 @@ from pallas_debug_pytest import options
 from tiers import with_and_without_xdist
 
 from pallas_debug import defaults
+from pallas_debug.bridge.interpret import params
 from pallas_debug.checks import names
 from pallas_debug.store import open_dumps
 
@@ -206,7 +207,7 @@ def test_the_names_are_those_of_the_checks() -> None:
     assert tuple(names.CHECKS) == options.CHECKS
     assert defaults.DEFAULT_CHECKS == options.DEFAULT_CHECKS
     assert defaults.DIRECTORY == options.DUMPS
-    assert defaults.INTERPRET_MODES == options.MODES
+    assert params.KINDS == options.MODES
     assert defaults.TARGETS == options.DEFAULT_TARGET
     assert defaults.RACES_MODE == options.RACES
     assert defaults.SANITIZE_MODE == options.SANITIZE
