@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pallas_debug.analysis.subject import Subject
+from pallas_debug.analysis.subject import Subject, over_loops
 from pallas_debug.bridge.walk.events import Event
 
 
@@ -24,10 +24,7 @@ def covered_by(subject: Subject, events: list[Event]) -> np.ndarray:
     rank = len(subject.grid.sizes)
     covered = np.zeros((1,) * rank, bool)
     for event in events:
-        where = event.where
-        if where.ndim > rank:
-            where = np.asarray(where.reshape(-1, *where.shape[where.ndim - rank :]).any(axis=0))
-        covered = covered | where
+        covered = covered | over_loops(event.where, rank)
     return covered
 
 

@@ -119,11 +119,16 @@ def at(values: np.ndarray, spot: Sequence[int]) -> int:
     return int(values[place])
 
 
+def over_loops(found: np.ndarray, rank: int) -> np.ndarray:
+    """Where on the grid, of that rank, an array is true in any iteration of the loops before."""
+    if found.ndim <= rank:
+        return found
+    return np.asarray(found.reshape(-1, *found.shape[found.ndim - rank :]).any(axis=0))
+
+
 def points_of(bad: np.ndarray, sizes: Sequence[int]) -> int:
     """Number of grid points at which an array that broadcasts against the grid is true."""
-    rank = len(sizes)
-    if bad.ndim > rank:
-        bad = np.asarray(bad.reshape(-1, *bad.shape[bad.ndim - rank :]).any(axis=0))
+    bad = over_loops(bad, len(sizes))
     total = int(np.count_nonzero(bad))
     for size, dim in zip(sizes, bad.shape, strict=True):
         total *= size if dim == 1 else 1

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from pallas_debug.ir.match import Block, Budget, match, patience, refined
+from pallas_debug.ir.match import Block, Budget, common_ends, match, patience, refined
 from pallas_debug.ir.normal import Noise, normal_form, stripped
 from pallas_debug.ir.operations import LONG, Kind, Module, guess_kind, name_of
 from pallas_debug.ir.values import Values, same_values
@@ -189,12 +189,7 @@ def words(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, in
     if max(len(old), len(new)) > LONG:
         return _middle(old, new)
     a, b = _WORDS.findall(old), _WORDS.findall(new)
-    head = 0
-    while head < min(len(a), len(b)) and a[head] == b[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail]:
-        tail += 1
+    head, tail = common_ends(a, b)
     middle = a[head : len(a) - tail], b[head : len(b) - tail]
     spans: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
     starts = [sum(map(len, a[:head]))] * 2

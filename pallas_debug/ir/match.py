@@ -73,12 +73,7 @@ class Budget:
             return []
         self._left -= len(places[0]) * len(places[1])
         c, d = [a[n] for n in places[0]], [b[n] for n in places[1]]
-        head = 0
-        while head < min(len(c), len(d)) and c[head] == d[head]:
-            head += 1
-        tail = 0
-        while tail < min(len(c), len(d)) - head and c[-1 - tail] == d[-1 - tail]:
-            tail += 1
+        head, tail = common_ends(c, d)
         pairs = [(n, n) for n in range(head)]
         pairs += (
             (head + i, head + j)
@@ -86,6 +81,18 @@ class Budget:
         )
         pairs += ((len(c) - n, len(d) - n) for n in range(tail, 0, -1))
         return joined([(places[0][i], places[1][j], 1) for i, j in pairs])
+
+
+def common_ends(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[int, int]:
+    """Numbers of equal items at the beginning, and of further ones at the end."""
+    shorter = min(len(a), len(b))
+    head = 0
+    while head < shorter and a[head] == b[head]:
+        head += 1
+    tail = 0
+    while tail < shorter - head and a[-1 - tail] == b[-1 - tail]:
+        tail += 1
+    return head, tail
 
 
 def _common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs.nested import opened
 from pallas_debug.bridge.unparse import equations, values
 from pallas_debug.bridge.unparse.page import Page, Writer
-from pallas_debug.bridge.unparse.values import CannotUnparse
+from pallas_debug.bridge.unparse.values import CannotUnparse, tuple_of
 
 _HEAD = """\
 # The Pallas kernel {name}, written out from its jaxpr by pallas-debug. It needs only jax.
@@ -130,7 +130,7 @@ def _block_shape(block: Any) -> str:
             texts.append(str(dimension.block_size))
         else:
             texts.append(values.parameter(dimension))
-    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+    return tuple_of(texts)
 
 
 def _index_map(page: Page, block: Any, operand: str, prefetched: Sequence[str]) -> str:
@@ -143,7 +143,7 @@ def _index_map(page: Page, block: Any, operand: str, prefetched: Sequence[str]) 
     indices = jax.tree.unflatten(tree, [inner.index(atom) for atom in jaxpr.outvars])
     indices = indices if isinstance(indices, (tuple, list)) else (indices,)
     texts = [_block_index(index) for index in indices]
-    returned = f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+    returned = tuple_of(texts)
     if len(page.lines) == at:
         return f"lambda {', '.join(names)}: {returned}" if names else f"lambda: {returned}"
     name = page.name(f"{operand}_block")
@@ -207,7 +207,7 @@ def _grid(grid_mapping: Any) -> str:
     if grid_mapping.grid_names:
         pairs = zip(grid_mapping.grid_names, texts, strict=True)
         texts = [f"({values.parameter(name)}, {size})" for name, size in pairs]
-    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+    return tuple_of(texts)
 
 
 def _options(captured: Capture) -> dict[str, str]:

@@ -11,6 +11,7 @@ from jax._src import core as jax_core
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.unparse import values
 from pallas_debug.bridge.unparse.page import Writer, types
+from pallas_debug.bridge.unparse.values import tuple_of
 
 Write = Callable[[Writer, Any, Sequence[str], Sequence[str]], tuple[Writer, list[str]]]
 """Type of `equations.write`, which writes the inner jaxprs."""
@@ -71,14 +72,14 @@ def _scan(block: Writer, eqn: Any, write: Write) -> None:
     _unpack(body, names[:num_carry], "carry", jaxpr.invars[num_consts:][:num_carry])
     _unpack(body, names[num_carry:], "x", jaxpr.invars[num_consts:][num_carry:])
     _, outputs = write(body, jaxpr, [values.constant(c) for c in own], [*consts, *names])
-    body.line(f"return {_tuple(outputs[:num_carry])}, {_tuple(outputs[num_carry:])}")
+    body.line(f"return {tuple_of(outputs[:num_carry])}, {tuple_of(outputs[num_carry:])}")
     results = [block.bind(var) for var in eqn.outvars]
     options = {n: params[n] for n in ("reverse", "unroll") if params[n] not in (False, 1)}
     given = "".join(f", {n}={values.parameter(v)}" for n, v in options.items())
-    start = _tuple([block.read(atom) for atom in carry])
+    start = tuple_of([block.read(atom) for atom in carry])
     block.line(
         f"{_target(results[:num_carry])}, {_target(results[num_carry:])} = lax.scan({name}, "
-        f"{start}, {_tuple(xs) if xs else None}, length={params['length']}{given})",
+        f"{start}, {tuple_of(xs) if xs else None}, length={params['length']}{given})",
         types(eqn.outvars),
     )
 
@@ -131,7 +132,7 @@ def _fori(block: Writer, eqn: Any, consts: list[str], carry: Sequence[Any], writ
     unroll = eqn.params["unroll"]
     given = "" if unroll == 1 else f", unroll={values.parameter(unroll)}"
     bounds = f"{first}, {first + eqn.params['length']}"
-    packed = start[0] if one else (_tuple(start) if start else "None")
+    packed = start[0] if one else (tuple_of(start) if start else "None")
     block.assign(eqn.outvars[1:], f"lax.fori_loop({bounds}, {name}, {packed}{given})")
 
 
@@ -152,10 +153,10 @@ def _while(block: Writer, eqn: Any, write: Write) -> None:
         carried = [block.page.value() for _ in start]
         _unpack(body, carried, "carry", jaxpr.invars[len(consts) :])
         _, outputs = write(body, jaxpr, [values.constant(c) for c in own], [*consts, *carried])
-        body.line(f"return {outputs[0] if wanted == 'condition' else _tuple(outputs)}")
+        body.line(f"return {outputs[0] if wanted == 'condition' else tuple_of(outputs)}")
     results = [block.bind(var) for var in eqn.outvars]
     block.line(
-        f"{_target(results)} = lax.while_loop({', '.join(names)}, {_tuple(start)})",
+        f"{_target(results)} = lax.while_loop({', '.join(names)}, {tuple_of(start)})",
         types(eqn.outvars),
     )
 
@@ -184,12 +185,8 @@ def _unpack(body: Writer, names: Sequence[str], packed: str, variables: Sequence
         body.line(f"{_target(names)} = {packed}", types(variables))
 
 
-def _tuple(texts: Sequence[str]) -> str:
-    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
-
-
 def _target(names: Sequence[str]) -> str:
-    return _tuple(names) if names else "_"
+    return tuple_of(names) if names else "_"
 
 
 WRITERS: dict[str, Callable[[Writer, Any, Write], None]] = {

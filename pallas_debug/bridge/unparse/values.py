@@ -9,7 +9,7 @@ import dataclasses
 import enum
 import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -116,15 +116,18 @@ def parameter(value: Any) -> str:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return record(value, {name: getattr(value, name) for name in value._fields})
     if isinstance(value, (tuple, list)):
-        items = ", ".join(map(parameter, value))
-        if isinstance(value, list):
-            return f"[{items}]"
-        return f"({items},)" if len(value) == 1 else f"({items})"
+        items = [*map(parameter, value)]
+        return tuple_of(items) if isinstance(value, tuple) else f"[{', '.join(items)}]"
     if isinstance(value, (np.ndarray, jax.Array)):
         return constant(value)
     if dataclasses.is_dataclass(value):
         return record(value, _set_fields(value))
     raise CannotUnparse(f"a {type(value).__name__}")
+
+
+def tuple_of(texts: Sequence[str]) -> str:
+    """Write a tuple of expressions: `(a, b)`, `(a,)`."""
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
 def record(value: Any, fields: Mapping[str, Any]) -> str:

@@ -244,8 +244,7 @@ def axes(operand: Operand) -> tuple[int | None, ...]:
     if result is None or parameters is None:
         return (None,) * len(operand.block_shape)
     names = [word.partition(":")[0] for word in parameters["names"].split()]
-    values = [value.strip().partition(":")[0] for value in result["values"].split(",")]
-    values = [value for value in values if value]
+    values = _values(result)
     if len(values) != len(operand.block_shape):
         return (None,) * len(operand.block_shape)
     return tuple(names.index(value) if value in names else None for value in values)
@@ -256,5 +255,10 @@ def _is_constant(operand: Operand) -> bool:
     result = _RESULT.search(operand.index_map or "")
     if operand.index_map is None or result is None:
         return True
-    values = [value.strip().partition(":")[0] for value in result["values"].split(",")]
-    return all(value.isdigit() for value in values if value)
+    return all(value.isdigit() for value in _values(result))
+
+
+def _values(result: re.Match[str]) -> list[str]:
+    """What an index map returns, without types."""
+    values = (value.strip().partition(":")[0] for value in result["values"].split(","))
+    return [value for value in values if value]
