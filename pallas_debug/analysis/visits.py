@@ -357,7 +357,7 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
             "last one to run leaves its values"
         )
         return False
-    index = _index(subject, visit, other)
+    index = _index(visit, other)
     shape = array_text(block.dtype, block.shape)
     finding = order.data_race(
         subject.sighting(
@@ -439,7 +439,7 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
         tuple(int(i) for i in np.unravel_index(int(p), shape)) for p in by_block[spot : spot + 2]
     )
     block = visit.block
-    index = _index(subject, visit, again)
+    index = _index(visit, again)
     finding = order.output_revisited(
         subject.sighting(
             source=subject.block_line(block),
@@ -457,6 +457,6 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
     result.findings.append(finding)
 
 
-def _index(subject: Subject, visit: _Visit, point: tuple[int, ...]) -> tuple[int, ...]:
+def _index(visit: _Visit, point: tuple[int, ...]) -> tuple[int, ...]:
     spot = tuple(i if n > 1 else 0 for i, n in zip(point, visit.ids.shape, strict=True))
     return tuple(int(i) for i in np.unravel_index(int(visit.ids[spot]), visit.counts))

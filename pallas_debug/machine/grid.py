@@ -229,8 +229,6 @@ class GridWalk:
             machine.observer.fetches(thread, window, block)
 
     def _finish(self, machine: Machine, thread: Thread) -> None:
-        if machine.observer is not None:
-            machine.observer.point_ends(thread)
         is_last = self.position + 1 >= self.count
         for window in self.windows:
             if window.operand.kind != "output":

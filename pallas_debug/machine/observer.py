@@ -38,9 +38,6 @@ class MachineObserver:
     def point_begins(self, thread: Thread) -> None:
         """The blocks of a grid point are there, and its body begins."""
 
-    def point_ends(self, thread: Thread) -> None:
-        """A grid point's body has ended; its blocks are not written back yet."""
-
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         """An iteration of a loop begins; the last frame is that of the body."""
 

@@ -71,7 +71,7 @@ def render_page(contents: Contents, title: str, jobs: int = 1) -> tuple[str, int
     ]
     body = [
         tag("a", "Skip to the content", href="#main", class_="pd-skip"),
-        _bar(title),
+        _bar(),
         tag(
             "main",
             _overview(contents, title, [one.figures for one in built]),
@@ -111,7 +111,7 @@ def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
-def _bar(title: str) -> Markup:
+def _bar() -> Markup:
     return tag(
         "header",
         tag("a", tag("b", "pallas-debug"), " report", href="#overview", class_="pd-brand"),

@@ -161,6 +161,7 @@ class _Run:
     def follow(self, executor: Executor, todo: list[SweepTask], progress: Progress | None) -> None:
         """Submit tasks, and take their outcomes as they arrive, until all are there or lost."""
         futures: dict[Future[TaskOutcome], SweepTask] = {}
+        patience = self.timeout + defaults.SETTING_MARGIN
         is_gone = getattr(executor, "problem", None)
         lost = getattr(executor, "lost", None) or _dropped
         try:
@@ -182,7 +183,7 @@ class _Run:
                     progress(len(self.results), len(todo))
                 why = is_gone() if is_gone is not None and pending else None
                 quiet = time.monotonic() - latest
-                if why is None and not _has_limit(executor) and quiet > self._patience(todo):
+                if why is None and not _has_limit(executor) and quiet > patience:
                     why = (
                         f"no setting was finished for {quiet:.0f} s, which is longer than one may "
                         "take: workers hang, or none is left"
@@ -199,9 +200,6 @@ class _Run:
         finally:
             for future in futures:
                 future.cancel()
-
-    def _patience(self, todo: list[SweepTask]) -> float:
-        return self.timeout + defaults.SETTING_MARGIN
 
     def _take(self, task: SweepTask, future: Future[TaskOutcome]) -> None:
         error = future.exception()

@@ -205,8 +205,8 @@ class Decoder:
 
         def compute(members: Sequence[PendingEquation]) -> ir.Compute:
             if self.fuse:
-                return units.compute(members, used, self.template)
-            return single.compute(members, self.template)
+                return units.compute(members, used)
+            return single.compute(members)
 
         steps = tuple(
             compute(step.members) if isinstance(step, _Unit) else _without_unused(step, used)

@@ -61,10 +61,10 @@ def _in_64_bits(unit: Unit) -> Evaluate:
     return evaluate
 
 
-def compute(members: Sequence[PendingEquation], template: Sequence[Any]) -> ir.Compute:
+def compute(members: Sequence[PendingEquation]) -> ir.Compute:
     """The step that evaluates one equation, and keeps its results even if nothing uses them."""
     (item,) = members
-    step = units.compute(members, {out.number for out in item.outputs}, template)
+    step = units.compute(members, {out.number for out in item.outputs})
     unit = step.unit
     if isinstance(unit, Unit) and step.evaluate is unit:
         return replace(step, evaluate=evaluator(unit))

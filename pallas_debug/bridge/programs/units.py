@@ -124,9 +124,7 @@ def _is_numeric_mask(eqn: Any) -> bool:
     )
 
 
-def compute(
-    members: Sequence[PendingEquation], used: set[int], template: Sequence[Any]
-) -> ir.Compute:
+def compute(members: Sequence[PendingEquation], used: set[int]) -> ir.Compute:
     """The step that evaluates some equations.
 
     Args:

@@ -82,7 +82,7 @@ def _scan(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Se
             carry = body(carry, replace(place, loops=(*place.loops, i)))
     elif length:
         steps = _leading(np.arange(min(length, MAX_ITERATIONS), dtype=np.int64), place)
-        carry = _as_a_whole(walker, inner, n_consts, carry, steps, length, body, place)
+        carry = _as_a_whole(inner, n_consts, carry, steps, length, body, place)
     return [*carry, *[UNKNOWN] * (len(eqn.outvars) - n_carry)]
 
 
@@ -103,7 +103,7 @@ def _while(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> S
         return walker.inner(inner, constants, [*body_consts, *values], there)
 
     if not (walker.unrolls or _is_ordered(inner)):
-        whole = _counted_while(walker, inner, n_body, carry, goes_on, body, place)
+        whole = _counted_while(inner, n_body, carry, goes_on, body, place)
         if whole is not None:
             return whole
     iteration, where = 0, place.where
@@ -127,7 +127,7 @@ def _while(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> S
 
 
 def _counted_while(
-    walker: Walker, inner: Any, n_consts: int, carry: list[Value], goes_on: Any, body: Any,
+    inner: Any, n_consts: int, carry: list[Value], goes_on: Any, body: Any,
     place: WalkState,
 ) -> list[Value] | None:  # fmt: skip
     """Walk a loop whose condition depends only on counters as a whole; None for other loops."""
@@ -158,7 +158,7 @@ def _leading(steps: np.ndarray, place: WalkState) -> np.ndarray:
 
 
 def _as_a_whole(
-    walker: Walker, inner: Any, n_consts: int, carry: list[Value], steps: np.ndarray, length: int,
+    inner: Any, n_consts: int, carry: list[Value], steps: np.ndarray, length: int,
     body: Any, place: WalkState,
 ) -> list[Value]:  # fmt: skip
     where = np.broadcast_to(place.where, (len(steps), *place.where.shape))

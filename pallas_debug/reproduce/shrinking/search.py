@@ -100,13 +100,13 @@ class _Search:
         start = program
         for kind in KINDS:
             while time.monotonic() < self._ends:
-                smaller = self._first(program, kind(program))
+                smaller = self._first(kind(program))
                 if smaller is None:
                     break
                 program = smaller
         return None if program is start else program
 
-    def _first(self, program: Program, changes: Iterable[Reduction]) -> Program | None:
+    def _first(self, changes: Iterable[Reduction]) -> Program | None:
         for change in changes:
             if time.monotonic() >= self._ends:
                 return None

@@ -67,14 +67,12 @@ def sender(
                 ref = frame.registers[place.ref.number]
                 if not isinstance(ref, Ref) or ref.buffer.name != ledger.buffer.name:
                     continue
-                if _target(run, thread, frame, step) in (None, ledger.buffer.device):
+                if _target(run, frame, step) in (None, ledger.buffer.device):
                     return thread.device, line
     return None
 
 
-def _target(
-    run: OrderTracker, thread: Thread, frame: ProgramFrame, step: ir.MachineStep
-) -> int | None:
+def _target(run: OrderTracker, frame: ProgramFrame, step: ir.MachineStep) -> int | None:
     """Device that a step is about to signal or copy to; None if that is not known yet."""
     device = getattr(step, "device", None)
     if not isinstance(device, ir.DeviceId):
