@@ -181,8 +181,9 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
     def _show_new_steps(self, entry: Entry) -> None:
         before, at, line = self.steps.all_steps, self.steps.current, self.text.cursor
         self.browser.forget(entry)
+        self.kernels.list.learn_again(entry)
+        self.kernels.refresh()
         if self.browser.steps(entry, self.wanted_target) == before:
-            self.kernels.refresh()
             return
         self.show_kernel()
         labels = {step.label for step in before}

@@ -530,3 +530,21 @@ async def test_a_long_search_is_stopped_by_esc_and_blocks_no_key(tmp_path: Path)
         assert app.search.count == count
         await press(pilot, "escape")
         assert not isinstance(app.screen, ResultScreen)
+
+
+@drive
+async def test_the_row_of_a_kernel_has_a_target_that_is_compiled_meanwhile(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(LISTED, tmp_path / "dumps"))
+    app = BrowseApp(Browser(root))
+    async with app.run_test(size=(120, 20)) as pilot:
+        await settled(pilot, app)
+        entry = app.entry
+        assert entry is not None
+        app._look()  # the first look at a kernel finds no change
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        other = Path(shutil.copytree(root / entry.name / "v5e", root / entry.name / "v6e"))
+        manifest = other / "compilation.json"
+        manifest.write_text(manifest.read_text().replace('"target": "v5e"', '"target": "v6e"'))
+        app._look()
+        await until(pilot, lambda: len(app.kernels.list.learn(entry).targets) == 2)

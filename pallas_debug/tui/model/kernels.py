@@ -254,10 +254,11 @@ class KernelList:
                 self._failed.add(entry)
         return row
 
-    def forget(self, entry: Entry) -> None:
-        """Drop the row of a kernel."""
-        self._rows.pop(entry, None)
+    def learn_again(self, entry: Entry) -> None:
+        """Read the row of a kernel again, if it has been read."""
         self._failed.discard(entry)
+        if self._rows.pop(entry, None) is not None:
+            self.learn(entry)
 
     def failed(self, line: KernelLine) -> bool:
         """Return whether a kernel is known to have failed, in either directory."""
