@@ -6,10 +6,11 @@ import functools
 import os
 import shlex
 from collections.abc import Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallas_debug.findings.faults import NO_KERNEL
+from pallas_debug.findings.wording.facts import line_text
 
 if TYPE_CHECKING:  # importing them takes a tenth of `pallas-debug --help`
     from pallas_debug.model import (
@@ -294,7 +295,7 @@ def print_text(record: PrintRecord) -> str:
     """Format a print: `rows.py:12 grid point (0, 1), loop iteration (3,): x = 2.5`."""
     where = []
     if record.source is not None:
-        where.append(f"{PurePath(record.source.file).name}:{record.source.line}")
+        where.append(line_text(record.source))
     if record.grid_point:
         where.append(f"grid point {record.grid_point}")
     place = " ".join(where) or f"kernel {record.kernel}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.render import one_line, plural, typed
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _print(
     if others:
         output.echo("elsewhere" if lines else "the dump keeps no source of")
         for cost in others:
-            place = f"{PurePath(cost.source.file).name}:{cost.source.line}"
+            place = line_text(cost.source)
             _echo(f"{_cells(cost)} {place} {cost.source.function or ''}".rstrip(), _units(cost))
     derived = sum(t.origin == "derived" for row in profile.tracing.traces for t in row if t.chain)
     if derived:

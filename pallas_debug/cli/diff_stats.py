@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.profile.changes.comparison import FigureChange, StatsComparison, compare_stats
 from pallas_debug.profile.figures import Figure, shown
 from pallas_debug.profile.schedule import ON_SPARSECORE
@@ -201,7 +202,7 @@ def _print(a: CostSide, b: CostSide, comparison: StatsComparison) -> None:
         output.print_table(["  figure", "before", "after", "change"], rows, right=(1, 2, 3))
     lines = [
         [
-            f"  {PurePath(line.source.file).name}:{line.source.line}",
+            f"  {line_text(line.source)}",
             _cycles(line.before),
             _cycles(line.after),
             f"{line.difference:+,.0f}",

@@ -14,6 +14,7 @@ from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.installed import require_jax
 from pallas_debug.render import one_line, typed
 
@@ -283,7 +284,7 @@ def _lines(stats: Stats, *, whole: bool) -> Iterator[str]:
         return
     yield f"{'line':32} {'share':>7} {'own':>7} {'bundles':>8} {'spills':>7} {'fills':>6} copies"
     for cost in shown:
-        place = f"{Path(cost.source.file).name}:{cost.source.line}"
+        place = line_text(cost.source)
         name = f"{place} {cost.source.function or ''}".rstrip()
         yield (
             f"  {_cut(one_line(name)):30} {cost.share:7.1%} {cost.own_share:7.1%} "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pallas_debug.errors import PallasDebugError, meant
 from pallas_debug.findings.wording.facts import line_text
@@ -91,7 +90,7 @@ def location(place: StepPlace) -> str:
         parts.append(f"device {place.device}")
     if place.line is not None:
         function = f" in {place.line.function}" if place.line.function else ""
-        parts.append(f"{Path(place.line.file).name}:{place.line.line}{function}")
+        parts.append(f"{line_text(place.line)}{function}")
     return " · ".join(parts)
 
 

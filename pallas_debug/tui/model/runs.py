@@ -6,9 +6,9 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Literal
 
+from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.model import Finding, Gap, PrintRecord, RunRecord, SourceLine
 from pallas_debug.store.layout import RUNS, clean
 from pallas_debug.store.remote.paths import is_local
@@ -28,23 +28,20 @@ class RunEvent:
     Attributes:
       entry: the kernel, if the directory has it.
       place: grid point and loop iteration.
-      other: the second location of a finding that has two.
     """
 
     kind: Literal["finding", "gap", "print"]
-    run: str
     test: str
     kernel: str
     entry: Entry | None
     source: SourceLine | None
     place: str
     text: str
-    other: SourceLine | None = None
 
     @property
     def line(self) -> str:
         """`rows.py:12`, or empty."""
-        return f"{PurePath(self.source.file).name}:{self.source.line}" if self.source else ""
+        return line_text(self.source) if self.source else ""
 
     @property
     def searched(self) -> str:
@@ -140,7 +137,6 @@ def _result(record: RunRecord, found: Result, entry: Entry | None) -> RunEvent:
         how = "judged in part" if found.is_partial else "not judged"
         return RunEvent(
             kind="gap",
-            run=record.run,
             test=record.name,
             kernel=found.kernel,
             entry=entry,
@@ -155,12 +151,10 @@ def _result(record: RunRecord, found: Result, entry: Entry | None) -> RunEvent:
     text = f"{found.kind}: {found.message}" if isinstance(found, Finding) else found.text
     return RunEvent(
         kind="finding" if is_finding else "print",
-        run=record.run,
         test=record.name,
         kernel=found.kernel,
         entry=entry,
         source=found.source,
         place=place,
         text=text.replace("\n", " "),
-        other=found.other if isinstance(found, Finding) else None,
     )
