@@ -62,13 +62,11 @@ class UnitTable:
       names: the columns, in order.
       capacity: of each column.
       rows: counts of each bundle.
-      is_cut: whether the text ends early.
     """
 
     names: tuple[str, ...]
     capacity: tuple[int, ...]
     rows: tuple[tuple[int, ...], ...]
-    is_cut: bool = False
 
     def column(self, name: str) -> tuple[int, ...] | None:
         """Counts of one unit for each bundle; None if there is no such column."""
@@ -90,7 +88,6 @@ def read_utilization(text: str) -> UnitTable | None:
     names: tuple[str, ...] = ()
     numbers: list[tuple[int, ...]] = []
     known: dict[str, tuple[int, ...]] = {}  # most rows occur many times
-    is_cut = not text.endswith("\n")
     for line in text.split("\n"):
         if line.startswith("==") or not line.strip():
             continue
@@ -105,12 +102,11 @@ def read_utilization(text: str) -> UnitTable | None:
             row = tuple(map(int, line.split())) if _NUMBERS.fullmatch(line) else ()
             known[line] = row
         if len(row) != len(names):
-            is_cut = True
             break
         numbers.append(row)
     if not numbers:
         return None
-    return UnitTable(names=names, capacity=numbers[0], rows=tuple(numbers[1:]), is_cut=is_cut)
+    return UnitTable(names=names, capacity=numbers[0], rows=tuple(numbers[1:]))
 
 
 @lru_cache(_MAX_OPCODES)

@@ -117,7 +117,6 @@ class TaskOutcome:
       is_shared: whether the worker wrote to the dump directory.
     """
 
-    number: int
     results: tuple[KnownResult, ...]
     is_shared: bool = True
 
@@ -134,7 +133,7 @@ def run(task: SweepTask) -> TaskOutcome:
                 results = _results(task, Path(folder), [_Known(task)])
         seconds = round(time.monotonic() - began, 3)
         timed = (replace(k, result=replace(k.result, seconds=seconds)) for k in results)
-        return TaskOutcome(number=task.number, results=tuple(timed), is_shared=is_shared)
+        return TaskOutcome(results=tuple(timed), is_shared=is_shared)
 
 
 def _is_shared(task: SweepTask) -> bool:
