@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # most folders of tests need no jax
     import numpy as np
     from broken_kernels import BrokenKernel, JaxEngine
 
-    from pallas_debug.analysis import Analysis
     from pallas_debug.model import Failure, Finding, Gap
 
 T = TypeVar("T")
@@ -92,10 +91,6 @@ class Evidence:
             f"{mode}-{errors}",
             lambda: check(kernel, repaired, mode, errors),
         )
-
-    def analyzed(self, kernel: BrokenKernel, *, repaired: bool = False) -> tuple[Analysis, ...]:
-        """The static analysis of each kernel in the call, for all targets."""
-        return self._row("analyzed", kernel, repaired, "", lambda: analyze(kernel, repaired))
 
     def compiled(self, kernel: BrokenKernel, *, repaired: bool = False) -> Compiled:
         """Compilations for each of `kernel.targets`."""
@@ -176,31 +171,6 @@ def check(kernel: BrokenKernel, repaired: bool, mode: str, errors: str) -> Ran:
             findings=tuple(report.findings),
             gaps=report.gaps,
         )
-
-
-def analyze(kernel: BrokenKernel, repaired: bool) -> tuple[Analysis, ...]:
-    import jax
-    import numpy as np
-
-    from pallas_debug.analysis import analyze
-    from pallas_debug.bridge.lowering import hook
-    from pallas_debug.compiler.targets import BUILTIN
-    from pallas_debug.session import Options, Session
-
-    session = Session(Options(chip="v5e", interpret="off"))
-    with session, session.collecting() as captures, hook.stubbed(), jax.enable_x64(kernel.x64):
-        jax.jit(kernel.repaired if repaired else kernel.function).lower(*kernel.args)
-    found = []
-    for captured in captures:
-        # The first arguments are the tables; a repaired twin may cut one, or make its own.
-        wanted = captured.kernel.of_kind("scalar_prefetch")
-        given = [np.asarray(x) for x in kernel.make_args()[: len(wanted)]]
-        tables = [
-            x if x.shape == operand.shape else np.zeros(operand.shape, "int32")
-            for x, operand in zip(given, wanted, strict=True)
-        ]
-        found.append(analyze(captured, BUILTIN, prefetch=tables or None))
-    return tuple(found)
 
 
 def compile_(kernel: BrokenKernel, repaired: bool) -> Compiled:

@@ -49,7 +49,6 @@ class Definition:
       around: the enclosing function, or else the call itself.
     """
 
-    file: str
     line: int
     name: str
     kernels: tuple[Function, ...]
@@ -207,7 +206,6 @@ class _Reader:
     ) -> Definition:
         inside = [s for s in scopes if not isinstance(s, ast.Module)]
         return Definition(
-            file=self._file,
             line=node.lineno,
             name=name,
             kernels=kernels,

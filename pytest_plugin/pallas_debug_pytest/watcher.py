@@ -9,6 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
@@ -292,10 +293,7 @@ class Watcher:
         """
         running.session.settle()  # a failing kernel fails the test that called it
 
-        def lose(problem: PallasDebugError) -> None:
-            self._lose(running.nodeid, problem)
-
-        with guarded("engine", f"verifying the kernels of {running.nodeid}", lose):
+        with self._judging(running, "verifying"):
             self._verify(running)
         self._fail(running)
 
@@ -307,15 +305,17 @@ class Watcher:
         """
         running.session.settle()
 
-        def lose(problem: PallasDebugError) -> None:
-            self._lose(running.nodeid, problem)
-
         found = list(running.findings)  # all of them, unless the expected ones are known
-        with guarded("engine", f"judging the kernels of {running.nodeid}", lose):
+        with self._judging(running, "judging"):
             found = running.unexpected()
             running.judged = failures.counts(running.findings)
         if found:
             self._raise(running, found)
+
+    def _judging(self, running: Running, doing: str) -> contextlib.AbstractContextManager[None]:
+        """Record an exception of ours as a test whose kernels were not judged."""
+        lose = functools.partial(self._lose, running.nodeid)
+        return guarded("engine", f"{doing} the kernels of {running.nodeid}", lose)
 
     def _stopped(self, running: Running, error: Exception) -> None:
         """Fail an example with the finding for which an interpreter stopped it.
