@@ -267,14 +267,10 @@ def caused(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _followed(finding: Finding, by: Sequence[Finding]) -> Finding:
-    """A finding with what follows from it, which may show what it comes of."""
-    if finding.kind is Fault.DATA_RACE:
-        copies = {finding.values.get("semaphore"), finding.values.get("other semaphore")}
-        for one in by:
-            if one.kind is Fault.DMA_NOT_AWAITED and one.values.get("semaphore") in copies:
-                finding = semaphores.of_unawaited_copy(finding, one)
-            elif one.kind is Fault.SEMAPHORE_LEFT_OVER:
-                finding = semaphores.of_unheard_signal(finding, one)
+    """A finding with what follows from it: a signal that is left over shows what a race lacks."""
+    left = [one for one in by if one.kind is Fault.SEMAPHORE_LEFT_OVER]
+    if finding.kind is Fault.DATA_RACE and left:
+        finding = semaphores.of_unheard_signal(finding, left[0])
     return replace(finding, consequences=(*finding.consequences, *by))
 
 
