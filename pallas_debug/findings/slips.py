@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.wording import bounds, contents, facts, writers
+from pallas_debug.findings.wording import bounds, contents, facts, semaphores, writers
 from pallas_debug.findings.wording.order import PARALLEL, SIDES, UNDER_WAY, WRITES
 from pallas_debug.model import Finding
 
@@ -211,8 +211,13 @@ def _is_same_semaphore(finding: Finding, cause: Finding) -> bool:
 
 
 def _has_gone_elsewhere(finding: Finding, cause: Finding) -> bool:
-    """Return whether a copy is left on the semaphore for which another device waits in vain."""
-    return cause.operand is not None and finding.values.get("semaphore") == cause.operand
+    """Return whether a copy is left on the semaphore for which another device waits in vain.
+
+    Or on one that a wait was meant for which is for another: nothing waits for the copy then.
+    """
+    semaphore = finding.values.get("semaphore")
+    others = cause.values.get(semaphores.NOT_AWAITED, "").split(", ")
+    return semaphore is not None and semaphore in (cause.operand, *others)
 
 
 def _is_source_of_copy(finding: Finding, cause: Finding) -> bool:

@@ -233,6 +233,8 @@ def test_a_copy_that_has_gone_elsewhere_is_left_over_there() -> None:
     stuck = finding("Deadlock", "received", 7)
     left = finding("DmaNotAwaited", "tile", 5, values={"semaphore": "received"})
     assert merged([left, stuck]) == (replace(stuck, consequences=(left,)),)
+    beside = finding("Deadlock", "sems[1]", 7, values={"not awaited": "sems[0], received"})
+    assert merged([left, beside]) == (replace(beside, consequences=(left,)),)
     other = finding("DmaNotAwaited", "tile", 5, values={"semaphore": "sent"})
     assert set(map(str, (f.kind for f in merged([other, stuck])))) == {"Deadlock", "DmaNotAwaited"}
 

@@ -33,6 +33,10 @@ class Tally:
         return f"{line_text(self.line)} ({self.amount:,}{at}{by})"
 
 
+NOT_AWAITED = "not awaited"
+"""Name of a deadlock's value: other semaphores, with copies that nothing has waited for yet."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stuck:
     """Another thread that waits forever: for `needed` of a semaphore that is `count`."""
@@ -290,6 +294,8 @@ def deadlock(
     facts = {"count": str(count), "awaited": str(needed)}
     if totals is not None:
         facts |= {"signals": str(totals[0]), "waits": str(totals[1])}
+    if under_way:
+        facts[NOT_AWAITED] = ", ".join(under_way)
     seen = seen.at(values={**seen.witness.values, **facts})
     return seen.found(Fault.DEADLOCK, message, cause, advice)
 
