@@ -351,7 +351,7 @@ class _Chains:
             known = calls.chains.get(key, [])
             if len(known) == 1:
                 self._own[number] = own = known[0] or own
-                if is_vector(instruction.opcode):  # scalars are numbered again in later passes
+                if is_vector(instruction.opcode):  # later passes number scalars again
                     anchors.append((_ordinal(instruction), *calls.spans[key][known[0]]))
             elif len(known) > 1:
                 open_[key].append(number)

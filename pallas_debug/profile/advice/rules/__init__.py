@@ -38,7 +38,7 @@ from pallas_debug.profile.advice.rules.products import (
     vector_product,
     wide_product,
 )
-from pallas_debug.profile.advice.rules.reductions import (
+from pallas_debug.profile.advice.rules.reducing import (
     lane_reduction,
     narrow_slices,
     running_sum,
