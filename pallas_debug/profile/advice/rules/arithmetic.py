@@ -141,7 +141,7 @@ def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
     if operation.name == "arith.divf" and _is_one_and_exponential(program, other):
         return _Dear(
             chain=chain,
-            opcodes=("vrcp", "vpow2"),
+            opcodes=("vrcp",),
             saved=OF_SIGMOIDS,
             what="a sigmoid made of an exponential and a division, which refines a reciprocal",
             remedy=(
