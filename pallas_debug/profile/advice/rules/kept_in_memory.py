@@ -11,7 +11,7 @@ from pallas_debug.profile.advice.program import LOADS, STORES, ProgramLoop, Prog
 from pallas_debug.profile.advice.rules.row_loop import EFFECTS, indices_of, memory_of
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected
 from pallas_debug.profile.schedule import ScheduledLoop
-from pallas_debug.profile.units import VALU
+from pallas_debug.profile.units import MXU, VALU, slot_of
 
 MIN_TRIPS = 8
 """Minimum iterations of a loop."""
@@ -24,7 +24,7 @@ MIN_GAIN = 0.15
 
 MIN_COMPACT = 0.75
 """Minimum share of its cycles to which a loop can be compacted: else what is left out of the
-account, such as results of the MXU, decides."""
+account decides."""
 
 MIN_CYCLES = 12
 """Cycles that an iteration takes in any case: loads, arithmetic, and the branch."""
@@ -48,6 +48,8 @@ def advise_kept_in_memory(subject: AdviceSubject) -> tuple[Advice, ...]:
         scheduled = subject.loop_of(selected(at_lines, lambda name: name.startswith("vst")))
         if scheduled is None or subject.is_of_grid(scheduled):
             continue
+        if any(slot_of(placed.opcode) == MXU for placed in subject.inside(scheduled)):
+            continue  # what it multiplies takes its time, whatever becomes of the results
         accesses = _accesses(subject, scheduled)
         registers = len({_place(subject, scheduled, p) for p in accesses})
         if not 0 < registers <= MAX_REGISTERS:
@@ -149,9 +151,9 @@ KIND = AdviceKind(
     name="kept-in-memory",
     title="A result that a loop keeps in memory",
     condition=(
-        f"Each of at least {MIN_TRIPS} iterations loads what the one before has stored at the same "
-        f"place, in at most {MAX_REGISTERS} registers; to carry it would save at least "
-        f"{MIN_GAIN:.0%} of the executed bundles."
+        f"Each of at least {MIN_TRIPS} iterations, without a matrix product, loads what the one "
+        f"before has stored at the same place, in at most {MAX_REGISTERS} registers; to carry it "
+        f"would save at least {MIN_GAIN:.0%} of the executed bundles."
     ),
     remedy="Let the loop carry the value, and store it once after the loop.",
     rule=advise_kept_in_memory,
