@@ -252,7 +252,7 @@ def of_one_slip(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _slip(finding: Finding) -> tuple[object, ...]:
-    """What findings about several operands or places have in common if one slip makes them."""
+    """Key that findings about several operands or places share if they come of one slip."""
     values, line = finding.values, finding.witness.line
     place = finding.kind, finding.kernel, finding.grid_point
     if bounds.GRID_AXIS in values:

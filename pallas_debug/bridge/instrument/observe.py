@@ -390,7 +390,7 @@ class _Reporter:
     def _may_show_fill(
         self, second: again.Again, tripped: int, results: Sequence[np.ndarray]
     ) -> bool:
-        """Whether an output may hold, or depend on, what was never written."""
+        """Whether an output may hold unwritten memory, or depend on it."""
         if not self._looks_for_nan:
             return False
         fresh = (np.asarray(r) for i, r in enumerate(results) if i not in self._aliased)
@@ -419,7 +419,7 @@ class _Reporter:
         args: Sequence[np.ndarray],
         results: Sequence[np.ndarray],
     ) -> Sequence[SiteFailure] | None:
-        """What failed, by a second run; None if that does not say."""
+        """The failed checks, found by a second run; None if it does not reproduce them."""
         try:
             seen = second.run(args, results)
         except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail

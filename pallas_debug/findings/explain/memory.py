@@ -259,6 +259,6 @@ def _is_constant(operand: Operand) -> bool:
 
 
 def _values(result: re.Match[str]) -> list[str]:
-    """What an index map returns, without types."""
+    """Return values of an index map, without types."""
     values = (value.strip().partition(":")[0] for value in result["values"].split(","))
     return [value for value in values if value]

@@ -14,11 +14,6 @@ from pallas_debug.profile.schedule import ScheduledLoop
 from pallas_debug.profile.units import slot_of
 
 
-def cycles_of(subject: AdviceSubject, loop: ScheduledLoop) -> int:
-    """Cycles of an iteration that takes no branch: bundles and their delays."""
-    return loop.size + sum(subject.schedule.delays[loop.start : loop.stop])
-
-
 def compacted(subject: AdviceSubject, loop: ScheduledLoop, without: Collection[int] = ()) -> int:
     """Cycles that the instructions of a loop without loops inside need at least.
 

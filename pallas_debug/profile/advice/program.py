@@ -319,6 +319,10 @@ class MosaicProgram:
         around = (o for o in self.operations if o.line < line < self._stops.get(o.line, o.line))
         return tuple(reversed(tuple(around)))
 
+    def loops_of(self, trips: int) -> Iterator[ProgramLoop]:
+        """Loops that are known to have at least so many iterations, outer ones first."""
+        return (loop for loop in self.loops if loop.trips is not None and loop.trips >= trips)
+
     def loops_around(self, line: int) -> tuple[ProgramLoop, ...]:
         """Counted loops around a line, innermost first."""
         return tuple(loop for loop in reversed(self.loops) if line in loop)

@@ -192,6 +192,10 @@ class AdviceSubject:
             return None
         return self.schedule.loops[max(counts, key=lambda number: (counts[number], number))]
 
+    def cycles_of(self, loop: ScheduledLoop) -> int:
+        """Cycles of an iteration that takes no branch: bundles and their delays."""
+        return loop.size + sum(self.schedule.delays[loop.start : loop.stop])
+
     def is_of_grid(self, loop: ScheduledLoop) -> bool:
         """Whether a loop is the one over the grid, which the kernel does not write itself."""
         return loop.depth == 0 and any(size != 1 for size in self.kernel.grid)

@@ -282,7 +282,7 @@ def _taken(kept: dict[_Key, dict[_Part, _T]], key: _Key, part: _Part) -> list[_T
 
 
 def is_uniform(value: Any) -> bool:
-    """Whether all elements of a value are one number."""
+    """Whether all elements of a value are equal."""
     array = np.asarray(value)
     return bool(array.size and (array == array.flat[0]).all())
 

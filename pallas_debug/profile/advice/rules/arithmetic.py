@@ -49,7 +49,7 @@ _SPLAT = re.compile(
 )
 _OPERATIONS = ("arith.divf", "math.powf")
 _ROOTS = {0.5: "jnp.sqrt(x)", -0.5: "lax.rsqrt(x)", 1.5: "x * jnp.sqrt(x)"}
-"""What to compute instead of a power, by its exponent; a root of a root takes no less."""
+"""Cheaper expressions for a power, by its exponent; two roots in a row are not cheaper."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ def _chain(program: MosaicProgram, operation: ProgramOperation) -> tuple[SourceL
 
 
 def _is_one_and_exponential(program: MosaicProgram, operation: ProgramOperation) -> bool:
-    """Whether an operation adds 1 and an exponential."""
+    """Whether an operation adds 1 to an exponential."""
     if operation.name != "arith.addf":
         return False
     made = [program.origin(value, operation.line) for value in operation.operands]

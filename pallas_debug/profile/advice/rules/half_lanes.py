@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
-from pallas_debug.profile.advice.compaction import cycles_of
 from pallas_debug.profile.advice.program import (
     LOADS,
     MAX_VISITED,
@@ -99,7 +98,7 @@ def _advice(
     if not every or not capacity.get(XLU) or len(turns) <= registers:
         return None
     each = slots.get(XLU, 0) / capacity[XLU] / len(every)
-    cycles, saved = cycles_of(subject, loop), (len(turns) - registers) * each
+    cycles, saved = subject.cycles_of(loop), (len(turns) - registers) * each
     share = subject.share(inside)
     if share * saved / cycles < MIN_GAIN:
         return None

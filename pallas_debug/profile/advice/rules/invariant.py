@@ -205,7 +205,7 @@ def _columns(
         slots = subject.slots(scheduled)
         if slots.get("MXU") or slots.get("EUP"):
             continue
-        cycles = scheduled.size + sum(subject.schedule.delays[scheduled.start : scheduled.stop])
+        cycles = subject.cycles_of(scheduled)
         less = {"VPOP": len(moves)}
         needed = max(subject.busiest(slots, less), MIN_CYCLES)
         share = subject.share(inside)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
-from pallas_debug.profile.advice.compaction import compacted, cycles_of
+from pallas_debug.profile.advice.compaction import compacted
 from pallas_debug.profile.advice.program import LOADS, STORES, ProgramLoop, ProgramOperation
 from pallas_debug.profile.advice.rules.row_loop import EFFECTS, indices_of, memory_of
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected
@@ -38,9 +38,7 @@ def advise_kept_in_memory(subject: AdviceSubject) -> tuple[Advice, ...]:
     if program is None or subject.is_memory_bound:
         return ()
     found = []
-    for loop in program.loops:
-        if loop.trips is None or loop.trips < MIN_TRIPS:
-            continue
+    for loop in program.loops_of(MIN_TRIPS):
         stores = _kept(subject, loop)
         if not stores:
             continue
@@ -54,7 +52,7 @@ def advise_kept_in_memory(subject: AdviceSubject) -> tuple[Advice, ...]:
         registers = len({_place(subject, scheduled, p) for p in accesses})
         if not 0 < registers <= MAX_REGISTERS:
             continue
-        cycles, own = cycles_of(subject, scheduled), {id(placed) for placed in accesses}
+        cycles, own = subject.cycles_of(scheduled), {id(placed) for placed in accesses}
         if compacted(subject, scheduled) < MIN_COMPACT * cycles:
             continue
         without = compacted(subject, scheduled, own)

@@ -54,9 +54,7 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
     if program is None or subject.is_memory_bound:
         return ()
     found = []
-    for loop in program.loops:
-        if loop.trips is None or loop.trips < MIN_TRIPS:
-            continue
+    for loop in program.loops_of(MIN_TRIPS):
         body = [o for o in program.operations if o.line in loop]
         named = independent_stores(program, loop, body)
         if not named and is_scalar:

@@ -48,9 +48,7 @@ def advise_short_iterations(subject: AdviceSubject) -> tuple[Advice, ...]:
     products = loops_of_products(subject)
     thin = {advice.source for advice in advise_thin_product(subject)}
     found = []
-    for loop in program.loops:
-        if loop.trips is None or loop.trips < MIN_TRIPS:
-            continue
+    for loop in program.loops_of(MIN_TRIPS):
         body = [o for o in program.operations if o.line in loop]
         stores = independent_stores(program, loop, body)
         if not stores or is_narrow(body, is_scalar=False) or is_narrow(body, is_scalar=True):
@@ -77,7 +75,7 @@ def _of_loop(
         return None
     if subject.is_of_grid(scheduled) or not 0 < len(stored) <= MAX_STORES:
         return None
-    cycles = scheduled.size + sum(subject.schedule.delays[scheduled.start : scheduled.stop])
+    cycles = subject.cycles_of(scheduled)
     if len(stored) >= 2 * sum(map(_registers, stores)):
         return None  # newer jax leaves it to the compiler to unroll a loop, which it did
     needed, unit = _busiest(subject, scheduled)

@@ -75,9 +75,7 @@ def _found(subject: AdviceSubject) -> list[tuple[Advice, ScheduledLoop]]:
     if program is None or subject.is_memory_bound:
         return []
     found = []
-    for loop in program.loops:
-        if loop.trips is None or loop.trips < MIN_TRIPS:
-            continue
+    for loop in program.loops_of(MIN_TRIPS):
         product = _product(program, loop)
         if product is None:
             continue
@@ -86,10 +84,10 @@ def _found(subject: AdviceSubject) -> list[tuple[Advice, ScheduledLoop]]:
         scheduled = subject.loop_of(line)
         if scheduled is None or subject.is_of_grid(scheduled):
             continue
-        cycles = scheduled.size + sum(subject.schedule.delays[scheduled.start : scheduled.stop])
+        cycles = subject.cycles_of(scheduled)
         # The compiler, or the program, may have unrolled the loop.
         inside = [p for p in line if scheduled.start <= p.bundle < scheduled.stop]
-        rounds = _rounds(product, len(inside), loop.trips)
+        rounds = _rounds(product, len(inside), loop.trips or 0)
         now, then = cycles * rounds, _on_mxu(product)
         share = subject.share(subject.inside(scheduled))
         if rounds < 2 or share * (1 - then / now) < MIN_GAIN:

@@ -116,7 +116,7 @@ def _of_sublanes(
         return []
     inside = subject.inside(loop)
     rotations = [p for p in rotations if loop.start <= p.bundle < loop.stop]
-    cycles = loop.size + sum(subject.schedule.delays[loop.start : loop.stop])
+    cycles = subject.cycles_of(loop)
     # Each rotation is followed by an operation that combines.
     less = {VALU: 2 * len(rotations)}
     # What else the iteration waits for, as for a reduction over lanes, stays.

@@ -76,7 +76,7 @@ def _of_loop(
     reductions = [p for p in reductions if scheduled.start <= p.bundle < scheduled.stop]
     if len(reductions) > 2 * -(-rows // SUBLANES):
         return None  # the compiler, or the program, has unrolled the loop
-    cycles = scheduled.size + sum(subject.schedule.delays[scheduled.start : scheduled.stop])
+    cycles = subject.cycles_of(scheduled)
     further = _further(subject, subject.slots(scheduled), _wider(program, body, reduction))
     together = cycles + (factor - 1) * further
     share = subject.share(subject.inside(scheduled))

@@ -90,9 +90,7 @@ def advise_running_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
     if program is None or subject.is_memory_bound:
         return ()
     found = []
-    for loop in program.loops:
-        if loop.trips is None or loop.trips < MIN_TRIPS:
-            continue
+    for loop in program.loops_of(MIN_TRIPS):
         scan = _scan(program, loop)
         if scan is None:
             continue
@@ -106,7 +104,7 @@ def advise_running_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         inside = subject.inside(scheduled)
         stored = [p for p in selected(at_lines, lambda n: n.startswith("vst")) if p in inside]
-        cycles = scheduled.size + sum(subject.schedule.delays[scheduled.start : scheduled.stop])
+        cycles = subject.cycles_of(scheduled)
         # The compiler, or the program, may have unrolled the loop. A line may store the sum too.
         per_row = len(_stores_of(program, loop, lines)) / count * math.ceil(width / LANES)
         rows = max(round(len(stored) / per_row), 1)
