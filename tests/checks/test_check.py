@@ -211,7 +211,7 @@ def test_branches() -> None:
         ("NanProduced", (2,)),
         ("OutOfBoundsRead", (3,)),
     ]
-    assert found[1].values == {"index": "17"}
+    assert found[1].values == {"index": "17", "dimension": "0", "position": "17", "bound": "16"}
 
 
 LOOPS: dict[str, Callable[[Any, Any], Any]] = {
