@@ -38,6 +38,7 @@ class Refused:
     target: str = "v5e"
     x64: bool = False
     only: str = ""  # the jax that refuses it: 0.10 or 0.12
+    before: tuple[int, ...] = ()  # the libtpu that compiles it
 
 
 def calling(kernel, out=None, **kwargs):
@@ -244,7 +245,7 @@ REFUSED = (
         scratch_shapes=[pltpu.SemaphoreType.DMA]), (array(64, 128, dtype=BF16),)),
     Refused("operation-layout", elementwise(
         lambda x, i: jnp.take_along_axis(x.reshape(-1)[:128], i[0, :], axis=0), array(128)),
-        (X, array(16, 128, dtype=I32))),
+        (X, array(16, 128, dtype=I32)), before=(0, 0, 52)),
     Refused("vmem-capacity", calling(_large, array(8192, 2048), grid=(8,), in_specs=[LARGE, LARGE],
             out_specs=LARGE), (array(8192, 2048), array(8192, 2048, dtype=BF16)), target="v4"),
     Refused("float-index", calling(_half_of_program_id, array(8, 128), grid=(2,))),
