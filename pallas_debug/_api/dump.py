@@ -11,10 +11,10 @@ from pallas_debug._api.debug import say_problem
 from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
+from pallas_debug.dumping import dump_function
 from pallas_debug.guards import check_function
 from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
-from pallas_debug.session.dumping import dump_function
 from pallas_debug.store.remote.paths import place
 from pallas_debug.tracebacks import WithoutOurFrames
 

@@ -3,7 +3,6 @@
 options    options of a session
 queue      background compilation of captured kernels, and the subscriber that stores the results
 session    the session itself
-dumping    compilation of the kernels that a function would call
 """
 
 from pallas_debug.session.options import Interpret as Interpret

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pallas_debug.dumping import dump_function
 from pallas_debug.errors import CannotRunError, DumpDirectoryError, PallasDebugError, UsageError
 from pallas_debug.findings.explain import explain
 from pallas_debug.hooks import hookimpl
 from pallas_debug.model import Compilation, Dump, Failure, Kernel, Target
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.session import Options
-from pallas_debug.session.dumping import dump_function
 from pallas_debug.store import StoredCompilation, StoredKernel, files, open_dumps
 from pallas_debug.store.profiles import read_profile
 from pallas_debug.store.remote.paths import is_local, place
