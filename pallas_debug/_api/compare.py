@@ -8,18 +8,21 @@ from typing import Any
 
 from pallas_debug import defaults
 from pallas_debug import render as text
+from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.comparison import reference as runs
 from pallas_debug.comparison.compare import ComparedOutput
 from pallas_debug.comparison.compare import compare as compare_results
 from pallas_debug.comparison.judged import Judged
+from pallas_debug.comparison.rounding import compare_rounded
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.errors import KernelFault, UsageError, ValuesDiffer
 from pallas_debug.findings import stops
+from pallas_debug.findings.faults import Fault
 from pallas_debug.guards import check_function
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.inputs.made_up import Filled, filled
-from pallas_debug.model import Finding, Gap, Kernel
+from pallas_debug.model import Finding, Gap
 from pallas_debug.session import Interpret, Options, Session, resolve_targets
 from pallas_debug.tracebacks import WithoutOurFrames
 
@@ -32,7 +35,7 @@ class ComparisonReport:
       name, reference: names of both functions.
       outputs: one for each array that they return.
       findings: faults that an interpreter reported, then a `ValueMismatch` for each output that
-        differs.
+        differs, or if none does, a `LowPrecisionProduct` for each that would on a TPU.
       gaps: elements that could not be compared: the reference is NaN there.
       kernels: names of the kernels that the function called.
       notes: remarks, such as that the function called no kernel, or that arguments were made up.
@@ -80,6 +83,8 @@ class ComparisonReport:
             said += f" of {outputs}"
         elif unjudged:
             said = f"{who} agree in {elements - unjudged:,} of {elements:,} elements of {outputs}"
+        if any(finding.kind is Fault.LOW_PRECISION_PRODUCT for finding in self.findings):
+            said += ", and not with float32 products as a TPU computes them"
         return f"{said}; {unjudged:,} not judged" if unjudged else said
 
     def _repr_html_(self) -> str:
@@ -118,6 +123,10 @@ def compare(
     float16, 2**-6 for bfloat16), and `atol` is `rtol` times the largest finite element that is
     expected. Integers and bools must be equal, whatever is passed. Infinities must be equal. Where
     the reference is NaN nothing is compared, and the report is not `ok`.
+
+    If all agree, the function is run again with its float32 products as a TPU computes them, of
+    operands rounded to bfloat16: an output that is then off by more than bfloat16's tolerance is a
+    finding as well, unless the reference would be, too.
 
     Both functions are run, the reference first. Either may call kernels: two versions of a kernel
     can be compared.
@@ -162,8 +171,8 @@ def compare(
                     fault = stops.finding_of(error) or session.observer.findings[-1]
                     raise KernelFault(text.finding_text(fault), fault) from error
                 raise
-        kernels = [kernel for kernel in session.kernels if kernel.digest in session.used]
-        report = asked.judge(result, expected, chip=chip, kernels=kernels)
+        called = [c for c in session.captures if c.kernel.digest in session.used]
+        report = asked.judge(result, expected, chip=chip, captures=called)
     return replace(
         report,
         findings=(*session.observer.findings, *report.findings),
@@ -198,13 +207,13 @@ class Prepared:
         return runs.result(self.function, self.given.args, self.given.kwargs)
 
     def judge(
-        self, result: Any, expected: Any, *, chip: str | None, kernels: Iterable[Kernel]
+        self, result: Any, expected: Any, *, chip: str | None, captures: Iterable[Capture]
     ) -> ComparisonReport:
         """Compare the results.
 
         Args:
           chip: target to trace the function for, to find the kernels behind its results.
-          kernels: those that the function called.
+          captures: kernels that the function called.
 
         Raises:
           UsageError, InvalidReference: as for `compare`.
@@ -222,8 +231,13 @@ class Prepared:
             other=self.reference,
         )
         found = compare_results(judged, result, expected)
-        names = tuple(dict.fromkeys(kernel.name for kernel in kernels))
+        findings, captures = found.findings, tuple(captures)
+        names = tuple(dict.fromkeys(captured.kernel.name for captured in captures))
         notes = [str(problem) for problem in found.problems]
+        if not findings:
+            rounded = compare_rounded(judged, captures, result, expected)
+            findings = rounded.findings
+            notes += [f"not judged: {rounded.left_out}"] if rounded.left_out else []
         if not names:
             notes.append(f"{judged.name} called no Pallas kernel: only values were compared")
         if self.given.named:
@@ -232,7 +246,7 @@ class Prepared:
             name=judged.name,
             reference=judged.reference,
             outputs=found.outputs,
-            findings=found.findings,
+            findings=findings,
             gaps=found.gaps,
             kernels=names,
             notes=tuple(notes),

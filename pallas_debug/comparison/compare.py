@@ -83,8 +83,8 @@ def leaves(result: Any, whose: str) -> list[Leaf]:
     for path, dtype, array in arrays.host_leaves(result):
         if not dtype:
             raise UsageError(
-                f"{whose} returns {_output(path)} of type {type(array).__name__}: only arrays and "
-                "numbers can be compared"
+                f"{whose} returns {output_name(path)} of type {type(array).__name__}: only arrays "
+                "and numbers can be compared"
             )
         found.append(Leaf(path=path, dtype=dtype, values=array))
     if not found:
@@ -101,7 +101,8 @@ def abstract_leaves(shapes: Sequence[tuple[str, str, tuple[int, ...]]]) -> list[
     ]
 
 
-def _output(path: str) -> str:
+def output_name(path: str) -> str:
+    """An output as messages name it, by its path in jax's notation."""
     return f"output {path}" if path else "output"
 
 
@@ -120,8 +121,8 @@ def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) ->
     for a, b in zip(ours, theirs, strict=True):
         if a.shape != b.shape:
             raise InvalidReference(
-                f"{_output(a.path)} is {a} from {name} and {b} from {reference}: both must have "
-                "the same shape"
+                f"{output_name(a.path)} is {a} from {name} and {b} from {reference}: both must "
+                "have the same shape"
             )
         if a.dtype != b.dtype and not (a.is_inexact and b.is_inexact and not judged.same_dtypes):
             floats = a.is_inexact and b.is_inexact
@@ -132,8 +133,8 @@ def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) ->
                 else "convert one of the results"
             )
             raise InvalidReference(
-                f"{_output(a.path)} is {a} from {name} and {b} from {reference}: both must have "
-                f"the same dtype; {advice}"
+                f"{output_name(a.path)} is {a} from {name} and {b} from {reference}: both must "
+                f"have the same dtype; {advice}"
             )
 
 
@@ -158,7 +159,7 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
         unjudged = int(pair.unjudged.sum())
         outputs.append(
             ComparedOutput(
-                name=_output(pair.actual.path),
+                name=output_name(pair.actual.path),
                 dtype=pair.actual.dtype,
                 shape=pair.actual.shape,
                 elements=pair.bad.size,
@@ -187,7 +188,7 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
 
 def _reference_nan(pair: Differences, judged: Judged) -> Gap:
     reason = mismatch.reference_nan(
-        what=_output(pair.actual.path),
+        what=output_name(pair.actual.path),
         array=str(pair.expected),
         reference=judged.reference,
         count=int(pair.unjudged.sum()),
@@ -306,7 +307,7 @@ class _Place:
 
 
 def _placed(pair: Differences, judged: Judged, origin: KernelOrigin, sources: _Sources) -> _Place:
-    what = _output(pair.actual.path)
+    what = output_name(pair.actual.path)
     if origin.captured is None:
         seen = Sighting(kernel=judged.name, engine="reference", witness=Witness(operand=what))
         return _Place(what=what, seen=seen, element=pair.first, unknown=origin.reason)

@@ -350,6 +350,10 @@ class Fault(StrEnum):
         *("ValueMismatch", Severity.VALUES, {"reference": Sure.SEEN}),
         "a result differs from the reference's by more than the tolerance",
     )
+    LOW_PRECISION_PRODUCT = (
+        *("LowPrecisionProduct", Severity.VALUES, {"reference": Sure.INFERRED}),
+        "a TPU rounds the float32 operands of a product to bfloat16, and a result is far off",
+    )
 
 
 FORMER: dict[str, Fault] = {

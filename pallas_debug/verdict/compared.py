@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pallas_debug import defaults
+from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import trace
-from pallas_debug.comparison import compare, reference
+from pallas_debug.comparison import compare, reference, rounding
 from pallas_debug.comparison.compare import Results
 from pallas_debug.comparison.judged import Judged
 from pallas_debug.comparison.tolerances import Tolerance
@@ -90,7 +91,7 @@ def _judged(call: Call, expected: Expected, target: Target) -> Judged:
 
 def judged(
     call: Call,
-    kernels: Sequence[Kernel],
+    captures: Sequence[Capture],
     target: Target,
     hang_after: float,
     expected: Expected,
@@ -98,9 +99,12 @@ def judged(
 ) -> Seen:
     """Compare the results of a function that calls these kernels.
 
+    If they agree, they are compared again as a TPU's products of float32 would make them.
+
     Args:
       ran: what the engine `checks` saw, whose result is compared; None to run the function here.
     """
+    kernels = [captured.kernel for captured in captures]
     if ran is None:
         options = Options(
             checks=defaults.DEFAULT_CHECKS,
@@ -117,9 +121,17 @@ def judged(
                 for k in kernels
             )
         )
-    results = compare.compare(_judged(call, expected, target), ran.result, expected.result)
+    judged = _judged(call, expected, target)
+    results = compare.compare(judged, ran.result, expected.result)
+    left_out: list[str] = []
+    if not results.findings:
+        rounded = rounding.compare_rounded(judged, captures, ran.result, expected.result)
+        results = replace(results, findings=rounded.findings, kernels=rounded.kernels)
+        left_out += filter(None, [rounded.left_out])
     return Seen(
-        outcomes=tuple(_outcome(kernel, kernels, results, ran) for kernel in kernels),
+        outcomes=tuple(
+            _outcome(kernel, kernels, results, ran).without(*left_out) for kernel in kernels
+        ),
         findings=tuple(_of_only(kernels, finding) for finding in results.findings),
         problems=tuple(map(str, results.problems)),
     )

@@ -97,6 +97,8 @@ def marked(
 
 
 def _may_rest(finding: Finding) -> bool:
+    if finding.kind is Fault.LOW_PRECISION_PRODUCT:  # by how much depends on the values
+        return True
     judged = (*_BY_ACCESS, Severity.VALUES)
     return _IN_A_RUN.issuperset(finding.engines) and finding.kind.severity in judged
 

@@ -470,6 +470,6 @@ def _interpret(
         ran = runs.get("checks")
 
         def judge() -> Seen:
-            return compared.judged(call, kernels, target, hang_after, expected, ran)
+            return compared.judged(call, captures, target, hang_after, expected, ran)
 
         answers.add(ask.guarded("values", kernels, judge))

@@ -205,7 +205,9 @@ class Pallas:
         finally:
             called, running.used = running.used, {**before, **running.used}
         chip = self._watcher.settings.chip
-        report = asked.judge(result, expected, chip=chip, kernels=called.values())
+        known = running.session.captures
+        captures = [c for c in known if c.kernel.digest in called]
+        report = asked.judge(result, expected, chip=chip, captures=captures)
         running.session.observer.found(*report.findings)
         if report.not_judged:
             report.throw()

@@ -215,3 +215,31 @@ def test_rows_that_no_step_writes() -> None:
     assert finding.cause == (
         "no step of the kernel writes [8, 0]: it holds what its memory held before"
     )
+
+
+def offsets(x: jax.Array) -> Any:
+    """Prefix sums along rows, by a matrix of ones."""
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.dot(jnp.tril(jnp.ones((16, 16))), x_ref[...])
+
+    sums = pl.pallas_call(kernel, out_shape=x, name="offsets")(jnp.round(1000 * x))
+    return sums.astype(jnp.int32)
+
+
+@pytest.mark.slow
+def test_what_a_tpu_rounds_rests_on_values_that_were_made_up() -> None:
+    def reference(x: jax.Array) -> jax.Array:
+        return jnp.cumsum(jnp.round(1000 * x), axis=0).astype(jnp.int32)
+
+    real = verify(offsets, X / 1000, targets="v5e", engines="values", reference=reference)
+    (finding,) = real.counted
+    assert (finding.kind, finding.kernel) == ("LowPrecisionProduct", "offsets")
+    assert cells(real) == {"offsets": "found"}
+    assert exit_code(real) == Exit.FAILED
+    x = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    made_up = verify(offsets, x, targets="v5e", engines="values", reference=reference)
+    assert [f.kind for f in made_up.findings] == ["LowPrecisionProduct"]
+    assert made_up.findings[0].made_up == ("x (float32[16,128], random normal)",)
+    assert made_up.counted == ()
+    assert exit_code(made_up) == Exit.OK

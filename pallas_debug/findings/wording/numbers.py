@@ -11,9 +11,9 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
-from pallas_debug.findings.wording.facts import Point, number, two_cores
+from pallas_debug.findings.wording.facts import Point, line_text, listed, number, two_cores
 from pallas_debug.findings.wording.order import of_axes
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, SourceLine
 
 Element = tuple[int, ...]
 
@@ -183,6 +183,60 @@ def precision_loss(
         _PRECISE.get(
             operation, "accumulate in a float32 scratch buffer, and cast at the last step"
         ),
+    )
+
+
+def low_precision_product(
+    seen: Sighting,
+    *,
+    what: str,
+    reference: str,
+    differing: tuple[int, int],
+    element: Element,
+    values: tuple[str, str, str],
+    error: str,
+    allowed: str,
+    lines: Sequence[SourceLine],
+    cures: bool,
+) -> Finding:
+    """A result that is far off once products are rounded as on a TPU, and agrees otherwise.
+
+    Args:
+      what: the output, with dtype and shape.
+      reference: name of the reference.
+      differing: numbers of elements that differ, and of all elements.
+      element: index of the first one.
+      values: there: with rounded products, without, and expected.
+      error: the largest, with its element.
+      allowed: the tolerance; empty if elements must be equal.
+      lines: of the products, that of the witness first.
+      cures: whether the result agrees if only these are exact.
+    """
+    count, total = differing
+    is_single = len(lines) < 2
+    products = "this product" if is_single else f"the products at {_lines(lines)}"
+    rounded, exact, expected = values
+    facts = {"element": str(list(element)), "value": rounded, "without rounding": exact}
+    facts |= {"expected": expected, "largest absolute error": error}
+    given = "it" if is_single else f"those at {_lines(lines)}"
+    more = ": the result then agrees" if cures else ""
+    return seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.LOW_PRECISION_PRODUCT,
+        f"{what}: {count:,} of {total:,} elements differ from those of `{reference}` once the "
+        f"float32 operands of {products} are rounded to bfloat16, as on a TPU\n"
+        f"first: {list(element) or 'it'} is {rounded} then, {exact} without the rounding, and "
+        f"{expected} is expected\n"
+        f"largest error: {error}; allowed: {allowed or 'none, as these are not floats'}",
+        "at default precision the MXU multiplies float32 in one pass, rounded to bfloat16, which "
+        "keeps 8 bits; on a CPU the same product is exact to float32",
+        f"pass precision=jax.lax.Precision.HIGHEST to {given}, six passes in place of one{more}",
+    )
+
+
+def _lines(lines: Sequence[SourceLine]) -> str:
+    first = lines[0]
+    return f"line{'s' if len(lines) > 1 else ''} " + listed(
+        [str(line.line) if line.file == first.file else line_text(line) for line in lines]
     )
 
 

@@ -172,4 +172,13 @@ ENTRIES = (
         advice="begin with the first grid point and the pattern",
         kinds=("ValueMismatch",),
     ),
+    entry(
+        "low-precision-product",
+        title="a TPU rounds the float32 operands of a product, and a result is far off",
+        cause="at default precision the MXU multiplies float32 in one pass, rounded to bfloat16; "
+        "on a CPU the same product is exact to float32",
+        advice="pass precision=jax.lax.Precision.HIGHEST to products whose operands need more "
+        "than 8 bits: indices, counts, running sums, logarithms",
+        kinds=("LowPrecisionProduct",),
+    ),
 )

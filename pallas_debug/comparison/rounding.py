@@ -1,0 +1,156 @@
+"""Results of a function as a TPU's products would make them, against those of its reference.
+
+A TPU rounds the float32 operands of a product at default precision to bfloat16. A kernel that
+agrees with its reference in float32 may be far off then: prefix sums by a triangular matrix of
+ones, indices picked by a one-hot matrix, exponents. Where the reference itself is as far off once
+its products are rounded, or its arguments if jax cannot trace it, the problem is ill-conditioned,
+and nothing is said of the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge import chip, platform
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs import products
+from pallas_debug.bridge.jaxprs.products import ProductSite
+from pallas_debug.bridge.lowering import hook, raised
+from pallas_debug.comparison import reference
+from pallas_debug.comparison.compare import leaves, output_name
+from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
+from pallas_debug.comparison.judged import Judged
+from pallas_debug.comparison.tolerances import DEFAULTS, Tolerance
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import numbers
+from pallas_debug.model import Finding, Witness
+
+MAX_SITES = 8
+"""Maximum products that are rounded one at a time, to find those at fault."""
+
+NOT_ROUNDED = (
+    "its float32 products as a TPU computes them, of operands rounded to bfloat16: with those, the "
+    "function stops"
+)
+"""What is left out of a judgement of values, as the end of a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundedResults:
+    """Outcome of a comparison with products as on a TPU.
+
+    Attributes:
+      findings: one for each output that differs.
+      kernels: by finding, digest of the first kernel whose product is at fault.
+      left_out: what could not be judged, and why; empty if everything was.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    kernels: tuple[str, ...] = ()
+    left_out: str = ""
+
+
+def compare_rounded(
+    judged: Judged, captures: Iterable[Capture], result: Any, expected: Any
+) -> RoundedResults:
+    """Compare the results of a function with rounded products with those of its reference.
+
+    Args:
+      captures: kernels that the function calls.
+      result: of the function as it is, which agrees with `expected`.
+    """
+    sites = {site: c.kernel.digest for c in captures for site in products.sites_in(c.params)}
+    if not sites or platform.has_accelerator():  # which has rounded them itself
+        return RoundedResults()
+    comparison = _Comparison(judged, expected)
+    try:
+        differing = comparison.differing()
+        if not differing or comparison.reference_differs():
+            return RoundedResults()
+        at_fault, cures = comparison.at_fault(list(sites))
+    except Exception as error:  # noqa: BLE001 - what a kernel raises is of any class
+        return RoundedResults(left_out=f"{NOT_ROUNDED}: {raised.in_a_line(error)}")
+    exact = leaves(result, judged.name)
+    findings = [_finding(judged, pair, exact[i], at_fault, cures) for i, pair in differing]
+    digest = sites[at_fault[0]]
+    return RoundedResults(findings=tuple(findings), kernels=(digest,) * len(findings))
+
+
+class _Pair(Differences):
+    """Elements that differ by more than the tolerance and by more than bfloat16's default."""
+
+    def __init__(self, actual: Leaf, expected: Leaf, tolerance: Tolerance) -> None:
+        super().__init__(actual, expected, tolerance)
+        rtol = max(DEFAULTS["bfloat16"], tolerance.rtol or 0.0)
+        wider = Differences(actual, expected, Tolerance(rtol=rtol))
+        self.bad = self.bad & wider.bad
+        self.allowed = wider.allowed
+
+
+class _Comparison:
+    def __init__(self, judged: Judged, expected: Any) -> None:
+        self._judged = judged
+        self._expected = leaves(expected, judged.reference)
+
+    def differing(self, exact: Sequence[ProductSite] = ()) -> list[tuple[int, _Pair]]:
+        """Outputs that differ, by number, if all products but these are rounded."""
+        return self._pairs(products.rounded(self._judged.function, exact=exact))
+
+    def reference_differs(self) -> bool:
+        """Whether the reference, rounded likewise, differs from itself by as much."""
+        function = self._judged.other
+        if function is None:
+            return False
+        try:
+            return bool(self._pairs(products.rounded(function, everywhere=True)))
+        except Exception:  # noqa: BLE001 - one that computes with numpy cannot be traced
+            return bool(self._pairs(products.of_rounded_arguments(function)))
+
+    def at_fault(self, sites: Sequence[ProductSite]) -> tuple[list[ProductSite], bool]:
+        """Products that alone make a result differ, else all; whether exact ones cure it."""
+        if 1 < len(sites) <= MAX_SITES:
+            alone = [s for s in sites if self.differing([o for o in sites if o != s])]
+            if alone and len(alone) < len(sites):
+                return alone, not self.differing(alone)
+        return list(sites), True
+
+    def _pairs(self, function: Callable[..., Any]) -> list[tuple[int, _Pair]]:
+        judged = self._judged
+        with chip.answering(judged.target), hook.unannounced():
+            found = leaves(reference.result(function, judged.args, judged.kwargs), judged.name)
+        pairs = [_Pair(a, b, judged.tolerance) for a, b in zip(found, self._expected, strict=True)]
+        return [(i, pair) for i, pair in enumerate(pairs) if pair.count]
+
+
+def _finding(
+    judged: Judged, pair: _Pair, exact: Leaf, sites: Sequence[ProductSite], cures: bool
+) -> Finding:
+    lines = [site.line for site in sites if site.line is not None]
+    element = unravel(int(np.argmax(pair.bad)), pair.bad.shape)
+    error, at = pair.largest_absolute()
+    what = output_name(pair.actual.path)
+    seen = Sighting(
+        kernel=sites[0].kernel,
+        engine="reference",
+        witness=Witness(
+            source=lines[0] if lines else None,
+            other=lines[1] if len(lines) > 1 else None,
+            operand=what,
+        ),
+    )
+    return numbers.low_precision_product(
+        seen,
+        what=f"{what}, {pair.actual}",
+        reference=judged.reference,
+        differing=(pair.count, pair.bad.size),
+        element=element,
+        values=(text(pair.actual, element), text(exact, element), text(pair.expected, element)),
+        error=f"{error} at {list(at)}" if at else error,
+        allowed="" if pair.allowed is None else str(pair.allowed),
+        lines=lines,
+        cures=cures,
+    )
