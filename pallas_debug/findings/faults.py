@@ -65,6 +65,7 @@ _TRACE: dict[Judge, Sure] = {"trace": Sure.REFUSED}
 _MACHINE: dict[Judge, Sure] = {"machine": Sure.SEEN}
 _CHECKED: dict[Judge, Sure] = {"checks": Sure.SEEN}
 _INTERPRETED: dict[Judge, Sure] = {"tpu interpret": Sure.SEEN}
+_LOW_PRECISION: dict[Judge, Sure] = {"reference": Sure.INFERRED, "machine": Sure.INFERRED}
 _UNSUPPORTED = _PROVED | _COMPILE
 _WITNESSED = _CHECKED | _INTERPRETED | _PROVED
 
@@ -351,7 +352,7 @@ class Fault(StrEnum):
         "a result differs from the reference's by more than the tolerance",
     )
     LOW_PRECISION_PRODUCT = (
-        *("LowPrecisionProduct", Severity.VALUES, {"reference": Sure.INFERRED}),
+        *("LowPrecisionProduct", Severity.VALUES, _LOW_PRECISION),
         "a TPU rounds the float32 operands of a product to bfloat16, and a result is far off",
     )
 

@@ -109,8 +109,18 @@ class Request:
 
     @functools.cached_property
     def chips(self) -> tuple[str, ...]:
-        """Names of the targets."""
-        return targets_by_name(self.targets)
+        """Names of the targets.
+
+        Raises:
+          UsageError: there is none.
+        """
+        chips = targets_by_name(self.targets)
+        if not chips:
+            raise UsageError(
+                "verify needs a target to trace the function for: name one, such as "
+                f"targets={defaults.CHIP!r}, or leave the argument out"
+            )
+        return chips
 
     @functools.cached_property
     def left_out(self) -> tuple[suppressions.Suppression, ...]:

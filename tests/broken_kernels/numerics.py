@@ -45,6 +45,29 @@ def entropy_of_zero_repaired(p: jax.Array) -> jax.Array:
     return pl.pallas_call(entropy, out_shape=jax.ShapeDtypeStruct((8, 1), F32))(p)
 
 
+def group_offsets_by_a_product(counts: jax.Array) -> jax.Array:
+    def offsets(counts_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        row = lax.broadcasted_iota(jnp.int32, (128, 128), 0)
+        before = row > lax.broadcasted_iota(jnp.int32, (128, 128), 1)
+        counts = counts_ref[...].astype(F32)
+        # A TPU multiplies 300 in place of 301, at default precision.
+        sums = jnp.dot(before.astype(F32), counts)  # FAULT
+        out_ref[...] = sums.astype(jnp.int32)
+
+    return pl.pallas_call(offsets, out_shape=counts)(counts)
+
+
+def group_offsets_by_a_product_repaired(counts: jax.Array) -> jax.Array:
+    def offsets(counts_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        row = lax.broadcasted_iota(jnp.int32, (128, 128), 0)
+        before = row > lax.broadcasted_iota(jnp.int32, (128, 128), 1)
+        counts = counts_ref[...].astype(F32)
+        sums = jnp.dot(before.astype(F32), counts, precision=lax.Precision.HIGHEST)
+        out_ref[...] = sums.astype(jnp.int32)
+
+    return pl.pallas_call(offsets, out_shape=counts)(counts)
+
+
 def mean_of_nothing(x: jax.Array, mask: jax.Array) -> jax.Array:
     def masked_mean(x_ref: jax.Ref, mask_ref: jax.Ref, out_ref: jax.Ref) -> None:
         total = (x_ref[...] * mask_ref[...]).sum(axis=1, keepdims=True)
@@ -195,5 +218,21 @@ KERNELS = (
         args=(jax.ShapeDtypeStruct((320, 128), jnp.bfloat16),),
         values={0: 100.5},
         expected=Expectations(hlo=WRONG, tpu=WRONG),
+    ),
+    BrokenKernel(
+        fault="LowPrecisionProduct",
+        summary="Offsets of groups are summed by a product in float32, which a TPU rounds.",
+        function=group_offsets_by_a_product,
+        repaired=group_offsets_by_a_product_repaired,
+        reference=lambda counts: jnp.cumsum(counts, axis=0) - counts,
+        args=(jax.ShapeDtypeStruct((128, 128), jnp.int32),),
+        values={0: 301},
+        expected=Expectations(),
+        machine_only=True,
+        machine=MachineFinding(
+            operand=None,
+            grid_point=(),
+            values={"element": "[1, 0]", "on a TPU": "300", "exact": "301"},
+        ),
     ),
 )

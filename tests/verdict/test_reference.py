@@ -141,6 +141,8 @@ def test_a_reference_may_call_kernels_and_is_run_first() -> None:
 
 def test_what_makes_no_sense() -> None:
     right = lambda x: scale(x, 2.0, "right")  # noqa: E731
+    with pytest.raises(UsageError, match="verify needs a target to trace the function for: name o"):
+        verify(right, X, targets=())
     with pytest.raises(UsageError, match="the engine `values` compares results with those of a"):
         judged(right, None, engines="values")
     with pytest.raises(UsageError, match="rtol and atol are for the comparison with a reference"):

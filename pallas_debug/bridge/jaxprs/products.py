@@ -48,7 +48,7 @@ def sites_in(params: Any) -> tuple[ProductSite, ...]:
         ProductSite(kernel=name, line=lines.source_of(eqn))
         for jaxpr in jaxprs_of(params)
         for eqn in nested.equations(nested.opened(jaxpr)[0])
-        if _is_rounded(eqn)
+        if is_rounded_on_tpu(eqn)
     )
     return tuple(dict.fromkeys(found))
 
@@ -92,10 +92,16 @@ def of_rounded_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 def _rounded_leaf(leaf: Any) -> Any:
     if getattr(leaf, "dtype", None) != np.float32:
         return leaf
-    return lax.reduce_precision(leaf, _EXPONENT_BITS, _MANTISSA_BITS)
+    return as_bfloat16(leaf)
 
 
-def _is_rounded(eqn: Any) -> bool:
+def as_bfloat16(values: Any) -> Any:
+    """Round float32 values to those that bfloat16 has."""
+    return lax.reduce_precision(values, _EXPONENT_BITS, _MANTISSA_BITS)
+
+
+def is_rounded_on_tpu(eqn: Any) -> bool:
+    """Whether an equation is a product of float32 at default precision."""
     if eqn.primitive is not lax.dot_general_p:
         return False
     if any(atom.aval.dtype != np.float32 for atom in eqn.invars):
@@ -130,7 +136,7 @@ class _Rewriter:
             kernel = name_of(eqn.params)
         if nested.within(eqn.params):
             return [eqn.replace(params=self._params(eqn.params, kernel))]
-        if not _is_rounded(eqn) or (kernel is None and not self._everywhere):
+        if not is_rounded_on_tpu(eqn) or (kernel is None and not self._everywhere):
             return [eqn]
         if ProductSite(kernel=kernel or "", line=lines.source_of(eqn)) in self._exact:
             return [eqn]

@@ -227,10 +227,49 @@ def low_precision_product(
         f"first: {list(element) or 'it'} is {rounded} then, {exact} without the rounding, and "
         f"{expected} is expected\n"
         f"largest error: {error}; allowed: {allowed or 'none, as these are not floats'}",
-        "at default precision the MXU multiplies float32 in one pass, rounded to bfloat16, which "
-        "keeps 8 bits; on a CPU the same product is exact to float32",
-        f"pass precision=jax.lax.Precision.HIGHEST to {given}, six passes in place of one{more}",
+        f"{_ONE_PASS}; on a CPU the same product is exact to float32",
+        f"{_HIGHEST.format(given)}{more}",
     )
+
+
+def low_precision_integers(
+    seen: Sighting,
+    *,
+    result: float,
+    exact: float,
+    element: Element,
+    count: int,
+    operands: Sequence[str],
+    ranges: Sequence[tuple[float, float]],
+) -> Finding:
+    """A product of whole numbers in float32, cast to an integer, whose operands a TPU rounds.
+
+    Args:
+      result: what a TPU makes of `element`, the first that is cast and wrong.
+      exact: what it is in float32.
+      count: number of wrong elements.
+      operands: types, `float32[8, 128]`.
+      ranges: least and greatest number of each.
+    """
+    least, greatest = max(ranges, key=lambda ends: max(map(abs, ends)))
+    which = f"of {operands[0]} and {operands[1]}"
+    facts = {"on a TPU": number(result), "exact": number(exact)}
+    return seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.LOW_PRECISION_PRODUCT,
+        f"a product {which} that is cast to an integer is {number(result)}{_at(element)} where "
+        f"{number(exact)} is exact, once its operands are rounded to bfloat16, as on a TPU: "
+        f"{'1 element is' if count == 1 else f'{count:,} elements are'} wrong",
+        f"{_ONE_PASS}, and holds whole numbers up to 256 exactly; an operand has {number(least)} "
+        f"to {number(greatest)}",
+        f"{_HIGHEST.format('it')}; or split the integers into parts below 256",
+    )
+
+
+_ONE_PASS = (
+    "at default precision the MXU multiplies float32 in one pass, rounded to bfloat16, which keeps "
+    "8 bits"
+)
+_HIGHEST = "pass precision=jax.lax.Precision.HIGHEST to {}, six passes in place of one"
 
 
 def _lines(lines: Sequence[SourceLine]) -> str:

@@ -30,7 +30,7 @@ INF, NAN = float("inf"), float("nan")
 
 FAULTS = (
     *("NanProduced", "InfinityProduced", "DivisionByZero", "IntegerOverflow", "NarrowingLoss"),
-    *("PrecisionLoss", "EndlessLoop", "FalseHint", "CheckFailed"),
+    *("PrecisionLoss", "LowPrecisionProduct", "EndlessLoop", "FalseHint", "CheckFailed"),
 )
 KERNELS = [
     kernel

@@ -18,11 +18,11 @@ from jax._src import core as jax_core
 
 from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.bridge.programs.arithmetic import exact, intervals, numerics
+from pallas_debug.bridge.programs.arithmetic import exact, intervals, numerics, products
 from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 
-Trouble = Literal["nan", "infinity", "overflow", "division", "narrowing", "precision"]
+Trouble = Literal["nan", "infinity", "overflow", "division", "narrowing", "precision", "rounding"]
 
 Kind = Literal["nans", "integers"]
 """NaNs and infinities, also those of casts, or everything else."""
@@ -84,7 +84,7 @@ class _Candidate:
 
     @property
     def kind(self) -> Kind:
-        is_followed = exact.is_float(self.result) and self.trouble != "precision"
+        is_followed = exact.is_float(self.result) and self.trouble not in ("precision", "rounding")
         return "nans" if is_followed else "integers"
 
 
@@ -138,6 +138,7 @@ class _Concrete:
     ) -> None:
         self._eqns, self._invars, self._outvars, self._values = eqns, invars, outvars, values
         self._mixed = numerics.bit_patterns(eqns, bits)
+        self._whole = products.cast_to_integers(eqns)
 
     def first(self, kind: Kind | None, but: Collection[int]) -> NumericFault | None:
         found: list[_Candidate] = []
@@ -229,6 +230,7 @@ class _Concrete:
             return any(
                 isinstance(x, np.ndarray) and x.tobytes() != y.tobytes()
                 for x, y in zip(self._run(visit), outputs, strict=True)
+                if candidate.trouble != "rounding" or not exact.is_float(y)
             )
 
         return _smallest(candidate.wrong, differs)
@@ -286,6 +288,8 @@ class _Concrete:
             found += self._divided(i, inputs, result)
         if numerics.is_signed(result) and i not in self._mixed:
             found += self._overflowed(i, inputs, result)
+        if i in self._whole:
+            found += self._rounded(i, inputs, result)
         if name in exact.SUMS and result.dtype.name in ("bfloat16", "float16"):
             found += self._imprecise(i, inputs, result)
         return found
@@ -380,6 +384,13 @@ class _Concrete:
         if not error.max() > numerics.SUM_BOUND * np.abs(wanted).max():
             return []
         return self._wrong("precision", i, worst, inputs, result, result, wanted)
+
+    def _rounded(self, i: int, inputs: Sequence[Any], result: Any) -> list[_Candidate]:
+        """A product whose operands a TPU rounds, though every bit of an integer counts."""
+        made = products.rounded(self._eqns[i], inputs)
+        if made is None:
+            return []
+        return self._wrong("rounding", i, made != result, inputs, made, made, result)
 
     def _wrong(
         self,

@@ -8,7 +8,8 @@ the tests may be too strict, so that they stay cheap, and `numeric_faults.explai
 - Integers are tested by equation, on signed integers alone: unsigned ones wrap on purpose, and so
   do signed ones that are hashed or packed, that is, consumed by operations on bits. Where bounds of
   all elements are known, as for an iota plus a scalar, the bounds are tested instead of the array.
-- A cast to a narrower integer is tested by equation, and a division of integers for zeros.
+- A cast to a narrower integer is tested by equation, and a division of integers for zeros;
+  products that are cast to integers, for operands that bfloat16 cannot hold.
 - Comparisons of floats are tested for NaNs among their operands.
 """
 
@@ -29,7 +30,7 @@ from pallas_debug.bridge.instrument.primitives import ARITHMETIC, MAKES_INFINITY
 from pallas_debug.bridge.jaxprs import likeness, nested
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import units
-from pallas_debug.bridge.programs.arithmetic import intervals
+from pallas_debug.bridge.programs.arithmetic import intervals, products
 
 SUM_BOUND = 0.02
 """Greatest error of a 16-bit float sum, as a fraction of its largest entry in float32."""
@@ -86,7 +87,7 @@ class WatchedUnit:
     def _traced(self, *values: Any) -> tuple[list[Any], Any]:
         known = dict(zip(self.invars, values, strict=True))
         bounds = intervals.of_inputs(self.invars, values)
-        mixed = bit_patterns(self.eqns, self.bits)
+        mixed, whole = bit_patterns(self.eqns, self.bits), products.cast_to_integers(self.eqns)
         tests: list[tuple[Flag, Any]] = []
         makers: set[Any] = set()
         infinite: set[int] = set()
@@ -100,6 +101,8 @@ class WatchedUnit:
             known.update(zip(eqn.outvars, outputs, strict=True))
             ranges = [intervals.of_atom(atom, bounds) for atom in eqn.invars]
             flag = suspicion(eqn, inputs, outputs, ranges, may_wrap=i in mixed)
+            if i in whole:
+                flag = products.loses_bits(inputs)
             if flag is not None:
                 tests.append((("equation", i), flag))
             if units.may_decide(eqn) and jnp.size(outputs[0]):

@@ -160,6 +160,16 @@ def _worded(seen: Sighting, fault: NumericFault, decides: str | None) -> Finding
             element=fault.element,
         )
     assert fault.exact is not None
+    if fault.trouble == "rounding":
+        return wording.low_precision_integers(
+            seen,
+            result=fault.result,
+            exact=fault.exact,
+            element=fault.element,
+            count=fault.count,
+            operands=fault.operands,
+            ranges=fault.ranges,
+        )
     assert fault.largest is not None
     return wording.precision_loss(
         seen,
