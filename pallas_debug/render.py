@@ -88,7 +88,12 @@ def _table(keep: str) -> _Table:
     return _Table(keep)
 
 
+_SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
 def _escaped(code: int) -> str:
+    if chr(code) in _SHORT:
+        return _SHORT[chr(code)]
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -15,6 +15,7 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.where import kernel_at
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.installed import require_jax
+from pallas_debug.render import one_line
 
 if TYPE_CHECKING:
     from pallas_debug.model import Failure
@@ -99,9 +100,7 @@ command = shared.make("reproduce", ReproduceOptions, run)
 
 
 def _named(found: Recorded) -> str:
-    from pallas_debug.reproduce.expressions import printable
-
-    return printable(f"{found.kernel.name} for {found.target.name}")
+    return one_line(f"{found.kernel.name} for {found.target.name}")
 
 
 def _ask(found: Recorded, *, is_trusted: bool) -> None:

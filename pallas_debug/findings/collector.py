@@ -342,10 +342,7 @@ def _comes_of(finding: Finding, cause: Finding) -> bool:
         return False
     if cause.kind is Fault.OUTPUT_NOT_WRITTEN:
         return False  # nothing in the kernel reads what it leaves
-    at, before = finding.grid_point, cause.grid_point
-    if at is None or before is None or len(at) != len(before):
-        return True
-    return (before, cause.loop) <= (at, finding.loop) if before == at else before < at
+    return is_not_before(finding, cause)
 
 
 _UNCLASSIFIED = (

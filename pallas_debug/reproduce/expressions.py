@@ -284,11 +284,6 @@ _EXPRESSIONS: dict[type[ast.expr], Callable[[Expressions, Any], str]] = {
 }
 
 
-def printable(text: str) -> str:
-    """Escape everything that is not printable, line breaks included."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def refused(why: str, node: ast.AST) -> Refused:
     """Return the exception for a form that programs do not have."""
     return Refused(why, getattr(node, "lineno", None))

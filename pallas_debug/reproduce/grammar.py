@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from pallas_debug.bridge.unparse import vocabulary
 from pallas_debug.errors import CannotRunError
+from pallas_debug.render import one_line
 from pallas_debug.reproduce.expressions import (
     Expressions,
     Inner,
@@ -25,7 +26,6 @@ from pallas_debug.reproduce.expressions import (
     check_name,
     kind_of,
     path_of,
-    printable,
     refused,
 )
 
@@ -78,9 +78,9 @@ def _sentence(error: Refused, program: str) -> str:
     if error.line is not None:
         lines = program.split("\n")
         line = lines[error.line - 1].strip() if 0 < error.line <= len(lines) else ""
-        where, quoted = f" at line {error.line}", f" in `{printable(line[:80])}`"
+        where, quoted = f" at line {error.line}", f" in `{one_line(line[:80])}`"
     return (
-        f"the dump's program is refused{where}: {printable(error.why)[:300]}{quoted}. pallas-debug "
+        f"the dump's program is refused{where}: {one_line(error.why)[:300]}{quoted}. pallas-debug "
         "writes no such program: it was changed, or written by another version. Dump the kernel "
         "again"
     )

@@ -10,7 +10,7 @@ from pallas_debug.compiler.switches import SWITCHES
 from pallas_debug.errors import CannotRunError, DumpFormatError, UnknownTargetError, UsageError
 from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.model import Compilation, Failure, Kernel, Target
-from pallas_debug.reproduce.expressions import printable
+from pallas_debug.render import one_line
 from pallas_debug.reproduce.template import MAX_DEVICES
 from pallas_debug.store import StoredKernel, StoredText, origin, texts
 from pallas_debug.store.layout import KERNEL, PROGRAM
@@ -57,7 +57,7 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
       CannotRunError: the dump contains neither program nor StableHLO of the kernel.
       DumpFormatError: none of its compilations can be read.
     """
-    shown = printable(stored.name)
+    shown = one_line(stored.name)
     if stored.kernel is None:
         raise CannotRunError(stored.problem or f"{stored.folder} cannot be read")
     if not (stored.folder / KERNEL).is_file():

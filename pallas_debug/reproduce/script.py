@@ -9,8 +9,8 @@ import zlib
 from pallas_debug.compiler import switches
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure
+from pallas_debug.render import one_line
 from pallas_debug.reproduce import flags, grammar, vet
-from pallas_debug.reproduce.expressions import printable
 from pallas_debug.reproduce.recorded import Recorded
 from pallas_debug.reproduce.template import FIRST_LINE, IMPORTS_OF_STABLEHLO, TEMPLATES
 
@@ -51,7 +51,7 @@ def left_out(recorded: Recorded) -> str | None:
     found = flags.chosen(compilation.flags if compilation else ()).left_out
     if not found:
         return None
-    names = ", ".join(printable(name)[:80] for name in found[:10])
+    names = ", ".join(one_line(name)[:80] for name in found[:10])
     more = f" and {len(found) - 10} more" if len(found) > 10 else ""
     return (
         f"libtpu's flags {names}{more} are left out: a script sets only flags that are known to "
@@ -76,7 +76,7 @@ def _head(recorded: Recorded, is_stablehlo: bool, note: str) -> str:
     if omitted is not None:
         lines += textwrap.wrap(f"{omitted[0].upper()}{omitted[1:]}.", _WIDTH)
     lines += [*note.splitlines(), outcome, *_quoted(failure), "", *_HOW.splitlines()]
-    return "\n".join(f"# {printable(line)[:_MAX_LINE]}".rstrip() for line in lines)
+    return "\n".join(f"# {one_line(line)[:_MAX_LINE]}".rstrip() for line in lines)
 
 
 _STAGES = {

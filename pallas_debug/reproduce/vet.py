@@ -15,8 +15,9 @@ from typing import Any
 
 from pallas_debug.compiler import switches
 from pallas_debug.errors import CannotRunError
+from pallas_debug.render import one_line
 from pallas_debug.reproduce import flags, grammar
-from pallas_debug.reproduce.expressions import Refused, printable
+from pallas_debug.reproduce.expressions import Refused
 from pallas_debug.reproduce.template import (
     FIRST_LINE,
     IMPORTS_OF_STABLEHLO,
@@ -43,7 +44,7 @@ def require(script: str) -> None:
     except Refused as error:
         line = f" at line {error.line}" if error.line is not None else ""
         raise CannotRunError(
-            f"the script is not run: {printable(error.why)}{line}. This is an internal "
+            f"the script is not run: {one_line(error.why)}{line}. This is an internal "
             "error in pallas-debug, or an attack on it that was stopped here: please report it "
             "with the dump"
         ) from None

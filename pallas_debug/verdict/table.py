@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pallas_debug.render import one_line
 from pallas_debug.verdict.result import Engine, Outcome, Status
 
 DIGITS = 8
@@ -113,18 +114,11 @@ def labels(kernels: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
     known = list(dict.fromkeys(kernels))
     names = [name for name, _ in known]
     return {
-        (name, digest): visible(name)
+        (name, digest): one_line(name)
         if names.count(name) == 1
-        else f"{visible(name)}-{digest[:DIGITS] or 'not-captured'}"
+        else f"{one_line(name)}-{digest[:DIGITS] or 'not-captured'}"
         for name, digest in known
     }
-
-
-def visible(name: str) -> str:
-    """Escape non-printable characters, such as control characters, to keep a name on one line."""
-    if name.isprintable():
-        return name
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def judgements(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:

@@ -14,7 +14,7 @@ from pallas_debug import render
 from pallas_debug.findings import stops
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.model import Finding
-from pallas_debug.verdict.table import visible
+from pallas_debug.render import one_line
 from pallas_debug_pytest.callers import Callers
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def races(observer: RunObserver) -> str:
         return "\n".join([*parts, *([f"… and {more} more"] if more > 0 else []), _NOTICED])
     lines = []
     for mode, (known, advice) in _UNJUDGED.items():
-        names = [f"`{visible(name)}`" for name, of in observer.copying.items() if of == mode]
+        names = [f"`{one_line(name)}`" for name, of in observer.copying.items() if of == mode]
         if names:
             kernels = "kernel" if len(names) == 1 else "kernels"
             lines.append(f"{kernels} {', '.join(names)} {known}; {advice}")

@@ -305,7 +305,7 @@ class Listener:
         # The table of a verdict says so, and that none of them ran is an error.
         if not names or self._settings.verify or not any(checked.values()):
             return []
-        shown = ", ".join(map(table.visible, list(names)[:MAX_SHOWN]))
+        shown = ", ".join(map(text.one_line, list(names)[:MAX_SHOWN]))
         more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
         return [f"not checked, as no test ran them to their end: {shown}{more}"]
 

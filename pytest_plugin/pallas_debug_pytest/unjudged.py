@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pallas_debug.model import Gap
-from pallas_debug.render import plural
-from pallas_debug.verdict.table import visible
+from pallas_debug.render import one_line, plural
 
 EXIT = pytest.ExitCode.INTERNAL_ERROR
 """Exit status of a run without failures, but with a missing judgement: 3, as for the command."""
@@ -34,7 +33,7 @@ def not_done(problem: object) -> str:
 
 
 def _place(gap: Gap) -> str:
-    return f"{visible(gap.kernel)} {gap.engine}".rstrip()
+    return f"{one_line(gap.kernel)} {gap.engine}".rstrip()
 
 
 def nothing_ran(checked: Mapping[str, bool]) -> list[Gap]:
@@ -47,7 +46,7 @@ def nothing_ran(checked: Mapping[str, bool]) -> list[Gap]:
         return []
     names = list(dict.fromkeys(key.partition(" ")[2] for key in checked))
     more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
-    shown = ", ".join(map(visible, names[:MAX_SHOWN]))
+    shown = ", ".join(map(one_line, names[:MAX_SHOWN]))
     reason = (
         f"no test ran a kernel to its end ({shown}{more}): they were only lowered, or are in "
         "branches that were not taken"
@@ -58,7 +57,7 @@ def nothing_ran(checked: Mapping[str, bool]) -> list[Gap]:
 def elsewhere(gaps: Iterable[Gap]) -> list[str]:
     """Return lines on kernels that were traced for one chip and not compiled for the others."""
     return [
-        f"kernel `{visible(gap.kernel)}` was not compiled for {gap.engine}: {gap.reason}; "
+        f"kernel `{one_line(gap.kernel)}` was not compiled for {gap.engine}: {gap.reason}; "
         "with the fixture pallas_target a test runs for each chip"
         for gap in gaps
     ]

@@ -235,7 +235,7 @@ def test_names_in_manifests_that_lead_elsewhere(name: str) -> None:
 def test_names_in_messages_are_escaped(root: Path) -> None:
     path = root / "k" / "a\n\x1b[2J\u202e\udcff"
     path.mkdir()
-    assert refused(path, root).startswith(f"{root}/k/a\\x0a\\x1b[2J\\u202e\\udcff is a directory")
+    assert refused(path, root).startswith(f"{root}/k/a\\n\\x1b[2J\\u202e\\udcff is a directory")
 
 
 def test_no_descriptor_is_left_open(root: Path) -> None:

@@ -402,7 +402,7 @@ def test_what_a_document_says_is_quoted_without_its_controls() -> None:
         with pytest.raises(DumpFormatError) as error:
             schema.decode(data, Kernel, Path("a\n\x1b.json"))
         assert str(error.value).isprintable()
-        assert str(error.value).startswith("a\\x0a\\x1b.json ")
+        assert str(error.value).startswith("a\\n\\x1b.json ")
         assert len(str(error.value)) < 250
 
 

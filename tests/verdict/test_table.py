@@ -200,7 +200,6 @@ def test_an_answer_that_was_not_asked_for_is_kept() -> None:
     [("rows", "rows"), ("a\nb", "a\\nb"), ("\x1b[2J", "\\x1b[2J"), ("ü\u202e", "ü\\u202e")],
 )
 def test_a_name_is_one_line(name: str, shown: str) -> None:
-    assert table.visible(name) == shown
     assert table.labels([(name, "")]) == {(name, ""): shown}
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pallas_debug.render import one_line
 from pallas_debug.report.markup import Child, Markup
 from pallas_debug.report.notebook import checks_html, verdict_mark
 from pallas_debug.report.parts.common import Mark, mark, table
 from pallas_debug.verdict.formats import text
 from pallas_debug.verdict.result import Outcome, Status, Verdict
-from pallas_debug.verdict.table import visible
 
 _MARKS: dict[Status, Mark] = {
     "ok": "ok",
@@ -22,7 +22,7 @@ _MARKS: dict[Status, Mark] = {
 
 def verdict_html(verdict: Verdict) -> str:
     """The whole verdict."""
-    found = [replace(finding, kernel=visible(finding.kernel)) for finding in verdict.findings]
+    found = [replace(finding, kernel=one_line(finding.kernel)) for finding in verdict.findings]
     return checks_html(
         verdict_mark(verdict.ok, text.last_word(verdict)),
         found,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pallas_debug import render
 from pallas_debug.model import Finding
 from pallas_debug.verdict.result import ENGINES, Outcome, Status, Verdict
-from pallas_debug.verdict.table import judgements, labels, visible, worst
+from pallas_debug.verdict.table import judgements, labels, worst
 
 SIGNS: dict[Status, str] = {
     "ok": "ok",
@@ -79,7 +79,7 @@ def _cell(outcome: Outcome | None) -> str:
 def finding_text(finding: Finding) -> str:
     """Render a finding, with the engines that saw it."""
     engines = ", ".join(_seen_by(finding))
-    finding = replace(finding, kernel=visible(finding.kernel))
+    finding = replace(finding, kernel=render.one_line(finding.kernel))
     return render.finding_text(finding) + (f"\n  seen by: {engines}" if engines else "")
 
 
@@ -90,7 +90,8 @@ def _seen_by(finding: Finding) -> list[str]:
 
 def _suppressed(verdict: Verdict) -> list[str]:
     return [
-        f"not counted: {visible(render.titled(s.finding))}: {s.reason}" for s in verdict.suppressed
+        f"not counted: {render.one_line(render.titled(s.finding))}: {s.reason}"
+        for s in verdict.suppressed
     ]
 
 
@@ -144,7 +145,7 @@ def last_word(verdict: Verdict) -> str:
         )
     if verdict.reference is None:
         parts.append(NO_REFERENCE)
-    return f"{visible(verdict.name)}: {'; '.join(parts)}"
+    return f"{render.one_line(verdict.name)}: {'; '.join(parts)}"
 
 
 def _uncounted(verdict: Verdict) -> str:
@@ -185,5 +186,5 @@ def _not_done(verdict: Verdict) -> str:
 
 
 def _short(reason: str) -> str:
-    line = visible(reason.partition("\n")[0]).removesuffix(".")
+    line = render.one_line(reason.partition("\n")[0]).removesuffix(".")
     return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 1]}…"
