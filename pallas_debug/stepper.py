@@ -237,9 +237,11 @@ def _open_at_finding(
     decoded = launch(captured)
     observers = areas.observers(decoded, arrays)
     findings = machine_run.run(decoded, arrays, observers=observers).findings
+    alone = None if captured.kernel.grid else ()  # findings do not name the only grid point
     for finding in findings:
-        if finding.grid_point is not None and finding.source is not None:
-            session.to_finding(finding.grid_point, finding.source, finding.loop)
+        point = alone if finding.grid_point is None else finding.grid_point
+        if point is not None and finding.source is not None:
+            session.to_finding(point, finding.source, finding.loop)
             return finding_text(finding).splitlines()
     session.run()
     if findings:

@@ -125,6 +125,15 @@ def stale(x):
         scratch_shapes=[pltpu.VMEM((1, 128), x.dtype)], name="stale",
     )(x)
 
+def narrowed_kernel(x_ref, o_ref):
+    tripled = x_ref[...].astype(jnp.int32) * 300
+    narrow = tripled.astype(jnp.int8)  # narrowed
+    o_ref[...] = narrow
+
+def narrowed(x):
+    return pl.pallas_call(
+        narrowed_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, jnp.int8))(x)
+
 def helper(x_ref, o_ref):
     @pl.when(pl.program_id(0) == 1)
     def _():
@@ -488,6 +497,9 @@ def test_post_mortem_opens_at_the_first_finding(kernels: ModuleType) -> None:
     captured = stepper.capture(lambda: kernels.stale(X), post_mortem=True)
     assert captured.notes[0].startswith("StaleRead in kernel `stale`, grid point (1, 0)")
     assert at(captured.session) == ((1, 0), (), line("stale"))
+    without_grid = stepper.capture(lambda: kernels.narrowed(X), post_mortem=True)
+    assert without_grid.notes[0] == "NarrowingLoss in kernel `narrowed_kernel`"
+    assert at(without_grid.session) == ((), (), line("narrowed"))
     whole = stepper.capture(lambda: kernels.sums(X), post_mortem=True)
     assert whole.notes == ("the run ends without a finding: opened at its end",)
     assert whole.session.place.ended
