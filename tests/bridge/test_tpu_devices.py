@@ -202,14 +202,18 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AxisType, PartitionSpec as P
 
+def add(x_ref, out_ref):
+    out_ref[...] = x_ref[...] + 1
+
 def call(x):
     hbm = pl.BlockSpec(memory_space=pl.ANY)
-    return pl.pallas_call(pltpu.sync_copy, out_shape=x, in_specs=[hbm], out_specs=hbm)(x)
+    x = pl.pallas_call(pltpu.sync_copy, out_shape=x, in_specs=[hbm], out_specs=hbm)(x)
+    return pl.pallas_call(add, out_shape=x)(x)
 
 mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
 call = jax.jit(jax.shard_map(call, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False))
 with pallas_debug.interpret("tpu"):
-    assert call(jnp.ones((1024, 128))).sum() == 1024 * 128
+    assert call(jnp.ones((1024, 128))).sum() == 2 * 1024 * 128
 """
 
 

@@ -337,13 +337,14 @@ class _Callbacks:
         jax_function, keywords = _parts(function)
         name = getattr(jax_function, "__name__", "")
         if trace is None or (name not in tpu_handlers.HANDLERS and name != _INITIALIZE):
+            function = tpu_methods.HostFunction(function)
             return self._module.io_callback(function, result, *args, **options)
         site = _site(trace, name, jax_function, keywords, args)
         where = trace.grid_point, trace.loop
         if name == "_check_for_revisiting":
             # It follows the body that was just traced, in the same loop over the grid.
             where = trace.body_point, ()
-        callback = _observed(name, site, jax_function, keywords)
+        callback = tpu_methods.HostFunction(_observed(name, site, jax_function, keywords))
         out = self._module.io_callback(callback, result, *args, where, **options)
         if site.allocation is not None:
             trace.known[id(out[1])] = (out[1], site.allocation)

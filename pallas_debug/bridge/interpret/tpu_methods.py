@@ -74,7 +74,11 @@ def failing(method: Method) -> Method:
     return check_failed
 
 
-_INTERPRETER = "jax._src.pallas.mosaic.interpret.interpret_pallas_call"
+class HostFunction(functools.partial[Any]):
+    """Function that TPU interpret mode calls on the host, and that reads numpy arrays.
+
+    Those of `thread_map` are none: they run jax.
+    """
 
 
 def handing_over(implementation: Method) -> Method:
@@ -87,10 +91,7 @@ def handing_over(implementation: Method) -> Method:
 
     @functools.wraps(implementation)
     def hand_over(*args: Any, callback: Any, **keywords: Any) -> Any:
-        function = callback.callback_func
-        while isinstance(function, functools.partial):
-            function = function.func
-        if getattr(function, "__module__", "") != _INTERPRETER:
+        if not isinstance(callback.callback_func, HostFunction):
             return implementation(*args, callback=callback, **keywords)
         return jax.tree.map(np.asarray, callback(*map(np.asarray, args)))
 
