@@ -133,12 +133,23 @@ def test_a_slot_that_the_neighbour_stores_to() -> None:
 def test_two_copies_of_which_another_device_has_started_one() -> None:
     arrives = replace(FETCH, device=1, from_device=0)
     leaves = replace(FETCH, device=1, writes=False)
-    found = race(leaves, arrives)
+    apart = (
+        "receive into other elements than those that are sent; or let device 1, once it has "
+        "waited for its copy to leave, signal device 0, which waits for that signal before it sends"
+    )
+    found = race(arrives, leaves)
     assert found.cause == (
         "device 0 sends to where device 1 still sends from, and nothing tells it when that copy "
         "has left"
     )
+    assert found.advice == apart
+    either = "device 1 may send what was there before, or what device 0 sends there"
+    wait = "if it is to send what arrives, wait for sems[1] before"
+    found = race(leaves, arrives)
+    assert (found.cause, found.advice) == (either, f"{wait} this copy starts; if not, {apart}")
     assert found.witness.values["other sender"] == "device 0"
+    found = race(arrives, leaves, was_empty=True)
+    assert (found.cause, found.advice) == (either, f"{wait} the other copy starts; if not, {apart}")
     found = race(arrives, replace(FETCH, device=1, from_device=2))
     assert found.cause == "devices 0 and 2 both write there, and nothing orders them"
     assert found.witness.values["sender"] == "device 0"

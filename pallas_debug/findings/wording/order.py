@@ -127,7 +127,7 @@ _RACES = {
 def data_race(
     seen: Sighting, *, what: str, here: Access, there: Access, was_filled: bool = False,
     axes: tuple[int, ...] = (), overlap: str | None = None, waited: tuple[str, ...] | None = None,
-    alike: int = 1, heard_cores: frozenset[int] | None = None,
+    alike: int = 1, heard_cores: frozenset[int] | None = None, was_empty: bool = False,
 ) -> Finding:  # fmt: skip
     """Two accesses that nothing orders.
 
@@ -142,11 +142,12 @@ def data_race(
         the bytes of fewer.
       heard_cores: cores whose signals the core of `here` has waited for, where `there` is another
         core of the device.
+      was_empty: whether nothing is known to have been there before the copy that writes.
     """
     why = "parallel" if axes else _why(here, there, was_filled)
     cause, advice = _RACES[why]
     if why == "copies" and here.copy and there.copy:
-        cause, advice = _between_copies(here, there) or (cause, advice)
+        cause, advice = _between_copies(here, there, was_empty) or (cause, advice)
         if there.writes and alike > 1:
             cause, advice = _wrong_wait(there, why, waited, alike) or (cause, advice)
     if why == "copies" and there.is_next and here.semaphore:
@@ -187,7 +188,7 @@ def data_race(
     )
 
 
-def _between_copies(here: Access, there: Access) -> tuple[str, str] | None:
+def _between_copies(here: Access, there: Access, was_empty: bool) -> tuple[str, str] | None:
     """Cause and advice for two copies, of which `there` was started first."""
     device = here.device
     senders = [device if side.from_device is None else side.from_device for side in (here, there)]
@@ -203,12 +204,22 @@ def _between_copies(here: Access, there: Access) -> tuple[str, str] | None:
     reader = senders[1] if here.writes else senders[0]
     if reader != device or writer == device:
         return None
+    apart = (
+        f"receive into other elements than those that are sent; or let device {device}, once it "
+        f"has waited for its copy to leave, signal device {writer}, which waits for that signal "
+        "before it sends"
+    )
+    if there.writes or was_empty:
+        arrival, sending = (here, "the other copy") if here.writes else (there, "this copy")
+        return (
+            f"device {device} may send what was there before, or what device {writer} sends there",
+            f"if it is to send what arrives, wait for {arrival.semaphore or 'that'} before "
+            f"{sending} starts; if not, {apart}",
+        )
     return (
         f"device {writer} sends to where device {device} still sends from, and nothing tells it "
         "when that copy has left",
-        f"receive into other elements than those that are sent; or let device {device}, once it "
-        f"has waited for its copy to leave, signal device {writer}, which waits for that signal "
-        "before it sends",
+        apart,
     )
 
 

@@ -171,6 +171,7 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
         waited=race.waited,
         alike=race.alike,
         heard_cores=_heard(run, race),
+        was_empty=_is_onto_nothing(race),
     )
 
 
@@ -206,6 +207,13 @@ def _sides(race: RaceFact) -> tuple[MemoryAccess, MemoryAccess]:
     if copy.writes and not core.writes:
         return (copy, core) if is_cause else (core, copy)
     return (copy, core) if is_remote else (core, copy)
+
+
+def _is_onto_nothing(race: RaceFact) -> bool:
+    """Whether nothing is known to have been where a DMA writes: memory that nothing fills first."""
+    arrives = race.later if race.later.writes else race.earlier
+    is_empty = arrives.buffer.kind in ("scratch", "scoped") and not is_far(arrives.buffer)
+    return is_empty and not arrives.was_filled
 
 
 def _between_cores(race: RaceFact, buffer: MemoryBuffer) -> bool:

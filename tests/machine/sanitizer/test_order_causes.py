@@ -131,6 +131,33 @@ def test_a_copy_from_another_device_that_is_not_waited_for(missing: str) -> None
     assert Fault.DMA_NOT_AWAITED in {one.kind for one in race.consequences}
 
 
+@pytest.mark.skipif(jax.device_count() < N, reason="needs four devices")
+@pytest.mark.parametrize("fills", [True, False])
+def test_what_arrives_is_sent_on_before_it_is_awaited(fills: bool) -> None:
+    """What was in the slot before, if anything, is not what the device is to send."""
+
+    def kernel(x_ref, out_ref, slots, sent, received):
+        if fills:
+            slots[...] = jnp.zeros_like(slots)
+        right = {"device_id": {"x": lax.rem(meet() + 1, N)}}
+        one = pltpu.make_async_remote_copy(x_ref, slots.at[0], sent.at[0], received.at[0], **right)
+        two = pltpu.make_async_remote_copy(
+            slots.at[0], slots.at[1], sent.at[1], received.at[1], **right
+        )
+        one.start()
+        two.start()
+        one.wait()
+        two.wait()
+        out_ref[...] = slots[1]
+
+    scratch = [pltpu.VMEM((2, 8, 128), F32), DMA((2,)), DMA((2,))]
+    (race,) = [f for f in found(on_ring(kernel, scratch), X) if f.kind is Fault.DATA_RACE]
+    assert "may send what was there before, or what device" in str(race.cause)
+    wait = "if it is to send what arrives, wait for received[0] before "
+    assert str(race.advice).startswith(wait)
+    assert "if not, receive into other elements than those that are sent" in str(race.advice)
+
+
 @pytest.mark.parametrize("missing", ["load", "store"])
 def test_one_semaphore_counts_two_copies_of_which_one_is_awaited(missing: str) -> None:
     def pages(x):
