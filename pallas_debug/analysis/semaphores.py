@@ -15,6 +15,7 @@ import numpy as np
 from pallas_debug.analysis.subject import Result, Subject, at
 from pallas_debug.bridge.walk.events import Event, KernelRef, View
 from pallas_debug.findings.wording import order, semaphores
+from pallas_debug.findings.wording.facts import listed
 from pallas_debug.model import Finding
 
 MAX_STEPS = 1 << 22
@@ -61,16 +62,17 @@ def look(subject: Subject) -> Result:
         if view is not None:
             buffers[view.buffer.number] = view.buffer
     judged = True
-    said: set[str] = set()
+    unknown: dict[str, set[str]] = {}
     for buffer in buffers.values():
         counts = _counts(subject, buffer)
         if isinstance(counts, str):
             judged = False
-            said.add(f"the counts of {buffer.name}: {counts}")
+            unknown.setdefault(counts, set()).add(buffer.name)
             continue
         finding = _judge(subject, counts)
         if finding is not None and finding not in result.findings:
             result.findings.append(finding)
+    said = (f"the counts of {listed(sorted(unknown[why]))}: {why}" for why in unknown)
     result.left_out.extend(sorted(said))
     if judged and not result.findings:
         _under_way(subject, result)

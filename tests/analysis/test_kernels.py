@@ -159,6 +159,19 @@ def test_a_signal_of_what_is_not_known_is_not_judged(captures: Captures, reason:
     assert tuple(gap.reason for gap in analysis.gaps) == (f"the counts of sems: {reason}",)
 
 
+def test_semaphores_that_are_not_judged_for_one_reason_are_named_together(
+    captures: Captures,
+) -> None:
+    def kernel(x_ref: Any, out_ref: Any, one: Any, two: Any) -> None:
+        for sem in (one, two):
+            pl.semaphore_signal(sem, x_ref[0, 0].astype(jnp.int32))
+        out_ref[...] = x_ref[...]
+
+    analysis = look(captures, kernel, **rows(4, scratch_shapes=[REGULAR, REGULAR]))
+    (gap,) = analysis.gaps
+    assert gap.reason == "the counts of one and two: by how much `signal` changes it is not known"
+
+
 def test_a_loop_that_is_too_long_to_follow_is_said(captures: Captures) -> None:
     def kernel(x_ref: Any, out_ref: Any, tile: Any, sem: Any) -> None:
         def step(i: Any, _: None) -> None:
