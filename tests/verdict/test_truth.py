@@ -115,6 +115,13 @@ def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
         "pass what this line demands, or fix its condition: it raises the exception itself, and jax "
         "is not involved; if it is because there is no TPU here, pass --pretend"
     )
+
+    def places(x: Any) -> Any:
+        return x if sorted(device.coords for device in jax.devices()) else None
+
+    finding = one(places, X, engines="static")
+    assert finding.advice is not None
+    assert finding.advice.endswith("; if it is because there is no TPU here, pass --pretend")
     with pretending(("v5e",)):
         finding = one(called(refuses), X, engines="static")
     assert finding.advice is not None

@@ -351,7 +351,9 @@ def _of_exception(failure: Failure, raiser: str, pretended: str | None) -> str:
     )
 
 
-_ASKS = re.compile(r"\b(?:TPUs?|device_kind|default_backend|platform)\b", re.IGNORECASE)
+_ASKS = re.compile(
+    r"\b(?:TPUs?|device_kind|default_backend|platform|coords|core_on_chip)\b", re.IGNORECASE
+)
 """Phrases of a line, or its message, that may depend on the device."""
 
 _LACKS = re.compile(r"\bmodule '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
