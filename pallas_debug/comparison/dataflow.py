@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pallas_debug.bridge.programs import made_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.threads import ProgramFrame
 
@@ -74,8 +75,8 @@ class Dataflow:
                 return frozenset({id(step)}), [step.other] if step.other is not None else []
             case ir.StoreStep() if step.output is not None and step.output.number in needed:
                 return frozenset({id(step)}), []
-            case ir.Compute() if any(reg.number in needed for reg in step.outputs):
-                return frozenset(), step.inputs
+            case ir.Compute():
+                return frozenset(), made_of.registers_behind(step, needed)
             case ir.Hint() if step.output.number in needed:
                 return frozenset(), [step.value]
             case ir.MatrixPop() if step.output.number in needed:

@@ -106,6 +106,40 @@ def test_a_running_sum_that_is_not_reset() -> None:
     assert own.endswith(f" {line_of(wrong, 'm_ref[...] = m')} by 3 grid points, (1, 0) to (1, 2)")
 
 
+def test_of_two_states_only_the_one_that_a_value_is_computed_from() -> None:
+    """What is stored first is computed from both, and what both become with it."""
+
+    def sums(x: jax.Array) -> Any:
+        def kernel(x_ref: Any, both_ref: Any, one_ref: Any, one_acc: Any, two_acc: Any) -> None:
+            @pl.when(pl.program_id(1) == 0)
+            def _reset() -> None:
+                one_acc[...] = jnp.zeros_like(one_acc)
+                two_acc[...] = jnp.ones_like(two_acc)
+
+            one, two = one_acc[...] + x_ref[...], two_acc[...] * 0.5
+            both_ref[...] = one * two
+            one_ref[...] = one + 1
+            one_acc[...], two_acc[...] = one, two
+
+        return pl.pallas_call(
+            kernel,
+            out_shape=(x[:, :128], x[:, :128]),
+            grid=(2, 2),
+            in_specs=[TILES],
+            out_specs=(ROWS, ROWS),
+            scratch_shapes=[TILE, TILE],
+        )(x)
+
+    def right(x: jax.Array) -> Any:
+        total = x[:, :128] + x[:, 128:]
+        return total * 0.25, total
+
+    stored, *written = middle(found(sums, right, X))
+    assert stored.endswith(" by grid point (0, 1), from one_acc")
+    assert len(written) == 1
+    assert written[0].startswith("one_acc: set at line ")
+
+
 def matmul(x: jax.Array, y: jax.Array, *, is_right: bool) -> Any:
     def kernel(x_ref: Any, y_ref: Any, o_ref: Any, acc_ref: Any) -> None:
         starts = pl.program_id(2) == 0

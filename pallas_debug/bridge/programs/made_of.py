@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 
 from jax._src import core as jax_core
 
 from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.units import Unit
 
 
@@ -16,6 +18,24 @@ def inputs_behind(unit: Unit, *, with_choices: bool = True) -> list[frozenset[in
     Args:
       with_choices: whether also those that only decide between values.
     """
+    if with_choices not in unit.behind:
+        unit.behind[with_choices] = _inputs_behind(unit, with_choices)
+    return unit.behind[with_choices]
+
+
+def registers_behind(
+    step: ir.Compute, numbers: Container[int], *, with_choices: bool = True
+) -> list[ir.Reg]:
+    """Inputs of a step that some of its outputs are computed from."""
+    wanted = [i for i, reg in enumerate(step.outputs) if reg.number in numbers]
+    if step.unit is None:
+        return list(step.inputs) if wanted else []
+    behind = inputs_behind(step.unit, with_choices=with_choices)
+    positions = frozenset[int]().union(*(behind[i] for i in wanted))
+    return [step.inputs[i] for i in sorted(positions)]
+
+
+def _inputs_behind(unit: Unit, with_choices: bool) -> list[frozenset[int]]:
     known = {variable: frozenset([i]) for i, variable in enumerate(unit.invars)}
     for eqn in unit.eqns:
         found = [

@@ -38,6 +38,7 @@ class Unit:
       registers: of every variable in the program, for the debugger.
       bits: variables of inputs that are random bits, not numbers.
       watched: the same with tests of its arithmetic, once `numerics.watch` has made it.
+      behind: what outputs are computed from, by kind, once `made_of.inputs_behind` knows it.
     """
 
     eqns: list[Any]
@@ -47,6 +48,7 @@ class Unit:
     registers: dict[Any, ir.Reg]
     bits: Collection[Any] = field(default=(), init=False)
     watched: Any = field(default=None, init=False)
+    behind: dict[bool, list[frozenset[int]]] = field(default_factory=dict, init=False)
 
     def __call__(self, *values: Any) -> Sequence[Any]:
         outputs: Sequence[Any] = self.compiled(*values)

@@ -98,7 +98,7 @@ def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
             yield from _entry(frame, step)
             return
         if isinstance(step, ir.Compute) and number in {reg.number for reg in step.outputs}:
-            for reg in _behind(step, number):
+            for reg in made_of.registers_behind(step, (number,), with_choices=False):
                 yield from _sources(frames, depth, reg.number)
             return
         if isinstance(step, ir.Hint) and step.output.number == number:
@@ -106,15 +106,6 @@ def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
             return
     if depth:
         yield from _outside(frames, depth, number)
-
-
-def _behind(step: ir.Compute, number: int) -> list[ir.Reg]:
-    """Inputs from which a step computes one of its outputs, without those that only choose."""
-    if step.unit is None:
-        return list(step.inputs)
-    position = next(i for i, reg in enumerate(step.outputs) if reg.number == number)
-    behind = made_of.inputs_behind(step.unit, with_choices=False)[position]
-    return [step.inputs[i] for i in sorted(behind)]
 
 
 def _outside(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:

@@ -131,7 +131,7 @@ def _sources(
         if isinstance(ref, Ref):
             yield ref.buffer
     elif isinstance(step, ir.Compute):
-        for reg in step.inputs:
+        for reg in made_of.registers_behind(step, (number,)):
             yield from _sources(frames, depth, reg.number, seen)
     else:
         for _, given in inner_programs(step):
