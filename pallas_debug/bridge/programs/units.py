@@ -16,7 +16,7 @@ from jax._src.pallas.mosaic import primitives as mosaic_primitives
 
 from pallas_debug.bridge.instrument.flow import COMPARISONS
 from pallas_debug.bridge.interpret.extend import elementwise
-from pallas_debug.bridge.jaxprs import likeness
+from pallas_debug.bridge.jaxprs import likeness, nested
 from pallas_debug.bridge.programs import program as ir
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _compiled: likeness.SharedPrograms[Callable[..., Sequence[Any]]] = likeness.SharedPrograms()
+_of_one: likeness.SharedPrograms[Callable[..., Any]] = likeness.SharedPrograms()
 
 
 @dataclass(eq=False)
@@ -109,12 +110,21 @@ def bound(eqn: Any, values: Any) -> Sequence[Any]:
         try:
             results = eqn.primitive.bind(*values, **params)
         except NotImplementedError:  # jax can only compile it, as Pallas's bitcast
-            results = jax.jit(lambda *given: eqn.primitive.bind(*given, **params))(*values)
+            results = _alone(eqn, params)(*values)
     if _is_numeric_mask(eqn):
         # XLA turns `x * mask.astype(float)` into a selection, which discards a NaN that a chip's
         # multiplication by zero keeps.
         results = jax.lax.optimization_barrier(results)
     return results if eqn.primitive.multiple_results else [results]
+
+
+def _alone(eqn: Any, params: Any) -> Callable[..., Any]:
+    """An equation as a program of jax, the same for all that compute the same."""
+    variables = tuple(dict.fromkeys(nested.variables(eqn.invars)))
+    return _of_one.get(
+        [eqn], variables, eqn.outvars,
+        lambda: jax.jit(lambda *given: eqn.primitive.bind(*given, **params)),
+    )  # fmt: skip
 
 
 def _is_numeric_mask(eqn: Any) -> bool:

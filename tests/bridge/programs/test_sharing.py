@@ -13,11 +13,13 @@ import pytest
 from jax import lax
 from jax._src import core as jax_core
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from machine_runs import decoded
 
 from pallas_debug.bridge.jaxprs import likeness
 from pallas_debug.bridge.jaxprs.nested import opened
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.arithmetic import numerics
 from pallas_debug.machine import run
 
@@ -110,3 +112,19 @@ def test_kernels_that_differ_in_a_number_do_not_share(scale: float) -> None:
     call = functools.partial(of_scale, scale=scale)
     done = run.run(decoded(call, (X,)), [[X]])
     np.testing.assert_allclose(done.results[0][0], np.log(X + scale), rtol=1e-6, atol=1e-6)
+
+
+def test_an_equation_that_jax_can_only_compile_is_compiled_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(
+        units.jax, "jit", lambda function, jit=jax.jit: made.append(function) or jit(function)
+    )
+    for _ in range(3):
+        # Of another size than other tests use, so that none of them has made the program.
+        jaxpr, _consts = opened(jax.make_jaxpr(lambda x: pltpu.bitcast(x, I32))(X[:, :56]))
+        (eqn,) = jaxpr.eqns
+        (result,) = units.bound(eqn, [X[:, :56]])
+        np.testing.assert_array_equal(result, X[:, :56].view(np.int32))
+    assert len(made) == 1
