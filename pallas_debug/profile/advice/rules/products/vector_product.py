@@ -207,18 +207,26 @@ def _of_columns(
 
 
 def _is_total(program: MosaicProgram, loop: ProgramLoop, add: ProgramOperation, value: str) -> bool:
-    """Whether a value is what the loop carries, or keeps in a ref, and adds to."""
+    """Whether a value is what the loop carries, or keeps in a ref, and does nothing but add to.
+
+    A sum that an iteration reads, such as the state of linear attention, is another in each.
+    """
     users = program.users(add)
+    body = [operation for operation in program.operations if operation.line in loop]
     if value in loop.carried:
-        return [user.name for user in users] == ["scf.yield"]
+        readers = [operation for operation in body if value in operation.operands]
+        return [user.name for user in users] == ["scf.yield"] and readers == [add]
     load = program.producer(value, add.line)
     if load is None or load.name not in LOADS or len(users) != 1 or users[0].name not in STORES:
         return False
-    place = indices_of(program, loop, load)
-    if place is None or any(step for step, _ in place):
+    place, memory = indices_of(program, loop, load), memory_of(program, load)
+    if place is None or any(step for step, _ in place) or memory_of(program, users[0]) != memory:
         return False
-    return memory_of(program, users[0]) == memory_of(program, load) and (
+    accesses = [operation for operation in body if memory in operation.operands]
+    return (
         indices_of(program, loop, users[0]) == place
+        and accesses == [load, users[0]]
+        and program.users(load) == (add,)
     )
 
 
