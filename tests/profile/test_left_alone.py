@@ -119,3 +119,47 @@ def test_a_state_that_is_kept_and_written_stays() -> None:
     """The next step goes on from what is copied to the output."""
     x = jax.ShapeDtypeStruct((64, 512), jnp.float32)
     assert pallas_debug.stats(states, x, target="v5e", estimate=False).advice == ()
+
+
+def heads_of_64_lanes(x: jax.Array) -> Any:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        x = x_ref[...]
+        out_ref[...] = x + 0.5 * jnp.concatenate([-x[:, 32:], x[:, :32]], axis=1)
+
+    return _in_blocks(kernel, x)[0]
+
+
+@pytest.mark.slow
+def test_halves_of_half_a_register_stay() -> None:
+    """To rotate 64 of 128 lanes by 32 takes 171 % of the cycles."""
+    x = jax.ShapeDtypeStruct((512, 64), jnp.float32)
+    assert pallas_debug.stats(heads_of_64_lanes, x, target="v5e", estimate=False).advice == ()
+
+
+def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, *, carries: bool) -> Any:
+    """What each row adds to a state, which the next row reads."""
+
+    def kernel(q_ref: Any, k_ref: Any, v_ref: Any, out_ref: Any, state_ref: Any) -> None:
+        state_ref[...] = jnp.zeros_like(state_ref)
+
+        def step(t: Any, state: Any) -> Any:
+            before = state if carries else state_ref[...]
+            after = before + k_ref[t][:, None] * v_ref[pl.ds(t, 1), :]
+            if not carries:
+                state_ref[...] = after
+            out_ref[pl.ds(t, 1), :] = jnp.sum(q_ref[t][:, None] * before, axis=0, keepdims=True)
+            return after if carries else state
+
+        lax.fori_loop(0, q.shape[0], step, jnp.zeros_like(state_ref) if carries else 0)
+
+    return _in_blocks(kernel, q, k, v, sizes=(q.shape, (128, 128)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("carries", [False, True])
+def test_a_sum_that_each_iteration_reads_is_no_product(carries: bool) -> None:
+    """The sum after the last row would not do for those before."""
+    x = jax.ShapeDtypeStruct((64, 128), jnp.float32)
+    function = functools.partial(linear_attention, carries=carries)
+    stats = pallas_debug.stats(function, x, x, x, target="v5e", estimate=False)
+    assert "vector-product" not in {advice.kind for advice in stats.advice}

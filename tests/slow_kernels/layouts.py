@@ -290,6 +290,35 @@ def halves_remedied(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
     return _rotary(kernel, x, cos, sin)
 
 
+def heads_of_64_lanes(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Rotary embeddings of two heads in each register, whose halves have 32 lanes."""
+
+    def kernel(x_ref: jax.Ref, cos_ref: jax.Ref, sin_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        for head in range(2):
+            at = slice(head * 64, head * 64 + 64)
+            x = x_ref[:, at]
+            swapped = jnp.concatenate([-x[:, 32:], x[:, :32]], axis=1)  # SLOW
+            out_ref[:, at] = x * cos_ref[:, at] + swapped * sin_ref[:, at]
+
+    return _rotary(kernel, x, cos, sin)
+
+
+def heads_of_64_lanes_remedied(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, cos_ref: jax.Ref, sin_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        is_lower = lax.broadcasted_iota(jnp.int32, x.shape, 1) % 64 < 32
+        swapped = jnp.where(is_lower, pltpu.roll(x, 96, 1), pltpu.roll(x, 32, 1))
+        out_ref[...] = x * cos_ref[...] + swapped * sin_ref[...]
+
+    return _rotary(kernel, x, cos, sin)
+
+
+def _with_signs(
+    x: jax.Array, cos: jax.Array, sin: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    return x, cos, jnp.where(jnp.arange(128) % 64 < 32, -sin, sin)
+
+
 def _of_full_width(
     x: jax.Array, cos: jax.Array, sin: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -316,6 +345,15 @@ KERNELS = (
         args=(jax.ShapeDtypeStruct((512, 128), F32),) * 3,
         says=("halves of 64 lanes",),
         targets=("v5e",),
+    ),
+    SlowKernel(
+        advice="half-lanes",
+        summary="Rotary embeddings of heads of 64 lanes.",
+        function=heads_of_64_lanes,
+        remedied=heads_of_64_lanes_remedied,
+        rearrange=_with_signs,
+        args=(jax.ShapeDtypeStruct((512, 128), F32),) * 3,
+        says=("2 such values in each register", "lane % 64 < 32, pltpu.roll(x, 96, 1)"),
     ),
     SlowKernel(
         advice="transpose",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
@@ -26,63 +27,103 @@ MIN_GAIN = 0.15
 
 SUBLANES = 8
 
+MAX_DEPTH = 4
+"""Maximum slices of slices."""
+
+_MEMORY = re.compile(r"memref<(?:\d{1,9}x){0,7}(?P<lanes>\d{1,9})x[a-z]")
 _OFFSETS = re.compile(r"offsets = \[(?P<offsets>\d{1,9}(?:, \d{1,9}){0,7})\]")
 _ELEMENTWISE = re.compile(r"arith\.\w+f|math\.\w+|arith\.select")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Half:
-    """Half of the lanes of a value or of memory.
+    """Half of a group of lanes of a value or of memory.
 
     Attributes:
       whole: the value, or the memory and the other indices.
+      width: lanes of the whole.
       offset: first lane.
       shape: of the half.
     """
 
     made: ProgramOperation
     whole: tuple[str, ...]
+    width: int
     offset: int
     shape: tuple[int, ...]
+
+
+_Groups = dict[int, dict[int, list[_Half]]]
+"""Halves by the first lane of their group, and by their own first lane within it."""
 
 
 def advise_half_lanes(subject: AdviceSubject) -> tuple[Advice, ...]:
     program = subject.program
     if program is None or subject.is_memory_bound:
         return ()
-    groups: dict[tuple[object, ...], dict[int, list[_Half]]] = defaultdict(dict)
+    wholes: dict[tuple[object, ...], _Groups] = defaultdict(dict)
     for half in _halves(program):
-        groups[half.whole, half.shape].setdefault(half.offset, []).append(half)
+        offset = half.offset % (2 * half.shape[-1])
+        groups = wholes[half.whole, half.width, half.shape]
+        groups.setdefault(half.offset - offset, {}).setdefault(offset, []).append(half)
     found: dict[SourceLine, Advice] = {}
-    for (_, shape), halves in groups.items():
+    for (_, lanes, shape), groups in wholes.items():
         assert isinstance(shape, tuple)
+        assert isinstance(lanes, int)
         width = shape[-1]
-        if set(halves) != {0, width} or len(shape) < 2 or shape[-2] < SUBLANES:
+        if len(shape) < 2 or shape[-2] < SUBLANES or not _fills_registers(groups, width, lanes):
             continue
-        lower, upper = (_reached(program, halves[offset]) for offset in (0, width))
-        if lower is None or upper is None:
-            continue
-        meeting = [o for o in lower if o.line in {other.line for other in upper}]
-        source = program.source(meeting[0]) if meeting else None
+        source, lines = _lines(program, groups)
         if source is None or source in found:
             continue
-        made = [half.made for offset in halves for half in halves[offset]]
-        wholes = [program.producer(o.operands[0], o.line) for o in made if o.name not in LOADS]
-        used = [user for o in meeting for user in program.users(o)]
-        lines = dict.fromkeys(
-            program.source(o) for o in (*wholes, *made, *lower, *upper, *used) if o is not None
-        )
         moves = [p for line in lines for p in selected(subject.at(line), _turns)]
-        advice = _advice(subject, source, shape, moves)
+        advice = _advice(subject, source, shape, len(groups), moves)
         if advice is not None:
             found[source] = advice
     return tuple(found.values())
+
+
+def _fills_registers(groups: _Groups, width: int, lanes: int) -> bool:
+    """Whether the groups are pairs of halves that fill registers, which rotate as a whole.
+
+    A rotation of fewer lanes takes as many instructions as to move the halves: on v5e, one of 64
+    lanes took 171 % of the cycles of a concatenation.
+    """
+    if any(set(halves) != {0, width} for halves in groups.values()):
+        return False
+    covered = {base // LANES for base in groups}
+    full = lanes % LANES == 0 and LANES % (2 * width) == 0
+    return full and len(groups) * 2 * width == len(covered) * LANES
+
+
+def _lines(
+    program: MosaicProgram, groups: _Groups
+) -> tuple[SourceLine | None, Collection[SourceLine | None]]:
+    """The first line where halves meet, and all that move them; no line if some do not meet."""
+    first: SourceLine | None = None
+    lines: dict[SourceLine | None, None] = {}
+    for halves in groups.values():
+        lower, upper = (_reached(program, halves[offset]) for offset in sorted(halves))
+        if lower is None or upper is None:
+            return None, ()
+        meeting = [o for o in lower if o.line in {other.line for other in upper}]
+        if not meeting:
+            return None, ()
+        first = first or program.source(meeting[0])
+        made = [half.made for offset in halves for half in halves[offset]]
+        taken = [program.producer(o.operands[0], o.line) for o in made if o.name not in LOADS]
+        used = [user for o in meeting for user in program.users(o)]
+        for operation in (*taken, *made, *lower, *upper, *used):
+            if operation is not None:
+                lines[program.source(operation)] = None
+    return first, lines
 
 
 def _advice(
     subject: AdviceSubject,
     source: SourceLine,
     shape: tuple[int, ...],
+    groups: int,
     moves: list[PlacedInstruction],
 ) -> Advice | None:
     loop = subject.loop_of(moves)
@@ -93,32 +134,50 @@ def _advice(
     every = selected(inside, _turns)
     table, slots = subject.schedule.table, subject.slots(loop)
     capacity = dict(zip(table.names, table.capacity, strict=True)) if table is not None else {}
-    # As many as the registers of the whole, which are as many as those of one half.
-    registers = -(-shape[-2] // SUBLANES)
-    if not every or not capacity.get(XLU) or len(turns) <= registers:
+    width = shape[-1]
+    side_by_side = LANES // (2 * width)
+    registers = math.prod(shape[:-2]) * -(-shape[-2] // SUBLANES) * groups // side_by_side
+    # A register with several groups is rotated both ways, and each lane takes one of the two.
+    rotations = registers * min(side_by_side, 2)
+    if not every or not capacity.get(XLU) or len(turns) <= rotations:
         return None
     each = slots.get(XLU, 0) / capacity[XLU] / len(every)
-    cycles, saved = subject.cycles_of(loop), (len(turns) - registers) * each
+    cycles, saved = subject.cycles_of(loop), (len(turns) - rotations) * each
     share = subject.share(inside)
     if share * saved / cycles < MIN_GAIN:
         return None
-    width = shape[-1]
+    axis = len(shape) - 1
+    if side_by_side == 1:
+        instead = f"rotated by {width} lanes as a whole, the value takes {rotations}"
+        rotated = f"pltpu.roll(x, {width}, {axis})"
+    else:
+        instead = (
+            f"with {side_by_side} such values in each register, which is rotated both ways, they "
+            f"take {rotations}"
+        )
+        rotated = (
+            f"jnp.where(lane % {2 * width} < {width}, pltpu.roll(x, {LANES - width}, {axis}), "
+            f"pltpu.roll(x, {width}, {axis}))"
+        )
     return Advice(
         kind=KIND.name,
         source=source,
         message=(
             f"halves of {width} lanes are combined with each other, in {len(turns)} rotations; "
-            f"rotated by {width} lanes as a whole, the value takes {registers}, and the "
-            f"cross-lane unit works about {saved:,.0f} of {cycles:,} cycles less"
+            f"{instead}, and the cross-lane unit works about {saved:,.0f} of {cycles:,} cycles less"
         ),
         remedy=(
-            f"compute on all {2 * width} lanes, with factors as wide: for rotary embeddings, "
-            f"x * cos + pltpu.roll(x, {width}, {len(shape) - 1}) * sin, in which sin has the sign "
-            "of each half"
+            f"compute on all {LANES} lanes, with factors as wide: for rotary embeddings, "
+            f"x * cos + {rotated} * sin, in which sin has the sign of each half"
+            + (
+                f" and lane is lax.broadcasted_iota(jnp.int32, x.shape, {axis})"
+                if side_by_side > 1
+                else ""
+            )
         ),
         evidence=(
             counted("rotations of lanes of these values", len(turns)),
-            derived("rotations of the whole", registers),
+            derived("rotations of the whole", rotations),
             derived("cycles of the cross-lane unit for each", round(each, 1), unit="cycles"),
             derived_share("share of the executed bundles", share),
         ),
@@ -130,7 +189,7 @@ def _turns(opcode: str) -> bool:
 
 
 def _halves(program: MosaicProgram) -> Iterator[_Half]:
-    """Slices and loads of half of the lanes, where that is no whole register."""
+    """Slices and loads of half of a group of lanes, where that is no whole register."""
     for operation in program.named("vector.extract_strided_slice", *LOADS):
         shape = shape_of(operation.text.partition(" loc(")[0])
         if shape is None or not shape[0] or "vector<" not in operation.text:
@@ -138,19 +197,37 @@ def _halves(program: MosaicProgram) -> Iterator[_Half]:
         width = shape[0][-1]
         if width % LANES == 0 or 2 * width > LANES:
             continue
-        if operation.name in LOADS:
-            *others, last = index_values(operation) or ("",)
-            offset = program.constant(last, operation.line) if last else None
-            memory = memory_of(program, operation)
-            constants = [(i, program.constant(i, operation.line)) for i in others]
-            whole = (memory or "", *(i if c is None else str(c) for i, c in constants))
-        else:
-            offsets = _OFFSETS.search(operation.text)
-            *places, last = offsets["offsets"].split(", ") if offsets else ("",)
-            offset = int(last) if last else None
-            whole = (operation.operands[0], *places)
-        if offset is not None:
-            yield _Half(made=operation, whole=whole, offset=offset, shape=shape[0])
+        place = _place(program, operation)
+        if place is not None and place[2] % width == 0:
+            whole, lanes, offset = place
+            yield _Half(made=operation, whole=whole, width=lanes, offset=offset, shape=shape[0])
+
+
+def _place(
+    program: MosaicProgram, operation: ProgramOperation, depth: int = 0
+) -> tuple[tuple[str, ...], int, int] | None:
+    """What a load or a slice takes lanes of, the number of its lanes, and the first one taken."""
+    if operation.name in LOADS:
+        *others, last = index_values(operation) or ("",)
+        offset = program.constant(last, operation.line) if last else None
+        sizes = _MEMORY.search(operation.text)
+        if offset is None or sizes is None:
+            return None
+        constants = [(i, program.constant(i, operation.line)) for i in others]
+        places = (i if c is None else str(c) for i, c in constants)
+        return (memory_of(program, operation) or "", *places), int(sizes["lanes"]), offset
+    offsets = _OFFSETS.search(operation.text)
+    shape = shape_of(operation.text.partition(" to ")[0])
+    if offsets is None or shape is None:
+        return None
+    *rows, last = offsets["offsets"].split(", ")
+    taken = program.producer(operation.operands[0], operation.line)
+    if taken is not None and taken.name in (operation.name, *LOADS) and depth < MAX_DEPTH:
+        outer = _place(program, taken, depth + 1)
+        if outer is not None:
+            whole, lanes, first = outer
+            return (*whole, *rows), lanes, first + int(last)
+    return (operation.operands[0], *rows), shape[0][-1], int(last)
 
 
 def _reached(program: MosaicProgram, halves: list[_Half]) -> list[ProgramOperation] | None:
@@ -177,8 +254,9 @@ KIND = AdviceKind(
     name="half-lanes",
     title="Halves of the lanes that are combined with each other",
     condition=(
-        f"Both halves of a value of at most {LANES} lanes are sliced, and combined by elementwise "
-        "operations or concatenated; one rotation of the whole value instead would save at least "
+        f"Both halves of {LANES} lanes, or of groups of lanes that fill registers, are sliced, and "
+        "combined by elementwise operations or concatenated; rotations of the whole instead, one "
+        "of a group that is a register and else two, would save at least "
         f"{MIN_GAIN:.0%} of the executed bundles."
     ),
     remedy="Compute on all lanes, and combine a value with its rotation by half of them.",
