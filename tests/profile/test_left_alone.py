@@ -163,3 +163,39 @@ def test_a_sum_that_each_iteration_reads_is_no_product(carries: bool) -> None:
     function = functools.partial(linear_attention, carries=carries)
     stats = pallas_debug.stats(function, x, x, x, target="v5e", estimate=False)
     assert "vector-product" not in {advice.kind for advice in stats.advice}
+
+
+def taps(x: jax.Array, w: jax.Array, *, packed: bool) -> Any:
+    """A convolution of 3 taps over 32 channels, by a product for each tap or by one of all."""
+
+    def kernel(x_ref: Any, w_ref: Any, out_ref: Any, taps_ref: Any) -> None:
+        total = jnp.zeros(out_ref.shape, jnp.float32)
+        for n in range(3):
+            at = slice(n * 32, n * 32 + 32)
+            rows = x_ref[0, n : n + 16, n : n + 64, :].reshape(1024, 32)
+            if packed:
+                taps_ref[:, at] = rows
+            else:
+                total += jnp.dot(rows, w_ref[at, :], preferred_element_type=jnp.float32)
+        if packed:
+            total = jnp.dot(taps_ref[...], w_ref[...], preferred_element_type=jnp.float32)
+        out_ref[...] = total
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((1024, 128), jnp.float32),
+        grid=(16,),
+        in_specs=[pl.BlockSpec(x.shape, lambda i: (0, 0, 0, 0)), pl.BlockSpec(w.shape)],
+        out_specs=pl.BlockSpec((1024, 128), lambda i: (0, 0)),
+        scratch_shapes=[pltpu.VMEM((1024, 96), jnp.bfloat16)],
+    )(x, w)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packed", [False, True])
+def test_channels_in_lanes_stay(packed: bool) -> None:
+    """A product contracts them, or they become columns of one; its MXU is never idle for long."""
+    x = jax.ShapeDtypeStruct((1, 18, 66, 32), jnp.bfloat16)
+    w = jax.ShapeDtypeStruct((96, 128), jnp.bfloat16)
+    function = functools.partial(taps, packed=packed)
+    assert pallas_debug.stats(function, x, w, target="v5e", estimate=False).advice == ()

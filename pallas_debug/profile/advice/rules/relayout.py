@@ -61,6 +61,8 @@ def advise_relayout(subject: AdviceSubject) -> tuple[Advice, ...]:
         used = subject.column(MXU, loop)
         if used is not None and used[0]:
             idles = used[1] - used[0]
+            if idles < MIN_SHARE * used[1]:
+                continue  # the MXU decides, and the moves take place beside it
             evidence.append(derived("bundles of the loop without the MXU", idles))
             idle = f"; the MXU is idle in {percent(idles, used[1])} of its bundles"
         found.append(
@@ -197,7 +199,7 @@ KIND = AdviceKind(
         "The compiler inserted a relayout for the line, other than to the tiles of a matrix unit "
         "right after a load, to those of a result, or of a slice that begins elsewhere, and at "
         f"least {MIN_SHARE:.0%} of its loop's vector instructions only "
-        "move that value."
+        f"move that value; the MXU is idle in as much of the loop."
     ),
     remedy="Keep reduced values as columns (`keepdims=True`), and store values as they are used.",
     rule=advise_relayout,

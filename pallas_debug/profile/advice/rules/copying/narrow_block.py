@@ -43,6 +43,9 @@ _TURNED = ("tpu.matmul", "tpu.transpose", "vector.transpose")
 _REDUCED = re.compile(r"\[(?P<axes>\d{1,2}(?:, \d{1,2}){0,7})\] : vector<(?P<shape>[\dx]+)x")
 
 
+_MEMORY = re.compile(r"memref<(?:\d{1,9}x){1,7}(?P<lanes>\d{1,9})x[a-z]")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fill:
     """How a block fills vector registers.
@@ -163,13 +166,22 @@ def uses_of(subject: AdviceSubject, made: list[ProgramOperation], fill: Fill) ->
                     found.is_turned = True
             elif user.name == "vector.broadcast" and max(shape[0][-1:], default=0) > widest:
                 found.is_spread = fill.lanes <= MAX_REDUCED
-            elif user.name not in STORES and (
-                user.name in PASSED_ON or (shape[0] and shape[0][-1] <= widest)
-            ):
+            elif user.name in STORES:
+                found.is_turned = found.is_turned or _is_beside_others(user)
+            elif user.name in PASSED_ON or (shape[0] and shape[0][-1] <= widest):
                 found.operations.append(user)
                 seen.add(user.line)
                 waiting.append(user)
     return found
+
+
+def _is_beside_others(store: ProgramOperation) -> bool:
+    """Whether few lanes are stored beside others, so that the narrow dimension matters."""
+    memory = _MEMORY.search(store.text)
+    vector = shape_of(store.text.partition(" loc(")[0].replace("memref<", ""))
+    if memory is None or vector is None or not vector[0]:
+        return False
+    return vector[0][-1] < min(int(memory["lanes"]), MAX_REDUCED + 1)
 
 
 def _is_over_lanes(reduction: ProgramOperation) -> bool:
@@ -198,11 +210,11 @@ def _advice(
     sizes = [d.size for d in operand.dimensions]
     shape = f"({', '.join(map(str, sizes))})"
     if fill.lanes <= MAX_REDUCED:
+        long = min(max(sizes[-2], LANES), operand.shape[-2])
         filled = f"{fill.lanes} of {LANES} lanes"
         remedy = (
             "let the last dimension of the array be a long one: transpose it outside of the "
-            f"kernel, for blocks such as ({', '.join(map(str, (*sizes[:-2], sizes[-1])))}, "
-            f"{max(sizes[-2], LANES)}), "
+            f"kernel, for blocks such as ({', '.join(map(str, (*sizes[:-2], sizes[-1])))}, {long}), "
             + (
                 "and reduce over the dimension before the last one, which adds whole registers"
                 if is_reduced
