@@ -99,16 +99,22 @@ def _fills_registers(groups: _Groups, width: int, lanes: int) -> bool:
 def _lines(
     program: MosaicProgram, groups: _Groups
 ) -> tuple[SourceLine | None, Collection[SourceLine | None]]:
-    """The first line where halves meet, and all that move them; no line if some do not meet."""
+    """The first line where halves meet, and all that move them.
+
+    No line if some do not meet, or if groups do, as single columns that are added up.
+    """
     first: SourceLine | None = None
+    seen: set[int] = set()
     lines: dict[SourceLine | None, None] = {}
     for halves in groups.values():
         lower, upper = (_reached(program, halves[offset]) for offset in sorted(halves))
         if lower is None or upper is None:
             return None, ()
         meeting = [o for o in lower if o.line in {other.line for other in upper}]
-        if not meeting:
+        own = {o.line for o in (*lower, *upper) if o.name != "tpu.concatenate"}
+        if not meeting or not seen.isdisjoint(own):
             return None, ()
+        seen |= own
         first = first or program.source(meeting[0])
         made = [half.made for offset in halves for half in halves[offset]]
         taken = [program.producer(o.operands[0], o.line) for o in made if o.name not in LOADS]

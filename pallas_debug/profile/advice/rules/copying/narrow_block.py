@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pallas_debug.model import SourceLine
@@ -204,17 +204,21 @@ def _source(subject: AdviceSubject, loads: list[ProgramOperation]) -> SourceLine
     return best if best is not None and counts[best] else None
 
 
+def _shape_text(sizes: Iterable[int]) -> str:
+    return f"({', '.join(map(str, sizes))})"
+
+
 def _advice(
     operand: OperandBlocks, fill: Fill, source: SourceLine, loads: int, is_reduced: bool
 ) -> Advice:
     sizes = [d.size for d in operand.dimensions]
-    shape = f"({', '.join(map(str, sizes))})"
+    shape = _shape_text(sizes)
     if fill.lanes <= MAX_REDUCED:
         long = min(max(sizes[-2], LANES), operand.shape[-2])
         filled = f"{fill.lanes} of {LANES} lanes"
         remedy = (
             "let the last dimension of the array be a long one: transpose it outside of the "
-            f"kernel, for blocks such as ({', '.join(map(str, (*sizes[:-2], sizes[-1])))}, {long}), "
+            f"kernel, for blocks such as {_shape_text((*sizes[:-2], sizes[-1], long))}, "
             + (
                 "and reduce over the dimension before the last one, which adds whole registers"
                 if is_reduced
