@@ -113,7 +113,12 @@ def test_no_advice_on_the_twin_which_is_faster(
 
 
 @pytest.mark.parametrize(
-    "name", ["short_steps", pytest.param("small_attention", marks=pytest.mark.slow)]
+    "name",
+    [
+        "short_steps",
+        pytest.param("small_attention", marks=pytest.mark.slow),
+        pytest.param("weights_unpacked_for_few_rows", marks=pytest.mark.slow),
+    ],
 )
 def test_larger_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> None:
     """The estimate for blocks that were not compiled is near that of blocks of about their size."""
@@ -124,7 +129,7 @@ def test_larger_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> 
     advised = told["estimated cycles with larger blocks"] / told["estimated cycles"]
     measured = after.cycles.total.value / before.cycles.total.value
     # In shares of the slow kernel: hardly more is promised than is saved, and not much less.
-    assert measured - 0.03 <= advised <= measured + 0.12
+    assert measured - 0.03 <= advised <= measured + 0.08
 
 
 PROMISES = {

@@ -133,6 +133,41 @@ TOKENS = 128
 """Tokens of a block."""
 
 
+def _by_unpacked(x: jax.Array, w: jax.Array, scale: jax.Array, rows: int) -> jax.Array:
+    """A product with weights of which a byte holds two, of 4 bits each."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, scale_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        packed, depth = w_ref[...].astype(jnp.int32), w_ref.shape[0]
+        lower = ((packed << 28) >> 28).astype(F32) * scale_ref[...]
+        upper = ((packed << 24) >> 28).astype(F32) * scale_ref[...]
+        out_ref[...] = jnp.dot(
+            x_ref[:, :depth], lower.astype(jnp.bfloat16), preferred_element_type=F32
+        ) + jnp.dot(x_ref[:, depth:], upper.astype(jnp.bfloat16), preferred_element_type=F32)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], w.shape[1]), F32),
+        grid=(x.shape[0] // rows,),
+        in_specs=[
+            pl.BlockSpec((rows, x.shape[1]), lambda i: (i, 0)),  # SLOW
+            pl.BlockSpec(w.shape, lambda i: (0, 0)),
+            pl.BlockSpec(scale.shape, lambda i: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((rows, w.shape[1]), lambda i: (i, 0)),
+    )(x, w, scale)
+
+
+def weights_unpacked_for_few_rows(x: jax.Array, w: jax.Array, scale: jax.Array) -> jax.Array:
+    """Each step unpacks all weights again, for 32 rows."""
+    return _by_unpacked(x, w, scale, 32)
+
+
+def weights_unpacked_for_few_rows_remedied(
+    x: jax.Array, w: jax.Array, scale: jax.Array
+) -> jax.Array:
+    return _by_unpacked(x, w, scale, 256)
+
+
 def gather_by_product(table: jax.Array, ids: jax.Array) -> jax.Array:
     """Rows of a table are taken by a product with ones and zeros."""
 
@@ -174,6 +209,19 @@ def gather_by_product_remedied(table: jax.Array, ids: jax.Array) -> jax.Array:
 
 
 KERNELS = (
+    SlowKernel(
+        advice="small-blocks",
+        summary="Weights of 4 bits that are unpacked for 32 rows at a time.",
+        function=weights_unpacked_for_few_rows,
+        remedied=weights_unpacked_for_few_rows_remedied,
+        helper=_by_unpacked,
+        args=(
+            jax.ShapeDtypeStruct((512, 1024), jnp.bfloat16),
+            jax.ShapeDtypeStruct((512, 512), jnp.int8),
+            jax.ShapeDtypeStruct((1, 512), F32),
+        ),
+        says=("are work that would not grow with the blocks",),
+    ),
     SlowKernel(
         advice="narrow-block",
         summary="Blocks whose last dimension has 8 elements.",

@@ -6,7 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pallas_debug.profile import units
 from pallas_debug.profile.advice.moves import is_one_after_another, is_vector_instruction
@@ -15,6 +15,9 @@ from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
 
 LANES = 128
 SUBLANES = 8
+
+Axes = frozenset[int]
+"""Numbers of axes of the grid."""
 
 _PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
 
@@ -106,6 +109,42 @@ class PipelineCost:
     steps: int
     cycles: float
     vmem: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkGrowth:
+    """Work of a step by the axes that it grows along.
+
+    Attributes:
+      shares: of the bundles with work on vectors.
+      units: of each unit, in cycles of all steps if it were never idle.
+    """
+
+    shares: Mapping[Axes, float] = field(default_factory=dict)
+    units: Mapping[str, Mapping[Axes, float]] = field(default_factory=dict)
+
+    def share(self, factors: Mapping[int, int], work: float) -> float:
+        """Cycles of all steps with larger blocks, relative to now, without those of each step.
+
+        Args:
+          work: cycles of all steps now.
+        """
+        if not work or not self.shares:
+            return 1.0
+        whole = math.prod(factors.values())
+
+        def less(parts: Mapping[Axes, float]) -> float:
+            return sum(
+                part * math.prod(factors.get(axis, 1) for axis in axes) / whole
+                for axes, part in parts.items()
+            )
+
+        needed = max(map(less, self.units.values()), default=0.0) / FILLED / work
+        return min(max(less(self.shares), needed), 1.0)
+
+
+UNKNOWN_GROWTH = WorkGrowth()
+"""Growth of work of which all is taken to grow along each axis."""
 
 
 def depends(operand: OperandBlocks, axis: int) -> bool | None:
@@ -278,12 +317,17 @@ class _Copies:
 
 
 def enlarged(
-    subject: AdviceSubject, blocks: BlockMap, factors: Mapping[int, int], overhead: float
+    subject: AdviceSubject,
+    blocks: BlockMap,
+    factors: Mapping[int, int],
+    overhead: float,
+    growth: WorkGrowth = UNKNOWN_GROWTH,
 ) -> PipelineCost | None:
     """Cost with larger blocks; None if the blocks do not simply follow the grid along those axes.
 
     Args:
       overhead: cycles of a step that do not grow with its blocks.
+      growth: of the others.
     """
     step, rate = subject.step, subject.bytes_per_cycle
     if step is None or not rate or subject.vmem is None:
@@ -295,10 +339,10 @@ def enlarged(
     for operand in blocks.pipelined:
         scale = 1
         for axis, factor in factors.items():
-            growth = grows(operand, axis, blocks.grid) if factor > 1 else False
-            if growth is None:
+            larger = grows(operand, axis, blocks.grid) if factor > 1 else False
+            if larger is None:
                 return None
-            scale *= factor if growth else 1
+            scale *= factor if larger else 1
         count, made = copies(operand, grid), _made(operand, blocks)
         if count is None or made is None:
             return None
@@ -314,7 +358,8 @@ def enlarged(
     # What is not a window (scratch, spills) is assumed to grow with the blocks.
     rest = max(subject.vmem - now, 0) * math.prod(factors.values())
     steps = math.prod(grid)
-    work = blocks.points * max(step.compute - overhead, 0.0) * _work(blocks, factors)
+    work = blocks.points * max(step.compute - overhead, 0.0)
+    work *= _work(blocks, factors) * growth.share(factors, work / subject.cores)
     compute = work + steps * overhead
     waiting = max(c.waiting(compute / steps, moved / rate) for c in (fetched, written))
     running = max(compute + waiting, moved / rate) / subject.cores

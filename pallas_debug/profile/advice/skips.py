@@ -12,7 +12,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from pallas_debug.profile.advice.pipelines import PipelineCost, followed, grows
+from pallas_debug.profile.advice.pipelines import (
+    UNKNOWN_GROWTH,
+    PipelineCost,
+    WorkGrowth,
+    followed,
+    grows,
+)
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
 from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand
@@ -29,7 +35,12 @@ def has_skips(blocks: BlockMap) -> bool:
 
 
 def stepped(
-    subject: AdviceSubject, blocks: BlockMap, cost: PipelineCost, idle: float, stalled: float
+    subject: AdviceSubject,
+    blocks: BlockMap,
+    cost: PipelineCost,
+    idle: float,
+    stalled: float,
+    growth: WorkGrowth = UNKNOWN_GROWTH,
 ) -> PipelineCost | None:
     """Bytes and cycles of a grid whose steps are run; None if the blocks are not known.
 
@@ -37,6 +48,7 @@ def stepped(
       cost: of blocks that are larger by its factors, or as large as they are.
       idle: cycles of each step without work on vectors, which those that do nothing have.
       stalled: cycles of a step, on average, in which such work waits for other work.
+      growth: of the work that neither waits nor is idle.
     """
     step, rate = subject.step, subject.bytes_per_cycle
     if step is None or not rate:
@@ -48,7 +60,9 @@ def stepped(
         return None
     # What the steps that do something take beside what all of them do.
     share = now.points / busy
-    work = max(step.compute - idle - stalled, 0.0) * share * math.prod(cost.factors.values())
+    work = max(step.compute - idle - stalled, 0.0)
+    grown = growth.share(cost.factors, work * subject.core_points)
+    work *= share * grown * math.prod(cost.factors.values())
     compute = {True: idle + stalled * share + work, False: idle}
     count = min(larger.points, MAX_STEPS)
 

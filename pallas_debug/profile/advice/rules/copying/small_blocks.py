@@ -14,10 +14,12 @@ from pallas_debug.profile.advice.advice import (
     derived_share,
     percent,
 )
+from pallas_debug.profile.advice.growth import growth_of
 from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.pipelines import (
     PipelineCost,
     StepLatency,
+    WorkGrowth,
     copies,
     depends,
     enlarged,
@@ -71,13 +73,14 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     if abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
         return ()  # something else decides, such as steps that are skipped
-    settings = (enlarged(subject, blocks, f, overhead) for f in _settings(subject, blocks))
+    growth = growth_of(subject, blocks)
+    settings = (enlarged(subject, blocks, f, overhead, growth) for f in _settings(subject, blocks))
     fitting = [s for s in settings if s is not None and s.vmem <= limit]
     good = [s for s in fitting if s.cycles <= (1 - MIN_GAIN) * now.cycles]
     if good and has_skips(blocks):
         stalled = overhead - idle
         good = sorted(good, key=lambda s: s.cycles)[:MAX_STEPPED]
-        ran = [stepped(subject, blocks, cost, idle, stalled) for cost in (now, *good)]
+        ran = [stepped(subject, blocks, cost, idle, stalled, growth) for cost in (now, *good)]
         if ran[0] is None or abs(ran[0].cycles / subject.cycles - 1) > MAX_ERROR:
             return ()
         now = ran[0]
@@ -94,10 +97,15 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     worst = max(moving, key=lambda o: (repeated if is_repeated else copied_bytes)[o.name])
     count = _fetches(worst, blocks)
     copied = "fetched" if worst.kind == "input" else "written back"
-    waiting = _waiting(subject)
+    waiting, again = _waiting(subject), _done_again(subject, growth, chosen, overhead)
     if is_repeated:
         cause = (
             f"{worst.name} is {copied} {count} times over, {size_text(now.moved)} are moved in all"
+        )
+    elif again > max(waiting, overhead):
+        cause = (
+            f"about {again:,.0f} of {subject.step.compute if subject.step is not None else 0:,.0f} "
+            "cycles of each are work that would not grow with the blocks"
         )
     elif waiting > overhead:
         cause = (
@@ -129,6 +137,11 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
                 derived("grid steps", now.steps),
                 derived("cycles of a step that wait for copies", round(waiting), unit="cycles"),
                 counted("bundles of a step without vector work", round(idle)),
+                derived(
+                    "cycles of a step that would not grow with the blocks",
+                    round(again),
+                    unit="cycles",
+                ),
                 *_busiest(latency),
                 derived("bytes moved with larger blocks", chosen.moved, unit="bytes"),
                 derived(
@@ -176,6 +189,14 @@ def _waiting(subject: AdviceSubject) -> float:
     if not subject.cycles or subject.step is None or not subject.core_points:
         return 0.0
     return max(subject.cycles / subject.core_points - subject.step.compute, 0.0)
+
+
+def _done_again(
+    subject: AdviceSubject, growth: WorkGrowth, chosen: PipelineCost, overhead: float
+) -> float:
+    """Cycles of a step, besides its overhead, that larger blocks would need less often."""
+    work = max(subject.step.compute - overhead, 0.0) if subject.step is not None else 0.0
+    return work * (1 - growth.share(chosen.factors, work * subject.core_points))
 
 
 def _moved(size: float) -> str:

@@ -1,0 +1,297 @@
+"""How the work of a step grows with its blocks: which axes of the grid each line's values follow.
+
+Each dimension of a value follows the axes along which the blocks change that it was loaded from,
+through the operations of the program. Rescaling a sum does not take longer with larger blocks of
+what is added to it. What is not understood is taken to grow along every axis.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.advice.moves import is_vector_instruction
+from pallas_debug.profile.advice.pipelines import Axes, WorkGrowth, followed
+from pallas_debug.profile.advice.program import LOADS, STORES, MosaicProgram, ProgramOperation
+from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+from pallas_debug.profile.units import VECTOR, units_of
+
+MAX_ROUNDS = 4
+"""Maximum passes over the program, of which each follows scratch one store further."""
+
+_SHAPED = re.compile(r"(?:vector|memref)<(?P<sizes>(?:\d{1,9}x)*)[a-z]")
+_KEPT = re.compile(r" \[(?P<axes>\d{1,2}(?:, \d{1,2}){0,7})\] : ")
+_ORDER = re.compile(r"\[(?P<axes>\d{1,2}(?:, \d{1,2}){1,7})\]")
+_CONTRACTED = re.compile(
+    r"dot_dimension_numbers<\[(?P<left>[\d, ]*)\], \[(?P<right>[\d, ]*)\], \[[\d, ]*\], "
+    r"\[[\d, ]*\], \[(?P<out>[\d, ]*)\]"
+)
+_ELEMENTWISE = re.compile(r"arith\.\w+|math\.\w+|tpu\.\w*rotate|vector\.extract_strided_slice")
+_FREE = ("tpu.iota", "arith.constant")
+
+Sizes = tuple[int, ...]
+
+
+@dataclass
+class _Dimension:
+    """A dimension of a value or of memory.
+
+    Attributes:
+      axes: that it is known to follow.
+      is_free: whether nothing was loaded along it, so that it is as long as what it is used with.
+      wanted: axes of what it is used with, if it is free; None if it is not used.
+    """
+
+    axes: Axes = frozenset()
+    is_free: bool = False
+    wanted: Axes | None = None
+
+    def along(self, every: Axes) -> Axes:
+        if not self.is_free:
+            return self.axes
+        return every if self.wanted is None else self.wanted
+
+
+def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
+    """Divide the work of a kernel without loops by the axes that it grows along."""
+    program, table = subject.program, subject.schedule.table
+    every = frozenset(range(len(blocks.grid)))
+    if program is None or program.loops or table is None or not subject.executions:
+        return WorkGrowth()
+    lines = _Followed(subject, program, blocks).lines()
+    in_bundle: dict[int, list[tuple[str, Axes]]] = defaultdict(list)
+    vector = [p for p in subject.instructions if is_vector_instruction(p.opcode) and p.weight]
+    # What runs at some steps only, such as a branch at the first, runs as often along its axis.
+    weights: dict[float, int] = defaultdict(int)
+    for placed in vector:
+        weights[placed.weight] += 1
+    usual = max(weights, key=lambda weight: weight * weights[weight], default=0.0)
+    for placed in vector:
+        axes = every
+        if placed.source is not None and placed.weight >= usual:
+            axes = lines.get((placed.source.file, placed.source.line), every)
+        in_bundle[placed.bundle].append((placed.opcode, axes))
+    shares: dict[Axes, float] = defaultdict(float)
+    uses: dict[str, dict[Axes, float]] = {name: defaultdict(float) for name in VECTOR}
+    for at, found in in_bundle.items():
+        weight = subject.executions[at]
+        for opcode, axes in found:
+            shares[axes] += weight / len(found)
+            for name in units_of(opcode, ""):
+                if name in uses:
+                    uses[name][axes] += weight
+    total = sum(shares.values())
+    needed = {
+        name: sum(map(float.__mul__, map(float, subject.executions), map(float, column))) / capacity
+        for name, capacity in zip(table.names, table.capacity, strict=True)
+        if name in uses and capacity and (column := table.column(name)) is not None
+    }
+    return WorkGrowth(
+        shares={axes: share / total for axes, share in shares.items()},
+        units={
+            name: {axes: cycles * n / sum(uses[name].values()) for axes, n in uses[name].items()}
+            for name, cycles in needed.items()
+            if uses[name]
+        },
+    )
+
+
+class _Followed:
+    """Dimensions of all values of a program."""
+
+    def __init__(self, subject: AdviceSubject, program: MosaicProgram, blocks: BlockMap) -> None:
+        self._program = program
+        self._every = frozenset(range(len(blocks.grid)))
+        self._values: dict[tuple[int, str], list[_Dimension]] = {}
+        self._memory: dict[str, list[_Dimension]] = {}
+        for name in program.arguments:
+            operand = subject.operand(name)
+            found = [o for o in blocks.pipelined if operand is not None and o.name == operand.name]
+            if found:
+                self._memory[name] = _block_dimensions(found[0], blocks.grid)
+            elif operand is not None and operand.kind == "scratch":
+                self._memory[name] = [_Dimension() for _ in operand.shape]
+
+    def lines(self) -> dict[tuple[str, int], Axes]:
+        """Axes along which the work of each line grows."""
+        vectors = [o for o in self._program.operations if "vector<" in o.text]
+        for _ in range(MAX_ROUNDS):
+            for operation in vectors:
+                self._forward(operation)
+        for operation in reversed(vectors):
+            self._backward(operation)
+        found: dict[tuple[str, int], Axes] = {}
+        for operation in vectors:
+            source: SourceLine | None = self._program.source(operation)
+            if source is not None:
+                place = source.file, source.line
+                found[place] = found.get(place, frozenset()) | self._axes(operation)
+        return found
+
+    def _axes(self, operation: ProgramOperation) -> Axes:
+        """Axes along which the work of an operation grows: of its results, and what it sums."""
+        if operation.name in _FREE and not self._result(operation):
+            return frozenset()
+        followed = [d.along(self._every) for d in self._result(operation)]
+        for dimensions, _ in self._read(operation):
+            followed += [d.along(self._every) for d in dimensions]
+        return frozenset().union(*followed)
+
+    def _result(self, operation: ProgramOperation) -> list[_Dimension]:
+        """Dimensions of what an operation makes, or of the memory that it writes."""
+        if operation.name in STORES:
+            at = 1 if operation.name == "vector.store" else 0
+            memory = operation.operands[at] if len(operation.operands) > at else ""
+            return self._memory.get(memory) or self._unknown(operation)
+        key = operation.line, operation.results[0] if operation.results else ""
+        if key not in self._values:
+            shape = _shapes(operation)[-1:]
+            self._values[key] = [_Dimension(is_free=n > 1) for size in shape for n in size]
+        return self._values[key]
+
+    def _unknown(self, operation: ProgramOperation) -> list[_Dimension]:
+        return [_Dimension(axes=self._every) for size in _shapes(operation)[-1:] for _ in size]
+
+    def _read(
+        self, operation: ProgramOperation
+    ) -> Iterator[tuple[list[_Dimension], tuple[tuple[int, int], ...]]]:
+        """Dimensions of each operand, and which dimension of the result each of them becomes."""
+        for place, name in enumerate(operation.operands):
+            if operation.name in LOADS:
+                dimensions = self._memory.get(name) if place == 0 else None
+            else:
+                dimensions = self._dimensions(name, operation.line)
+            if dimensions:
+                yield dimensions, tuple(_pairs(operation, place, len(dimensions)))
+
+    def _dimensions(self, name: str, line: int) -> list[_Dimension] | None:
+        made = self._program.producer(name, line)
+        if made is None or "vector<" not in made.text:
+            return None
+        return self._values.get((made.line, name.partition("#")[0]))
+
+    def _forward(self, operation: ProgramOperation) -> None:
+        result = self._result(operation)
+        if operation.name in _FREE:
+            return
+        if not _is_known(operation):
+            for dimension in result:
+                dimension.axes, dimension.is_free = self._every, False
+            return
+        for dimensions, pairs in self._read(operation):
+            for before, after in pairs:
+                if after < len(result) and not dimensions[before].is_free:
+                    result[after].axes |= dimensions[before].axes
+                    result[after].is_free = False
+        if operation.name in LOADS and operation.operands[0] not in self._memory:
+            for dimension in result:
+                dimension.axes, dimension.is_free = self._every, False
+
+    def _backward(self, operation: ProgramOperation) -> None:
+        result = self._result(operation)
+        for dimensions, pairs in self._read(operation):
+            for before, after in pairs:
+                dimension = dimensions[before]
+                if not dimension.is_free or after >= len(result):
+                    continue
+                other = result[after]
+                axes = other.wanted if other.is_free else other.axes
+                if axes is not None:
+                    dimension.wanted = axes | (dimension.wanted or frozenset())
+
+
+def _block_dimensions(operand: OperandBlocks, grid: tuple[int, ...]) -> list[_Dimension]:
+    found = []
+    for dimension in operand.dimensions:
+        if dimension.kind == "squeezed":
+            continue
+        own = followed(dimension, grid)
+        axes: Iterable[int] = dimension.axes if own is None else (own,)
+        if dimension.strides is not None:
+            axes = (axis for axis, stride in enumerate(dimension.strides) if stride)
+        found.append(_Dimension(axes=frozenset(axes) if dimension.size > 1 else frozenset()))
+    return found
+
+
+def _shapes(operation: ProgramOperation) -> list[Sizes]:
+    """Shapes that the types of an operation name, in order."""
+    types = operation.text.partition(" loc(")[0]
+    return [
+        tuple(int(n) for n in found["sizes"].split("x") if n) for found in _SHAPED.finditer(types)
+    ]
+
+
+def _is_known(operation: ProgramOperation) -> bool:
+    return (
+        operation.name
+        in (
+            *(*LOADS, *STORES, *_FREE, "vector.broadcast", "vector.shape_cast", "tpu.reshape"),
+            *("vector.multi_reduction", "tpu.matmul", "vector.transpose", "tpu.transpose"),
+            *("tpu.concatenate", "vector.extract"),
+        )
+        or _ELEMENTWISE.fullmatch(operation.name) is not None
+    )
+
+
+def _pairs(operation: ProgramOperation, place: int, rank: int) -> Iterator[tuple[int, int]]:
+    """Dimensions of an operand, and those of the result that they become."""
+    shapes = _shapes(operation)
+    same = ((n, n) for n in range(rank))
+    match operation.name:
+        case "vector.broadcast" if len(shapes) == 2:
+            before, after = shapes
+            shift = len(after) - len(before)
+            yield from ((n, n + shift) for n in range(rank) if before[n] == after[n + shift])
+        case "vector.shape_cast" | "tpu.reshape" if len(shapes) == 2:
+            yield from _reshaped(*shapes)
+        case "vector.multi_reduction" if place == 0:
+            kept = _KEPT.search(operation.text)
+            gone = [int(n) for n in kept["axes"].split(", ")] if kept else []
+            left = [n for n in range(rank) if n not in gone]
+            yield from ((n, at) for at, n in enumerate(left))
+        case "tpu.matmul" if place < 2:
+            yield from _multiplied(operation, place)
+        case "vector.transpose" | "tpu.transpose":
+            order = _ORDER.search(operation.text.partition(" : ")[0])
+            axes = [int(n) for n in order["axes"].split(", ")] if order else []
+            yield from ((n, at) for at, n in enumerate(axes))
+        case "vector.extract" | "vector.broadcast" | "vector.shape_cast" | "tpu.reshape":
+            return
+        case _:
+            yield from same
+
+
+def _multiplied(operation: ProgramOperation, place: int) -> Iterator[tuple[int, int]]:
+    """Dimensions of a factor that the product has: pairs of a factor's number and a dimension."""
+    found = _CONTRACTED.search(operation.text)
+    numbers = [int(n) for n in found["out"].split(", ")] if found and found["out"] else []
+    for at, (side, dimension) in enumerate(zip(numbers[::2], numbers[1::2], strict=False)):
+        if side == place:
+            yield dimension, at
+
+
+def _reshaped(before: Sizes, after: Sizes) -> Iterator[tuple[int, int]]:
+    """Dimensions of which a reshape divides or joins others."""
+    i = j = 0
+    while i < len(before) and j < len(after):
+        left, right, first, second = before[i], after[j], i, j
+        while left != right:
+            if left < right and i + 1 < len(before):
+                i += 1
+                left *= before[i]
+            elif right < left and j + 1 < len(after):
+                j += 1
+                right *= after[j]
+            else:
+                break
+        yield from (
+            (a, b)
+            for a in range(first, i + 1)
+            for b in range(second, j + 1)
+            if before[a] > 1 and after[b] > 1
+        )
+        i, j = i + 1, j + 1
