@@ -118,15 +118,17 @@ def test_no_advice_on_the_twin_which_is_faster(
         "short_steps",
         pytest.param("small_attention", marks=pytest.mark.slow),
         pytest.param("weights_unpacked_for_few_rows", marks=pytest.mark.slow),
+        pytest.param("cache_copied", marks=pytest.mark.slow),
     ],
 )
-def test_larger_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> None:
+def test_other_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> None:
     """The estimate for blocks that were not compiled is near that of blocks of about their size."""
     before, after = (stats_of(slow(name), twin, "v5e") for twin in (False, True))
     (advice,) = before.advice
     told = {e.name: e.figure.value for e in advice.evidence}
     assert told["estimated cycles"] == pytest.approx(before.cycles.total.value, rel=0.15)
-    advised = told["estimated cycles with larger blocks"] / told["estimated cycles"]
+    (then,) = (value for key, value in told.items() if key.startswith("estimated cycles with"))
+    advised = then / told["estimated cycles"]
     measured = after.cycles.total.value / before.cycles.total.value
     # In shares of the slow kernel: hardly more is promised than is saved, and not much less.
     assert measured - 0.03 <= advised <= measured + 0.08

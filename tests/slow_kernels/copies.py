@@ -161,7 +161,84 @@ def pipeline_of_small_blocks_remedied(x: jax.Array) -> jax.Array:
     return _pipelined(x, 256)
 
 
+def _updated(kernel: Any, at: jax.Array, cache: jax.Array, new: jax.Array, rows: int) -> jax.Array:
+    """A cache of which one row of each sequence is another one, in blocks of so many rows."""
+    block = pl.BlockSpec((None, rows, cache.shape[2]), lambda i, at: (i, at[i] // rows, 0))
+    whole = pl.BlockSpec((None, rows, cache.shape[2]), lambda i, at: (i, 0, 0))  # SLOW
+    block = whole if rows == cache.shape[1] else block
+    return pl.pallas_call(
+        kernel,
+        out_shape=cache,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(cache.shape[0],),
+            in_specs=[block, pl.BlockSpec((None, 1, cache.shape[2]), lambda i, at: (i, 0, 0))],
+            out_specs=block,
+        ),
+        input_output_aliases={1: 0},
+    )(at % cache.shape[1], cache, new)
+
+
+def cache_copied(at: jax.Array, cache: jax.Array, new: jax.Array) -> jax.Array:
+    """A row is chosen by a mask, and all others are copied."""
+
+    def kernel(at_ref: jax.Ref, cache_ref: jax.Ref, new_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        row = lax.broadcasted_iota(jnp.int32, cache_ref.shape, 0)
+        is_new = row == at_ref[pl.program_id(0)]
+        out_ref[...] = jnp.where(is_new, new_ref[...], cache_ref[...])
+
+    return _updated(kernel, at, cache, new, cache.shape[1])
+
+
+def cache_copied_first(at: jax.Array, cache: jax.Array, new: jax.Array) -> jax.Array:
+    """A row is stored to a copy of the cache."""
+
+    def kernel(at_ref: jax.Ref, cache_ref: jax.Ref, new_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = cache_ref[...]
+        out_ref[pl.ds(at_ref[pl.program_id(0)], 1), :] = new_ref[...]
+
+    return _updated(kernel, at, cache, new, cache.shape[1])
+
+
+def cache_copied_remedied(at: jax.Array, cache: jax.Array, new: jax.Array) -> jax.Array:
+    def kernel(at_ref: jax.Ref, cache_ref: jax.Ref, new_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        row = lax.broadcasted_iota(jnp.int32, cache_ref.shape, 0)
+        is_new = row == at_ref[pl.program_id(0)] % 8
+        out_ref[...] = jnp.where(is_new, new_ref[...], cache_ref[...])
+
+    return _updated(kernel, at, cache, new, 8)
+
+
+_CACHE = (
+    jax.ShapeDtypeStruct((16,), jnp.int32),
+    jax.ShapeDtypeStruct((16, 1024, 128), F32),
+    jax.ShapeDtypeStruct((16, 1, 128), F32),
+)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="unchanged-rows",
+        summary="A cache that is copied to change one row of each sequence.",
+        function=cache_copied,
+        remedied=cache_copied_remedied,
+        helper=_updated,
+        args=_CACHE,
+        says=(
+            "but for one of its 1,024 rows in dimension 1",
+            "(8, 128), with the number in at_ref // 8",
+        ),
+    ),
+    SlowKernel(
+        advice="unchanged-rows",
+        summary="A cache that is copied before a row of each sequence is stored.",
+        function=cache_copied_first,
+        remedied=cache_copied_remedied,
+        helper=_updated,
+        args=_CACHE,
+        says=("input_output_aliases={1: 0}",),
+        targets=("v5e",),
+    ),
     SlowKernel(
         advice="copy-latency",
         summary="A pipeline of blocks of 8 rows within a kernel.",

@@ -187,7 +187,9 @@ class _Followed:
                 if after < len(result) and not dimensions[before].is_free:
                     result[after].axes |= dimensions[before].axes
                     result[after].is_free = False
-        if operation.name in LOADS and operation.operands[0] not in self._memory:
+        if operation.name in LOADS and len(self._memory.get(operation.operands[0], ())) != len(
+            result
+        ):
             for dimension in result:
                 dimension.axes, dimension.is_free = self._every, False
 
@@ -207,8 +209,6 @@ class _Followed:
 def _block_dimensions(operand: OperandBlocks, grid: tuple[int, ...]) -> list[_Dimension]:
     found = []
     for dimension in operand.dimensions:
-        if dimension.kind == "squeezed":
-            continue
         own = followed(dimension, grid)
         axes: Iterable[int] = dimension.axes if own is None else (own,)
         if dimension.strides is not None:

@@ -15,6 +15,7 @@ from pallas_debug.profile.advice.rules import (
     spills,
     step_invariant,
     transpose,
+    unchanged_rows,
 )
 from pallas_debug.profile.advice.rules.copying import (
     copy_latency,
@@ -50,6 +51,7 @@ KINDS: tuple[AdviceKind, ...] = (
     small_blocks.KIND,
     grid_order.KIND,
     rewritten_output.KIND,
+    unchanged_rows.KIND,
     whole_operand.KIND,
     two_passes.KIND,
     single_buffer.KIND,

@@ -1,0 +1,281 @@
+"""Advice: a block is fetched and written back as a whole, though one row of it changes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pallas_debug.model import Operand
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
+from pallas_debug.profile.advice.pipelines import copies, idle_bundles, size_text
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    STORES,
+    MosaicProgram,
+    ProgramOperation,
+    shape_of,
+)
+from pallas_debug.profile.advice.rules.row_loop import index_values, memory_of
+from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.blocks import OperandBlocks
+
+MIN_GAIN = 0.25
+"""Minimum share of the estimated cycles that is saved."""
+
+MIN_STEP = 240
+"""Cycles of a step, in which index maps read a table; 112 to 186 were compiled, and copies wait."""
+
+SUBLANES = 8
+
+_SHAPES = frozenset(("vector.shape_cast", "tpu.reshape"))
+_SPREAD = _SHAPES | {"vector.broadcast"}
+_IOTA = re.compile(r"dimensions = array<i32: (?P<axis>\d{1,2})>")
+_SCALAR = re.compile(r"arith\.\w+i|arith\.constant|arith\.index_cast|memref\.load")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Update:
+    """An output of which each block is that of an input, but for one row.
+
+    Attributes:
+      axis: dimension of the blocks along which one row changes.
+      table: scalar prefetch operand that the row's number is read from.
+    """
+
+    given: OperandBlocks
+    output: OperandBlocks
+    axis: int
+    table: Operand
+
+
+def advise_unchanged_rows(subject: AdviceSubject) -> tuple[Advice, ...]:
+    blocks, step, rate = subject.blocks, subject.step, subject.bytes_per_cycle
+    if blocks is None or step is None or not rate or not subject.cycles:
+        return ()
+    if not subject.is_memory_bound or subject.program is None:
+        return ()
+    found = []
+    for output in blocks.pipelined:
+        update = _update(subject, subject.program, output)
+        count = copies(output, blocks.grid)
+        if update is None or count is None:
+            continue
+        rows, size = output.dimensions[update.axis].size, output.block_bytes
+        is_tiled = update.axis == len(output.dimensions) - 2
+        kept = SUBLANES * max(32 // output.bits, 1) if is_tiled else 1
+        if rows < 2 * kept:
+            continue
+        small = size * kept // rows
+        idle = idle_bundles(subject, subject.core_points)
+        compute = max(idle + max(step.compute - idle, 0.0) * kept / rows, MIN_STEP)
+        transfer = step.copies - 2 * (size - small) * count / blocks.points / rate
+        # Two fetches are under way, so that two steps take at least the time of one.
+        fetch = (subject.latency + small / rate + compute) / 2
+        each = max(compute, transfer, fetch)
+        cycles = each * subject.core_points + subject.latency + subject.write_latency
+        if cycles > (1 - MIN_GAIN) * subject.cycles:
+            continue
+        found.append(_advice(subject, update, kept, count, cycles))
+    return tuple(found)
+
+
+def _advice(
+    subject: AdviceSubject, update: _Update, kept: int, count: int, cycles: float
+) -> Advice:
+    given, output, axis = update.given, update.output, update.axis
+    rows, size = output.dimensions[axis].size, output.block_bytes
+    moved, then = 2 * count * size, 2 * count * size * kept // rows
+    sizes = [d.size for d in output.dimensions if d.kind != "squeezed"]
+    place = axis - sum(d.kind == "squeezed" for d in output.dimensions[:axis])
+    sizes[place] = kept
+    passed = [o.name for o in subject.kernel.operands if o.kind in ("scalar_prefetch", "input")]
+    outputs = [o.name for o in subject.kernel.of_kind("output")]
+    divided = f" // {kept}" if kept > 1 else ""
+    return Advice(
+        kind=KIND.name,
+        operand=output.name,
+        source=subject.block_source(output.name),
+        message=(
+            f"each block of {output.name} is that of {given.name} but for one of its {rows:,} rows "
+            f"in dimension {axis}: {size_text(moved)} are fetched and written back in "
+            f"all, where {kept} rows of each block would do"
+        ),
+        remedy=(
+            f"give both blocks of ({', '.join(map(str, sizes))}), with the number in "
+            f"{update.table.name}{divided} as their index in dimension {axis}"
+            + (", compare the rows with the remainder" if kept > 1 else "")
+            + ", and keep the rest by "
+            f" pallas_call(…, input_output_aliases={{{passed.index(given.name)}: "
+            f"{outputs.index(output.name)}}}): {size_text(then)} are moved; donate the array to "
+            "the jitted function, or XLA copies it before the call"
+        ),
+        evidence=(
+            derived("bytes moved for both", moved, unit="bytes"),
+            derived("bytes moved with small blocks", then, unit="bytes"),
+            derived("rows of a block", rows),
+            derived("rows of a block that would do", kept),
+            derived("estimated cycles", round(subject.cycles or 0), unit="cycles"),
+            derived("estimated cycles with small blocks", round(cycles), unit="cycles"),
+        ),
+    )
+
+
+def _update(
+    subject: AdviceSubject, program: MosaicProgram, output: OperandBlocks
+) -> _Update | None:
+    """How an output differs from an input, if it does so in a single row of each block."""
+    if output.kind != "output" or output.name in subject.resident or program.loops:
+        return None
+    stores = _accesses(subject, program, output.name, STORES) or []
+    if any(program.is_conditional(o.line) or " masked " in o.text for o in stores):
+        return None
+    # All of the block is stored, with the row chosen by a mask, or stored after it.
+    kept: tuple[ProgramOperation, str] | None = None
+    row: tuple[int, Operand] | None = None
+    shape = _of_memory(stores[0]) if stores else None
+    if len(stores) == 1 and shape is not None:
+        chosen = program.origin(_stored(stores[0]), stores[0].line, _SHAPES)
+        if chosen is not None and chosen.name == "arith.select":
+            row = _chosen_row(subject, program, chosen, shape)
+            kept = chosen, chosen.operands[2]
+    elif len(stores) == 2:
+        row = _stored_row(subject, program, stores[1], shape)
+        kept = stores[0], _stored(stores[0])
+    if kept is None or row is None:
+        return None
+    user, value = kept
+    loaded = program.origin(value, user.line, _SHAPES)
+    given = _unchanged(subject, program, output, loaded, user)
+    if given is None or loaded is None or _of_memory(loaded) != shape:
+        return None
+    if shape != tuple(d.size for d in output.dimensions) or row[0] == len(shape) - 1:
+        return None
+    dimension = output.dimensions[row[0]]
+    if dimension.size != output.shape[row[0]] or dimension.strides is None:
+        return None
+    if any(dimension.strides):
+        return None  # the grid goes over the rows as well
+    return _Update(given=given, output=output, axis=row[0], table=row[1])
+
+
+def _stored(store: ProgramOperation) -> str:
+    """The value that is stored: the first operand, or the last one."""
+    return store.operands[0 if store.name == "vector.store" else -1]
+
+
+def _unchanged(
+    subject: AdviceSubject,
+    program: MosaicProgram,
+    output: OperandBlocks,
+    loaded: ProgramOperation | None,
+    chosen: ProgramOperation,
+) -> OperandBlocks | None:
+    """The input that a value was loaded from, if it is used for nothing else, with such blocks."""
+    if loaded is None or loaded.name not in LOADS or subject.blocks is None:
+        return None
+    operand = subject.operand(loaded.operands[0])
+    if operand is None or _accesses(subject, program, operand.name, LOADS) != [loaded]:
+        return None
+    if [user for user, _ in program.final_users(loaded, _SHAPES)] != [chosen]:
+        return None
+    for given in subject.blocks.pipelined:
+        alike = (given.shape, given.dtype) == (output.shape, output.dtype)
+        if given.name == operand.name and given.kind == "input" and alike:
+            same = all(
+                a.strides is not None and (a.size, a.kind, a.strides) == (b.size, b.kind, b.strides)
+                for a, b in zip(given.dimensions, output.dimensions, strict=True)
+            )
+            return given if same and given.name not in subject.resident else None
+    return None
+
+
+def _chosen_row(
+    subject: AdviceSubject, program: MosaicProgram, chosen: ProgramOperation, shape: tuple[int, ...]
+) -> tuple[int, Operand] | None:
+    """Dimension along which a mask is true at one place, and the table with its number."""
+    compare = program.origin(chosen.operands[0], chosen.line, _SPREAD)
+    if compare is None or " eq, " not in compare.text or len(compare.operands) != 2:
+        return None
+    for one, other in (compare.operands, compare.operands[::-1]):
+        iota = program.origin(one, compare.line, frozenset())
+        number = program.origin(other, compare.line, frozenset())
+        if iota is None or number is None or iota.name != "tpu.iota":
+            continue
+        axis, sizes = _IOTA.search(iota.text), shape_of(iota.text.partition(" loc(")[0])
+        if number.name != "vector.broadcast" or axis is None or sizes is None:
+            continue
+        place = int(axis["axis"]) + len(shape) - len(sizes[0])
+        table = _table(subject, program, number.operands[0], number.line)
+        if table is not None and place >= 0 and shape[place] == sizes[0][int(axis["axis"])]:
+            return place, table
+    return None
+
+
+def _stored_row(
+    subject: AdviceSubject,
+    program: MosaicProgram,
+    store: ProgramOperation,
+    shape: tuple[int, ...] | None,
+) -> tuple[int, Operand] | None:
+    """Dimension along which one row is stored, and the table with its number."""
+    vector = shape_of(store.text.partition(" loc(")[0])
+    if vector is None or shape is None or len(vector[0]) != len(shape):
+        return None
+    places = [n for n, size in enumerate(vector[0]) if size != shape[n]]
+    indices = index_values(store)
+    if len(places) != 1 or vector[0][places[0]] != 1 or len(indices) != len(shape):
+        return None
+    table = _table(subject, program, indices[places[0]], store.line)
+    return (places[0], table) if table is not None else None
+
+
+def _table(subject: AdviceSubject, program: MosaicProgram, value: str, line: int) -> Operand | None:
+    """The operand of scalar prefetch that a number comes from, if it comes from one alone."""
+    sources = program.sources_of(value, line) or ()
+    if any("vector<" in o.text or not _SCALAR.fullmatch(o.name) for o in sources):
+        return None
+    tables = [subject.operand(o.operands[0]) for o in sources if o.name == "memref.load"]
+    if len(tables) != 1 or tables[0] is None or tables[0].kind != "scalar_prefetch":
+        return None
+    return tables[0]
+
+
+def _accesses(
+    subject: AdviceSubject, program: MosaicProgram, name: str, wanted: tuple[str, ...]
+) -> list[ProgramOperation] | None:
+    """Loads, or stores, of an operand whose values are used; None if others access it."""
+    found = []
+    for operation in program.operations:
+        memories = [subject.operand(value) for value in operation.operands]
+        if not any(memory is not None and memory.name == name for memory in memories):
+            continue
+        if operation.name in LOADS and not program.final_users(operation, _SHAPES):
+            continue  # Pallas loads what a store replaces
+        accessed = memory_of(program, operation) if operation.name in (*LOADS, *STORES) else None
+        if accessed is None or operation.name not in wanted:
+            return None
+        found.append(operation)
+    return found
+
+
+def _of_memory(access: ProgramOperation) -> tuple[int, ...] | None:
+    """Shape of what is loaded or stored, if that is all of the memory."""
+    types = access.text.partition(" loc(")[0].rpartition(" : ")[2].rstrip(", ")
+    memory, _, vector = types.rpartition("vector<")
+    of_memory, of_vector = shape_of(memory), shape_of(f"vector<{vector}")
+    if of_memory is None or of_vector is None or of_memory[0] != of_vector[0]:
+        return None
+    return of_memory[0]
+
+
+KIND = AdviceKind(
+    name="unchanged-rows",
+    title="Blocks that are copied to change one row",
+    condition=(
+        "All that a kernel stores to an output is the block of an input, with one row chosen by a "
+        "number from scalar prefetch, and it waits for its copies; blocks of the rows around it "
+        f"would save at least {MIN_GAIN:.0%} of the estimated cycles."
+    ),
+    remedy="Alias the output to the input, and let the index maps choose the block of the row.",
+    rule=advise_unchanged_rows,
+)

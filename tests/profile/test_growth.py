@@ -1,0 +1,73 @@
+"""Which axes of the grid the work of each line grows along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import pallas_debug
+from pallas_debug.profile.advice.collect import subject_of
+from pallas_debug.profile.advice.growth import growth_of
+from pallas_debug.store import open_dumps
+from pallas_debug.store.profiles import read_profile
+
+
+def attention(q: jax.Array, k: jax.Array, *, outer: int | None) -> jax.Array:
+    """Scores follow rows and columns, the sum of their products only the rows."""
+
+    def kernel(q_ref: Any, k_ref: Any, o_ref: Any, total_ref: Any) -> None:
+        q, k = q_ref[...].reshape(128, 128), k_ref[...].reshape(256, 128)
+        scores = jax.lax.dot_general(
+            q, k, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+        )
+        row = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 0)
+        column = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+        scores = jnp.exp(jnp.where(row > column, scores, -1.0))
+        total_ref[...] = jnp.tanh(total_ref[...])
+        total_ref[...] += jnp.dot(scores, k, preferred_element_type=jnp.float32)
+        o_ref[...] = total_ref[...].reshape(o_ref.shape)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct(q.shape, jnp.float32),
+        grid=(2, 2, 2),
+        in_specs=[
+            pl.BlockSpec((outer, 128, 128), lambda h, i, j: (h, i, 0)),
+            pl.BlockSpec((outer, 256, 128), lambda h, i, j: (h, j, 0)),
+        ],
+        out_specs=pl.BlockSpec((outer, 128, 128), lambda h, i, j: (h, i, 0)),
+        scratch_shapes=[pltpu.VMEM((128, 128), jnp.float32)],
+    )(q, k)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("outer", [1, None])
+def test_what_is_added_to_does_not_grow_with_what_is_added(
+    outer: int | None, tmp_path: Path
+) -> None:
+    def function(q: jax.Array, k: jax.Array) -> jax.Array:
+        return attention(q, k, outer=outer)
+
+    args = [jax.ShapeDtypeStruct((2, n, 128), jnp.float32) for n in (256, 512)]
+    (dump,) = pallas_debug.dump(function, *args, targets="v5e", to=tmp_path, stages="bundles")
+    (stored,) = (k for k in open_dumps(tmp_path).kernels() if k.name == dump.name)
+    found = read_profile(stored, stored.target("v5e"))
+    assert found is not None
+    subject = subject_of(found.profile)
+    assert subject is not None
+    assert subject.blocks is not None
+    growth = growth_of(subject, subject.blocks)
+    assert set(growth.shares) <= {frozenset((1,)), frozenset((2,)), frozenset((1, 2))}
+    assert sum(growth.shares.values()) == pytest.approx(1.0)
+    # The tanh of the total, and the exponential of the scores.
+    assert growth.units["EUP"].keys() == {frozenset((1,)), frozenset((1, 2))}
+    assert growth.share({}, 1e9) == pytest.approx(1.0)
+    assert growth.share({1: 2}, 1e9) == pytest.approx(1.0, abs=0.1)
+    least = growth.shares[frozenset((1,))] / 4
+    assert growth.share({2: 4}, 1e9) <= 1.0 - 3 * least + 1e-6
