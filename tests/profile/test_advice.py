@@ -134,6 +134,18 @@ def test_other_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> N
     assert measured - 0.03 <= advised <= measured + 0.08
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["v5e", pytest.param("v6e", marks=pytest.mark.large)])
+def test_copies_that_overlap_save_what_is_promised(target: str, stats_of: StatsOf) -> None:
+    """Computation beside a copy takes its delays too, which bundles alone do not show."""
+    before, after = (stats_of(slow("pages_waited_for"), twin, target) for twin in (False, True))
+    told = {e.name: e.figure.value for e in before.advice[0].evidence}
+    each = before.traffic.compute_per_step.value / 32
+    assert told["cycles of computation beside each"] == pytest.approx(each, rel=0.05)
+    saved = before.cycles.total.value - after.cycles.total.value
+    assert 0.9 * saved <= told["cycles that overlapping them saves"] <= 1.02 * saved
+
+
 PROMISES = {
     "squares_summed_in_memory": "cycles with carried values",
     "state_kept_in_memory": "cycles with carried values",

@@ -209,6 +209,70 @@ def cache_copied_remedied(at: jax.Array, cache: jax.Array, new: jax.Array) -> ja
     return _updated(kernel, at, cache, new, 8)
 
 
+def _paged(pages: jax.Array, q: jax.Array, cache: jax.Array, *, ahead: bool) -> jax.Array:
+    """Attention, without its maximum, to pages of a cache that a table lists for each sequence."""
+
+    def kernel(
+        pages_ref: jax.Ref, q_ref: jax.Ref, hbm: jax.Ref, out_ref: jax.Ref, *scratch: Any
+    ) -> None:
+        buffers, done, total = scratch
+        sequence = pl.program_id(0)
+        total[...] = jnp.zeros_like(total)
+
+        def copy(n: jax.Array, at: jax.Array) -> Any:
+            page = pages_ref[sequence, n]
+            return pltpu.make_async_copy(hbm.at[page], buffers.at[at], done.at[at])
+
+        def add(n: jax.Array, _: None) -> None:
+            at = lax.rem(n, 2) if ahead else 0
+            if ahead:
+
+                @pl.when(n + 1 < pages.shape[1])
+                def _next() -> None:
+                    copy(n + 1, 1 - at).start()
+
+            else:
+                copy(n, at).start()  # SLOW
+            copy(n, at).wait()
+            page = buffers[at]
+            scores = lax.dot_general(
+                q_ref[...], page, (((1,), (1,)), ((), ())), preferred_element_type=F32
+            )
+            weights = jnp.exp(0.01 * scores).astype(page.dtype)
+            total[...] += jnp.dot(weights, page, preferred_element_type=F32)
+
+        if ahead:
+            copy(0, 0).start()
+        lax.fori_loop(0, pages.shape[1], add, None)
+        out_ref[...] = 0.001 * total[...]
+
+    block = pl.BlockSpec((None, *q.shape[1:]), lambda i, _: (i, 0, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct(q.shape, F32),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(q.shape[0],),
+            in_specs=[block, pl.BlockSpec(memory_space=pl.ANY)],
+            out_specs=block,
+            scratch_shapes=[
+                pltpu.VMEM((2, *cache.shape[1:]), cache.dtype),
+                pltpu.SemaphoreType.DMA((2,)),
+                pltpu.VMEM(q.shape[1:], F32),
+            ],
+        ),
+    )(pages % cache.shape[0], q, cache)
+
+
+def pages_waited_for(pages: jax.Array, q: jax.Array, cache: jax.Array) -> jax.Array:
+    """Each page is fetched after the work on the one before."""
+    return _paged(pages, q, cache, ahead=False)
+
+
+def pages_waited_for_remedied(pages: jax.Array, q: jax.Array, cache: jax.Array) -> jax.Array:
+    return _paged(pages, q, cache, ahead=True)
+
+
 _CACHE = (
     jax.ShapeDtypeStruct((16,), jnp.int32),
     jax.ShapeDtypeStruct((16, 1024, 128), F32),
@@ -238,6 +302,19 @@ KERNELS = (
         args=_CACHE,
         says=("input_output_aliases={1: 0}",),
         targets=("v5e",),
+    ),
+    SlowKernel(
+        advice="copy-wait",
+        summary="Attention to pages, each fetched after the work on the one before.",
+        function=pages_waited_for,
+        remedied=pages_waited_for_remedied,
+        helper=_paged,
+        args=(
+            jax.ShapeDtypeStruct((2, 32), jnp.int32),
+            jax.ShapeDtypeStruct((2, 16, 128), jnp.bfloat16),
+            jax.ShapeDtypeStruct((64, 128, 128), jnp.bfloat16),
+        ),
+        says=("64 times", "into a second buffer with a semaphore of its own"),
     ),
     SlowKernel(
         advice="copy-latency",

@@ -24,6 +24,10 @@ from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 MIN_GAIN = 0.15
 """Minimum share of the kernel's cycles that overlapping the copies would save."""
 
+CHOOSING = 24
+"""Cycles to choose one of two buffers, and to test for the last iteration; 12 to 22 were
+compiled."""
+
 MIN_COPIES = 4
 """Minimum number of such copies."""
 
@@ -52,7 +56,7 @@ def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
         # With two buffers, a copy has the time of two computations less its own.
         pairs = 0.0 if together else (copy + compute) / 2
         overlapped = max(transfer, compute, pairs)
-        saved = (copy + compute - overlapped) * count
+        saved = (copy + compute - overlapped - CHOOSING) * count
         if saved < MIN_GAIN * subject.cycles:
             continue
         found.append(
@@ -149,7 +153,9 @@ def _compute(subject: AdviceSubject, copy: PlacedInstruction, count: float) -> f
     if loop is None or subject.is_of_grid(loop) or not subject.executions:
         points = subject.core_points or 1
         return (subject.step.compute if subject.step is not None else 0.0) * points / count
-    return sum(subject.executions[loop.start : loop.stop]) / count
+    inside = range(loop.start, loop.stop)
+    delays = subject.schedule.delays
+    return sum(subject.executions[at] * (1 + delays[at]) for at in inside) / count
 
 
 KIND = AdviceKind(
