@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug.cli import output
@@ -22,6 +22,9 @@ SHOWN = 10
 """Maximum number of bundles printed for one line without `--all`."""
 
 _BLANK = " " * 34
+
+MIN_REST = 0.01
+"""Minimum share of bundles, or of cycles, that is said to count for no line."""
 
 
 def run(
@@ -113,6 +116,22 @@ def check_bundles(read: StoredProfile, name: str, target: str) -> None:
         )
 
 
+def _left_out(profile: Profile, costs: Sequence[LineCost]) -> Iterator[str]:
+    """What the shares of the lines leave out: bundles of no line, and cycles between bundles."""
+    rest = 1 - sum(cost.own_share for cost in costs)
+    if rest >= MIN_REST:
+        yield (
+            f"{rest:.1%} of the executed bundles belong to no line: those of the pipeline around "
+            "the kernel, and what has no location"
+        )
+    compute, executed = profile.cycles.compute.value, sum(profile.cycles.executions)
+    if compute and executed and 1 - executed / compute >= MIN_REST:
+        yield (
+            f"{1 - executed / compute:.1%} of the cycles of computation are delays after bundles, "
+            "which count for no line"
+        )
+
+
 def _own_file(profile: Profile, costs: Sequence[LineCost]) -> str:
     if profile.kernel is not None and profile.kernel.source is not None:
         return profile.kernel.source.file
@@ -133,10 +152,9 @@ def _print(
     total = plural(len(profile.schedule.bundles), "bundle")
     waiting = profile.cycles.waiting
     waits = f", of which {waiting} wait for copies" if waiting.value else ""
-    of_what = " in the others" if waits else ""
     output.echo(
         f"{stored.target}: {total}, {profile.cycles.total} cycles{waits}; "
-        f"share of each line{of_what}"
+        "share of each line in the executed bundles"
     )
     output.echo("  share     own bundles spill  fill copy line")
     here = of_file(costs, own)
@@ -162,6 +180,8 @@ def _print(
             "the result, or made what it reads",
             4,
         )
+    for note in _left_out(profile, costs):
+        output.echo_wrapped(note, 4)
     for assumption in profile.cycles.assumptions:
         output.echo_wrapped(f"assumed: {assumption}", 4)
 
