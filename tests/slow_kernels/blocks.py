@@ -208,7 +208,63 @@ def gather_by_product_remedied(table: jax.Array, ids: jax.Array) -> jax.Array:
     )(ids.reshape(-1), table)
 
 
+def rows_by_index_map(ids: jax.Array, table: jax.Array) -> jax.Array:
+    """A gather of which each grid step fetches one row."""
+
+    def kernel(_: jax.Ref, table_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = 2.0 * table_ref[...]
+
+    row = (None, 1, table.shape[2])
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((ids.shape[0], 1, table.shape[2]), F32),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(ids.shape[0],),
+            in_specs=[pl.BlockSpec(row, lambda i, ids: (ids[i], 0, 0))],  # SLOW
+            out_specs=pl.BlockSpec(row, lambda i, ids: (i, 0, 0)),
+        ),
+    )(ids % table.shape[0], table)
+
+
+def rows_by_index_map_remedied(ids: jax.Array, table: jax.Array) -> jax.Array:
+    def kernel(
+        ids_ref: jax.Ref, table_hbm: jax.Ref, out_ref: jax.Ref, rows: jax.Ref, done: jax.Ref
+    ) -> None:
+        first = pl.program_id(0) * 32
+        copies = [
+            pltpu.make_async_copy(table_hbm.at[ids_ref[first + n]], rows.at[n], done)
+            for n in range(32)
+        ]
+        for copy in copies:
+            copy.start()
+        for copy in copies:
+            copy.wait()
+        out_ref[...] = 2.0 * rows[...]
+
+    block = (32, 1, table.shape[2])
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((ids.shape[0], 1, table.shape[2]), F32),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(ids.shape[0] // 32,),
+            in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+            out_specs=pl.BlockSpec(block, lambda i, ids: (i, 0, 0)),
+            scratch_shapes=[pltpu.VMEM(block, F32), pltpu.SemaphoreType.DMA],
+        ),
+    )(ids % table.shape[0], table)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="gathered-blocks",
+        summary="A gather of one row in each grid step, by its index map.",
+        function=rows_by_index_map,
+        remedied=rows_by_index_map_remedied,
+        args=(jax.ShapeDtypeStruct((256,), jnp.int32), jax.ShapeDtypeStruct((1024, 1, 512), F32)),
+        says=("the index map of table_ref reads", "start the 32 copies of a step"),
+    ),
     SlowKernel(
         advice="small-blocks",
         summary="Weights of 4 bits that are unpacked for 32 rows at a time.",

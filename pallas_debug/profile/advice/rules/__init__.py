@@ -15,7 +15,6 @@ from pallas_debug.profile.advice.rules import (
     spills,
     step_invariant,
     transpose,
-    unchanged_rows,
 )
 from pallas_debug.profile.advice.rules.copying import (
     copy_latency,
@@ -45,6 +44,7 @@ from pallas_debug.profile.advice.rules.reducing import (
     running_sum,
     single_rolls,
 )
+from pallas_debug.profile.advice.rules.selecting import gathered_blocks, unchanged_rows
 
 KINDS: tuple[AdviceKind, ...] = (
     one_core.KIND,
@@ -52,6 +52,7 @@ KINDS: tuple[AdviceKind, ...] = (
     grid_order.KIND,
     rewritten_output.KIND,
     unchanged_rows.KIND,
+    gathered_blocks.KIND,
     whole_operand.KIND,
     two_passes.KIND,
     single_buffer.KIND,

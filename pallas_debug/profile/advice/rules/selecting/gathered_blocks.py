@@ -1,0 +1,124 @@
+"""Advice: each grid step waits for one small block that a table selects, such as a row."""
+
+from __future__ import annotations
+
+import math
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
+from pallas_debug.profile.advice.pipelines import (
+    depends,
+    idle_bundles,
+    size_text,
+)
+from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.blocks import OperandBlocks
+
+MIN_GAIN = 0.25
+"""Minimum share of the estimated cycles that is saved."""
+
+MIN_STEPS = 64
+
+TOGETHER = 32
+"""Copies that a step starts before it waits for the first."""
+
+STARTING = 24
+"""Cycles to start a copy and to wait for it; 15 to 22 were compiled."""
+
+MAX_TRANSFER = 0.25
+"""Maximum time of the bytes of a block, relative to the latency of a copy."""
+
+
+def advise_gathered_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
+    blocks, step, rate = subject.blocks, subject.step, subject.bytes_per_cycle
+    if blocks is None or step is None or not rate or not subject.cycles or not subject.core_points:
+        return ()
+    tables = subject.kernel.of_kind("scalar_prefetch")
+    axis = max((n for n, size in enumerate(blocks.grid) if size > 1), default=None)
+    if not tables or axis is None or subject.kernel.of_kind("scratch"):
+        return ()
+    if blocks.grid[axis] < MIN_STEPS or blocks.grid[axis] % TOGETHER:
+        return ()
+    chosen = [o for o in blocks.pipelined if _is_chosen(o)]
+    others = [o for o in blocks.pipelined if o not in chosen]
+    if len(chosen) != 1 or not _can_grow(others, axis):
+        return ()
+    (operand,) = chosen
+    transfer = operand.block_bytes / rate
+    if operand.kind != "input" or operand.name in subject.resident:
+        return ()
+    if transfer > MAX_TRANSFER * subject.latency:
+        return ()
+    idle = min(idle_bundles(subject, subject.core_points), step.compute)
+    compute = idle + TOGETHER * (step.compute - idle + STARTING + transfer)
+    cycles = subject.core_points / TOGETHER * (subject.latency + compute)
+    if cycles > (1 - MIN_GAIN) * subject.cycles:
+        return ()
+    each = subject.cycles / subject.core_points
+    names = ", ".join(table.name for table in tables)
+    steps = math.prod(blocks.grid)
+    growing = ", ".join(o.name for o in others if depends(o, axis))
+    return (
+        Advice(
+            kind=KIND.name,
+            operand=operand.name,
+            source=subject.block_source(operand.name),
+            message=(
+                f"each of {steps:,} grid steps takes {each:,.0f} cycles, of which it computes "
+                f"{step.compute:,.0f}: the index map of {operand.name} reads {names}, so that a "
+                f"step fetches {size_text(operand.block_bytes)}, of another block each time as "
+                f"far as is known, and the latency of a copy is {subject.latency:,.0f} cycles"
+            ),
+            remedy=(
+                f"leave {operand.name} in HBM, by pl.BlockSpec(memory_space=pl.ANY), give "
+                f"{growing} blocks {TOGETHER} times as large, and start the {TOGETHER} copies of "
+                "a step, by pltpu.make_async_copy, before it waits for the first"
+            ),
+            evidence=(
+                derived("grid steps", steps),
+                derived("cycles of a step", round(each), unit="cycles"),
+                derived("cycles of a step's computation", round(step.compute), unit="cycles"),
+                derived("bytes of a block", operand.block_bytes, unit="bytes"),
+                derived("latency of a copy", round(subject.latency), unit="cycles"),
+                derived("estimated cycles", round(subject.cycles), unit="cycles"),
+                derived("estimated cycles with copies together", round(cycles), unit="cycles"),
+            ),
+        ),
+    )
+
+
+def _is_chosen(operand: OperandBlocks) -> bool:
+    """Whether an index map reads a table."""
+    return operand.unknown is not None or bool(operand.tables)
+
+
+def _can_grow(others: list[OperandBlocks], axis: int) -> bool:
+    """Whether the blocks of a kernel can become larger along an axis, which all outputs follow."""
+    for operand in others:
+        following = []
+        for dimension in operand.dimensions:
+            if dimension.strides is None:
+                return False
+            if dimension.strides[axis]:
+                following.append(dimension)
+        if not following and operand.kind == "input":
+            continue
+        if len(following) != 1 or following[0].strides is None:
+            return False
+        strides = following[0].strides
+        if strides[axis] != 1 or sum(map(abs, strides)) != 1:
+            return False
+    return any(operand.kind == "output" for operand in others)
+
+
+KIND = AdviceKind(
+    name="gathered-blocks",
+    title="A small block in each step that a table selects",
+    condition=(
+        f"The index map of an input reads scalar prefetch, its blocks are small, each of at least "
+        f"{MIN_STEPS} steps waits for the latency of a copy, and nothing is kept from one step to "
+        f"the next; {TOGETHER} copies at once would save at least {MIN_GAIN:.0%} of the estimated "
+        "cycles."
+    ),
+    remedy="Copy the blocks by hand, many at once.",
+    rule=advise_gathered_blocks,
+)
