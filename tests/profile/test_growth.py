@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from jax.experimental.pallas import tpu as pltpu
 import pallas_debug
 from pallas_debug.profile.advice.collect import subject_of
 from pallas_debug.profile.advice.growth import growth_of
+from pallas_debug.profile.advice.pipelines import WorkGrowth
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
@@ -46,6 +48,17 @@ def attention(q: jax.Array, k: jax.Array, *, outer: int | None) -> jax.Array:
     )(q, k)
 
 
+def grown(function: Callable[..., Any], *args: jax.ShapeDtypeStruct, to: Path) -> WorkGrowth:
+    (dump,) = pallas_debug.dump(function, *args, targets="v5e", to=to, stages="bundles")
+    (stored,) = (k for k in open_dumps(to).kernels() if k.name == dump.name)
+    found = read_profile(stored, stored.target("v5e"))
+    assert found is not None
+    subject = subject_of(found.profile)
+    assert subject is not None
+    assert subject.blocks is not None
+    return growth_of(subject, subject.blocks)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("outer", [1, None])
 def test_what_is_added_to_does_not_grow_with_what_is_added(
@@ -55,19 +68,34 @@ def test_what_is_added_to_does_not_grow_with_what_is_added(
         return attention(q, k, outer=outer)
 
     args = [jax.ShapeDtypeStruct((2, n, 128), jnp.float32) for n in (256, 512)]
-    (dump,) = pallas_debug.dump(function, *args, targets="v5e", to=tmp_path, stages="bundles")
-    (stored,) = (k for k in open_dumps(tmp_path).kernels() if k.name == dump.name)
-    found = read_profile(stored, stored.target("v5e"))
-    assert found is not None
-    subject = subject_of(found.profile)
-    assert subject is not None
-    assert subject.blocks is not None
-    growth = growth_of(subject, subject.blocks)
-    assert set(growth.shares) <= {frozenset((1,)), frozenset((2,)), frozenset((1, 2))}
+    growth = grown(function, *args, to=tmp_path)
+    assert set(growth.shares) <= {(1,), (2,), (1, 2)}
     assert sum(growth.shares.values()) == pytest.approx(1.0)
     # The tanh of the total, and the exponential of the scores.
-    assert growth.units["EUP"].keys() == {frozenset((1,)), frozenset((1, 2))}
+    assert growth.units["EUP"].keys() == {(1,), (1, 2)}
     assert growth.share({}, 1e9) == pytest.approx(1.0)
     assert growth.share({1: 2}, 1e9) == pytest.approx(1.0, abs=0.1)
-    least = growth.shares[frozenset((1,))] / 4
+    least = growth.shares[1,] / 4
     assert growth.share({2: 4}, 1e9) <= 1.0 - 3 * least + 1e-6
+
+
+@pytest.mark.slow
+def test_scores_of_a_block_with_itself_grow_with_its_square(tmp_path: Path) -> None:
+    def chunks(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: Any, o_ref: Any) -> None:
+            x = x_ref[...]
+            scores = jax.lax.dot_general(x, x, (((1,), (1,)), ((), ())))
+            weights = jnp.exp(scores)
+            total = jnp.dot(weights, x)
+            o_ref[...] = jnp.tanh(total)
+
+        chunk = pl.BlockSpec((64, 128), lambda i: (i, 0))
+        return pl.pallas_call(kernel, out_shape=x, grid=(16,), in_specs=[chunk], out_specs=chunk)(x)
+
+    growth = grown(chunks, jax.ShapeDtypeStruct((1024, 128), jnp.float32), to=tmp_path)
+    # Scores and their exponential and product by the square; the tanh, loads and stores do not.
+    assert growth.shares.keys() == {(0,), (0, 0)}
+    assert growth.units["EUP"].keys() == {(0,), (0, 0)}
+    assert growth.units["MXU"].keys() == {(0, 0)}
+    square = growth.shares[0, 0]
+    assert growth.share({0: 4}, 1e9) == pytest.approx(4 * square + (1 - square))

@@ -2,19 +2,20 @@
 
 Each dimension of a value follows the axes along which the blocks change that it was loaded from,
 through the operations of the program. Rescaling a sum does not take longer with larger blocks of
-what is added to it. What is not understood is taken to grow along every axis.
+what is added to it; scores of a block with itself grow with its square. What is not understood is
+taken to grow along every axis.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.moves import is_vector_instruction
-from pallas_debug.profile.advice.pipelines import Axes, WorkGrowth, followed
+from pallas_debug.profile.advice.pipelines import Axes, Powers, WorkGrowth, followed
 from pallas_debug.profile.advice.program import LOADS, STORES, MosaicProgram, ProgramOperation
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
@@ -59,11 +60,11 @@ class _Dimension:
 def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
     """Divide the work of a kernel without loops by the axes that it grows along."""
     program, table = subject.program, subject.schedule.table
-    every = frozenset(range(len(blocks.grid)))
+    every = tuple(range(len(blocks.grid)))
     if program is None or program.loops or table is None or not subject.executions:
         return WorkGrowth()
     lines = _Followed(subject, program, blocks).lines()
-    in_bundle: dict[int, list[tuple[str, Axes]]] = defaultdict(list)
+    in_bundle: dict[int, list[tuple[str, Powers]]] = defaultdict(list)
     vector = [p for p in subject.instructions if is_vector_instruction(p.opcode) and p.weight]
     # What runs at some steps only, such as a branch at the first, runs as often along its axis.
     weights: dict[float, int] = defaultdict(int)
@@ -71,19 +72,19 @@ def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
         weights[placed.weight] += 1
     usual = max(weights, key=lambda weight: weight * weights[weight], default=0.0)
     for placed in vector:
-        axes = every
+        powers = every
         if placed.source is not None and placed.weight >= usual:
-            axes = lines.get((placed.source.file, placed.source.line), every)
-        in_bundle[placed.bundle].append((placed.opcode, axes))
-    shares: dict[Axes, float] = defaultdict(float)
-    uses: dict[str, dict[Axes, float]] = {name: defaultdict(float) for name in VECTOR}
+            powers = lines.get((placed.source.file, placed.source.line), every)
+        in_bundle[placed.bundle].append((placed.opcode, powers))
+    shares: dict[Powers, float] = defaultdict(float)
+    uses: dict[str, dict[Powers, float]] = {name: defaultdict(float) for name in VECTOR}
     for at, found in in_bundle.items():
         weight = subject.executions[at]
-        for opcode, axes in found:
-            shares[axes] += weight / len(found)
+        for opcode, powers in found:
+            shares[powers] += weight / len(found)
             for name in units_of(opcode, ""):
                 if name in uses:
-                    uses[name][axes] += weight
+                    uses[name][powers] += weight
     total = sum(shares.values())
     needed = {
         name: sum(map(float.__mul__, map(float, subject.executions), map(float, column))) / capacity
@@ -91,11 +92,11 @@ def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
         if name in uses and capacity and (column := table.column(name)) is not None
     }
     return WorkGrowth(
-        shares={axes: share / total for axes, share in shares.items()},
+        shares={powers: share / total for powers, share in shares.items()},
         units={
-            name: {axes: cycles * n / sum(uses[name].values()) for axes, n in uses[name].items()}
+            name: {powers: cycles * n / sum(used.values()) for powers, n in used.items()}
             for name, cycles in needed.items()
-            if uses[name]
+            if (used := uses[name])
         },
     )
 
@@ -116,7 +117,7 @@ class _Followed:
             elif operand is not None and operand.kind == "scratch":
                 self._memory[name] = [_Dimension() for _ in operand.shape]
 
-    def lines(self) -> dict[tuple[str, int], Axes]:
+    def lines(self) -> dict[tuple[str, int], Powers]:
         """Axes along which the work of each line grows."""
         vectors = [o for o in self._program.operations if "vector<" in o.text]
         for _ in range(MAX_ROUNDS):
@@ -124,22 +125,38 @@ class _Followed:
                 self._forward(operation)
         for operation in reversed(vectors):
             self._backward(operation)
-        found: dict[tuple[str, int], Axes] = {}
+        found: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
         for operation in vectors:
             source: SourceLine | None = self._program.source(operation)
             if source is not None:
-                place = source.file, source.line
-                found[place] = found.get(place, frozenset()) | self._axes(operation)
-        return found
+                found[source.file, source.line] |= self._powers(operation)
+        return {place: tuple(sorted(powers.elements())) for place, powers in found.items()}
 
-    def _axes(self, operation: ProgramOperation) -> Axes:
+    def _powers(self, operation: ProgramOperation) -> Counter[int]:
         """Axes along which the work of an operation grows: of its results, and what it sums."""
-        if operation.name in _FREE and not self._result(operation):
-            return frozenset()
-        followed = [d.along(self._every) for d in self._result(operation)]
-        for dimensions, _ in self._read(operation):
-            followed += [d.along(self._every) for d in dimensions]
-        return frozenset().union(*followed)
+        result = self._result(operation)
+        if operation.name in _FREE and not result:
+            return Counter()
+        powers = self._joined(result)
+        for place, (dimensions, pairs) in enumerate(self._read(operation)):
+            powers |= self._joined(dimensions)
+            if operation.name == "tpu.matmul" and not place:
+                kept = {before for before, _ in pairs}
+                summed = [d for n, d in enumerate(dimensions) if n not in kept]
+                powers |= self._joined([*result, *summed])
+        return powers
+
+    def _joined(self, dimensions: Iterable[_Dimension]) -> Counter[int]:
+        """Axes of dimensions whose sizes are multiplied; one of several axes adds to each once."""
+        found: Counter[int] = Counter()
+        of_several: Counter[int] = Counter()
+        for dimension in dimensions:
+            axes = dimension.along(self._every)
+            if len(axes) == 1:
+                found.update(axes)
+            else:
+                of_several |= Counter(axes)
+        return found | of_several
 
     def _result(self, operation: ProgramOperation) -> list[_Dimension]:
         """Dimensions of what an operation makes, or of the memory that it writes."""

@@ -19,6 +19,10 @@ SUBLANES = 8
 Axes = frozenset[int]
 """Numbers of axes of the grid."""
 
+Powers = tuple[int, ...]
+"""Axes that work grows along, in order, each as often as it multiplies the work: (1, 1) of scores
+of a block with itself, whose rows and columns both follow axis 1."""
+
 _PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
 
 FOLLOWED = 0.5
@@ -120,8 +124,8 @@ class WorkGrowth:
       units: of each unit, in cycles of all steps if it were never idle.
     """
 
-    shares: Mapping[Axes, float] = field(default_factory=dict)
-    units: Mapping[str, Mapping[Axes, float]] = field(default_factory=dict)
+    shares: Mapping[Powers, float] = field(default_factory=dict)
+    units: Mapping[str, Mapping[Powers, float]] = field(default_factory=dict)
 
     def share(self, factors: Mapping[int, int], work: float) -> float:
         """Cycles of all steps with larger blocks, relative to now, without those of each step.
@@ -133,14 +137,15 @@ class WorkGrowth:
             return 1.0
         whole = math.prod(factors.values())
 
-        def less(parts: Mapping[Axes, float]) -> float:
+        def grown(parts: Mapping[Powers, float]) -> float:
             return sum(
-                part * math.prod(factors.get(axis, 1) for axis in axes) / whole
-                for axes, part in parts.items()
+                part * math.prod(factors.get(axis, 1) for axis in powers) / whole
+                for powers, part in parts.items()
             )
 
-        needed = max(map(less, self.units.values()), default=0.0) / FILLED / work
-        return min(max(less(self.shares), needed), 1.0)
+        share = grown(self.shares)
+        needed = max(map(grown, self.units.values()), default=0.0) / FILLED / work
+        return max(share, min(needed, 1.0))
 
 
 UNKNOWN_GROWTH = WorkGrowth()

@@ -196,7 +196,7 @@ def _done_again(
 ) -> float:
     """Cycles of a step, besides its overhead, that larger blocks would need less often."""
     work = max(subject.step.compute - overhead, 0.0) if subject.step is not None else 0.0
-    return work * (1 - growth.share(chosen.factors, work * subject.core_points))
+    return work * max(1 - growth.share(chosen.factors, work * subject.core_points), 0.0)
 
 
 def _moved(size: float) -> str:
