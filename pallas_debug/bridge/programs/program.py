@@ -480,6 +480,20 @@ class KernelProgram:
     outputs: tuple[Reg, ...]
     steps: tuple[MachineStep, ...]
     names: Mapping[int, str] = field(default_factory=dict)
+    _makers: dict[int, MachineStep] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        for step in self.steps:
+            outputs = getattr(step, "outputs", None) or (getattr(step, "output", None),)
+            for reg in outputs:
+                if reg is not None:
+                    self._makers.setdefault(reg.number, step)
+
+    def maker(self, number: int) -> MachineStep | None:
+        """The step that sets a register; None for an argument or a constant."""
+        return self._makers.get(number)
 
     def all(self) -> Iterator[KernelProgram]:
         """This program, and those that its steps run, at any depth."""

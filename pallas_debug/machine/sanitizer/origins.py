@@ -93,18 +93,15 @@ def _texts(frames: list[ProgramFrame], wanted: list[ir.Reg]) -> set[str]:
 def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:
     """Entries that a register of a frame was computed from."""
     frame = frames[depth]
-    for step in frame.program.steps:
-        if isinstance(step, ir.LoadStep) and step.output.number == number:
-            yield from _entry(frame, step)
-            return
-        if isinstance(step, ir.Compute) and number in {reg.number for reg in step.outputs}:
-            for reg in made_of.registers_behind(step, (number,), with_choices=False):
-                yield from _sources(frames, depth, reg.number)
-            return
-        if isinstance(step, ir.Hint) and step.output.number == number:
-            yield from _sources(frames, depth, step.value.number)
-            return
-    if depth:
+    step = frame.program.maker(number)
+    if isinstance(step, ir.LoadStep):
+        yield from _entry(frame, step)
+    elif isinstance(step, ir.Compute):
+        for reg in made_of.registers_behind(step, (number,), with_choices=False):
+            yield from _sources(frames, depth, reg.number)
+    elif isinstance(step, ir.Hint):
+        yield from _sources(frames, depth, step.value.number)
+    elif depth:
         yield from _outside(frames, depth, number)
 
 

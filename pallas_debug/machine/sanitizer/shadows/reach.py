@@ -122,7 +122,7 @@ def _sources(
         return
     seen.add((depth, number))
     frame = frames[depth]
-    step = _maker(frame.program, number)
+    step = frame.program.maker(number)
     if step is None:
         for reg in _given(frame, number) if depth else ():
             yield from _sources(frames, depth - 1, reg.number, seen)
@@ -143,15 +143,6 @@ def _sources(
                     yield from _sources(frames, depth, reg.number, seen)
 
 
-def _maker(program: ir.KernelProgram, number: int) -> ir.MachineStep | None:
-    """The step that sets a register."""
-    for step in program.steps:
-        outputs = getattr(step, "outputs", None) or (getattr(step, "output", None),)
-        if any(reg is not None and reg.number == number for reg in outputs):
-            return step
-    return None
-
-
 def is_sum(program: ir.KernelProgram, store: ir.StoreStep) -> bool:
     """Whether a store's value is a sum that nothing else in its program uses."""
     number = store.value.number
@@ -161,7 +152,7 @@ def is_sum(program: ir.KernelProgram, store: ir.StoreStep) -> bool:
             return False
         if any(step is not reader and number in _registers(step) for step in program.steps):
             return False
-        step = _maker(program, number)
+        step = program.maker(number)
         if not isinstance(step, ir.Compute) or step.unit is None:
             return False
         position = next(i for i, reg in enumerate(step.outputs) if reg.number == number)
@@ -178,7 +169,7 @@ def is_total(frames: Sequence[ProgramFrame], number: int) -> bool:
 
 def _is_total(frames: Sequence[ProgramFrame], depth: int, number: int) -> bool:
     frame = frames[depth]
-    step = _maker(frame.program, number)
+    step = frame.program.maker(number)
     if step is None:
         given = _given(frame, number) if depth and not _is_carried(frame, number) else []
         return bool(given) and all(_is_total(frames, depth - 1, reg.number) for reg in given)
