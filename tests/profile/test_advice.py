@@ -147,6 +147,17 @@ def test_copies_that_overlap_save_what_is_promised(target: str, stats_of: StatsO
     assert 0.9 * saved <= told["cycles that overlapping them saves"] <= 1.02 * saved
 
 
+@pytest.mark.large
+@pytest.mark.parametrize("target", ["v5e", "v6e"])
+def test_steps_that_are_left_out_save_what_is_promised(target: str, stats_of: StatsOf) -> None:
+    """What is fetched after a run of them is waited for."""
+    kernel = slow("causal_in_every_step")
+    before, after = (stats_of(kernel, twin, target) for twin in (False, True))
+    told = {e.name: e.figure.value for e in before.advice[0].evidence}
+    saved = before.cycles.total.value - after.cycles.total.value
+    assert 0.8 * saved <= told["cycles that leaving them out saves"] <= saved
+
+
 PROMISES = {
     "squares_summed_in_memory": "cycles with carried values",
     "state_kept_in_memory": "cycles with carried values",

@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from .slow import SlowKernel
 
-F32 = jnp.float32
+F32, BF16 = jnp.float32, jnp.bfloat16
 ROWS, COLUMNS = 256, 128
 
 
@@ -42,7 +43,76 @@ def cosines_in_every_step_remedied(x: jax.Array, table: jax.Array) -> jax.Array:
     return _all_steps(kernel, x, table)
 
 
+def _causal(q: jax.Array, k: jax.Array, v: jax.Array, *, skips: bool) -> jax.Array:
+    """Attention in blocks of 512, of which those above the diagonal are masked, or left out."""
+    size = 512
+
+    def kernel(
+        q_ref: jax.Ref, k_ref: jax.Ref, v_ref: jax.Ref, out_ref: jax.Ref, *state: jax.Ref
+    ) -> None:
+        highest, total, out = state
+        i, j = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(j == 0)
+        def _start() -> None:
+            highest[...] = jnp.full_like(highest, -1e30)
+            total[...] = jnp.zeros_like(total)
+            out[...] = jnp.zeros_like(out)
+
+        def add() -> None:
+            scores = lax.dot_general(
+                q_ref[...], k_ref[...], (((1,), (1,)), ((), ())), preferred_element_type=F32
+            )
+            row = i * size + lax.broadcasted_iota(jnp.int32, scores.shape, 0)
+            column = j * size + lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+            scores = lax.select(column <= row, scores, jnp.full_like(scores, -1e30))  # SLOW
+            above = jnp.maximum(highest[...], jnp.max(scores, axis=1, keepdims=True))
+            p, scale = jnp.exp(scores - above), jnp.exp(highest[...] - above)
+            total[...] = total[...] * scale + jnp.sum(p, axis=1, keepdims=True)
+            product = jnp.dot(p.astype(BF16), v_ref[...], preferred_element_type=F32)
+            out[...] = out[...] * scale + product
+            highest[...] = above
+
+        pl.when(j <= i)(add) if skips else add()
+
+        @pl.when(j == pl.num_programs(1) - 1)
+        def _end() -> None:
+            out_ref[...] = (out[...] / total[...]).astype(BF16)
+
+    rows = pl.BlockSpec((size, q.shape[1]), lambda i, j: (i, 0))
+    columns = pl.BlockSpec((size, q.shape[1]), lambda i, j: (jnp.minimum(j, i) if skips else j, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=q,
+        grid=(q.shape[0] // size, k.shape[0] // size),
+        in_specs=[rows, columns, columns],
+        out_specs=rows,
+        scratch_shapes=[
+            *[pltpu.VMEM((size, 1), F32)] * 2,
+            pltpu.VMEM((size, q.shape[1]), F32),
+        ],
+    )(q, k, v)
+
+
+def causal_in_every_step(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Blocks above the diagonal are computed, and masked as a whole."""
+    return _causal(q, k, v, skips=False)
+
+
+def causal_in_every_step_remedied(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    return _causal(q, k, v, skips=True)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="masked-steps",
+        summary="Causal attention that computes the blocks above the diagonal.",
+        function=causal_in_every_step,
+        remedied=causal_in_every_step_remedied,
+        helper=_causal,
+        args=(jax.ShapeDtypeStruct((2048, 128), BF16),) * 3,
+        says=("at 6 of 16 grid points the mask is false everywhere", "k_ref, v_ref stay"),
+    ),
     SlowKernel(
         advice="step-invariant",
         summary="A table of cosines that each grid step computes again.",

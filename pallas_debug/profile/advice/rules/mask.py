@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import (
@@ -105,8 +106,10 @@ def advise_mask(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 def iterations_without_mask(program: MosaicProgram, loop: ProgramLoop, mask: str, line: int) -> int:
     """Number of iterations of a loop in which a mask is known to be true everywhere."""
-    trips = range(min(loop.trips or 0, MAX_TRIPS))
-    return sum(_Mask(program, loop, n).is_true(mask, line) for n in trips)
+    if loop.start is None or loop.step is None:
+        return 0
+    counts = (loop.start + n * loop.step for n in range(min(loop.trips or 0, MAX_TRIPS)))
+    return sum(MaskValues(program, {loop.counter: n}).is_everywhere(mask, line) for n in counts)
 
 
 def _times(count: int) -> str:
@@ -122,24 +125,32 @@ def _mask_of(operation: ProgramOperation) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Mask:
-    """Evaluates a mask in one iteration of a loop, by intervals of its integers."""
+class MaskValues:
+    """Evaluates masks by intervals of the integers that they compare.
+
+    Attributes:
+      known: values that are known: those that count a loop, or are a place in the grid.
+    """
 
     program: MosaicProgram
-    loop: ProgramLoop
-    iteration: int
+    known: Mapping[str, int]
 
-    def is_true(self, value: str, line: int, depth: int = 0) -> bool:
-        """Whether a mask is known to be true everywhere."""
+    def is_everywhere(self, value: str, line: int, *, so: bool = True, depth: int = 0) -> bool:
+        """Whether a mask is known to be true everywhere, or false.
+
+        Args:
+          so: which of both.
+        """
         found = self.program.producer(value, line)
         if found is None or depth > MAX_DEPTH:
             return False
         if found.name in _SAME and found.operands:
-            return self.is_true(found.operands[0], found.line, depth + 1)
-        if found.name == "arith.andi":
-            return all(self.is_true(o, found.line, depth + 1) for o in found.operands)
-        if found.name == "arith.ori":
-            return any(self.is_true(o, found.line, depth + 1) for o in found.operands)
+            return self.is_everywhere(found.operands[0], found.line, so=so, depth=depth + 1)
+        if found.name in ("arith.andi", "arith.ori"):
+            parts = (
+                self.is_everywhere(o, found.line, so=so, depth=depth + 1) for o in found.operands
+            )
+            return all(parts) if so == (found.name == "arith.andi") else any(parts)
         how = _COMPARE.search(found.text)
         if how is None or len(found.operands) != 2:
             return False
@@ -151,26 +162,12 @@ class _Mask:
             if a[0] < 0 or b[0] < 0:
                 return False
             name = f"s{name[1:]}"
-        match name:
-            case "slt":
-                return a[1] < b[0]
-            case "sle":
-                return a[1] <= b[0]
-            case "sgt":
-                return a[0] > b[1]
-            case "sge":
-                return a[0] >= b[1]
-            case "ne":
-                return a[1] < b[0] or b[1] < a[0]
-        return False
+        return _holds(name if so else _OPPOSITES.get(name, ""), a, b)
 
     def range(self, value: str, line: int, depth: int = 0) -> Range | None:
         """Smallest and largest element of an integer value; None if it is not known."""
-        if value == self.loop.counter:
-            if self.loop.start is None or self.loop.step is None:
-                return None
-            at = self.loop.start + self.iteration * self.loop.step
-            return at, at
+        if value in self.known:
+            return self.known[value], self.known[value]
         found = self.program.producer(value, line)
         if found is None or depth > MAX_DEPTH:
             return None
@@ -199,6 +196,25 @@ class _Mask:
                 products = [x * y for x in a for y in b]
                 return min(products), max(products)
         return None
+
+
+_OPPOSITES = {"slt": "sge", "sge": "slt", "sle": "sgt", "sgt": "sle", "ne": "eq"}
+
+
+def _holds(name: str, a: Range, b: Range) -> bool:
+    """Whether a comparison is true of all numbers of two ranges."""
+    match name:
+        case "slt":
+            return a[1] < b[0]
+        case "sle":
+            return a[1] <= b[0]
+        case "sgt":
+            return a[0] > b[1]
+        case "sge":
+            return a[0] >= b[1]
+        case "ne":
+            return a[1] < b[0] or b[1] < a[0]
+    return False
 
 
 KIND = AdviceKind(
