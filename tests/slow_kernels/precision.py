@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from .slow import SlowKernel
 
@@ -129,6 +130,28 @@ def weights_in_f32_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
     return _by_weights(x, w)
 
 
+def experts_in_f32(experts: jax.Array, x: jax.Array, w: jax.Array) -> jax.Array:
+    """A table lists the expert of each block of tokens; its weights are rounded in the kernel."""
+
+    def kernel(_: jax.Ref, x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        w = w_ref[...].astype(BF16)  # SLOW
+        out_ref[...] = jnp.dot(x_ref[...], w, preferred_element_type=F32).astype(BF16)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], w.shape[2]), BF16),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(experts.shape[0],),
+            in_specs=[
+                pl.BlockSpec((64, x.shape[1]), lambda i, _: (i, 0)),
+                pl.BlockSpec((None, *w.shape[1:]), lambda i, experts: (experts[i], 0, 0)),
+            ],
+            out_specs=pl.BlockSpec((64, w.shape[2]), lambda i, _: (i, 0)),
+        ),
+    )(experts % w.shape[0], x, w)
+
+
 def _all_steps(kernel: object, x: jax.Array) -> jax.Array:
     """Every step works on the same block, so that computation decides."""
     whole = pl.BlockSpec(x.shape, lambda i: (0, 0))
@@ -215,6 +238,19 @@ def sigmoid_by_division_remedied(x: jax.Array) -> jax.Array:
 
 
 KERNELS = (
+    SlowKernel(
+        advice="wide-operand",
+        summary="Weights of experts that are fetched in f32 and used in bf16.",
+        function=experts_in_f32,
+        remedied=experts_in_f32,
+        rearrange=lambda experts, x, w: (experts, x, w.astype(BF16)),
+        args=(
+            jax.ShapeDtypeStruct((16,), jnp.int32),
+            jax.ShapeDtypeStruct((1024, 512), BF16),
+            jax.ShapeDtypeStruct((8, 512, 1024), F32),
+        ),
+        says=("32.0 MiB in all, if each step needs another block", "as weights can be"),
+    ),
     SlowKernel(
         advice="wide-operand",
         summary="Results that are rounded to bf16 and written in f32.",

@@ -41,6 +41,8 @@ def advise_wide_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
         if not loads or not all(_is_rounded(program, load) for load in loads):
             continue
         count = operand.visits.copies if operand.visits else copies(operand, blocks.grid)
+        if operand.unknown is not None:
+            count = blocks.points  # as the estimate assumes
         if not count or not operand.total:
             continue
         moved = count * operand.block_bytes
@@ -54,8 +56,9 @@ def advise_wide_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
                 operand=operand.name,
                 source=program.source(loads[0]),
                 message=(
-                    f"{operand.name} is fetched in f32, {size_text(moved)} in all, and rounded to "
-                    "bf16 as it is loaded; the kernel waits for its copies"
+                    f"{operand.name} is fetched in f32, {size_text(moved)} in all"
+                    + (", if each step needs another block" if operand.unknown is not None else "")
+                    + ", and rounded to bf16 as it is loaded; the kernel waits for its copies"
                 ),
                 remedy=(
                     f"pass {operand.name} in bf16, which is half of the bytes: "
