@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from pallas_debug.model import Operand
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
@@ -18,12 +19,16 @@ from pallas_debug.profile.advice.program import (
 from pallas_debug.profile.advice.rules.row_loop import index_values, memory_of
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import OperandBlocks
+from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand
 
 MIN_GAIN = 0.25
 """Minimum share of the estimated cycles that is saved."""
 
-MIN_STEP = 240
-"""Cycles of a step, in which index maps read a table; 112 to 186 were compiled, and copies wait."""
+MIN_STEP = 190
+"""Cycles of a step, in which index maps read a table; 112 to 193 were compiled."""
+
+MAX_STEPS = 4096
+"""Maximum steps that are run; what follows is taken to be like them."""
 
 SUBLANES = 8
 
@@ -68,15 +73,40 @@ def advise_unchanged_rows(subject: AdviceSubject) -> tuple[Advice, ...]:
         small = size * kept // rows
         idle = idle_bundles(subject, subject.core_points)
         compute = max(idle + max(step.compute - idle, 0.0) * kept / rows, MIN_STEP)
-        transfer = step.copies - 2 * (size - small) * count / blocks.points / rate
-        # Two fetches are under way, so that two steps take at least the time of one.
-        fetch = (subject.latency + small / rate + compute) / 2
-        each = max(compute, transfer, fetch)
-        cycles = each * subject.core_points + subject.latency + subject.write_latency
+        others = step.copies - 2 * (size - small) * count / blocks.points / rate
+        # The table itself is fetched before the first step.
+        cycles = subject.latency + _in_small_blocks(subject, small, rate, compute)
+        cycles = max(cycles, others * subject.core_points)
         if cycles > (1 - MIN_GAIN) * subject.cycles:
             continue
         found.append(_advice(subject, update, kept, count, cycles))
     return tuple(found)
+
+
+def _in_small_blocks(subject: AdviceSubject, size: int, rate: float, compute: float) -> float:
+    """Cycles of all steps that each fetch a block of so many bytes, and write one back."""
+    steps = max(round(subject.core_points), 1)
+
+    def operand(lane: int, direction: Literal["in", "out"]) -> PipelineOperand:
+        return PipelineOperand(
+            lane=lane,
+            direction=direction,
+            buffers=2,
+            reads_back=False,
+            block=lambda step: (step,),
+            size=lambda _: size,
+            fetch=lambda moved: (subject.latency, moved / rate),
+            write=lambda moved: (subject.write_latency, moved / rate),
+        )
+
+    pipeline = Pipeline(
+        [operand(0, "in"), operand(1, "out")],
+        steps=steps,
+        compute=lambda _: compute,
+        keeps=lambda _: False,
+    )
+    count = min(steps, MAX_STEPS)
+    return pipeline.run(0, count).end * steps / count
 
 
 def _advice(
@@ -105,7 +135,7 @@ def _advice(
             f"{update.table.name}{divided} as their index in dimension {axis}"
             + (", compare the rows with the remainder" if kept > 1 else "")
             + ", and keep the rest by "
-            f" pallas_call(…, input_output_aliases={{{passed.index(given.name)}: "
+            f"pallas_call(…, input_output_aliases={{{passed.index(given.name)}: "
             f"{outputs.index(output.name)}}}): {size_text(then)} are moved; donate the array to "
             "the jitted function, or XLA copies it before the call"
         ),
