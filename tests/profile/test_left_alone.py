@@ -199,3 +199,39 @@ def test_channels_in_lanes_stay(packed: bool) -> None:
     w = jax.ShapeDtypeStruct((96, 128), jnp.bfloat16)
     function = functools.partial(taps, packed=packed)
     assert pallas_debug.stats(function, x, w, target="v5e", estimate=False).advice == ()
+
+
+def masked_scores(q: jax.Array, k: jax.Array) -> Any:
+    """Scores above the diagonal are masked, and written."""
+
+    def kernel(q_ref: Any, k_ref: Any, out_ref: Any) -> None:
+        i, j = pl.program_id(0), pl.program_id(1)
+        scores = lax.dot_general(
+            *(q_ref[...], k_ref[...], (((1,), (1,)), ((), ()))),
+            precision=lax.Precision.HIGHEST,
+            preferred_element_type=jnp.float32,
+        )
+        row = i * 512 + lax.broadcasted_iota(jnp.int32, scores.shape, 0)
+        column = j * 512 + lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+        masked = lax.select(column <= row, scores, jnp.full_like(scores, -1e30))
+        out_ref[...] = masked.astype(jnp.bfloat16)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16),
+        grid=(4, 4),
+        in_specs=[
+            pl.BlockSpec((512, 128), lambda i, j: (i, 0)),
+            pl.BlockSpec((512, 128), lambda i, j: (j, 0)),
+        ],
+        out_specs=pl.BlockSpec((512, 512), lambda i, j: (i, j)),
+    )(q, k)
+
+
+@pytest.mark.slow
+def test_masked_blocks_that_are_written_stay() -> None:
+    """Without these steps, their blocks would be left as they are in memory."""
+    x = jax.ShapeDtypeStruct((2048, 128), jnp.float32)
+    stats = pallas_debug.stats(masked_scores, x, x, target="v5e", estimate=False)
+    assert stats.traffic.bound == "compute"
+    assert "masked-steps" not in {advice.kind for advice in stats.advice}

@@ -12,6 +12,7 @@ from pallas_debug.profile.advice.pipelines import depends, idle_bundles
 from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation
 from pallas_debug.profile.advice.rules.mask import MaskValues
 from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.blocks import BlockMap
 
 MIN_GAIN = 0.15
 """Minimum share of the estimated cycles that is saved."""
@@ -38,7 +39,7 @@ def advise_masked_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         if program.loops_around(chosen.line):
             continue
-        masked, runs = _masked_points(program, blocks.grid, chosen)
+        masked, runs = _masked_points(program, blocks, chosen)
         if not masked or not subject.bytes_per_cycle:
             continue
         work = step.compute - idle_bundles(subject, subject.core_points)
@@ -88,12 +89,14 @@ def advise_masked_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _masked_points(
-    program: MosaicProgram, grid: tuple[int, ...], chosen: ProgramOperation
+    program: MosaicProgram, blocks: BlockMap, chosen: ProgramOperation
 ) -> tuple[int, int]:
     """Grid points at which a selection takes nothing but a number that masks a score.
 
-    With the number of runs of such points, one after the other.
+    With the number of runs of such points, one after the other. Both are 0 if a block of an output
+    is written at such points alone.
     """
+    grid = blocks.grid
     mask, one, other = chosen.operands[:3]
     if _is_masking(program, other, chosen.line):
         so = False
@@ -108,6 +111,9 @@ def _masked_points(
     known: dict[tuple[int, ...], bool] = {}
     count = runs = 0
     was_masked = False
+    outputs = [o for o in blocks.pipelined if o.kind == "output"]
+    of_block = [n for n in range(len(grid)) if any(depends(o, n) is not False for o in outputs)]
+    written: dict[tuple[int, ...], bool] = {}
     for point in itertools.product(*map(range, grid)):
         place = tuple(point[axis] for axis in axes)
         if place not in known:
@@ -116,7 +122,9 @@ def _masked_points(
         count += known[place]
         runs += known[place] and not was_masked
         was_masked = known[place]
-    return count, runs
+        block = tuple(point[axis] for axis in of_block)
+        written[block] = written.get(block, False) or not known[place]
+    return (count, runs) if all(written.values()) else (0, 0)
 
 
 def _source(program: MosaicProgram, chosen: ProgramOperation) -> SourceLine | None:
@@ -147,7 +155,8 @@ KIND = AdviceKind(
     condition=(
         "A mask that depends on the place in the grid, and on no data, replaces scores by a number "
         f"below {MIN_MASKED:,.0f}, and is known to leave none at some grid points, at which the "
-        f"kernel works all the same; to leave them out would save at least {MIN_GAIN:.0%} of the "
+        f"kernel works all the same, though no block of an output is theirs alone; to leave "
+        f"them out would save at least {MIN_GAIN:.0%} of the "
         "estimated cycles."
     ),
     remedy="Leave out the work at these grid points with `pl.when`.",
