@@ -17,6 +17,7 @@ from pallas_debug.profile.advice.rules import (
     step_invariant,
     transpose,
 )
+from pallas_debug.profile.advice.rules.choosing import gathered_blocks, unchanged_rows
 from pallas_debug.profile.advice.rules.copying import (
     copy_latency,
     copy_wait,
@@ -45,7 +46,6 @@ from pallas_debug.profile.advice.rules.reducing import (
     running_sum,
     single_rolls,
 )
-from pallas_debug.profile.advice.rules.selecting import gathered_blocks, unchanged_rows
 
 KINDS: tuple[AdviceKind, ...] = (
     one_core.KIND,

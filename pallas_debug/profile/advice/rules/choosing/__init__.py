@@ -1,0 +1,1 @@
+"""Rules about blocks and rows that tables in scalar prefetch choose."""

@@ -1,1 +1,0 @@
-"""Rules about blocks and rows that tables in scalar prefetch select."""
