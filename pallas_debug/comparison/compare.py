@@ -406,14 +406,14 @@ def _finding(
         unaligned="" if aligned is None else aligned.unknown,
         agrees=aligned is not None and diverged is None and not aligned.unknown,
         unjudged=int(pair.unjudged.sum()),
-        rounding=_rounding(pair, sources.of(number)),
+        rounding=_rounding(pair, judged, sources.of(number)),
         not_compared=() if aligned is None else aligned.not_compared,
         unread=sources.unread(sources.of(number)),
     )
     return mismatch.value_mismatch(place.seen, facts), place.digest
 
 
-def _rounding(pair: Differences, origin: KernelOrigin) -> RoundingError | None:
+def _rounding(pair: Differences, judged: Judged, origin: KernelOrigin) -> RoundingError | None:
     """The largest error in units of the least precise dtype; None unless all values are finite."""
     if not (pair.actual.is_inexact and pair.expected.is_inexact):
         return None
@@ -423,7 +423,8 @@ def _rounding(pair: Differences, origin: KernelOrigin) -> RoundingError | None:
         return None
     dtypes = {pair.actual.dtype, pair.expected.dtype}
     if origin.captured is not None:
-        dtypes |= float_dtypes(origin.captured.params)
+        given = {dtype for _, dtype, _ in arrays.host_leaves((judged.args, judged.kwargs))}
+        dtypes |= float_dtypes(origin.captured.params, given)
     dtype = max(sorted(dtypes), key=tolerances.unit)
     unit = tolerances.unit(dtype)
     return RoundingError(

@@ -137,7 +137,7 @@ def _facts(output: str, first: StoredElement, others: Sequence[StoredElement]) -
     lines = [other.writes[-1].step.site.line if other.writes else None for other in others]
     return StoreHistory(
         output=output,
-        writes=tuple(_contribution(write, first.block) for write in first.writes),
+        writes=_joined(_contribution(write, first.block) for write in first.writes),
         iterations=store.iterations,
         sources=tuple(sorted(behind, key=lambda source: source.carried is None)),
         others=len(others),
@@ -177,8 +177,16 @@ def _joined(each: Iterable[Contribution]) -> tuple[Contribution, ...]:
     found: list[Contribution] = []
     for one in each:
         last = found[-1] if found else None
-        if last is None or one.updates or not _is_alike(last, one):
+        is_again = (
+            last is not None
+            and one.updates
+            and (last.first, last.last) == (*(one.first, one.last),)
+        )  # as where a loop of Python has the line several times
+        if last is None or not _is_alike(last, one) or (one.updates and not is_again):
             found.append(one)
+            continue
+        if is_again:
+            found[-1] = replace(last, count=last.count + one.count)
             continue
         points = last.points + one.points - (last.last == one.first)
         count = last.count + one.count

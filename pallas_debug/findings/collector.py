@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault, Severity
+from pallas_debug.findings.rewording import reworded
 from pallas_debug.findings.slips import (
     SLIPS,
     is_not_before,
@@ -17,7 +18,7 @@ from pallas_debug.findings.slips import (
     is_of_same_output,
     of_one_slip,
 )
-from pallas_debug.findings.wording import mismatch, order, semaphores
+from pallas_debug.findings.wording import mismatch, order
 from pallas_debug.model import Finding, SourceLine
 
 Key = tuple[Fault, str, tuple[str, int] | None, str | None]
@@ -267,10 +268,8 @@ def caused(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _followed(finding: Finding, by: Sequence[Finding]) -> Finding:
-    """A finding with what follows from it: a signal that is left over shows what a race lacks."""
-    left = [one for one in by if one.kind is Fault.SEMAPHORE_LEFT_OVER]
-    if finding.kind is Fault.DATA_RACE and left:
-        finding = semaphores.of_unheard_signal(finding, left[0])
+    """A finding with what follows from it."""
+    finding = reworded(finding, by)
     return replace(finding, consequences=(*finding.consequences, *by))
 
 
@@ -286,8 +285,11 @@ def _is_made_by(finding: Finding, cause: Finding) -> bool:
         return False
     if is_of_same_dimension(finding, cause):
         return True
-    if (rule := SLIPS.get((finding.kind, cause.kind))) is not None:
-        return rule(finding, cause)
+    rule = SLIPS.get((finding.kind, cause.kind))
+    if rule is not None and rule(finding, cause):
+        return True
+    if any(_is_made_by(finding, one) for one in cause.consequences if one != finding):
+        return True  # a run has joined that to its own cause
     if cause.kind not in finding.comes_of:
         return False
     if cause.kind is Fault.UNINITIALIZED_READ:  # what a copy has brought is not there either

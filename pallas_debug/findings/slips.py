@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.rewording import is_of_other_slot
 from pallas_debug.findings.wording import bounds, contents, facts, semaphores, writers
-from pallas_debug.findings.wording.order import PARALLEL, SIDES, UNDER_WAY, WRITES
+from pallas_debug.findings.wording.order import CORES, PARALLEL, SIDES, UNDER_WAY, WRITES
 from pallas_debug.model import Finding
 
 
@@ -71,7 +72,13 @@ def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
     """Return whether an index out of bounds was read from the unwritten operand."""
     given = finding.values.get("index from", "").split(", ")
     tables = {table.partition("[")[0] for table in given}
-    return cause.operand in tables and is_not_before(finding, cause)
+    is_made = cause.operand in tables or (_is_of_scalars(cause) and _is_of_others(finding, cause))
+    return is_made and is_not_before(finding, cause)
+
+
+def _is_of_scalars(unwritten: Finding) -> bool:
+    """Return whether what is read unwritten are scalars: what places and conditions come from."""
+    return str(unwritten.shape).endswith(" in SMEM")
 
 
 def _cannot_copy(finding: Finding, cause: Finding) -> bool:
@@ -128,17 +135,19 @@ def _time(finding: Finding) -> tuple[object, ...]:
 
 def _waits_instead(finding: Finding, cause: Finding) -> bool:
     """Return whether the kernel waits on this semaphore where the racing copy signals another."""
-    return finding.operand in cause.values.get("waited for", "").split(", ") and not any(
-        cause.values.get(name) == finding.operand for name in ("semaphore", "other semaphore")
-    )
+    if finding.operand in _semaphores(cause):
+        return False
+    is_named = finding.operand in cause.values.get("waited for", "").split(", ")
+    return is_named or is_of_other_slot(cause, finding)
 
 
 def _is_of_same_copies(finding: Finding, cause: Finding) -> bool:
     """Return whether copies of one line write to where others do, or are not waited for."""
     both = finding.values.get(SIDES), cause.values.get(SIDES)
-    if _lack_one_wait(finding, cause):
-        return _place(cause) < _place(finding)
-    return WRITES in both and _share_copies(finding, cause) and _place(cause) < _place(finding)
+    is_one = WRITES in both and _share_copies(finding, cause)
+    is_one = is_one or (both == (WRITES, WRITES) and _signal_same(finding, cause))
+    is_one = is_one or _lack_one_wait(finding, cause) or _lack_one_signal(finding, cause)
+    return is_one and _place(cause) < _place(finding)
 
 
 def _lack_one_wait(a: Finding, b: Finding) -> bool:
@@ -150,6 +159,32 @@ def _lack_one_wait(a: Finding, b: Finding) -> bool:
         and follower.values.get("semaphore") in shared
         for follower in (*a.consequences, *b.consequences)
     )
+
+
+def _signal_same(a: Finding, b: Finding) -> bool:
+    """Return whether two lines each, as of one loop's first step and the others, do the same."""
+    return is_of_same_output(a, b) and _semaphores(a) == _semaphores(b)
+
+
+def _lack_one_signal(a: Finding, b: Finding) -> bool:
+    """Return whether other devices' copies, of one line, arrive where two lines still read."""
+    return is_of_same_output(a, b) and bool(_arrivals(a) & _arrivals(b))
+
+
+def _arrivals(race: Finding) -> set[tuple[str, str, int]]:
+    """Semaphores of the sides of a race that another device's copy writes, and their lines."""
+    sides = (("", race.source), ("other ", race.other))
+    return {
+        (race.values[f"{side}semaphore"], line.file, line.line)
+        for side, line in sides
+        if line is not None and {f"{side}sender", f"{side}semaphore"} <= set(race.values)
+    }
+
+
+def _is_left_out(finding: Finding, cause: Finding) -> bool:
+    """Return whether two copies fill one place, and what is read is where one was to go."""
+    is_double = cause.values.get(SIDES) == WRITES and is_of_same_output(finding, cause)
+    return is_double and not _goes_astray(cause, finding)
 
 
 def _goes_astray(finding: Finding, cause: Finding) -> bool:
@@ -187,9 +222,14 @@ def _is_brought(finding: Finding, cause: Finding) -> bool:
     return any(
         one.kind is Fault.DMA_NOT_AWAITED
         and _is_of_line(finding, one)
-        and is_of_same_output(finding, one)
+        and (is_of_same_output(finding, one) or _names_semaphore(one))
         for one in (cause, *cause.consequences)
     )
+
+
+def _names_semaphore(left: Finding) -> bool:
+    """Return whether an engine named the semaphore of a copy, not what the copy writes."""
+    return left.operand == left.values.get("semaphore", "").partition("[")[0]
 
 
 def _is_overwritten(finding: Finding, cause: Finding) -> bool:
@@ -198,13 +238,43 @@ def _is_overwritten(finding: Finding, cause: Finding) -> bool:
     They compare with the outputs at the end, in which what is not written is NaN as well. The
     machine follows each NaN to the results, and would have found one that is in them.
     """
+    return _is_of_others(finding, cause)
+
+
+def _is_of_others(finding: Finding, cause: Finding) -> bool:
+    """Return whether the machine ran into the cause, and not into the finding."""
     return "machine" in cause.engines and "machine" not in finding.engines
 
 
+def _is_of_one_condition(finding: Finding, cause: Finding) -> bool:
+    """Return whether two buffers are written under one condition, and both read too early."""
+    under = finding.values.get(contents.WRITTEN_UNDER)
+    is_one = under is not None and under == cause.values.get(contents.WRITTEN_UNDER)
+    is_same = is_one and finding.grid_point == cause.grid_point
+    return is_same and (cause.witness.line or ("", 0)) < (finding.witness.line or ("", 0))
+
+
+def _is_of_same_block(finding: Finding, cause: Finding) -> bool:
+    """Return whether grid points race for the block that one index map returns to."""
+    is_parallel = PARALLEL in finding.values and is_of_same_output(finding, cause)
+    return is_parallel and _is_of_line(finding, cause)
+
+
 def _is_given_nothing(finding: Finding, cause: Finding) -> bool:
-    """Return whether a kernel updates an array in HBM in place, which is no input."""
+    """Return whether a kernel updates an array in HBM in place, which is no input.
+
+    Or takes the places that it writes from scalars that are not there.
+    """
     is_array = str(cause.shape).endswith(" in HBM")
-    return is_array and is_of_same_output(finding, cause)
+    return (is_array and is_of_same_output(finding, cause)) or _is_of_scalars(cause)
+
+
+def _is_signalled_alike(finding: Finding, cause: Finding) -> bool:
+    """Return whether one line signals two semaphores too often, by the same number."""
+    lines = [one.other and (one.other.file, one.other.line) for one in (finding, cause)]
+    counts = [one.values.get("count") for one in (finding, cause)]
+    is_one = None not in lines and lines[0] == lines[1] and counts[0] == counts[1]
+    return is_one and (cause.witness.line or ("", 0)) < (finding.witness.line or ("", 0))
 
 
 def _is_same_semaphore(finding: Finding, cause: Finding) -> bool:
@@ -229,8 +299,8 @@ def _is_source_of_copy(finding: Finding, cause: Finding) -> bool:
 
 
 def _is_not_heard(finding: Finding, cause: Finding) -> bool:
-    """Return whether the race is with a remote copy, and no wait takes this signal."""
-    senders = {"sender", "other sender"} & set(cause.values)
+    """Return whether another device or core races, and no wait takes this signal."""
+    senders = {"sender", "other sender", CORES} & set(cause.values)
     return bool(senders) and finding.values.get("waits") == "0"
 
 
@@ -329,13 +399,18 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
     (Fault.DATA_RACE, Fault.DATA_RACE): _is_of_same_copies,
     (Fault.DATA_RACE, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
+    (Fault.DATA_RACE, Fault.OUTPUT_REVISITED): _is_of_same_block,
+    (Fault.UNINITIALIZED_READ, Fault.UNINITIALIZED_READ): _is_of_one_condition,
     (Fault.INPUT_NOT_READ, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
     (Fault.DATA_RACE, Fault.UNINITIALIZED_READ): _goes_astray,
+    (Fault.UNINITIALIZED_READ, Fault.DATA_RACE): _is_left_out,
+    (Fault.CONFLICTING_WRITES, Fault.DATA_RACE): _share_copies,
     (Fault.STALE_READ, Fault.DATA_RACE): _is_of_same_read,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DATA_RACE): _is_brought,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.UNINITIALIZED_READ): _is_given_nothing,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.DATA_RACE): _is_not_heard,
+    (Fault.SEMAPHORE_LEFT_OVER, Fault.SEMAPHORE_LEFT_OVER): _is_signalled_alike,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.DEADLOCK): _is_same_semaphore,
 }
 """Rules by kinds of consequence and cause: whether one slip shows as both of these findings."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -397,3 +398,34 @@ def test_what_a_run_is_bounded_by() -> None:
         f"{update} by 50 grid points, (0,) to (49,)"
     )
     assert np.isfinite(float(finding.values["value"]))
+
+
+def running_mean(x: jax.Array, *, is_right: bool) -> jax.Array:
+    """Sums of columns so far; the carry is the first row of a block instead of the last."""
+
+    def kernel(x_ref: Any, o_ref: Any, carry: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            carry[...] = jnp.zeros_like(carry)
+
+        for row in range(8):
+            o_ref[row] = x_ref[row] + (o_ref[row - 1] if row else carry[0])
+        carry[0] = carry[0] + o_ref[7 if is_right else 0] - carry[0]
+
+    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel, grid=(2,), in_specs=[rows], out_specs=rows, out_shape=x,
+        scratch_shapes=[pltpu.VMEM((1, 128), F32)],
+    )(x)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_carry_is_not_said_to_lack_a_reset() -> None:
+    wrong = functools.partial(running_mean, is_right=False)
+    right = functools.partial(jnp.cumsum, axis=0)
+    finding = found(wrong, right, jnp.ones((16, 128), F32))
+    assert str(finding.cause).startswith("carry was last set at line ")
+    assert str(finding.cause).endswith(
+        "if this block should not depend on that one, it is not reset"
+    )
+    assert str(finding.advice).startswith("reset carry before this block, unless it carries values")

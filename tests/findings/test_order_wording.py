@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pallas_debug.findings import rewording
 from pallas_debug.findings.collector import merged
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
@@ -43,7 +44,7 @@ def test_a_load_while_a_copy_is_under_way() -> None:
         f"on the other side{BOTH}; both access tile_ref[0:4, 0:128]"
     )
     assert found.cause == ("the wait before this access is for sems[0]; the copy signals sems[1]")
-    assert found.advice == "wait for sems[1] before this access"
+    assert found.advice == ("wait for sems[1] before this access, or access the slot of sems[0]")
     assert found.witness.values == {
         "device": "0",
         "other grid point": "(1,)",
@@ -134,17 +135,17 @@ def test_two_copies_of_which_another_device_has_started_one() -> None:
     arrives = replace(FETCH, device=1, from_device=0)
     leaves = replace(FETCH, device=1, writes=False)
     apart = (
-        "receive into other elements than those that are sent; or let device 1, once it has "
-        "waited for its copy to leave, signal device 0, which waits for that signal before it sends"
+        "receive into other elements than those that are copied; or let device 1, once it has "
+        "waited for its copy, signal device 0, which waits for that signal before it sends"
     )
     found = race(arrives, leaves)
     assert found.cause == (
-        "device 0 sends to where device 1 still sends from, and nothing tells it when that copy "
-        "has left"
+        "device 0 sends to where device 1 still copies from, and nothing tells it when that copy "
+        "is done"
     )
     assert found.advice == apart
-    either = "device 1 may send what was there before, or what device 0 sends there"
-    wait = "if it is to send what arrives, wait for sems[1] before"
+    either = "device 1 may copy what was there before, or what device 0 sends there"
+    wait = "if it is to copy what arrives, wait for sems[1] before"
     found = race(leaves, arrives)
     assert (found.cause, found.advice) == (either, f"{wait} this copy starts; if not, {apart}")
     assert found.witness.values["other sender"] == "device 0"
@@ -158,6 +159,18 @@ def test_two_copies_of_which_another_device_has_started_one() -> None:
     assert found.advice == "wait for all of them first, or give each copy a semaphore of its own"
     found = race(arrives, replace(arrives, semaphore=None))
     assert found.cause == "two copies are in flight at once"
+
+
+def test_a_copy_between_devices_that_stays_on_its_own() -> None:
+    sent = replace(FETCH, device=3, semaphore="received", is_to_self=True)
+    found = race(sent, replace(FETCH, device=3, semaphore="near"))
+    assert found.cause == (
+        "device 3 sends this copy to itself, where the copy on near writes as well"
+    )
+    assert found.advice == (
+        "pass the device that is to receive it as device_id; or, if it is this one, wait for near "
+        "before this copy starts"
+    )
 
 
 def unawaited(line: int, semaphore: str, **values: str) -> Finding:
@@ -210,7 +223,7 @@ def test_a_race_that_a_signal_was_to_prevent() -> None:
         message="",
         witness=Witness(source=source, operand="room"),
     )
-    found = semaphores.of_unheard_signal(found, left)
+    found = rewording.of_unheard_signal(found, left)
     assert found.cause == (
         "room is signalled, in line 4, and nothing waits for it: device 2 may copy before it is "
         "told to"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pallas_debug.checks.observer import RunObserver
+from pallas_debug.findings import rewording
 from pallas_debug.findings.collector import merged
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.wording import semaphores
 from pallas_debug.model import Finding, SourceLine, Witness
 
 
@@ -33,6 +33,15 @@ ASTRAY = finding("DataRace", "o_ref", 7, other=line(7), values={"both sides": "c
 EXTRA = finding(
     "DmaNotAwaited", "buf", 3, grid_point=(1,), values={"semaphore": "sems[1]", "waits": "2"}
 )
+BOTH = finding(
+    "DataRace", "slots", 3, other=line(4),
+    values={"both sides": "copies that write", "semaphore": "right", "other semaphore": "left"},
+)  # fmt: skip
+ARRIVAL = finding(
+    "DataRace", "slots", 9, other=line(9),
+    values={"both sides": "copies", "other sender": "device 2", "other semaphore": "received"},
+)  # fmt: skip
+TABLE = finding("UninitializedRead", "table", 3, shape="int32[4, 2] in SMEM")
 UNWRITTEN = finding("UninitializedRead", "n_ref", 5)
 OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
 
@@ -159,6 +168,52 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             finding("StaleRead", "tile", 6),
         ),
         (
+            BOTH,
+            replace(BOTH, witness=replace(BOTH.witness, source=line(6), other=line(7))),
+            finding("DataRace", "slots", 6, other=line(7), values={"both sides": "copies"}),
+        ),
+        (
+            BOTH,
+            finding("UninitializedRead", "slots", 9),
+            finding("UninitializedRead", "row", 9),
+        ),
+        (
+            ARRIVAL,
+            replace(ARRIVAL, witness=replace(ARRIVAL.witness, source=line(7))),
+            replace(ARRIVAL, witness=replace(ARRIVAL.witness, source=line(7), other=line(8))),
+        ),
+        (
+            finding("OutputRevisited", "o_ref", 7),
+            finding("DataRace", "o_ref", 7, values={"parallel dimensions": "1"}),
+            finding("DataRace", "o_ref", 7),
+        ),
+        (
+            finding("UninitializedRead", "dk", 5, values={"written under": "i == 0 at (0,)"}),
+            finding("UninitializedRead", "dv", 6, values={"written under": "i == 0 at (0,)"}),
+            finding("UninitializedRead", "dv", 6, values={"written under": "i == 1 at (1,)"}),
+        ),
+        (
+            ARRIVAL,
+            finding("ConflictingWrites", "slots", 9),
+            finding("ConflictingWrites", "slots", 7),
+        ),
+        (
+            TABLE,
+            replace(finding("OutOfBoundsRead", "x_ref", 1), engines=("tpu interpret",)),
+            finding("OutOfBoundsRead", "x_ref", 1),
+        ),
+        (TABLE, finding("OutputNotWritten", "o_ref", 7), finding("LostWrite", "o_ref", 7)),
+        (
+            finding("DmaNotAwaited", "sems", 7, values={"semaphore": "sems[0]"}),
+            finding("OutputNotWritten", "o_ref", 7),
+            finding("OutputNotWritten", "o_ref", 8),
+        ),
+        (
+            finding("SemaphoreLeftOver", "right", 7, other=line(3), values={"count": "1"}),
+            finding("SemaphoreLeftOver", "left", 9, other=line(3), values={"count": "1"}),
+            finding("SemaphoreLeftOver", "left", 9, other=line(4), values={"count": "1"}),
+        ),
+        (
             finding("Deadlock", "room", 9),
             finding("SemaphoreLeftOver", "room", 4),
             finding("SemaphoreLeftOver", "sem", 4),
@@ -169,7 +224,7 @@ def test_what_follows_from_the_same_slip(cause: Finding, effect: Finding, other:
     (found,) = merged([effect, cause])
     expected = replace(cause, consequences=(effect,))
     if (effect.kind, cause.kind) == (Fault.SEMAPHORE_LEFT_OVER, Fault.DATA_RACE):
-        expected = semaphores.of_unheard_signal(expected, effect)
+        expected = rewording.of_unheard_signal(expected, effect)
     assert found == expected
     assert {f.message for f in merged([other, cause])} == {str(cause.kind), str(other.kind)}
 
@@ -206,7 +261,10 @@ def test_one_parallel_dimension_is_one_slip() -> None:
     )
     race = of_dimensions("DataRace", "o_ref", 5, "0")
     (found,) = merged([*reversed(rest), race])
-    assert found == replace(race, consequences=found.consequences)
+    assert found.advice == (
+        'make grid dimension 0 "arbitrary" in dimension_semantics: state carries values along it'
+    )
+    assert found == replace(race, consequences=found.consequences, advice=found.advice)
     assert {f.operand for f in found.consequences} == {f.operand for f in rest}
     other = of_dimensions("UninitializedRead", "state", 7, "1")
     assert merged([other, race]) == (race, other)
@@ -237,6 +295,48 @@ def test_a_copy_that_has_gone_elsewhere_is_left_over_there() -> None:
     assert merged([left, beside]) == (replace(beside, consequences=(left,)),)
     other = finding("DmaNotAwaited", "tile", 5, values={"semaphore": "sent"})
     assert set(map(str, (f.kind for f in merged([other, stuck])))) == {"Deadlock", "DmaNotAwaited"}
+
+
+def test_cores_that_race_although_one_is_signalled() -> None:
+    race = finding("DataRace", "part", 9, other=line(5), values={"cores": "0, 1"})
+    left = finding("SemaphoreLeftOver", "ready", 6, values={"waits": "0"})
+    (found,) = merged([left, race])
+    assert found.consequences == (left,)
+    assert found.cause == (
+        "ready is signalled, in line 6, and nothing waits for it: this access may come before what "
+        "the signal is for"
+    )
+    assert found.advice == "wait for ready before this access"
+
+
+def test_a_copy_to_a_slot_that_another_wait_is_for() -> None:
+    facts = {"semaphore": "load[0]"}
+    race = finding("DataRace", "tiles", 4, other=line(6), values=facts)
+    stuck = finding("Deadlock", "load[1]", 2, values={"not awaited": "load[0], store[0]"})
+    (found,) = merged([stuck, race])
+    assert found.consequences == (stuck,)
+    assert found.cause == (
+        "the copy signals load[0], and line 2 waits for load[1]: they use different slots"
+    )
+    assert found.advice == (
+        "start the copy in the slot that line 2 waits for, its buffer and its semaphore"
+    )
+    left = finding("DmaNotAwaited", "store", 8, values={"semaphore": "store[0]"})
+    assert merged([left, found])[0].consequences == (stuck, left)
+    for other in ("load[1]", "send[0]"):
+        stuck = finding("Deadlock", other, 2, values={"not awaited": "store[0]"})
+        assert len(merged([stuck, race])) == 2
+
+
+def test_grid_points_that_share_places_and_leave_others() -> None:
+    facts = {"both sides": "copies that write", "parallel dimensions": "0"}
+    race = finding("DataRace", "o_ref", 7, other=line(7), values=facts)
+    left = finding("OutputNotWritten", "o_ref", 7)
+    (found,) = merged([left, race])
+    assert (
+        found.cause == "the grid points write to the same elements, and leave others as they were"
+    )
+    assert found.advice == "give each grid point elements of its own"
 
 
 def test_a_copy_from_and_to_what_one_index_makes() -> None:

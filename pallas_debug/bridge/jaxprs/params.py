@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,13 +54,22 @@ def gpu_backend(params: Mapping[str, Any]) -> str | None:
     return next((_OF_GPUS[name] for name in packages if name in _OF_GPUS), None)
 
 
-def float_dtypes(params: Mapping[str, Any]) -> frozenset[str]:
-    """Names of the float and complex dtypes that a kernel computes in."""
+_LOADS = ("get", "masked_load")
+"""Primitives that read a reference as it is."""
+
+
+def float_dtypes(params: Mapping[str, Any], given: Collection[str] = ()) -> frozenset[str]:
+    """Names of the float and complex dtypes that a kernel computes in.
+
+    Args:
+      given: dtypes of the function's arguments: a load of one rounds nothing.
+    """
     return frozenset(
         var.aval.dtype.name
         for jaxpr in jaxprs_of(params)
         for eqn in nested.equations(nested.opened(jaxpr)[0])
         for var in eqn.outvars
+        if eqn.primitive.name not in _LOADS or var.aval.dtype.name not in given
         if dtypes.issubdtype(getattr(var.aval, "dtype", np.dtype(bool)), np.inexact)
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from jax._src import core as jax_core
 
@@ -98,31 +98,53 @@ _OF_ELEMENTS = {
 """Primitives that take their operands element by element."""
 
 
-def totals_behind(unit: Unit, output: int) -> frozenset[int] | None:
-    """Return whether an output is computed from sums or other reductions of arrays alone.
+_Ways = frozenset[frozenset[int]]
+"""Ways in which a value is computed from reductions: of each, the inputs that have to be."""
 
-    Scalars do not count. The result is the positions of inputs of which the same is demanded; None
-    if it is computed from anything else.
+_MAX_WAYS = 4
+"""Maximum number of them that are followed: a chain of products has as many as factors."""
+
+
+def totals_behind(unit: Unit, output: int) -> _Ways:
+    """Return ways in which an output is computed from sums or other reductions of arrays alone.
+
+    Scalars do not count, nor do factors of a reduction, such as the scale of a block. Each way is
+    the positions of inputs of which the same is demanded; there is none if the output is computed
+    from anything else.
     """
-    makers = {variable: eqn for eqn in unit.eqns for variable in eqn.outvars}
-    needed: set[int] = set()
-    left, seen, has_any = [unit.outvars[output]], set(), False
-    while left:
-        atom = left.pop()
-        if isinstance(atom, jax_core.Literal) or not atom.aval.shape or atom in seen:
-            continue
-        seen.add(atom)
-        has_any = True
-        if atom not in makers:
-            needed.add(list(unit.invars).index(atom))
-            continue
-        eqn = makers[atom]
+    ways: dict[object, _Ways | None] = {
+        variable: frozenset([frozenset([i])]) if variable.aval.shape else None
+        for i, variable in enumerate(unit.invars)
+    }
+    spread = set()
+    for eqn in unit.eqns:
         name = eqn.primitive.name
+        given = [a for a in eqn.invars if not isinstance(a, jax_core.Literal)]
+        counted = [(atom, found) for atom in given if (found := ways.get(atom)) is not None]
+        made: _Ways = frozenset()
         if name in _TOTALS:
-            continue
-        if name not in _FORMS and name not in _OF_ELEMENTS:
-            return None
-        if not any(getattr(a.aval, "shape", ()) for a in eqn.invars):
-            return None  # made of scalars alone
-        left += eqn.invars
-    return frozenset(needed) if has_any else None
+            made = frozenset([frozenset()])
+        elif not counted or (name not in _FORMS and name not in _OF_ELEMENTS):
+            pass  # of scalars alone, or of something else
+        elif name in ("mul", "div"):
+            factors = counted if name == "mul" else counted[: eqn.invars[0] is counted[0][0]]
+            alone = [found for atom, found in factors if len(counted) == 1 or atom not in spread]
+            made = frozenset().union(*alone) or _together(found for _, found in counted)
+        else:
+            made = _together(found for _, found in counted)
+        made = frozenset(sorted(made, key=len)[:_MAX_WAYS])
+        for variable in eqn.outvars:
+            ways[variable] = made if getattr(variable.aval, "shape", ()) else None
+        if name == "broadcast_in_dim":
+            spread |= set(eqn.outvars)
+    atom = unit.outvars[output]
+    found = None if isinstance(atom, jax_core.Literal) else ways[atom]
+    return frozenset() if found is None else found
+
+
+def _together(each: Iterable[_Ways]) -> _Ways:
+    """Ways in which several values are all computed from reductions."""
+    made: _Ways = frozenset([frozenset()])
+    for ways in each:
+        made = frozenset(one | other for one in made for other in ways)
+    return made

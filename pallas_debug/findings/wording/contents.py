@@ -16,6 +16,7 @@ from pallas_debug.findings.wording.facts import (
     Reset,
     WrittenElement,
     WrittenPart,
+    condition_of,
     points_text,
     when_zero,
 )
@@ -39,6 +40,10 @@ Before = Literal["none", "branches", "some"]
 condition, or others."""
 
 
+WRITTEN_UNDER = "written under"
+"""Name in a witness: the only condition under which what was read is written, and where it ran."""
+
+
 def uninitialized_read(
     seen: Sighting,
     *,
@@ -50,6 +55,7 @@ def uninitialized_read(
     is_array: bool = False,
     element: WrittenElement | None = None,
     writes: Sequence[Reset] = (),
+    resets: Sequence[Reset] = (),
     sum_axes: Sequence[int] | None = None,
     ever: WrittenPart | None = None,
 ) -> Finding:
@@ -65,6 +71,7 @@ def uninitialized_read(
       is_array: whether it is an output in HBM.
       element: the first element that was not written, if known.
       writes: lines that write the buffer, as the run saw them.
+      resets: those that reset it, if another core may have written it.
       sum_axes: grid axes whose program ids are 0 where the sum in it begins, if known.
       ever: the part of the buffer that is written at all, if what is read is not in it.
     """
@@ -78,6 +85,8 @@ def uninitialized_read(
     cause, advice = causes[before], "write all of it before this line"
     advice += ", or give it an input by input_output_aliases" if is_array else ""
     at = seen.witness.source
+    if (under := condition_of(writes or resets)) is not None:
+        seen = seen.at(values={**seen.witness.values, WRITTEN_UNDER: under})
     if not_reset is not None:
         cause, advice = not_reset
     elif other_core is not None:

@@ -201,6 +201,13 @@ class Reset:
         )
 
 
+def condition_of(resets: Sequence[Reset]) -> str | None:
+    """The condition under which a buffer is reset, and where that ran; None if it is not one."""
+    if len(resets) != 1 or resets[0].condition is None:
+        return None
+    return f"{resets[0].condition} at {points_text(resets[0].points)}"
+
+
 def lines_text(lines: Sequence[int]) -> str:
     """`line 12`, or `lines 12, 15 and 20`."""
     *rest, last = map(str, lines)

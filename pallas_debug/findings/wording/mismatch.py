@@ -354,7 +354,8 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
             "visit every block: let the grid and the index map cover the array, with pl.cdiv",
         )
     if found.history is not None:
-        cause = stored.not_reset(found.history)
+        visits = None if found.written is None else found.written.visits
+        cause = stored.not_reset(found.history, is_sum=visits != 1)
         cause = cause or stored.not_written(found.history, place(found.element))
         if cause is not None:
             return cause

@@ -20,6 +20,9 @@ SIDES, COPIES, WRITES = "both sides", "copies", "copies that write"
 UNDER_WAY = "under way"
 """Name in a witness: the number of copies under way on a semaphore when it was waited for."""
 
+CORES = "cores"
+"""Name in a witness: the cores of both sides of a race, if these are two."""
+
 PARALLEL = "parallel dimensions"
 """Name in a witness: grid dimensions without which, if they were sequential, there is no fault."""
 
@@ -39,6 +42,7 @@ class Access:
       copy: source and destination, if a copy accesses the memory rather than the core.
       semaphore: what the copy signals when it is done.
       from_device: the device that started the copy, if it is not the device of the memory.
+      is_to_self: whether it is a copy between devices, from one to itself.
       is_stored: whether the grid point stores to the block that its pipeline writes back.
       is_next: whether it is the pipeline's, which goes on when the code of a grid point has ended.
     """
@@ -51,6 +55,7 @@ class Access:
     copy: tuple[str, str] | None = None
     semaphore: str | None = None
     from_device: int | None = None
+    is_to_self: bool = False
     is_stored: bool = True
     is_next: bool = False
 
@@ -163,7 +168,7 @@ def data_race(
     named = here.device != there.device
     cores = not named and here.core != there.core
     facts = {f"other {name}": value for name, value in there.facts.items()} | of_axes(axes)
-    if why == "copies" and not there.is_next:
+    if here.copy and there.copy and not there.is_next:
         facts[SIDES] = WRITES if here.writes and there.writes else COPIES
     if there.is_next:
         facts[PIPELINE] = there.action
@@ -171,6 +176,8 @@ def data_race(
         facts["semaphore"] = here.semaphore
     if here.from_device is not None:
         facts["sender"] = f"device {here.from_device}"
+    if cores:
+        facts[CORES] = f"{here.core}, {there.core}"
     if overlap:
         facts["overlap"] = overlap
     if alike > 1:
@@ -205,20 +212,20 @@ def _between_copies(here: Access, there: Access, was_empty: bool) -> tuple[str, 
     if reader != device or writer == device:
         return None
     apart = (
-        f"receive into other elements than those that are sent; or let device {device}, once it "
-        f"has waited for its copy to leave, signal device {writer}, which waits for that signal "
-        "before it sends"
+        f"receive into other elements than those that are copied; or let device {device}, once it "
+        f"has waited for its copy, signal device {writer}, which waits for that signal before it "
+        "sends"
     )
     if there.writes or was_empty:
         arrival, sending = (here, "the other copy") if here.writes else (there, "this copy")
         return (
-            f"device {device} may send what was there before, or what device {writer} sends there",
-            f"if it is to send what arrives, wait for {arrival.semaphore or 'that'} before "
+            f"device {device} may copy what was there before, or what device {writer} sends there",
+            f"if it is to copy what arrives, wait for {arrival.semaphore or 'that'} before "
             f"{sending} starts; if not, {apart}",
         )
     return (
-        f"device {writer} sends to where device {device} still sends from, and nothing tells it "
-        "when that copy has left",
+        f"device {writer} sends to where device {device} still copies from, and nothing tells it "
+        "when that copy is done",
         apart,
     )
 
@@ -228,6 +235,12 @@ def _of_one_device(here: Access, there: Access) -> tuple[str, str] | None:
         return None
     other = f"the copy on {there.semaphore}"
     wait = f"wait for {there.semaphore} before this copy starts"
+    if here.is_to_self and here.writes:
+        return (
+            f"device {here.device} sends this copy to itself, where {other} "
+            f"{'writes' if there.writes else 'reads'} as well",
+            f"pass the device that is to receive it as device_id; or, if it is this one, {wait}",
+        )
     if not there.writes:
         return f"{other} may still be reading what this one overwrites", wait
     if here.writes:
@@ -297,16 +310,25 @@ def _wrong_wait(
     if copy.semaphore in waited:
         return None  # the wait took what an earlier copy had brought
     if waited:
+        advice = f"wait for {copy.semaphore} before this access"
+        array = _array(copy.semaphore)
+        slots = [name for name in dict.fromkeys(waited) if _array(name) == array]
+        if slots and copy.from_device is None:
+            advice += f", or access the slot of {' and '.join(slots)}"
         return (
             f"the wait before this access is for {' and '.join(dict.fromkeys(waited))}; the copy "
             f"signals {copy.semaphore}",
-            f"wait for {copy.semaphore} before this access",
+            advice,
         )
     return (
         f"there is no wait between the start of the copy and this access; the copy signals "
         f"{copy.semaphore}",
         f"wait for {copy.semaphore} before this access",
     )
+
+
+def _array(semaphore: str) -> str:
+    return semaphore.partition("[")[0]
 
 
 def remote_copy_too_early(

@@ -122,22 +122,6 @@ def of_unawaited_copy(race: Finding, unawaited: Finding) -> Finding:
     )
 
 
-def of_unheard_signal(race: Finding, left: Finding) -> Finding:
-    """A race with a copy of another device, which a signal was to order.
-
-    Args:
-      left: the `SemaphoreLeftOver` of the signal, which nothing waits for.
-    """
-    sender = race.values.get("other sender") or race.values.get("sender")
-    line = f", in line {left.source.line}," if left.source else ""
-    return replace(
-        race,
-        cause=f"{left.operand} is signalled{line} and nothing waits for it: {sender} may copy "
-        "before it is told to",
-        advice=f"wait for {left.operand} before the copy starts",
-    )
-
-
 def wait_size_mismatch(
     seen: Sighting, *, semaphore: str, copied: int, awaited: int, source: str, destination: str,
     descriptor: str | None = None,
@@ -210,6 +194,7 @@ def deadlock(
     elsewhere: tuple[int, int] | None = None, earlier: SourceLine | None = None,
     is_given: bool = False, core: int = 0, on_core: tuple[int, int] | None = None,
     axes: Sequence[int] = (), under_way: Sequence[str] = (),
+    unstarted: tuple[str, Sequence[str]] | None = None,
 ) -> Finding:  # fmt: skip
     """A wait that never ends.
 
@@ -229,6 +214,8 @@ def deadlock(
       on_core: core and count of the same semaphore on another core, if it is not zero.
       axes: parallel grid axes along which the grid points of both waits differ.
       under_way: semaphores of the device with copies that nothing has waited for yet.
+      unstarted: what the wait names as filled, if no copy on the semaphore fills it, and what those
+        fill.
     """
     unit = " bytes" if of_copy else ""
     on = f" on core {core}" if core else ""
@@ -268,6 +255,13 @@ def deadlock(
             if of_copy
             else "signal it in one of these kernels once for every wait"
         )
+    elif of_copy and was_raised and unstarted is not None:
+        target, filled = unstarted
+        cause = (
+            f"no copy to {target} has been started on it; those to {listed(filled)} were all "
+            f"waited for before{_under_way(under_way)}"
+        )
+        advice = "start the copy before the wait, on the same semaphore"
     elif of_copy and was_raised:
         at = f", in {line_text(earlier)}" if earlier else ""
         cause = f"the copies on it were all waited for before{at}: a start is good for one wait"

@@ -202,8 +202,13 @@ def left_over(found: StoreHistory) -> tuple[str, str] | None:
     )
 
 
-def not_reset(found: StoreHistory) -> tuple[str, str] | None:
-    """Cause and advice, if a buffer behind the store was begun for another block."""
+def not_reset(found: StoreHistory, *, is_sum: bool) -> tuple[str, str] | None:
+    """Cause and advice, if a buffer behind the store was begun for another block.
+
+    Args:
+      is_sum: whether several grid points have the block. Else the buffer may be meant to carry
+        values from block to block, as a scan does.
+    """
     source = found.carried
     if source is None or source.carried is None:
         return None
@@ -214,10 +219,15 @@ def not_reset(found: StoreHistory) -> tuple[str, str] | None:
         if not begun.updates
         else f"was never set, and holds sums since grid point {begun.first}"
     )
-    cause = (
-        f"{source.buffer} is not reset where this block begins: it {begin}, and "
-        f"{where(goes_on.line)} goes on with it at grid point {goes_on.since}"
-    )
+    on = f"{where(goes_on.line)} goes on with it at grid point {goes_on.since}"
+    if not is_sum:
+        return (
+            f"{source.buffer} {begin}, and {on}; if this block should not depend on that one, it "
+            "is not reset",
+            f"reset {source.buffer} before this block, unless it carries values from block to "
+            "block; then look at each line that sets it",
+        )
+    cause = f"{source.buffer} is not reset where this block begins: it {begin}, and {on}"
     advice = (
         f"reset {source.buffer} at the first step of each block of {found.output}: @pl.when("
         "pl.program_id(axis) == 0), with the axis along which the block stays the same"

@@ -214,8 +214,24 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
         on_core=senders.on_other_core(run, ledger),
         core=ledger.buffer.core,
         earlier=earlier.step.site.line if of_copy and earlier is not None else None,
+        unstarted=_never_started(ledger, thread, blocked.step),
         under_way=senders.under_way(run, ledger) if of_copy else (),
         axes=()
         if earlier is None
         else run.launch.numbers(a for a in run.tasks.axes if earlier.point[a] != thread.point[a]),
     )
+
+
+def _never_started(
+    ledger: SemaphoreLedger, thread: Thread, step: ir.MachineStep
+) -> tuple[str, tuple[str, ...]] | None:
+    """What a wait names as filled, if no DMA on the semaphore fills it, and what those fill.
+
+    A descriptor of one array alone only gives the size of a wait.
+    """
+    if not isinstance(step, ir.CopyWait):
+        return None
+    source, target = thread.ref(step.source), thread.ref(step.destination)
+    if source.buffer is target.buffer or target.name in ledger.filled or not ledger.filled:
+        return None
+    return target.name, tuple(ledger.filled)

@@ -234,9 +234,12 @@ def _access(run: OrderTracker, access: MemoryAccess, *, is_next: bool = False) -
     thread = run.tasks.threads[access.thread].thread
     buffer = access.buffer
     names, semaphore, sender = access.names, None, None
+    is_to_self = False
     if access.copy is not None:
         semaphore = run.ledger(access.counter).name
         sender = thread.device if buffer.device != thread.device else None
+        is_remote = access.copy.sent is not None and len(run.launch.mesh) > 0
+        is_to_self = is_remote and access.copy.destination.buffer.device == thread.device
     elif access.block is not None:
         window = "its window"
         block = f"block {access.block}"
@@ -251,6 +254,7 @@ def _access(run: OrderTracker, access: MemoryAccess, *, is_next: bool = False) -
         copy=names,
         semaphore=semaphore,
         from_device=sender,
+        is_to_self=is_to_self,
         is_next=is_next,
     )
 

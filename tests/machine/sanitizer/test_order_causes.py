@@ -152,10 +152,10 @@ def test_what_arrives_is_sent_on_before_it_is_awaited(fills: bool) -> None:
 
     scratch = [pltpu.VMEM((2, 8, 128), F32), DMA((2,)), DMA((2,))]
     (race,) = [f for f in found(on_ring(kernel, scratch), X) if f.kind is Fault.DATA_RACE]
-    assert "may send what was there before, or what device" in str(race.cause)
-    wait = "if it is to send what arrives, wait for received[0] before "
+    assert "may copy what was there before, or what device" in str(race.cause)
+    wait = "if it is to copy what arrives, wait for received[0] before "
     assert str(race.advice).startswith(wait)
-    assert "if not, receive into other elements than those that are sent" in str(race.advice)
+    assert "if not, receive into other elements than those that are copied" in str(race.advice)
 
 
 @pytest.mark.parametrize("missing", ["load", "store"])
@@ -249,3 +249,25 @@ def test_a_wait_for_another_slot_than_the_copy_signals() -> None:
     assert finding.cause == (
         "no copy has been started on it before this wait; copies on sems[0] are not waited for yet"
     )
+
+
+@pytest.mark.parametrize("names_source, is_named", [(True, True), (False, False)])
+def test_a_wait_for_a_copy_that_is_never_started(names_source: bool, is_named: bool) -> None:
+    def there_and_back(x: jax.Array) -> jax.Array:
+        def kernel(x_ref, out_ref, tile, sem):
+            pltpu.make_async_copy(x_ref, tile, sem).start()
+            pltpu.make_async_copy(x_ref, tile, sem).wait()
+            pltpu.make_async_copy(tile if names_source else out_ref, out_ref, sem).wait()
+
+        hbm = pl.BlockSpec(memory_space=pl.ANY)
+        return pl.pallas_call(
+            kernel,
+            out_shape=x,
+            in_specs=[hbm],
+            out_specs=hbm,
+            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype), DMA],
+        )(x)
+
+    (finding,) = found(there_and_back, np.ones((8, 128), np.float32))
+    expected = "no copy to out_ref has been started on it; those to tile were all waited for before"
+    assert (finding.cause == expected) is is_named

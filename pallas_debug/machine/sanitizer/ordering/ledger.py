@@ -69,6 +69,7 @@ class SemaphoreLedger:
       signallers: devices that have signalled it.
       cores: that have signalled it, by the number of their thread.
       awaited_in: the last wait that took the bytes of a DMA.
+      filled: names of what DMAs on it fill.
       awaited: steps that started DMAs of which a wait took bytes, by their identity.
     """
 
@@ -85,6 +86,7 @@ class SemaphoreLedger:
     signallers: set[int] = field(default_factory=set)
     cores: set[int] = field(default_factory=set)
     awaited_in: EventPlace | None = None
+    filled: dict[str, None] = field(default_factory=dict)
     awaited: set[int] = field(default_factory=set)
     last_signal: EventPlace | None = None
 
@@ -147,6 +149,7 @@ class SemaphoreLedger:
     def started(self, copy: StartedCopy) -> None:
         self.starts += 1
         self.copies.append(copy)
+        self.filled[copy.operand] = None
         self.signallers.add(copy.place.device)
 
     def waited(

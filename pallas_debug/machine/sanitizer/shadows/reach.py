@@ -176,9 +176,9 @@ def _is_total(frames: Sequence[ProgramFrame], depth: int, number: int) -> bool:
     if not isinstance(step, ir.Compute) or step.unit is None:
         return False
     position = next(i for i, reg in enumerate(step.outputs) if reg.number == number)
-    needed = made_of.totals_behind(step.unit, position)
-    return needed is not None and all(
-        _is_total(frames, depth, step.inputs[i].number) for i in needed
+    return any(
+        all(_is_total(frames, depth, step.inputs[i].number) for i in needed)
+        for needed in made_of.totals_behind(step.unit, position)
     )
 
 

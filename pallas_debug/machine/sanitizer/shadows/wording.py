@@ -112,6 +112,7 @@ class MemoryWording:
             is_array=suspect.buffer.kind == "output",
             element=named,
             writes=() if other_core else self._writes(suspect, as_resets=False),
+            resets=self._writes(suspect, as_resets=True) if other_core else (),
             sum_axes=resets.axes_of_sum(
                 suspect, self._run.threads[suspect.thread], self._history, self._run.launch
             ),

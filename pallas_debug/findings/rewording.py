@@ -1,0 +1,115 @@
+"""Findings reworded by what follows from them: causes and advice that only both together show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.wording.order import PARALLEL, SIDES, WRITES
+from pallas_debug.findings.wording.semaphores import NOT_AWAITED
+from pallas_debug.model import Finding
+
+
+def reworded(finding: Finding, by: Sequence[Finding]) -> Finding:
+    """A finding as its consequences show it; the first of each kind counts.
+
+    A signal that is left over, say, shows what a race lacks.
+    """
+    if finding.kind is not Fault.DATA_RACE:
+        return finding
+    for one in reversed(by):
+        match one.kind:
+            case Fault.SEMAPHORE_LEFT_OVER:
+                finding = of_unheard_signal(finding, one)
+            case Fault.DEADLOCK:
+                finding = of_other_slot(finding, one)
+            case Fault.OUTPUT_NOT_WRITTEN if one.operand == finding.operand:
+                finding = of_shared_places(finding)
+            case Fault.UNINITIALIZED_READ:
+                finding = of_carried_state(finding, one)
+    return finding
+
+
+def is_of_other_slot(race: Finding, stuck: Finding) -> bool:
+    """Return whether a race is with a copy on another semaphore of the array of a deadlock.
+
+    Nothing has waited for that copy.
+    """
+    array = str(stuck.operand).partition("[")[0]
+    left = stuck.values.get(NOT_AWAITED, "").split(", ")
+    signalled = (race.values.get("semaphore"), race.values.get("other semaphore"))
+    return any(name in left and name.partition("[")[0] == array for name in signalled if name)
+
+
+def of_other_slot(race: Finding, stuck: Finding) -> Finding:
+    """A race with a copy for which the kernel waits on another semaphore of the array.
+
+    Args:
+      stuck: the `Deadlock` of that wait.
+    """
+    if not is_of_other_slot(race, stuck) or "waited for" in race.values:
+        return race
+    array = str(stuck.operand).partition("[")[0]
+    signalled = (race.values.get("semaphore"), race.values.get("other semaphore"))
+    semaphore = next(name for name in signalled if name and name.partition("[")[0] == array)
+    wait = f"line {stuck.source.line}" if stuck.source else "the next wait"
+    return replace(
+        race,
+        cause=f"the copy signals {semaphore}, and {wait} waits for {stuck.operand}: they use "
+        "different slots",
+        advice=f"start the copy in the slot that {wait} waits for, its buffer and its semaphore",
+    )
+
+
+def of_unheard_signal(race: Finding, left: Finding) -> Finding:
+    """A race with a copy of another device, or between cores, which a signal was to order.
+
+    Args:
+      left: the `SemaphoreLeftOver` of the signal, which nothing waits for.
+    """
+    sender = race.values.get("other sender") or race.values.get("sender")
+    line = f", in line {left.source.line}," if left.source else ""
+    if sender is None:
+        return replace(
+            race,
+            cause=f"{left.operand} is signalled{line} and nothing waits for it: this access may "
+            "come before what the signal is for",
+            advice=f"wait for {left.operand} before this access",
+        )
+    return replace(
+        race,
+        cause=f"{left.operand} is signalled{line} and nothing waits for it: {sender} may copy "
+        "before it is told to",
+        advice=f"wait for {left.operand} before the copy starts",
+    )
+
+
+def of_shared_places(race: Finding) -> Finding:
+    """A race along a parallel axis for which other elements are never written.
+
+    In another order the grid points would still write to the same ones.
+    """
+    if PARALLEL not in race.values or race.values.get(SIDES) != WRITES:
+        return race
+    return replace(
+        race,
+        cause="the grid points write to the same elements, and leave others as they were",
+        advice="give each grid point elements of its own",
+    )
+
+
+def of_carried_state(race: Finding, read: Finding) -> Finding:
+    """A race along a parallel axis along which a buffer carries values as well.
+
+    Args:
+      read: the `UninitializedRead` of that buffer.
+    """
+    axes = race.values.get(PARALLEL)
+    if axes is None or read.values.get(PARALLEL) != axes:
+        return race
+    return replace(
+        race,
+        advice=f'make grid dimension {axes} "arbitrary" in dimension_semantics: {read.operand} '
+        "carries values along it",
+    )
