@@ -429,3 +429,17 @@ def test_a_carry_is_not_said_to_lack_a_reset() -> None:
         "if this block should not depend on that one, it is not reset"
     )
     assert str(finding.advice).startswith("reset carry before this block, unless it carries values")
+
+
+@pytest.mark.slow
+def test_a_line_that_a_loop_of_python_has_several_times() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+        for _ in range(3):
+            o_ref[...] = o_ref[...] * 2  # FAULT
+
+    def call(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(kernel, out_shape=x)(x)
+
+    finding = found(call, lambda x: x * 4, jnp.ones((8, 128), F32))
+    assert f"updated at line {line_of(kernel, '# FAULT')}, 3 times" in finding.message

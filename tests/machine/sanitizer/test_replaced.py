@@ -35,6 +35,10 @@ def product(x: Any, w: Any, *, how: str) -> Any:
             out_ref[...] = jnp.where(k == 0, 0.0, acc_ref[...])
             acc_ref[...] = part
             return
+        elif how == "scale of a block":
+            acc_ref[...] = part * x_ref[:, 0:1]
+        elif how == "norm":  # of a block, and no part of a sum
+            acc_ref[...] = x_ref[...] * jnp.sum(x_ref[...], axis=1, keepdims=True)
         elif how == "carried":
             acc_ref[...] = part + jnp.where(k == 0, 0.0, acc_ref[...])
         else:
@@ -87,7 +91,12 @@ def test_a_product_that_replaces_the_one_before(how: str) -> None:
     )
 
 
-@pytest.mark.parametrize("how", ["added", "moved", "read", "carried", "data"])
+def test_a_product_with_a_scale_that_replaces_the_one_before() -> None:
+    (finding,) = found(lambda x, w: product(x, w, how="scale of a block"), X, W)
+    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", (0, 1))
+
+
+@pytest.mark.parametrize("how", ["added", "moved", "norm", "read", "carried", "data"])
 def test_values_that_are_used_or_wanted_once(how: str) -> None:
     assert not found(lambda x, w: product(x, w, how=how), X, W)
 
