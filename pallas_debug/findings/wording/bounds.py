@@ -27,7 +27,7 @@ def out_of_bounds(
     seen: Sighting, *, writes: bool, dim: int, start: int, size: int | None, bound: int,
     stride: int = 1, follows: Literal["loop", "grid"] | None = None, is_block: bool = False,
     is_scratch: bool = False, copy: tuple[str, str] | None = None, entry: str | None = None,
-    is_rounded: bool = False, tables: Sequence[str] = (),
+    is_rounded: bool = False, tables: Sequence[str] = (), is_fetched: bool = False,
 ) -> Finding:  # fmt: skip
     """A load, store or copy past the ends of what it indexes.
 
@@ -42,6 +42,7 @@ def out_of_bounds(
       entry: the scalar-prefetch entry that the index comes from, with its value.
       is_rounded: whether jax's `emit_pipeline` copies a slice that begins within the operand.
       tables: operands of which the index comes from entries, if that is not one.
+      is_fetched: whether a line of the kernel starts the copy, which reads past the end.
     """
     at = seen.witness
     last = bound - 1 - ((size or 1) - 1) * stride
@@ -87,7 +88,7 @@ def out_of_bounds(
         Fault.OUT_OF_BOUNDS_WRITE if writes else Fault.OUT_OF_BOUNDS_READ,
         f"{at.index} {how} of dimension {dim} of {at.shape}{of_copy}",
         cause,
-        f"{keep}, or {larger}",
+        f"{keep}, or {larger}" + ("; where nothing is left to fetch, do not start" * is_fetched),
     )
 
 

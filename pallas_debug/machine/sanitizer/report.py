@@ -125,8 +125,9 @@ class BoundsObserver(MachineObserver):
             index=index_text(name + error.recast, error.index),
             shape=shape_text(buffer, error.shape),
         )
-        copy, is_rounded = None, False
+        copy, is_rounded, is_fetched = None, False, False
         if isinstance(step, ir.CopyStart):
+            is_fetched = not (step.of_pipeline or _writes(step, error)) and start > 0
             is_rounded = step.of_pipeline and size is not None and 0 <= start < error.shape[dim]
             copy = thread.ref(step.source).name, thread.ref(step.destination).name
         return bounds.out_of_bounds(
@@ -141,6 +142,7 @@ class BoundsObserver(MachineObserver):
             is_scratch=buffer.kind in ("scratch", "scoped"),
             copy=copy,
             is_rounded=is_rounded,
+            is_fetched=is_fetched,
             entry=origins.of_index(thread, error, dim),
             tables=origins.tables_of_index(thread, error, dim),
         )

@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
+from pallas_debug.errors import KernelFault
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
 
@@ -52,6 +53,32 @@ def double_buffered(x: jax.Array, *, slots: int, stores: bool = False) -> jax.Ar
 
 def test_two_slots() -> None:
     assert judged(lambda x: double_buffered(x, slots=2), X) == ()
+
+
+def test_a_fetch_of_what_comes_after_the_last_block() -> None:
+    def copied(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: Any, out_ref: Any, tiles: Any, sems: Any) -> None:
+            def fetch(step: Any) -> Any:
+                slot = step % 2
+                return pltpu.make_async_copy(x_ref.at[step], tiles.at[slot], sems.at[slot])
+
+            fetch(0).start()
+
+            @pl.loop(0, 4)
+            def _(step: Any) -> None:
+                fetch(step + 1).start()
+                fetch(step).wait()
+                out_ref[step] = tiles[step % 2]
+
+        return pl.pallas_call(
+            kernel,
+            out_shape=x,
+            in_specs=[HBM],
+            scratch_shapes=[pltpu.VMEM((2, 8, 128), jnp.float32), pltpu.SemaphoreType.DMA((2,))],
+        )(x)
+
+    with pytest.raises(KernelFault, match="; where nothing is left to fetch, do not start"):
+        judged(copied, X)
 
 
 @pytest.mark.parametrize("stores", [False, True])
