@@ -178,9 +178,7 @@ def _joined(each: Iterable[Contribution]) -> tuple[Contribution, ...]:
     for one in each:
         last = found[-1] if found else None
         is_again = (
-            last is not None
-            and one.updates
-            and (last.first, last.last) == (*(one.first, one.last),)
+            last is not None and one.updates and (last.first, last.last) == (one.first, one.last)
         )  # as where a loop of Python has the line several times
         if last is None or not _is_alike(last, one) or (one.updates and not is_again):
             found.append(one)
