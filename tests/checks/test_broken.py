@@ -141,7 +141,10 @@ def test_the_overflow_itself_is_found_by_inf(evidence: Evidence) -> None:
 
 
 def test_every_kernel_of_the_topics_is_found_or_excused() -> None:
-    no_fault_of_values = {"check_without_debug", "bfloat16_accumulator", "sum_over_whole_blocks"}
+    no_fault_of_values = {
+        *("check_without_debug", "bfloat16_accumulator", "sum_over_whole_blocks"),
+        "group_offsets_by_a_product",
+    }
     unseen = {name for name, _ in UNSEEN}
     for kernel in BROKEN:
         if kernel.topic in SEEN_TOPICS and kernel.name not in no_fault_of_values | unseen:

@@ -128,7 +128,7 @@ def test_json_escapes_what_a_terminal_obeys_or_hides() -> None:
     "text,escaped",
     [
         ("a\tb\nc", "a\tb\nc"),
-        ("\x1b[2J\x07\r\x7f", "\\x1b[2J\\x07\\x0d\\x7f"),
+        ("\x1b[2J\x07\r\x7f", "\\x1b[2J\\x07\\r\\x7f"),
         ("\x85\x9b", "\\x85\\x9b"),
         ("\u202e\u2066\u200f\u061c\u200b\ufeff", "\\u202e\\u2066\\u200f\\u061c\\u200b\\ufeff"),
         ("\udcff\ud800\U000e0001", "\\udcff\\ud800\\U000e0001"),

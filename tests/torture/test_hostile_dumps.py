@@ -17,8 +17,8 @@ from hostile_programs import CANARY, PROGRAM, WRITE, in_kernel, of
 
 from pallas_debug.errors import CannotRunError, DumpFormatError, PallasDebugError
 from pallas_debug.model import Failure, Kernel
+from pallas_debug.render import one_line
 from pallas_debug.reproduce import grammar, recorded, script
-from pallas_debug.reproduce.expressions import printable
 from pallas_debug.reproduce.recorded import Recorded
 from pallas_debug.store import Store, open_dumps, origin
 
@@ -197,7 +197,7 @@ def test_the_question(dumps: Dumps, tmp_path: Path) -> None:
     os.close(ours)
     assert child.wait(60) == 3
     text = said.decode()
-    shown = printable("do\x1b[2J\u202euble for v5e")
+    shown = one_line("do\x1b[2J\u202euble for v5e")
     assert f"pallas-debug: the dump of {shown} was not made by you on this machine" in text
     assert "its origin is unknown." in text
     assert "Run its kernel in a confined process? [y/N]:" in text
