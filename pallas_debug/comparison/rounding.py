@@ -36,7 +36,7 @@ NOT_ROUNDED = (
     "its float32 products as a TPU computes them, of operands rounded to bfloat16: with those, the "
     "function stops"
 )
-"""What is left out of a judgement of values, as the end of a sentence."""
+"""Reason for a gap in the judgement of values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +80,15 @@ def compare_rounded(
     return RoundedResults(findings=tuple(findings), kernels=(digest,) * len(findings))
 
 
-class _Pair(Differences):
-    """Elements that differ by more than the tolerance and by more than bfloat16's default."""
-
-    def __init__(self, actual: Leaf, expected: Leaf, tolerance: Tolerance) -> None:
-        super().__init__(actual, expected, tolerance)
-        rtol = max(DEFAULTS["bfloat16"], tolerance.rtol or 0.0)
-        wider = Differences(actual, expected, Tolerance(rtol=rtol))
-        self.bad = self.bad & wider.bad
-        self.allowed = wider.allowed
+def _tolerance(judged: Judged, actual: Leaf, expected: Leaf) -> Tolerance:
+    """Tolerance of one output: as requested, and at least the default of bfloat16."""
+    dtypes, values = (actual.dtype, expected.dtype), expected.wide
+    asked = judged.tolerance
+    rtol = max(asked.of(dtypes, values).rtol, DEFAULTS["bfloat16"])
+    if asked.atol is None:
+        return Tolerance(rtol=rtol)
+    least = Tolerance(rtol=rtol).of(dtypes, values).atol
+    return Tolerance(rtol=rtol, atol=max(asked.atol, least))
 
 
 class _Comparison:
@@ -96,12 +96,12 @@ class _Comparison:
         self._judged = judged
         self._expected = leaves(expected, judged.reference)
 
-    def differing(self, exact: Sequence[ProductSite] = ()) -> list[tuple[int, _Pair]]:
+    def differing(self, exact: Sequence[ProductSite] = ()) -> list[tuple[int, Differences]]:
         """Outputs that differ, by number, if all products but these are rounded."""
         return self._pairs(products.rounded(self._judged.function, exact=exact))
 
     def reference_differs(self) -> bool:
-        """Whether the reference, rounded likewise, differs from itself by as much."""
+        """Return whether rounding the reference's own products changes its results as much."""
         function = self._judged.other
         if function is None:
             return False
@@ -118,16 +118,19 @@ class _Comparison:
                 return alone, not self.differing(alone)
         return list(sites), True
 
-    def _pairs(self, function: Callable[..., Any]) -> list[tuple[int, _Pair]]:
+    def _pairs(self, function: Callable[..., Any]) -> list[tuple[int, Differences]]:
         judged = self._judged
         with chip.answering(judged.target), hook.unannounced():
             found = leaves(reference.result(function, judged.args, judged.kwargs), judged.name)
-        pairs = [_Pair(a, b, judged.tolerance) for a, b in zip(found, self._expected, strict=True)]
+        pairs = [
+            Differences(a, b, _tolerance(judged, a, b))
+            for a, b in zip(found, self._expected, strict=True)
+        ]
         return [(i, pair) for i, pair in enumerate(pairs) if pair.count]
 
 
 def _finding(
-    judged: Judged, pair: _Pair, exact: Leaf, sites: Sequence[ProductSite], cures: bool
+    judged: Judged, pair: Differences, exact: Leaf, sites: Sequence[ProductSite], cures: bool
 ) -> Finding:
     lines = [site.line for site in sites if site.line is not None]
     element = unravel(int(np.argmax(pair.bad)), pair.bad.shape)
