@@ -117,7 +117,7 @@ def check_bundles(read: StoredProfile, name: str, target: str) -> None:
 
 
 def _left_out(profile: Profile, costs: Sequence[LineCost]) -> Iterator[str]:
-    """What the shares of the lines leave out: bundles of no line, and cycles between bundles."""
+    """State what is in no line's share: bundles without a line, and cycles between bundles."""
     rest = 1 - sum(cost.own_share for cost in costs)
     if rest >= MIN_REST:
         yield (

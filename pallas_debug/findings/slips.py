@@ -13,7 +13,7 @@ from pallas_debug.model import Finding
 
 
 def is_not_before(finding: Finding, cause: Finding) -> bool:
-    """Whether a finding may come of a cause: it is at the same grid point or later, if known."""
+    """Return whether a finding is at the grid point of a cause or later, or one is unknown."""
     at, before = finding.grid_point, cause.grid_point
     if at is None or before is None or len(at) != len(before):
         return True

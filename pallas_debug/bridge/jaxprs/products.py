@@ -101,7 +101,7 @@ def as_bfloat16(values: Any) -> Any:
 
 
 def is_rounded_on_tpu(eqn: Any) -> bool:
-    """Whether an equation is a product of float32 at default precision."""
+    """Return whether an equation multiplies float32 matrices at default precision."""
     if eqn.primitive is not lax.dot_general_p:
         return False
     if any(atom.aval.dtype != np.float32 for atom in eqn.invars):

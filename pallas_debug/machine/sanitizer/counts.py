@@ -225,7 +225,7 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
 def _never_started(
     ledger: SemaphoreLedger, thread: Thread, step: ir.MachineStep
 ) -> tuple[str, tuple[str, ...]] | None:
-    """What a wait names as filled, if no DMA on the semaphore fills it, and what those fill.
+    """Destination of a wait that no DMA on its semaphore fills, and the destinations of those DMAs.
 
     A descriptor of one array alone only gives the size of a wait.
     """

@@ -210,7 +210,7 @@ def _sides(race: RaceFact) -> tuple[MemoryAccess, MemoryAccess]:
 
 
 def _is_onto_nothing(race: RaceFact) -> bool:
-    """Whether nothing is known to have been where a DMA writes: memory that nothing fills first."""
+    """Return whether a DMA writes to scratch that holds nothing yet, as far as is known."""
     arrives = race.later if race.later.writes else race.earlier
     is_empty = arrives.buffer.kind in ("scratch", "scoped") and not is_far(arrives.buffer)
     return is_empty and not arrives.was_filled
