@@ -14,8 +14,8 @@ that a flag in a table ends. So it is a fault only if
 
 A sum is also dropped where its output is stored too early: the last addition for a block comes at a
 moment that stores to no output, and the reset for the next block drops it. That is a fault if each
-reset but the first drops such an addition, and grid point and loop iterations alone decide when
-outputs are stored. (A running total of what came before, which a scan leaves at the end of a row,
+reset that comes after an addition drops such a one, and grid point and loop iterations alone decide
+when outputs are stored, or data that decide on the addition, too. (A running total of what came before, which a scan leaves at the end of a row,
 is stored to at a moment that stores to its output as well.)
 """
 
@@ -87,6 +87,7 @@ class _ResetSite:
     Attributes:
       runs, drops: how often it ran, and dropped an addition.
       found: drops that are read again within the block: the first, and the first in one visit.
+      idle: how often nothing had been added since the reset before.
       unused: how often it dropped an addition that came after the output was stored.
       early: the first of these.
       vain: how often it dropped, under no condition, an addition at whose moment the output was
@@ -96,6 +97,7 @@ class _ResetSite:
 
     runs: int = 0
     drops: int = 0
+    idle: int = 0
     unused: int = 0
     early: DroppedSum | None = None
     vain: int = 0
@@ -117,16 +119,19 @@ class DroppedSums:
         self._sites: dict[tuple[int, str], _ResetSite] = {}
         self._added: dict[_Key, dict[_Part, tuple[int, WriteRecord]]] = {}
         self._dropped: dict[_Key, dict[_Part, DroppedSum]] = {}
+        self._used: set[_Key] = set()
         self._stored_at: dict[int, set[int]] = {}
-        self._data_decide = False
+        self._stored_if: set[frozenset[int]] = set()
+        self._is_partial = False
         self._is_sum: dict[tuple[int, str], bool | None] = {}
-        self._is_static: dict[int, bool] = {}
+        self._on_data: dict[int, frozenset[int]] = {}
 
     def reads(self, thread: Thread, state: TrackedThread, region: MemoryRegion) -> None:
         """Memory is read or copied."""
         buffer, part = region.buffer, _part(region)
         key = thread.number, buffer.number
-        _taken(self._added, key, part)
+        if _taken(self._added, key, part):
+            self._used.add(key)
         for dropped in _taken(self._dropped, key, part):
             if dropped.before.number < block_begins(state, buffer.name):
                 continue
@@ -138,10 +143,11 @@ class DroppedSums:
         """Something is stored or copied to an output, or to what is copied to one."""
         moments = self._stored_at.setdefault(thread.number, set())
         moments.add(state.moment)
-        self._data_decide = self._data_decide or not self._decided(thread, step)
+        self._stored_if.add(self._data_conditions(thread, step))
 
     def forget(self, thread: Thread) -> None:
         """A grid point is not watched: nothing is known of what it reads."""
+        self._is_partial = True
         for kept in (self._added, self._dropped):
             for key in [key for key in kept if key[0] == thread.number]:
                 del kept[key]
@@ -158,11 +164,13 @@ class DroppedSums:
             self._is_sum[site_key] = _is_sum(thread, step, buffer)
         is_sum = self._is_sum[site_key]
         if is_sum:
+            self._data_conditions(thread, step)
             if step.adds:
                 self.reads(thread, state, region)
             if part is None:
                 self._added.pop(key, None)
             self._added.setdefault(key, {})[part] = shadow.index_key(region), written
+            self._used.discard(key)
             return
         additions = _taken(self._added, key, part)
         added = additions[-1] if additions else None
@@ -171,9 +179,12 @@ class DroppedSums:
             return
         site = self._sites.setdefault(site_key, _ResetSite())
         site.runs += 1
+        if added is None and key not in self._used and not (self._is_partial and site.runs > 1):
+            site.idle += 1
+        self._used.discard(key)
         if added is None or (added[0] != shadow.index_key(region) and not region.is_whole):
             return
-        if not self._decided(thread, step):
+        if self._data_conditions(thread, step):
             return
         is_late = added[1].number >= block_begins(state, buffer.name)
         conditions = frozenset(id(branch) for branch in reach.conditions(thread.frames))
@@ -210,12 +221,18 @@ class DroppedSums:
         self._added.pop((thread.number, buffer.number), None)
         self._dropped.pop((thread.number, buffer.number), None)
 
-    def _decided(self, thread: Thread, step: ir.StoreStep) -> bool:
-        """Whether the conditions of a store depend on the grid point and loop iterations alone."""
-        found = self._is_static.get(id(step))
+    def _data_conditions(self, thread: Thread, step: ir.StoreStep) -> frozenset[int]:
+        """The conditions of a store that depend on more than grid point and loop iterations."""
+        found = self._on_data.get(id(step))
         if found is None:
-            found = self._is_static[id(step)] = not reach.depends_on_data(thread.frames)
+            branches = reach.data_conditions(thread.frames)
+            found = self._on_data[id(step)] = frozenset(map(id, branches))
         return found
+
+    def _is_stored_on_data(self, early: DroppedSum) -> bool:
+        """Whether data that did not decide on an addition decide when outputs are stored."""
+        added = self._on_data.get(id(early.before.step), frozenset())
+        return not all(conditions <= added for conditions in self._stored_if)
 
     def faults(self) -> list[DroppedSum]:
         """Sums that are dropped by mistake, once the run is over."""
@@ -227,8 +244,8 @@ class DroppedSums:
                 found.append(site.found[-1])
             elif (
                 site.early
-                and site.unused == site.runs - 1
-                and not self._data_decide
+                and site.unused + site.idle == site.runs
+                and not self._is_stored_on_data(site.early)
                 and self._stored_at.get(site.early.thread)  # else, it is an output not written
             ):
                 found.append(site.early)

@@ -103,11 +103,15 @@ def depends_on(frames: Sequence[ProgramFrame], number: int, buffer: MemoryBuffer
 
 def depends_on_data(frames: Sequence[ProgramFrame]) -> bool:
     """Whether any condition that the current step is under depends on values in memory."""
-    return any(
-        next(_sources(frames, depth - 1, frame.caller.index.number, set()), None) is not None
-        for depth, frame in enumerate(frames)
-        if depth and isinstance(frame.caller, ir.Branch)
-    )
+    return next(data_conditions(frames), None) is not None
+
+
+def data_conditions(frames: Sequence[ProgramFrame]) -> Iterator[ir.Branch]:
+    """The conditions around the current step that depend on values in memory."""
+    for depth, frame in enumerate(frames):
+        if depth and isinstance(frame.caller, ir.Branch):
+            if any(True for _ in _sources(frames, depth - 1, frame.caller.index.number, set())):
+                yield frame.caller
 
 
 def sources(frames: Sequence[ProgramFrame], number: int) -> Iterator[MemoryBuffer]:
