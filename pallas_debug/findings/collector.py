@@ -21,12 +21,17 @@ from pallas_debug.findings.slips import (
 from pallas_debug.findings.wording import mismatch, order
 from pallas_debug.model import Finding, SourceLine
 
-Key = tuple[Fault, str, tuple[str, int] | None, str | None]
+Key = tuple[Fault, str, tuple[str, int] | None, str | None, bool]
 
 
 def key(finding: Finding) -> Key:
-    """Identity of a fault as one engine sees it: kind, kernel, line and operand."""
-    return finding.kind, finding.kernel, finding.witness.line, finding.operand
+    """Identity of a fault as one engine sees it: kind, kernel, line, operand, and for an access
+    whether another one is at fault, too.
+
+    A copy may race with another access, and besides be sent before its device is in the kernel.
+    """
+    has_other = finding.other is not None and finding.kind is Fault.DATA_RACE
+    return finding.kind, finding.kernel, finding.witness.line, finding.operand, has_other
 
 
 class Collector:

@@ -105,6 +105,14 @@ def test_one_engine_means_what_it_says_twice() -> None:
     assert merged([a, b]) == (a, b)
 
 
+def test_a_copy_that_races_and_one_that_is_sent_too_early_are_two_faults_of_a_line() -> None:
+    other = SourceLine(file="rows.py", line=9)
+    races = finding("DataRace", "machine", operand="o_ref", count=4, other=other)
+    early = finding("DataRace", "machine", operand="o_ref", count=12)
+    collected = Collector([races, early]).findings
+    assert [(f.other, f.count) for f in merged(collected)] == [(other, 4), (None, 12)]
+
+
 def test_other_kernels_have_faults_of_their_own() -> None:
     a = finding("OutOfBoundsRead", "checks")
     b = finding("OutOfBoundsRead", "tpu interpret", kernel="columns")
