@@ -12,7 +12,7 @@ from pallas_debug.findings.faults import FORMER, Fault, Severity, named
 from pallas_debug.findings.wording.order import PIPELINE, WRITES_BACK
 from pallas_debug.model import Finding, SourceLine, Witness
 
-WITNESS = ("grid_point", "operand", "source", "index", "shape", "values")
+WITNESS = ("grid_point", "operand", "source", "other", "index", "shape", "values")
 
 
 def finding(kind: str, engine: str, line: int | None = 3, **fields: Any) -> Finding:

@@ -14,9 +14,10 @@ that a flag in a table ends. So it is a fault only if
 
 A sum is also dropped where its output is stored too early: the last addition for a block comes at a
 moment that stores to no output, and the reset for the next block drops it. That is a fault if each
-reset that comes after an addition drops such a one, and grid point and loop iterations alone decide
-when outputs are stored, or data that decide on the addition, too. (A running total of what came before, which a scan leaves at the end of a row,
-is stored to at a moment that stores to its output as well.)
+reset that comes after an addition drops such a one, and when outputs are stored depends on grid
+point and loop iterations alone, or on data that decide on the addition, too. (A running total of
+what came before, which a scan leaves at the end of a row, is stored to at a moment that stores to
+its output as well.)
 """
 
 from __future__ import annotations

@@ -109,9 +109,10 @@ def depends_on_data(frames: Sequence[ProgramFrame]) -> bool:
 def data_conditions(frames: Sequence[ProgramFrame]) -> Iterator[ir.Branch]:
     """The conditions around the current step that depend on values in memory."""
     for depth, frame in enumerate(frames):
-        if depth and isinstance(frame.caller, ir.Branch):
-            if any(True for _ in _sources(frames, depth - 1, frame.caller.index.number, set())):
-                yield frame.caller
+        if not depth or not isinstance(frame.caller, ir.Branch):
+            continue
+        if any(True for _ in _sources(frames, depth - 1, frame.caller.index.number, set())):
+            yield frame.caller
 
 
 def sources(frames: Sequence[ProgramFrame], number: int) -> Iterator[MemoryBuffer]:
