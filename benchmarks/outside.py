@@ -252,8 +252,10 @@ class Suite:
                 outcomes[line["test"]] = _outcome(line)
         if collected is None:
             if not any("test" in line for line in lines):
-                said = [line for line in printed.splitlines() if line.strip()]
-                outcomes[file] = Outcome("crashed", f"not collected: {(said or ['no output'])[-1]}")
+                messages = [line for line in printed.splitlines() if line.strip()]
+                outcomes[file] = Outcome(
+                    "crashed", f"not collected: {(messages or ['no output'])[-1]}"
+                )
             return []
         started = [line["started"] for line in lines if "started" in line]
         if started and started[-1] not in outcomes and time.monotonic() < end:
@@ -313,11 +315,11 @@ def _where(process: subprocess.Popen[bytes], stack: Path, checkout: Path) -> str
         process.send_signal(signal.SIGUSR1)
     time.sleep(1.0)
     with contextlib.suppress(OSError):
-        return said_by(stack.read_text(), checkout)
+        return activity(stack.read_text(), checkout)
     return ""
 
 
-def said_by(stack: str, checkout: Path) -> str:
+def activity(stack: str, checkout: Path) -> str:
     """Words for a stack as faulthandler prints it; empty if there is no line of the checkout."""
     thread = next((part for part in stack.split("\n\n") if "Current thread" in part), "")
     frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', thread or stack)
@@ -378,8 +380,8 @@ def _outcome(line: Mapping[str, object]) -> Outcome:
     if kind.endswith("JaxAssertionError"):
         return Outcome("refused", _first(text), seconds)
     if "MachineError: " in text or kind.endswith("MachineError"):
-        *_, said = text.split("MachineError: ")
-        return Outcome("refused", _first(said), seconds)
+        *_, message = text.split("MachineError: ")
+        return Outcome("refused", _first(message), seconds)
     return Outcome("failed", f"{kind}: {_first(text)}", seconds)
 
 
@@ -466,8 +468,8 @@ def main() -> None:
             outcomes = suite.run(file, mode)
             found.update(outcomes)
             counts = Counter(outcome.name for outcome in outcomes.values())
-            said = ", ".join(f"{counts[name]} {name}" for name in ORDER if counts[name])
-            print(f"{mode}: {file}: {said} ({time.monotonic() - start:.0f} s)", file=sys.stderr)
+            message = ", ".join(f"{counts[name]} {name}" for name in ORDER if counts[name])
+            print(f"{mode}: {file}: {message} ({time.monotonic() - start:.0f} s)", file=sys.stderr)
             if options.json:
                 _save(options.json, suite)
     print(*table(suite, files, modes), sep="\n")

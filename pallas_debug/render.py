@@ -275,8 +275,8 @@ def gap_text(gap: Gap) -> str:
         return gap.reason
     end = "" if gap.reason.endswith(("?", ".")) else "."
     where = "in the rest" if gap.is_partial else "in it" if gap.kernel else "in them"
-    said = f"{gap_title(gap)}: {gap.reason}{end}"
-    return f"{said} The absence of findings {where} proves nothing."
+    message = f"{gap_title(gap)}: {gap.reason}{end}"
+    return f"{message} The absence of findings {where} proves nothing."
 
 
 def consequence_texts(finding: Finding) -> list[str]:

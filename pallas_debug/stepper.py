@@ -204,7 +204,7 @@ def _on_devices(
         with contextlib.suppress(Exception):  # of the user's function; what ran before is enough
             trace.block_until_ready(run())
         with contextlib.suppress(Exception):
-            session.settle()
+            session.wait_for_runs()
         session.reset()
     for captured in session.captures:
         if kernel is not None and captured.kernel.name != kernel:

@@ -52,17 +52,17 @@ def architecture(*, rooms: bool) -> str:
                 continue
             path = folder / "__init__.py" if is_package else folder.with_suffix(".py")
             label = "  " * depth + name + ("/" if is_package else ".py")
-            lines.append(f"{label:<18}{_says(path)}")
+            lines.append(f"{label:<18}{_summary(path)}")
             if is_package and rooms:
                 visit(folder, f"{dotted}.{name}", depth + 1)
 
     visit(ROOT / "pallas_debug", "pallas_debug", 1)
     for path in ("kernels/pallas_debug_kernels", "pytest_plugin/pallas_debug_pytest"):
-        lines += [f"{path}/", f"  {_says(ROOT / path / '__init__.py')}"]
+        lines += [f"{path}/", f"  {_summary(ROOT / path / '__init__.py')}"]
     return "```text\n" + "\n".join(lines) + "\n```"
 
 
-def _says(path: Path) -> str:
+def _summary(path: Path) -> str:
     return (
         (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0].replace("`", "")
     )

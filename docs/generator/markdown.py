@@ -57,11 +57,11 @@ def entries(text: str) -> list[tuple[str, str]]:
     entries: list[tuple[str, str]] = []
     for line in inspect.cleandoc("\n" + text).splitlines():
         if line.startswith(" ") and entries:
-            name, said = entries[-1]
-            entries[-1] = (name, f"{said} {line.strip()}")
+            name, description = entries[-1]
+            entries[-1] = (name, f"{description} {line.strip()}")
         elif line.strip():
-            name, _, said = line.partition(": ")
-            entries.append((name.lstrip("*").rstrip(":"), said))
+            name, _, description = line.partition(": ")
+            entries.append((name.lstrip("*").rstrip(":"), description))
     return entries
 
 

@@ -77,22 +77,24 @@ class ComparisonReport:
         outputs = text.plural(len(self.outputs), "output")
         differing = sum(output.differing for output in self.outputs)
         unjudged = sum(output.unjudged for output in self.outputs)
-        said = f"{who} agree in {text.plural_of(elements, 'element')} of {outputs}"
+        message = f"{who} agree in {text.plural_of(elements, 'element')} of {outputs}"
         if differing:
-            said = f"{who} differ in {differing:,} of {text.plural_of(elements, 'element')}"
-            said += f" of {outputs}"
+            message = f"{who} differ in {differing:,} of {text.plural_of(elements, 'element')}"
+            message += f" of {outputs}"
         elif unjudged:
-            said = f"{who} agree in {elements - unjudged:,} of {elements:,} elements of {outputs}"
+            message = (
+                f"{who} agree in {elements - unjudged:,} of {elements:,} elements of {outputs}"
+            )
         if any(finding.kind is Fault.LOW_PRECISION_PRODUCT for finding in self.findings):
-            said += ", and not with float32 products as a TPU computes them"
-        return f"{said}; {unjudged:,} not judged" if unjudged else said
+            message += ", and not with float32 products as a TPU computes them"
+        return f"{message}; {unjudged:,} not judged" if unjudged else message
 
     def _repr_html_(self) -> str:
         from pallas_debug.report.notebook import checks_html, verdict_mark
 
-        said = [*self.not_judged, *self.notes]
+        notes = [*self.not_judged, *self.notes]
         summary = verdict_mark(self.ok, self._summary())
-        return checks_html(summary, self.findings, not_checked=said, title="Not judged, and notes")
+        return checks_html(summary, self.findings, not_checked=notes, title="Not judged, and notes")
 
     def __str__(self) -> str:
         parts = [*(text.finding_text(finding) for finding in self.findings)]
@@ -161,11 +163,11 @@ def compare(
     with WithoutOurFrames():
         with Session(options, runs=True) as session:
             expected = asked.run_reference()
-            session.settle()
+            session.wait_for_runs()
         with Session(options, runs=True) as session:
             try:
                 result = asked.run()
-                session.settle()
+                session.wait_for_runs()
             except Exception as error:
                 if session.observer.findings:
                     fault = stops.finding_of(error) or session.observer.findings[-1]

@@ -34,8 +34,8 @@ INTERPRETED = (
 )
 
 _epochs = itertools.count(1)
-_said: set[str] = set()
-_said_lock = threading.Lock()
+_printed: set[str] = set()
+_printed_lock = threading.Lock()
 
 
 @overload
@@ -140,7 +140,7 @@ class Notice:
     @hookimpl
     def pallas_debug_kernel_captured(self) -> None:
         if platform.default_backend() == "cpu":
-            say_once(INTERPRETED)
+            print_once(INTERPRETED)
 
 
 class Prints:
@@ -173,15 +173,17 @@ class Debug:
                 except PallasDebugError:
                     raise  # invalid request, or not possible here
                 except Exception as error:  # noqa: BLE001 - a bug of ours: run it without us
-                    say_problem(problem_of(error, "hook", "starting a session"))
+                    print_problem(problem_of(error, "hook", "starting a session"))
                 return function(*args, **kwargs)
 
         return debugged
 
     def __enter__(self) -> Session:
-        is_told = self._quiet or not self._reports or self._options.interpret is not None
-        notices = [] if is_told else [Notice()]
-        session = Session(self._options, *notices, Prints(), say=None if self._quiet else say_mode)
+        needs_no_notice = self._quiet or not self._reports or self._options.interpret is not None
+        notices = [] if needs_no_notice else [Notice()]
+        session = Session(
+            self._options, *notices, Prints(), inform=None if self._quiet else print_mode
+        )
         self._sessions.append(session.__enter__())
         return session
 
@@ -196,38 +198,38 @@ class Debug:
         if kind is not None and not issubclass(kind, Exception):
             return
         for problem in session.problems:
-            say_problem(problem)
+            print_problem(problem)
         if kind is None:  # else the exception in flight is the finding
             for finding in session.observer.findings:
-                with guarded("summary", "printing a finding", say_problem):
+                with guarded("summary", "printing a finding", print_problem):
                     sys.stderr.write(render.finding_text(finding) + "\n")
         for gap in session.queue.elsewhere():
-            say_once(
+            print_once(
                 f"pallas-debug: kernel `{gap.kernel}` was not compiled for {gap.engine}: "
                 f"{gap.reason}. pallas_debug.dump traces the function for each chip"
             )
-        with guarded("summary", "printing what was dumped", say_problem):
+        with guarded("summary", "printing what was dumped", print_problem):
             _report(session, quiet=self._quiet or not self._reports)
 
 
-def say_once(text: str) -> None:
+def print_once(text: str) -> None:
     """Print a line on standard error, once per process."""
-    with _said_lock:
-        if text in _said:
+    with _printed_lock:
+        if text in _printed:
             return
-        _said.add(text)
+        _printed.add(text)
     sys.stderr.write(text + "\n")
 
 
-def say_problem(problem: PallasDebugError) -> None:
+def print_problem(problem: PallasDebugError) -> None:
     """Report a problem of pallas-debug on standard error; a closed stream is ignored."""
     with contextlib.suppress(OSError, ValueError):
-        say_once(f"pallas-debug: {problem}")
+        print_once(f"pallas-debug: {problem}")
 
 
-def say_mode(sentence: str) -> None:
+def print_mode(sentence: str) -> None:
     """Report on standard error which kernels `auto` runs in which mode."""
-    say_once(f"pallas-debug: {sentence}")
+    print_once(f"pallas-debug: {sentence}")
 
 
 def _report(session: Session, *, quiet: bool) -> None:

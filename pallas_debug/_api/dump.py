@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pallas_debug import defaults
-from pallas_debug._api.debug import say_problem
+from pallas_debug._api.debug import print_problem
 from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
@@ -79,5 +79,5 @@ def dump(
         )
         dumped = dump_function(function, args, kwargs, options, tick=tick)
     for problem in dumped.spared:  # every kernel was compiled nevertheless
-        say_problem(problem)
+        print_problem(problem)
     return dumped.dumps

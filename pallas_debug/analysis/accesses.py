@@ -405,10 +405,10 @@ def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) 
         if event.what == "write" and event.certain:
             for origin in event.origins:
                 kept.setdefault(origin.event, event)
-    said: set[int] = set()
+    reported: set[int] = set()
     for number in sorted(kept):
         read = events[number]
-        if read.view is None or not read.certain or read.view.buffer.number in said:
+        if read.view is None or not read.certain or read.view.buffer.number in reported:
             continue
         buffer = read.view.buffer
         first = _first_visits(subject, read, revisited)
@@ -420,7 +420,7 @@ def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) 
         bad = where & first & ~covered_by(subject, stores(subject, buffer.number, number))
         if not bad.any():
             continue
-        said.add(buffer.number)
+        reported.add(buffer.number)
         found = first_spot(read, bad, len(subject.grid.sizes))
         dims = read.view.levels[-1] if read.view.levels else ()
         seen = subject.sighting(

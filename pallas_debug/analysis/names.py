@@ -47,10 +47,10 @@ def look(file: str | Path, kernel: str, at: int | None = None) -> list[Finding]:
     found: dict[int, dict[str, tuple[str, str | None]]] = {}
     for node in source.parts(at):
         for module, name, used in source.used(node):
-            said = names.missing(module, name)
-            if said is not None and not source.is_guarded(used, name):
+            message = names.missing(module, name)
+            if message is not None and not source.is_guarded(used, name):
                 line = used.end_lineno or used.lineno
-                found.setdefault(line, {})[name] = (said, _instead(module, name))
+                found.setdefault(line, {})[name] = (message, _instead(module, name))
     return [_finding(str(file), kernel, line, found[line].values()) for line in sorted(found)]
 
 
@@ -60,7 +60,7 @@ def _finding(
     witness = Witness(source=lines.line_of(file, line))
     return unsupported.removed_names(
         Sighting(kernel=kernel, engine="static", witness=witness),
-        said=[said for said, _ in used],
+        messages=[message for message, _ in used],
         instead=[instead for _, instead in used],
     )
 
@@ -98,7 +98,7 @@ class _Source:
             if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
         }
         # `setattr(pltpu, "X", …)`, `getattr(pltpu, "X", None)`: a quoted name counts as handled.
-        self._spelled = {
+        self._strings = {
             node.value
             for node in ast.walk(tree)
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -154,7 +154,7 @@ class _Source:
 
     def is_guarded(self, node: ast.AST, name: str) -> bool:
         """Whether the code around a name, or elsewhere in the file, may handle its absence."""
-        if name in self._spelled or name in self._set:
+        if name in self._strings or name in self._set:
             return True
         child: ast.AST | None = node
         while child is not None:

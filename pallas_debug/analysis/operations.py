@@ -22,11 +22,11 @@ _NO_NARROW_MATMUL = {"TPU v4": ("int8", "uint8", "float8", "int4", "uint4")}
 def look(subject: Subject, targets: Sequence[Target]) -> Result:
     """Report each kind of problem once per line."""
     result = Result()
-    said: set[tuple[object, ...]] = set()
+    known: set[tuple[object, ...]] = set()
 
     def add(finding: Finding | None) -> None:
-        if finding is not None and (finding.kind, finding.witness.line) not in said:
-            said.add((finding.kind, finding.witness.line))
+        if finding is not None and (finding.kind, finding.witness.line) not in known:
+            known.add((finding.kind, finding.witness.line))
             result.findings.append(finding)
 
     for operation in operations(subject.captured):

@@ -72,8 +72,8 @@ def look(subject: Subject) -> Result:
         finding = _judge(subject, counts)
         if finding is not None and finding not in result.findings:
             result.findings.append(finding)
-    said = (f"the counts of {listed(sorted(unknown[why]))}: {why}" for why in unknown)
-    result.left_out.extend(sorted(said))
+    messages = (f"the counts of {listed(sorted(unknown[why]))}: {why}" for why in unknown)
+    result.left_out.extend(sorted(messages))
     if judged and not result.findings:
         _under_way(subject, result)
     return result

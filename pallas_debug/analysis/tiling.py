@@ -20,7 +20,7 @@ NARROW_SINCE = (0, 0, 50)
 def look(subject: Subject) -> Result:
     """Report blocks whose shape jax or libtpu rejects."""
     result = Result()
-    said = set()
+    known = set()
     for block in subject.grid.blocks:
         if 0 in block.shape or not _is_looked_at(block):
             continue
@@ -29,8 +29,8 @@ def look(subject: Subject) -> Result:
             continue
         # One spec often serves several operands.
         spec = (finding.witness.line, block.block_shape)
-        if spec not in said:
-            said.add(spec)
+        if spec not in known:
+            known.add(spec)
             result.findings.append(finding)
     return result
 

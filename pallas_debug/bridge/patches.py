@@ -348,7 +348,7 @@ TABLE: tuple[Patch, ...] = (
         area=TPU_MODE,
         owner="jax._src.dispatch:RuntimeTokenSet",
         name="get_token_input",
-        replacement=f"{_METHODS}:settling",
+        replacement=f"{_METHODS}:waiting_first",
         why="a program would fail for the one before it that was ended",
     ),
     *(

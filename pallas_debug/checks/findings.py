@@ -217,10 +217,10 @@ def _at_element(seen: Sighting, failure: SiteFailure) -> Sighting:
 
 def _user(seen: Sighting, failure: SiteFailure) -> Finding:
     site, values = failure.site, failure.values
-    said = checkify_errors.message(site, values)
+    message = checkify_errors.message(site, values)
     sign = site.details.get("compares")
     if sign is None:
-        return contents.check_failed(seen, said=said)
+        return contents.check_failed(seen, message=message)
     left, right = map(contents.number, values[-2:])
     condition = f"{left} {sign} {right}"
     element = _element(failure)
@@ -229,7 +229,7 @@ def _user(seen: Sighting, failure: SiteFailure) -> Finding:
         facts["element"] = str(list(element))
     return contents.check_failed(
         seen.at(values={**seen.witness.values, **facts}),
-        said=said,
+        message=message,
         condition=condition,
         element=element,
     )

@@ -38,7 +38,7 @@ def reporting(
         _observers.remove(token)
 
 
-def settle() -> None:
+def wait_for_runs() -> None:
     """Wait for interpreted kernels that this thread started, and raise their exceptions."""
     if _observers:
-        interpret.settle()
+        interpret.wait_for_runs()

@@ -48,9 +48,9 @@ class RunObserver:
     ) -> None:
         self.checks = checks
         self.prints = prints
-        self._tell_found = found
-        self._tell_printed = printed
-        self._tell_skipped = skipped
+        self._on_found = found
+        self._on_printed = printed
+        self._on_skipped = skipped
         self._report = report
         self._lock = threading.Lock()
         self._collector = Collector()
@@ -152,7 +152,7 @@ class RunObserver:
         for finding in self._collector.add(*caused(Collector(findings).findings)):
             kernel = finding.kernel
             with guarded("report", f"telling of a finding in kernel `{kernel}`", self._report):
-                self._tell_found(finding)
+                self._on_found(finding)
 
     def printed(self, record: PrintRecord) -> None:
         """Keep and report a print, up to `MAX_PRINTS`."""
@@ -162,7 +162,7 @@ class RunObserver:
                 return
             self._printed.append(record)
         with guarded("report", f"showing what kernel `{record.kernel}` printed", self._report):
-            self._tell_printed(record)
+            self._on_printed(record)
 
     def refused(self, kernel: str, reason: str, *, runs: str | None) -> None:
         """Record a kernel that the sanitizer cannot judge.
@@ -214,4 +214,4 @@ class RunObserver:
                 return
             self._gaps.add(gap)
         with guarded("report", f"noting that kernel `{gap.kernel}` is not checked", self._report):
-            self._tell_skipped(gap)
+            self._on_skipped(gap)

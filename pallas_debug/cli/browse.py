@@ -76,7 +76,7 @@ def run(options: BrowseOptions) -> int:
             values=options.values,
         )
     if ended.message:
-        output.say(ended.message)
+        output.message(ended.message)
     return Exit.CANNOT_RUN if ended.failed else Exit.OK
 
 

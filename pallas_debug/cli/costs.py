@@ -78,7 +78,7 @@ def schedule_of(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfil
             "cycles too."
         )
     for problem in (*read.problems, *read.profile.schedule.problems):
-        output.say(problem)
+        output.message(problem)
     return read
 
 

@@ -117,7 +117,7 @@ def run(options: DiffOptions) -> int:
     elif different.changed:
         _print_unified(different, old, new, options.context)
     if not different.changed:
-        output.say(f"no difference between {old.label} and {new.label}{_but(ignored)}")
+        output.message(f"no difference between {old.label} and {new.label}{_but(ignored)}")
     return Exit.OK
 
 

@@ -114,12 +114,12 @@ def run(
     for a, b, comparison in compared:
         _print(a, b, comparison)
     for side in alone:
-        output.say(f"{one_line(side.label)} has no counterpart, and is not compared")
+        output.message(f"{one_line(side.label)} has no counterpart, and is not compared")
     for side in unknown:
         if side.is_sparse:
-            output.say(f"{one_line(side.label)} is not compared: {ON_SPARSECORE}")
+            output.message(f"{one_line(side.label)} is not compared: {ON_SPARSECORE}")
             continue
-        output.say(
+        output.message(
             f"{one_line(side.label)} has no schedule, so its cost is unknown: dump it with "
             "--stages bundles"
         )

@@ -85,7 +85,7 @@ def run(options: DumpOptions) -> int:
     if options.as_json:
         output.print_json("dump", {"dumps": dumps})
     for line in _lines(dumps, options):
-        output.say(line)
+        output.message(line)
     return Exit.OK if all(dump.ok for dump in dumps) else Exit.FAILED
 
 
@@ -174,7 +174,7 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
 def _of_program(options: DumpOptions) -> list[Dump]:
     what = options.what
     programs.check_exists(what, module=options.module)
-    from pallas_debug._api.debug import Notice, say_mode
+    from pallas_debug._api.debug import Notice, print_mode
     from pallas_debug.compiler import stages, switches, targets
     from pallas_debug.session import Options, Session, only_defines
 
@@ -189,7 +189,7 @@ def _of_program(options: DumpOptions) -> list[Dump]:
             stages=stages.parse(options.stages).names,
         ),
         *([Notice()] if options.interpret is None else []),
-        say=say_mode,
+        inform=print_mode,
     )
     with session:
         problem = programs.run_program(what, options.rest, module=options.module)
@@ -200,12 +200,12 @@ def _of_program(options: DumpOptions) -> list[Dump]:
                 session.wait(tick)
         finally:  # afterwards, as the record says what was not compiled
             session.record_run(" ".join(["-m", what] if options.module else [what]))
-    _say_what_was_not_ours(options)
+    _report_misplaced_options(options)
     for error in session.problems:
-        output.say(str(error))
+        output.message(str(error))
     if problem is not None or session.problems:
         for line in _lines(session.kept, options) if session.kept else ():
-            output.say(line)
+            output.message(line)
         if problem is not None:
             kept = "the kernels that it had lowered were kept"
             raise ProgramFailed(f"{problem}; {kept if session.kept else 'nothing was dumped'}")
@@ -218,14 +218,14 @@ def _of_program(options: DumpOptions) -> list[Dump]:
     return session.dumps
 
 
-def _say_what_was_not_ours(options: DumpOptions) -> None:
+def _report_misplaced_options(options: DumpOptions) -> None:
     """Name the words after a script that look like options of `dump`: the script got them."""
     ours = {name for parameter in command.params for name in parameter.opts if name[:2] == "--"}
     words = dict.fromkeys(word.partition("=")[0] for word in options.rest)
     found = [word for word in words if word in ours]
     if found:
         module = " -m" if options.module else ""
-        output.say(
+        output.message(
             f"{', '.join(found)} after {options.what} went to {options.what}; options of `dump` "
             f"go before it: pallas-debug dump {found[0]} …{module} {typed(options.what)}"
         )

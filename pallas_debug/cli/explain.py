@@ -134,8 +134,8 @@ def _answer(what: str) -> _Answer:
         return _of_kind(fault, explain.of_kind(what))
     explanation = explain.explain(what)
     if explanation is not None:
-        said = _error(explanation, kernel=explain.kernel_name(what), text=what)
-        return _Answer(explanation.text(), [said])
+        message = _error(explanation, kernel=explain.kernel_name(what), text=what)
+        return _Answer(explanation.text(), [message])
     if layouts.holds_layouts(what):
         lines = layouts.describe(what)
         return _Answer("\n".join(lines), more={"layouts": list(lines)})
@@ -144,8 +144,8 @@ def _answer(what: str) -> _Answer:
 
 def _of_kind(fault: Fault, known: Sequence[Explanation]) -> _Answer:
     if known:
-        said = [_error(explanation, text=str(fault)) for explanation in known]
-        return _Answer("\n\n".join(explanation.text() for explanation in known), said)
+        messages = [_error(explanation, text=str(fault)) for explanation in known]
+        return _Answer("\n\n".join(explanation.text() for explanation in known), messages)
     lines = [f"{fault}: {fault.summary}", "  its cause depends on the message: give that in quotes"]
     return _Answer("\n".join(lines), [_error(None, text=str(fault))])
 
@@ -198,15 +198,15 @@ def _occurrence(occurrence: Occurrence) -> str:
     lines += ", ".join(str(number) for number in occurrence.lines)
     if occurrence.count > len(occurrence.lines):
         lines += ", …"
-    said = [lines]
+    parts = [lines]
     if occurrence.kernel:
-        said.append(f"kernel {occurrence.kernel}")
+        parts.append(f"kernel {occurrence.kernel}")
     if occurrence.count > 1:
-        said.append(f"{occurrence.count} times")
+        parts.append(f"{occurrence.count} times")
     if occurrence.workers:
-        said.append(f"from {', '.join(occurrence.workers)}")
+        parts.append(f"from {', '.join(occurrence.workers)}")
     known = occurrence.explanation
-    return f"{'; '.join(said)}\n{known.text() if known else _unknown(occurrence.text)}"
+    return f"{'; '.join(parts)}\n{known.text() if known else _unknown(occurrence.text)}"
 
 
 def _counts(name: str, scan: Scan) -> str:
@@ -262,7 +262,7 @@ def _of_dumps(directory: Path) -> _Answer:
         parts += [f"{name} {', '.join(t)}\n{text}" for text, t in by_text.items()]
     unread = [problem for problem in problems if problem]
     for problem in unread:
-        output.say(problem)
+        output.message(problem)
     if not parts and unread:
         raise DumpFormatError(
             f"{one_line(directory)}: no failure was found, and {plural(len(unread), 'manifest')} "

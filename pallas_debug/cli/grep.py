@@ -75,7 +75,7 @@ def run(options: GrepOptions) -> int:
     else:
         found = _hits(texts, query, problems, as_json=options.as_json)
     for problem in problems:
-        output.say(problem)
+        output.message(problem)
     if problems:
         return Exit.CANNOT_RUN
     return Exit.OK if found else Exit.FAILED
@@ -99,7 +99,7 @@ def _check_names(options: GrepOptions, targets: Sequence[str], texts: Sequence[S
         return
     everything = list(texts_in(options.directory, ALL, lambda _: None))
     if not everything:
-        output.say(f"there are no texts in {options.directory}")
+        output.message(f"there are no texts in {options.directory}")
         return
     kernels = {text.kernel for text in everything}
     if options.kernel is not None and not any(options.kernel in name for name in kernels):
@@ -112,7 +112,7 @@ def _check_names(options: GrepOptions, targets: Sequence[str], texts: Sequence[S
         passes = {text.stage.partition("-")[2] or text.stage for text in everything}
         raise _no_such("stage or pass", options.stage, passes, options)
     if not texts:
-        output.say(f"no texts of that kernel and target in {options.directory}")
+        output.message(f"no texts of that kernel and target in {options.directory}")
 
 
 def _no_such(what: str, name: str, known: Iterable[str], options: GrepOptions) -> UsageError:

@@ -39,19 +39,19 @@ def guarded(command: click.Command) -> NoReturn:
         with interrupts.listening(ends=_end, hint=_hint):
             code = command.main(standalone_mode=False, prog_name="pallas-debug")
     except UsageError as error:
-        _say(str(error))
+        _print_message(str(error))
         code = Exit.USAGE
     except ProgramFailed as error:
-        _say(str(error))
+        _print_message(str(error))
         code = Exit.FAILED
     except PallasDebugError as error:
-        _say(str(error))
+        _print_message(str(error))
         code = Exit.CANNOT_RUN
     except click.ClickException as error:
         _show(error)
         code = Exit.USAGE if isinstance(error, click.UsageError) else Exit.CANNOT_RUN
     except (KeyboardInterrupt, click.Abort):
-        _say(_stopped())
+        _print_message(_stopped())
         code = Exit.INTERRUPTED
     except BrokenPipeError:  # `pallas-debug show … | head`
         code = _reader_went_away()
@@ -60,7 +60,7 @@ def guarded(command: click.Command) -> NoReturn:
             raise
         code = _reader_went_away()  # click catches it first, replaces stdout, and exits with 1
     except Exception as error:  # noqa: BLE001 - the last guard of the command line
-        _say(_unexpected(error))
+        _print_message(_unexpected(error))
         code = Exit.CANNOT_RUN
     sys.exit(code if isinstance(code, int) else Exit.OK)
 
@@ -71,7 +71,7 @@ def _stopped() -> str:
 
 
 def _hint() -> None:
-    _say(
+    _print_message(
         "still running: a program that XLA runs cannot be stopped before its end. "
         "ctrl+c again ends this command."
     )
@@ -80,7 +80,7 @@ def _hint() -> None:
 def _end() -> NoReturn:
     """End the process from another thread, as the main thread is in XLA."""
     try:
-        _say(_stopped())
+        _print_message(_stopped())
         sys.stderr.flush()
     finally:
         os._exit(Exit.INTERRUPTED)
@@ -92,8 +92,8 @@ def _reader_went_away() -> Exit:
     return Exit.OK
 
 
-def _say(text: str) -> None:
-    output.say(text)
+def _print_message(text: str) -> None:
+    output.message(text)
 
 
 def _show(error: click.ClickException) -> None:
@@ -129,8 +129,8 @@ def _unexpected(error: Exception) -> str:
             f"please report it; {TRACEBACK}=1 prints the traceback."
         )
     message = " ".join(str(error).split())[:_MAX_MESSAGE]
-    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return (
         f"internal error in pallas-debug (please report it: run again with {TRACEBACK}=1 and "
-        f"attach the traceback): {said}"
+        f"attach the traceback): {text}"
     )

@@ -76,7 +76,7 @@ def run(options: LsOptions) -> int:
         _print_kernels(chosen)
         if not chosen:
             filters = any(given is not None for given in (name, status, test))
-            output.say(
+            output.message(
                 f"no kernels of that kind in {one_line(options.directory)}"
                 if filters
                 else where.no_kernels(options.directory)
@@ -87,7 +87,7 @@ def run(options: LsOptions) -> int:
         damaged = [d for c in compilations for d in c.damaged()] if of_one else []
         for problem in [k.problem, *(c.problem for c in compilations), *damaged]:
             if problem:
-                output.say(problem)
+                output.message(problem)
                 problems += 1
     return Exit.CANNOT_RUN if problems else Exit.OK
 

@@ -154,7 +154,7 @@ def colored() -> bool:
     return sys.stdout.isatty() and not dumb and not os.environ.get("NO_COLOR")
 
 
-def say(text: str) -> None:
+def message(text: str) -> None:
     """Print a message to standard error."""
     click.echo(f"pallas-debug: {visible(text)}", err=True)
 

@@ -77,9 +77,9 @@ def run(options: ReportOptions) -> int:
     found = [k.problem for k in kernels] + [c.problem for c in compilations]
     problems = [*filter(None, found), *(d for c in compilations for d in c.damaged())]
     for problem in problems:
-        output.say(problem)
+        output.message(problem)
     if written.left_out:
-        output.say(
+        output.message(
             f"the texts of {plural(written.left_out, 'compilation')} are left out, as the page "
             "would be too large; -k and -t choose what it shows"
         )

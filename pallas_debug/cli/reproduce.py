@@ -88,10 +88,10 @@ def run(options: ReproduceOptions) -> int:
     if options.shrink:
         text = _shrunk(found, options.timeout)
     if found.program is None:
-        output.say(f"the script compiles the kernel's StableHLO: {found.why_no_program}")
+        output.message(f"the script compiles the kernel's StableHLO: {found.why_no_program}")
     left_out = script.left_out(found)
     if left_out is not None:
-        output.say(left_out)
+        output.message(left_out)
     _write(text, options.to)
     return _run(found, text, options.timeout) if options.is_run else Exit.OK
 
@@ -118,7 +118,7 @@ def _ask(found: Recorded, *, is_trusted: bool) -> None:
             f"{what} is not run: its dump {where}. Read the script, which is written without "
             "--run and --shrink, then pass --trust to run it in a confined process"
         )
-    output.say(f"the dump of {what} {where}; its origin is unknown.")
+    output.message(f"the dump of {what} {where}; its origin is unknown.")
     if not click.confirm("Run its kernel in a confined process?", default=False, err=True):
         raise CannotRunError(f"{what} is not run: you did not agree to it")
 
@@ -131,7 +131,7 @@ def _write(text: str, to: Path | None) -> None:
         to.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CannotRunError(f"{to} cannot be written: {error.strerror}") from error
-    output.say(f"wrote {to}; next: python {to}")
+    output.message(f"wrote {to}; next: python {to}")
 
 
 def _run(found: Recorded, text: str, timeout: float) -> int:
@@ -141,12 +141,14 @@ def _run(found: Recorded, text: str, timeout: float) -> int:
     where = _named(found)
     if shown.is_as(found.failure):
         what = "the same failure" if found.failure else "it compiles, as it did"
-        output.say(f"{where}: {what}{_of(shown.failure)}")
+        output.message(f"{where}: {what}{_of(shown.failure)}")
         return Exit.OK
-    output.say(f"{where}: not the same")
-    output.say(f"  recorded: {_said(found.failure)}")
-    output.say(f"  now:      {_said(shown.failure)}")
-    output.say("  Are other versions of jax or libtpu installed than those in the script's head?")
+    output.message(f"{where}: not the same")
+    output.message(f"  recorded: {_described(found.failure)}")
+    output.message(f"  now:      {_described(shown.failure)}")
+    output.message(
+        "  Are other versions of jax or libtpu installed than those in the script's head?"
+    )
     return Exit.FAILED
 
 
@@ -154,11 +156,11 @@ def _of(failure: Failure | None) -> str:
     return f", at {failure.stage}: {failure.headline}" if failure else ""
 
 
-def _said(failure: Failure | None) -> str:
+def _described(failure: Failure | None) -> str:
     return f"{failure.stage}: {failure.headline}" if failure else "it compiles"
 
 
 def _shrunk(found: Recorded, timeout: float) -> str:
     from pallas_debug.reproduce.shrinking.search import shrunk
 
-    return shrunk(found, seconds=timeout, say=output.say)
+    return shrunk(found, seconds=timeout, report=output.message)

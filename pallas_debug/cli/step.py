@@ -134,7 +134,7 @@ def run(options: StepOptions) -> int:
         points=points,
         max_bytes=options.limit << 20,
     )
-    output.say(
+    output.message(
         f"recorded {len(made.stops):,} places of {made.kernel}; to open them: "
         f"pallas-debug step {typed(options.record)}"
     )

@@ -256,7 +256,7 @@ def _checked(
     winner = next(one for one in settings(over) if one.texts == dict(best.setting))
     args, kwargs = programs.function_arguments(function, options, values=True)
     if not options.as_json:
-        output.say(f"verifying {best.label}")
+        output.message(f"verifying {best.label}")
     return verify(
         function, *args, targets=best.target, timeout=options.timeout, **{**kwargs, **winner.values}
     )
@@ -271,27 +271,27 @@ def _print(found: SweepResult, options: SweepOptions) -> None:
     for line in notes(reasons):
         output.echo_wrapped(line, len("(1) "))
     for problem in found.problems:
-        output.say(problem)
+        output.message(problem)
     for target in found.targets:
         best = found.best(target)
-        output.say(_best(best, found, target) if best else f"no setting compiled for {target}")
+        output.message(_best(best, found, target) if best else f"no setting compiled for {target}")
     if found.unfinished:
         stopped = "stopped: " if found.is_stopped else ""
-        output.say(
+        output.message(
             f"{stopped}{len(found.unfinished)} of {_count(found)} settings have no result; run the "
             "same command again to continue"
         )
         return
     again = found.undecided
     if again:
-        output.say(
+        output.message(
             f"{len({r.label for r in again})} of {_count(found)} settings failed for reasons that "
             "may not be theirs; the same command tries them again"
         )
     best = found.best()
     if best is not None and best.kernels:
         words = ["pallas-debug", "show", f"{options.directory}/{best.kernels[0]}"]
-        output.say(f"next: {shlex.join(words)}")
+        output.message(f"next: {shlex.join(words)}")
 
 
 def _count(found: SweepResult) -> int:

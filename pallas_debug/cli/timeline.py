@@ -143,7 +143,7 @@ def _write(timeline: Timeline, to: Path) -> None:
         raise CannotRunError(
             f"the trace cannot be written to {to}: {error.strerror}. Name another file with -o."
         ) from error
-    output.say(f"wrote {to}: open it at https://ui.perfetto.dev, or in chrome://tracing")
+    output.message(f"wrote {to}: open it at https://ui.perfetto.dev, or in chrome://tracing")
 
 
 def _is_unicode() -> bool:

@@ -139,9 +139,9 @@ def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) ->
 
 
 def _several(found: Sequence[Leaf]) -> str:
-    said = [f"{one.path} {one}".strip() for one in found[:8]]
+    parts = [f"{one.path} {one}".strip() for one in found[:8]]
     more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-    return f"{len(found)} arrays ({', '.join(said)}{more})" if len(found) > 1 else str(said[0])
+    return f"{len(found)} arrays ({', '.join(parts)}{more})" if len(found) > 1 else str(parts[0])
 
 
 def compare(judged: Judged, result: Any, expected: Any) -> Results:

@@ -120,8 +120,10 @@ def decoded_launch(called: CalledKernel) -> Launch:
     try:
         return launch(called.captured)
     except (NotImplementedError, AssertionError) as error:
-        said = str(error) or type(error).__name__
-        raise MachineError(f"the kernel machine does not cover kernel `{name}`: {said}") from error
+        message = str(error) or type(error).__name__
+        raise MachineError(
+            f"the kernel machine does not cover kernel `{name}`: {message}"
+        ) from error
 
 
 def _facts(output: str, first: StoredElement, others: Sequence[StoredElement]) -> StoreHistory:

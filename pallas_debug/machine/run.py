@@ -162,8 +162,8 @@ def _refused(machine: Machine, error: Exception) -> MachineError:
         frame = thread.frames[-1]
         site = frame.program.steps[max(frame.position - 1, 0)].site
         operation, line = f"this `{site.primitive}`", site.line
-    said = str(error) or type(error).__name__
+    reason = str(error) or type(error).__name__
     return MachineError(
-        f"kernel `{machine.launch.name}`: the kernel machine does not cover {operation} ({said})",
+        f"kernel `{machine.launch.name}`: the kernel machine does not cover {operation} ({reason})",
         where=line,
     )

@@ -195,8 +195,8 @@ def _notes(kernel: ReportedKernel) -> Iterable[tuple[int, str, str]]:
         failure = stored.compilation.failure if stored.compilation is not None else None
         if failure is not None and failure.source is not None and failure.source.file == own:
             explained = failure.explanation
-            said = explained.title if explained is not None else ""
-            text = f"{failure.stage}: {said or failure.headline}"
+            sentence = explained.title if explained is not None else ""
+            text = f"{failure.stage}: {sentence or failure.headline}"
             alike.setdefault((failure.source.line, text), []).append(stored.target)
     for (line, text), targets in alike.items():
         yield line, "failure", shown(f"{', '.join(targets)} {text}")

@@ -72,11 +72,11 @@ def _shown(code: int, out: str, err: str) -> Shown:
         words = [line for line in lines if "Check failed" in line] or lines[-1:]
         message = f"the script died of {name}. Its last words: {words[0] if words else 'none'}"
         return Shown(failure=Failure(stage="crash", type=name, message=message))
-    said = _FAILED.search(out)
-    if code == FAILED and said is not None:
-        stage: Stage = "lowering" if said["stage"] == "lowering" else "compile"
-        message = said["message"].rstrip("\n")
-        return Shown(failure=Failure(stage=stage, type=said["type"], message=message))
+    match = _FAILED.search(out)
+    if code == FAILED and match is not None:
+        stage: Stage = "lowering" if match["stage"] == "lowering" else "compile"
+        message = match["message"].rstrip("\n")
+        return Shown(failure=Failure(stage=stage, type=match["type"], message=message))
     last = (out if code == NO_COMPILER else err).strip().splitlines()
     raise CannotRunError(
         f"the script ended with {code} and showed nothing of the kernel: "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pallas_debug.model import Failure
 
 _CODE = re.compile(r"\bE\d{4}\b")
-_CHECK = re.compile(r"Check failed: (?P<said>.*)")
+_CHECK = re.compile(r"Check failed: (?P<text>.*)")
 _WHERE = re.compile(
     r"(?: with)? (?:MLIR module|HLO) name `[^`]*`"
     r"|(?:\bin pallas_call \S+ )?\bat \S+:\d+\b|\S+\.py:\d+(?::\d+)?|/\S+"
@@ -23,14 +23,14 @@ class Signature:
     """The part of a failure that identifies it.
 
     Attributes:
-      said: an error code, or the beginning of the message without numbers and locations.
+      text: an error code, or the beginning of the message without numbers and locations.
     """
 
     stage: str
-    said: str
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.stage}: {self.said}"
+        return f"{self.stage}: {self.text}"
 
 
 def signature(failure: Failure) -> Signature:
@@ -40,13 +40,13 @@ def signature(failure: Failure) -> Signature:
 def signature_of(stage: str, message: str) -> Signature:
     code = _CODE.search(message)
     if code is not None and stage == "compile":
-        return Signature(stage=stage, said=code[0])
+        return Signature(stage=stage, text=code[0])
     check = _CHECK.search(message)
     if stage == "crash":
-        return Signature(stage=stage, said=_core(check["said"]) if check else "")
+        return Signature(stage=stage, text=_core(check["text"]) if check else "")
     if stage == "timeout":
-        return Signature(stage=stage, said="")
-    return Signature(stage=stage, said=_core(message))
+        return Signature(stage=stage, text="")
+    return Signature(stage=stage, text=_core(message))
 
 
 def _core(message: str) -> str:

@@ -95,8 +95,8 @@ It exits with 0 if the kernel compiles and with 1 if it fails; a compiler crash 
 def _quoted(failure: Failure | None) -> list[str]:
     if failure is None:
         return []
-    said = f"{failure.type}: {failure.message[:_MAX_QUOTED]}".splitlines()[:6]
-    wrapped = [part for line in said for part in textwrap.wrap(line, _WIDTH)][:10]
+    lines = f"{failure.type}: {failure.message[:_MAX_QUOTED]}".splitlines()[:6]
+    wrapped = [part for line in lines for part in textwrap.wrap(line, _WIDTH)][:10]
     return ["", *(f"    {line}" for line in wrapped)]
 
 

@@ -67,13 +67,13 @@ class StorePlugin:
 
 
 def open_store(
-    options: Options, *, stop: threading.Event, say: Callable[[str], None] | None
+    options: Options, *, stop: threading.Event, inform: Callable[[str], None] | None
 ) -> DumpStore | None:
     """Open the dump directory of a session, if it has one.
 
     Args:
       stop: set to give up waiting for locks.
-      say: called with messages about the whole run; by default they go to standard error.
+      inform: called with messages about the whole run; by default they go to standard error.
 
     Raises:
       DumpDirectoryError: it is not writable.
@@ -81,7 +81,7 @@ def open_store(
     """
     if options.dumps is None:
         return None
-    waiting = Waiting(timeout=options.timeout + WAIT_MARGIN, warn=say or _warn, stop=stop)
+    waiting = Waiting(timeout=options.timeout + WAIT_MARGIN, warn=inform or _warn, stop=stop)
     return base.open_store(options.dumps, waiting=waiting)
 
 

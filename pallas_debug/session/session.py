@@ -55,7 +55,7 @@ class Session:
       options: what to do.
       *plugins: notified of events.
       runs: also notify them of every run of a kernel.
-      say: called with a sentence for each kernel that `auto` does not run in HLO interpret mode.
+      inform: called with a sentence for each kernel that `auto` does not run in HLO interpret mode.
 
     Raises:
       UnknownTargetError, DumpDirectoryError, IncompatibleJaxError, UsageError: on creation.
@@ -66,13 +66,13 @@ class Session:
         options: Options,
         *plugins: object,
         runs: bool = False,
-        say: Callable[[str], None] | None = None,
+        inform: Callable[[str], None] | None = None,
     ) -> None:
         self.options = options
         self.interpret_mode = mode_of(options.interpret)
-        self._say = say
+        self._inform = inform
         self._stopping = threading.Event()
-        self.store = open_store(options, stop=self._stopping, say=say)
+        self.store = open_store(options, stop=self._stopping, inform=inform)
         ours = [StorePlugin(self.store)] if self.store else []
         self.plugins = plugin_manager(*ours, *plugins)
         self.targets = self._wanted = resolve_targets(options.targets, self.plugins)
@@ -91,14 +91,14 @@ class Session:
         self.observer = RunObserver(
             checks=options.checks,
             prints=options.prints,
-            found=lambda finding: self._tell("finding", finding=finding),
-            printed=lambda record: self._tell("print", record=record),
+            found=lambda finding: self._publish("finding", finding=finding),
+            printed=lambda record: self._publish("print", record=record),
             skipped=self._skipped,
             report=self.report,
         )
         self._host = MachineHost(self.observer, patience=options.hang_after)
         self._runs = runs
-        self._said: set[str] = set()
+        self._sentences: set[str] = set()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
         self._identity = object()
         self._lock = threading.Lock()
@@ -386,9 +386,9 @@ class Session:
             stop_after=self.options.stop_after,
         )
 
-    def settle(self) -> None:
+    def wait_for_runs(self) -> None:
         """Wait for interpreted kernels that this thread started, and raise their exceptions."""
-        innermost.settle()
+        innermost.wait_for_runs()
 
     def reset(self) -> None:
         """Reset the interpreters, which otherwise keep their state after a kernel's exception."""
@@ -403,10 +403,10 @@ class Session:
         with self._guarded("report", f"telling how kernel `{choice.kernel}` runs"):
             sentence = choice.sentence
             with self._lock:
-                known = sentence in self._said
-                self._said.add(sentence)
-            if self._say is not None and not known:
-                self._say(sentence)
+                known = sentence in self._sentences
+                self._sentences.add(sentence)
+            if self._inform is not None and not known:
+                self._inform(sentence)
 
     # Called by the hook, within jax: these must not raise.
 
@@ -453,11 +453,10 @@ class Session:
         kernel = captured.kernel
         for problem in captured.problems:
             self.report(problem)
-        self._tell("kernel_captured", kernel=kernel, jaxpr=captured.jaxpr, source=captured.source)
+        jaxpr, source = captured.jaxpr, captured.source
+        self._publish("kernel_captured", kernel=kernel, jaxpr=jaxpr, source=source)
         if self.store is not None:
-            with self._guarded(
-                "capture", f"writing kernel `{kernel.name}` as a program of its own"
-            ):
+            with self._guarded("capture", f"writing kernel `{kernel.name}` as a program"):
                 self.store.put_program(kernel, unparse.program_of(captured))
             with self._guarded("capture", f"mapping the blocks of kernel `{kernel.name}`"):
                 self.store.put_blocks(kernel, block_map(captured))
@@ -473,7 +472,7 @@ class Session:
                 if captured is not None:
                     if self._wanted is not self.targets:  # jitted before these targets were set
                         self.queue.request_traced(captured, self._wanted)
-                    self._tell("kernel_used", kernel=captured.kernel)
+                    self._publish("kernel_used", kernel=captured.kernel)
 
     def failed(self, error: Exception) -> None:
         if finding := stops.finding_of(error):
@@ -485,7 +484,7 @@ class Session:
             if str(problem) not in {str(known) for known in self.problems}:
                 self.problems.append(problem)
 
-    def _tell(self, event: str, **kwargs: Any) -> None:
+    def _publish(self, event: str, **kwargs: Any) -> None:
         for problem in notify(self.plugins, f"pallas_debug_{event}", **kwargs):
             self.report(problem)
 

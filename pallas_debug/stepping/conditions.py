@@ -75,8 +75,8 @@ class Expression:
         except PallasDebugError:
             raise
         except Exception as error:
-            said = " ".join(str(error).split())
-            raise ConditionFailed(f"`{self.text}` cannot be evaluated: {said}") from error
+            message = " ".join(str(error).split())
+            raise ConditionFailed(f"`{self.text}` cannot be evaluated: {message}") from error
 
     def holds(self, names: Names) -> bool:
         """Whether a condition is true.

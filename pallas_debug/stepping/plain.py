@@ -24,7 +24,7 @@ def interact(session: StepSession, given: TextIO | None = None, out: TextIO | No
     given, out = given or sys.stdin, out or sys.stdout
     prompt = CommandPrompt(session)
     is_terminal = given.isatty()
-    _say(out, prompt.where())
+    _print_lines(out, prompt.where())
     while not prompt.is_over:
         out.write(PROMPT)
         out.flush()
@@ -41,10 +41,10 @@ def interact(session: StepSession, given: TextIO | None = None, out: TextIO | No
         if not is_terminal:
             out.write(line.rstrip("\n") + "\n")
         with _interruptible(session):
-            _say(out, prompt.execute(line))
+            _print_lines(out, prompt.execute(line))
 
 
-def _say(out: TextIO, lines: list[str]) -> None:
+def _print_lines(out: TextIO, lines: list[str]) -> None:
     encoding = getattr(out, "encoding", None) or "utf-8"
     for line in lines:
         out.write(visible(line).encode(encoding, "replace").decode(encoding) + "\n")

@@ -102,13 +102,13 @@ Moved = Callable[[StepSession, bool], str | None]
 def _moving(move: Moved, back: bool) -> Callable[[CommandPrompt, str], Iterator[str]]:
     def run(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         count = _number(rest, "a number of times") if rest else 1
-        said = None
+        message = None
         for _ in range(count):
-            said = move(prompt.session, back)
-            if said is not None:
+            message = move(prompt.session, back)
+            if message is not None:
                 break
-        if said is not None and not said.startswith("the run stops here"):
-            yield said
+        if message is not None and not message.startswith("the run stops here"):
+            yield message
         yield from prompt.where()
 
     return run
@@ -122,9 +122,9 @@ def _number(text: str, what: str) -> int:
 
 def _until(back: bool) -> Callable[[CommandPrompt, str], Iterator[str]]:
     def run(prompt: CommandPrompt, rest: str) -> Iterator[str]:
-        said = prompt.session.to_line(_number(rest, "a line number"), back)
-        if said is not None and not said.startswith("the run stops here"):
-            yield said
+        message = prompt.session.to_line(_number(rest, "a line number"), back)
+        if message is not None and not message.startswith("the run stops here"):
+            yield message
         yield from prompt.where()
 
     return run
@@ -132,9 +132,9 @@ def _until(back: bool) -> Callable[[CommandPrompt, str], Iterator[str]]:
 
 def _goto(prompt: CommandPrompt, rest: str) -> Iterator[str]:
     numbers = re.findall(r"\d+", rest)
-    said = prompt.session.to_point(tuple(map(int, numbers)))
-    if said is not None:
-        yield said
+    message = prompt.session.to_point(tuple(map(int, numbers)))
+    if message is not None:
+        yield message
     yield from prompt.where()
 
 

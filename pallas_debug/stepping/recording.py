@@ -363,8 +363,8 @@ class RecordedRun:
         try:
             array: Array = np.load(file, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            said = " ".join(str(error).split())
-            raise RecordingError(f"{file} is missing or truncated: {said}") from error
+            message = " ".join(str(error).split())
+            raise RecordingError(f"{file} is missing or truncated: {message}") from error
         array.setflags(write=False)
         if len(self._read) > 256:
             self._read.clear()

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pallas_debug.errors import LockTimeoutError, WorkerError
 
-SAY_AFTER = 2.0
+NOTIFY_AFTER = 2.0
 """Seconds of waiting before the lock's holder is reported."""
 
 WAIT_MARGIN = 5.0
@@ -138,13 +138,13 @@ def hold(path: Path, task: str, waiting: Waiting) -> Iterator[None]:
 def _acquire(opened: int, path: Path, task: str, waiting: Waiting) -> None:
     began = time.monotonic()
     interval, at_most = _INTERVALS
-    is_said = False
+    is_notified = False
     while not try_lock(opened):
         waited = time.monotonic() - began
         if waited >= waiting.timeout:
             raise LockTimeoutError(_timed_out(holder(opened), path, task, waiting))
-        if waited >= SAY_AFTER and not is_said:
-            is_said = True
+        if waited >= NOTIFY_AFTER and not is_notified:
+            is_notified = True
             waiting.warn(_sentence(holder(opened), task, waiting))
         if waiting.stop.wait(min(interval, waiting.timeout - waited)):
             raise WorkerError(f"stopped while it waited for another process: {task}")

@@ -239,13 +239,13 @@ def _by_kernel(groups: dict[str, list[str]]) -> Iterator[tuple[int, str, list[st
 
 def _only_kernel(stamp: str, names: Sequence[str]) -> str | None:
     """Fast path: the kernel of all files of a stamp, if they clearly share one."""
-    telling = filter(None, (_FILE.fullmatch(name) for name in names if name.endswith(_FILES)))
-    told = {_told(match["words"]) for match in telling}
-    if len(told) != 1:
+    endings = filter(None, (_FILE.fullmatch(name) for name in names if name.endswith(_FILES)))
+    certain = {_certain_kernel(match["words"]) for match in endings}
+    if len(certain) != 1:
         return None
-    begin, start = f"-mosaic-dump-{min(told)}-", len(stamp) + 5
+    begin, start = f"-mosaic-dump-{min(certain)}-", len(stamp) + 5
     alike = all(name.startswith(begin, start) and name.endswith(".txt") for name in names)
-    return min(told) if alike else None
+    return min(certain) if alike else None
 
 
 def _kernels(words: Sequence[str]) -> list[str]:
@@ -254,23 +254,23 @@ def _kernels(words: Sequence[str]) -> list[str]:
     Either part may contain `-post-` or `-original`. Two passes have suffixes that no other pass
     has, and thereby give the kernel's name; without them it is the name that fits every file.
     """
-    told = {_told(w) for w in words if w.endswith(_TELLING)}
-    untold = [_candidates(w) for w in words if not any(w.startswith(f"{k}-") for k in told)]
-    shared = set[str]().union(*untold).intersection(*untold)
+    certain = {_certain_kernel(w) for w in words if w.endswith(_CERTAIN)}
+    others = [_candidates(w) for w in words if not any(w.startswith(f"{k}-") for k in certain)]
+    shared = set[str]().union(*others).intersection(*others)
     kernels = []
     for w in words:
-        own = [k for k in told if w.startswith(f"{k}-")] or list(shared) or list(_candidates(w))
+        own = [k for k in certain if w.startswith(f"{k}-")] or list(shared) or list(_candidates(w))
         # `k-post-post-canon-optimization` is a pass of `k`, not of `k-post`.
-        kernels.append(max(own, key=lambda k: (k in told or not k.endswith("-post"), len(k))))
+        kernels.append(max(own, key=lambda k: (k in certain or not k.endswith("-post"), len(k))))
     return kernels
 
 
-_TELLING = ("-original", "-post-deserialization")
-_FILES = tuple(f"{end}{failed}.txt" for end in _TELLING for failed in ("", "-failed"))
+_CERTAIN = ("-original", "-post-deserialization")
+_FILES = tuple(f"{end}{failed}.txt" for end in _CERTAIN for failed in ("", "-failed"))
 
 
-def _told(words: str) -> str:
-    return words[: -max(len(end) for end in _TELLING if words.endswith(end))]
+def _certain_kernel(words: str) -> str:
+    return words[: -max(len(end) for end in _CERTAIN if words.endswith(end))]
 
 
 def _candidates(words: str) -> set[str]:

@@ -38,9 +38,9 @@ class DaskWorkers(concurrent.futures.Executor):
                 address, timeout=defaults.DASK_TIMEOUT, set_as_default=False
             )
         except (OSError, TimeoutError, ValueError, TypeError) as error:
-            said = str(error) or "no answer"
+            reason = str(error) or "no answer"
             raise CannotRunError(
-                f"no Dask scheduler answers at {address} ({type(error).__name__}: {said}). Start "
+                f"no Dask scheduler answers at {address} ({type(error).__name__}: {reason}). Start "
                 "one with `dask scheduler`, and workers with `dask worker ADDRESS --nthreads 1`, "
                 "or check the address"
             ) from error

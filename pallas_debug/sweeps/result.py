@@ -126,8 +126,8 @@ class SweepResult:
     def __repr__(self) -> str:
         compiled = sum(r.ok for r in self.results)
         best = self.best()
-        said = f", best {best.label}: {best.cycles} cycles" if best is not None else ""
-        return f"<SweepResult {self.name}: {compiled} of {len(self.results)} compiled{said}>"
+        best_text = f", best {best.label}: {best.cycles} cycles" if best is not None else ""
+        return f"<SweepResult {self.name}: {compiled} of {len(self.results)} compiled{best_text}>"
 
     def __str__(self) -> str:
         return table_text(self.results)

@@ -220,14 +220,14 @@ class _Run:
             self.problems.append(sentence)
 
     def _failed(self, task: SweepTask, error: BaseException) -> None:
-        said = f"{error}".strip() or "no message"
+        message = f"{error}".strip() or "no message"
         is_ours = isinstance(error, (WorkerDied, SettingTimeout))
         if type(error).__name__ == "KilledWorker":  # Dask's, which is not imported here
-            said, is_ours = "every worker that tried it died; their logs may say why", True
+            message, is_ours = "every worker that tried it died; their logs may say why", True
         failure = SettingFailure(
             stage="timeout" if isinstance(error, SettingTimeout) else "worker",
             type=type(error).__name__,
-            message=said if is_ours else f"{type(error).__name__}: {_shortened(said)}",
+            message=message if is_ours else f"{type(error).__name__}: {_shortened(message)}",
         )
         self.results[task.number] = tuple(
             SettingResult(setting=task.setting.texts, target=target, failure=failure)
@@ -255,10 +255,10 @@ class _Run:
           CannotRunError: every setting failed alike, for a reason that is not its own.
         """
         failures = [r.failure for r in found.results]
-        told = {(f.stage, f.message) for f in failures if f is not None}
-        if found.unfinished or len(told) != 1 or None in failures:
+        outcomes = {(f.stage, f.message) for f in failures if f is not None}
+        if found.unfinished or len(outcomes) != 1 or None in failures:
             return
-        ((stage, message),) = told
+        ((stage, message),) = outcomes
         if stage == "setup":
             raise CannotRunError(message)
         if stage == "worker":

@@ -238,7 +238,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
     def action_suspend(self) -> None:
         self.action_suspend_process()
 
-    @action("program.peel", "escape,ctrl+c", "close what is on top")
+    @action("program.close", "escape,ctrl+c", "close what is on top")
     def action_dismiss_top(self) -> None:
         """Close one thing at a time, and never the app."""
         lists: list[ListPane] = [self.kernels, self.steps]

@@ -42,7 +42,7 @@ class DebuggerView:
     copies: Sequence[FlyingCopy] = ()
     selected: str | None = None
     array: np.ndarray[Any, Any] | None = None
-    said: Sequence[str] = field(default_factory=tuple)
+    messages: Sequence[str] = field(default_factory=tuple)
     device: int | None = None
 
 
@@ -181,7 +181,7 @@ class DebuggerApp(App[None]):
         Binding("W", "ask_for('who')", show=False),
         Binding("colon", "ask_for('')", show=False),
         Binding("full_stop", "show_current", show=False),
-        Binding("escape", "peel", show=False, priority=True),
+        Binding("escape", "dismiss_top", show=False, priority=True),
         Binding("question_mark", "help", show=False),
         Binding("q", "quit", show=False),
     ]
@@ -232,13 +232,13 @@ class DebuggerApp(App[None]):
     @work(thread=True, group="run")
     def _run_in_background(self, command: Callable[[], Sequence[str]]) -> None:
         try:
-            said = list(command())
+            messages = list(command())
         except PallasDebugError as error:
-            said = f"error: {error}".splitlines()
-        view = self._gathered(said)
+            messages = f"error: {error}".splitlines()
+        view = self._gathered(messages)
         self.call_from_thread(self._show, view)
 
-    def _gathered(self, said: Sequence[str]) -> DebuggerView:
+    def _gathered(self, messages: Sequence[str]) -> DebuggerView:
         track = self.session.track
         named = track.values()
         values = []
@@ -257,7 +257,7 @@ class DebuggerApp(App[None]):
             copies=track.copies(),
             selected=selected,
             array=None if array is None else np.array(array, copy=True),
-            said=said,
+            messages=messages,
             device=next((d.place.device for d in devices if d.is_shown), None),
         )
 
@@ -265,8 +265,8 @@ class DebuggerApp(App[None]):
         self.running = False
         self.shown = view
         hidden = set(prompt.place_lines(view.place, view.fault))  # the screen shows them
-        said = [line for line in view.said if line not in hidden]
-        self._output = [*self._output, *said][-MAX_OUTPUT:]
+        messages = [line for line in view.messages if line not in hidden]
+        self._output = [*self._output, *messages][-MAX_OUTPUT:]
         if self.prompt.is_over:
             self.exit()
             return
@@ -406,7 +406,7 @@ class DebuggerApp(App[None]):
     def action_show_current(self) -> None:
         self._show_source(follow=True)
 
-    def action_peel(self) -> None:
+    def action_dismiss_top(self) -> None:
         if len(self.screen_stack) > 1:
             self.pop_screen()
         elif self.query_one("#line", Input).has_class("asking"):

@@ -61,7 +61,7 @@ def expect(
     options = Options(interpret="auto", chip=target.name, epoch=object())
     with Session(options, runs=True) as session:
         result = reference.run(function, args, kwargs)
-        session.settle()
+        session.wait_for_runs()
     expected = Expected(
         name=reference.name_of(function), function=function, result=result, tolerance=tolerance
     )

@@ -31,7 +31,7 @@ from pallas_debug.model import Compilation, Finding, Gap, Kernel, SourceLine, Ta
 from pallas_debug.session import Session
 from pallas_debug.verdict.result import Engine, Outcome, Status
 
-MOST_CALLS = 8
+MAX_CALLS = 8
 """Maximum calls per kernel, each with different scalar prefetch, that are analysed statically."""
 
 
@@ -261,13 +261,13 @@ def static(
         analyze(captured, targets)
         if tables is None
         else analyze(captured, targets, prefetch=tables[bounds:], bounds=tables[:bounds])
-        for tables in calls[:MOST_CALLS]
+        for tables in calls[:MAX_CALLS]
     ]
     left_out: list[Gap | str] = [gap for one in analyses for gap in one.gaps]
-    if len(calls) > MOST_CALLS:
+    if len(calls) > MAX_CALLS:
         left_out.append(
-            f"{len(calls) - MOST_CALLS} of {len(calls)} calls, each with scalar prefetch or a grid "
-            f"of its own: the first {MOST_CALLS} are looked at"
+            f"{len(calls) - MAX_CALLS} of {len(calls)} calls, each with scalar prefetch or a grid "
+            f"of its own: the first {MAX_CALLS} are looked at"
         )
     findings = Collector(finding for one in analyses for finding in one.findings).findings
     outcome = outcome_of(captured.kernel, "static", "found" if findings else "ok")
@@ -479,8 +479,8 @@ def not_traced(error: BaseException, name: str) -> Finding:
     """Finding for a call that raised while jax traced or ran it."""
     failure, raiser = raised.failure(error), raised.raiser(error)
     if raiser != "jax":
-        said = f"{failure.type}: {failure.message}".removesuffix(": ")
-        failure = replace(failure, message=said)
+        message = f"{failure.type}: {failure.message}".removesuffix(": ")
+        failure = replace(failure, message=message)
     seen, pretended = Sighting(kernel=name, engine="trace"), chip.pretended()
     name_of_chip = None if pretended is None else pretended.name
     return unsupported.failed(seen, failure, raiser=raiser, pretended=name_of_chip)

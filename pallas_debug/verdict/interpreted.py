@@ -149,16 +149,16 @@ def _beyond_machine(kernel: Kernel, watch: str | None) -> str | None:
     parts = () if watch is None else parse_watch(watch).of(kernel.name, len(grid))
     boxes = [part.ranges(grid) for part in parts if len(part.entries) == len(grid)]
     judged = sum(math.prod(map(len, box)) for box in boxes) if boxes else points
-    said = f"the grid of kernel `{kernel.name}` has {points:,} points, and the kernel machine "
+    message = f"the grid of kernel `{kernel.name}` has {points:,} points, and the kernel machine "
     if points > MAX_WALKED_POINTS:
-        return said + (
+        return message + (
             f"walks them one by one (at most {MAX_WALKED_POINTS:,} here); give smaller arguments"
         )
     if judged <= MAX_MACHINE_POINTS:
         return None
     fits = _some_points(grid)
     chosen = "" if not boxes else f", and {judged:,} were chosen"
-    return said + (
+    return message + (
         f"judges at most {MAX_MACHINE_POINTS:,}{chosen}; give smaller arguments, or watch some of "
         f"the grid points only, such as {fits} (`watch={fits!r}`, `--watch '{fits}'`)"
     )
@@ -200,7 +200,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
     ):
         try:
             result = trace.block_until_ready(call.function(*args, **kwargs))
-            session.settle()
+            session.wait_for_runs()
             returned = True
         except PallasDebugError as error:
             stopped = str(error).partition("\n")[0]
@@ -293,7 +293,7 @@ def ran_once(
     error = run()
     kernels = session.kernels
     try:
-        session.settle()
+        session.wait_for_runs()
     except Exception as late:  # noqa: BLE001 - what an interpreter raises is of any class
         error = error or late
     session.reset()

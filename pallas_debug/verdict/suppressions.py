@@ -57,7 +57,7 @@ def _lines(finding: Finding) -> tuple[str, ...]:
         return ()
     path, line = PurePath(finding.source.file), finding.source.line
     tails = ["/".join(path.parts[-n:]) for n in range(1, len(path.parts) + 1)]
-    return tuple(spelled for tail in tails for spelled in (tail, f"{tail}:{line}"))
+    return tuple(end for tail in tails for end in (tail, f"{tail}:{line}"))
 
 
 def read(path: Path) -> tuple[Suppression, ...]:

@@ -54,13 +54,13 @@ def notes_of(error: BaseException) -> str:
     It lists lines that only failing examples run: those that record a failure are among them.
     """
     notes = [note for note in getattr(error, "__notes__", ()) if note]
-    said = "\n".join(notes).splitlines()
-    listed = [line for line in said if _LISTED.fullmatch(line)]
+    lines = "\n".join(notes).splitlines()
+    listed = [line for line in lines if _LISTED.fullmatch(line)]
     theirs = [line for line in listed if not line.strip().startswith(_OURS)]
-    kept = said
+    kept = lines
     if len(theirs) < len(listed):
         left_out = {*listed}.difference(theirs)
-        kept = [line for line in said if line not in left_out and "(and " not in line[:16]]
+        kept = [line for line in lines if line not in left_out and "(and " not in line[:16]]
     if listed and not theirs:
         begins = next((i for i, line in enumerate(kept) if line == "Explanation:"), len(kept))
         kept = [line for i, line in enumerate(kept) if i < begins or not line.startswith(_HEADS)]

@@ -58,13 +58,13 @@ class Pallas:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings so far. Reading them does not mark them as expected: use `expect`."""
-        self._settle()
+        self._wait_for_runs()
         return self._running.findings
 
     @property
     def prints(self) -> tuple[PrintRecord, ...]:
         """Prints so far, in order."""
-        self._settle()
+        self._wait_for_runs()
         return self._running.session.observer.records
 
     @property
@@ -197,11 +197,11 @@ class Pallas:
         running = self._running
         asked = comparing.prepare(function, reference, args, kwargs, rtol, atol, same_dtypes)
         expected = asked.run_reference()
-        self._settle()
+        self._wait_for_runs()
         before, running.used = running.used, {}
         try:
             result = asked.run()
-            self._settle()
+            self._wait_for_runs()
         finally:
             called, running.used = running.used, {**before, **running.used}
         chip = self._watcher.settings.chip
@@ -239,7 +239,7 @@ class Pallas:
           match: regular expression to search for in the finding's text.
         """
         running, found = self._running, list[Finding]()
-        self._settle()
+        self._wait_for_runs()
         before = failures.counts(running.findings)
 
         def collect() -> None:
@@ -251,7 +251,7 @@ class Pallas:
 
         try:
             yield found
-            self._settle()
+            self._wait_for_runs()
         except Exception as error:
             collect()
             if not any(failures.was_raised(finding, error) for finding in found):
@@ -262,8 +262,8 @@ class Pallas:
         if not found:
             pytest.fail(_not_found(kind, kernel, match, running.findings))
 
-    def _settle(self) -> None:
-        self._running.session.settle()
+    def _wait_for_runs(self) -> None:
+        self._running.session.wait_for_runs()
 
 
 def pallas(request: pytest.FixtureRequest) -> Pallas:

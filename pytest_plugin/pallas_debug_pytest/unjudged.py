@@ -114,15 +114,15 @@ def fail(session: pytest.Session, missing: Iterable[Gap], undone: Sequence[str] 
       undone: what failed, as gerunds, in a run that was to judge nothing.
     """
     known = list(dict.fromkeys(missing))
-    said = [text(known)] if known else []
-    said += [without(undone)] if undone else []
-    if not said:
+    messages = [text(known)] if known else []
+    messages += [without(undone)] if undone else []
+    if not messages:
         return
     if session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = EXIT
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
-        reporter.stats.setdefault("error", []).extend(map(_report, said))
+        reporter.stats.setdefault("error", []).extend(map(_report, messages))
 
 
 def _report(words: str) -> pytest.TestReport:

@@ -101,7 +101,7 @@ class Watcher:
             ),
             self,
             runs=True,
-            say=self.notices.append,
+            inform=self.notices.append,
         )
         if worker := getattr(self._config, "workerinput", None):
             session.run_id = str(worker.get("testrunuid", session.run_id))
@@ -291,7 +291,7 @@ class Watcher:
         Raises:
           pytest.fail.Exception: with their text.
         """
-        running.session.settle()  # a failing kernel fails the test that called it
+        running.session.wait_for_runs()  # a failing kernel fails the test that called it
 
         with self._judging(running, "verifying"):
             self._verify(running)
@@ -303,7 +303,7 @@ class Watcher:
         Raises:
           pytest.fail.Exception: with their text.
         """
-        running.session.settle()
+        running.session.wait_for_runs()
 
         found = list(running.findings)  # all of them, unless the expected ones are known
         with self._judging(running, "judging"):

@@ -407,8 +407,8 @@ SHAPES = {
 def test_the_shapes_of_blocks(captures: Captures, block: tuple[int, int]) -> None:
     (captured,) = captures(*in_blocks(block, (32, 200)))
     found = [f for f in analyze(captured).findings if f.kind == "BlockShapeTiling"]
-    said = [(f.message, f.cause, f.advice) for f in found]
-    assert said == [words for words in [SHAPES[block]] if words[0] is not None]
+    messages = [(f.message, f.cause, f.advice) for f in found]
+    assert messages == [words for words in [SHAPES[block]] if words[0] is not None]
 
 
 def test_the_only_size_that_fits_is_named_once(captures: Captures) -> None:

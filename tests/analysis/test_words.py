@@ -416,9 +416,9 @@ def test_the_words_of_a_finding(captures: Callable[..., list[Capture]], name: st
 
 def test_the_guide_names_every_kind() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "analysis.md").read_text()
-    told = {
+    named = {
         kind
         for row in re.findall(r"^\| (`.*) \| ", guide, re.MULTILINE)
         for kind in re.findall(r"`(\w+)`", row)
     }
-    assert told == {str(fault) for fault in Fault if "static" in fault.judges}
+    assert named == {str(fault) for fault in Fault if "static" in fault.judges}

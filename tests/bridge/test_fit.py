@@ -41,14 +41,14 @@ def test_a_jax_without_our_hook_is_met_with_a_sentence(monkeypatch: pytest.Monke
     monkeypatch.delattr(pallas_call, "_trace_kernel_to_jaxpr")
     with pytest.raises(IncompatibleJaxError) as error:
         Session(Options())
-    said = str(error.value)
-    assert f"jax {jax.__version__} is not one that this pallas-debug can hook into: " in said
-    assert "capture: lowering rules (mlir._lowerings[pallas_call_p] is not where it was)" in said
+    message = str(error.value)
+    assert f"jax {jax.__version__} is not one that this pallas-debug can hook into: " in message
+    assert "capture: lowering rules (mlir._lowerings[pallas_call_p] is not where it was)" in message
     assert (
         "capture: lines of kernels under grad "
-        "(pallas_call._trace_kernel_to_jaxpr is not where it was)" in said
+        "(pallas_call._trace_kernel_to_jaxpr is not where it was)" in message
     )
-    assert "Upgrade pallas-debug, or use a jax from 0.10.2 on that it knows." in said
+    assert "Upgrade pallas-debug, or use a jax from 0.10.2 on that it knows." in message
 
 
 @pytest.mark.usefixtures("retraced")

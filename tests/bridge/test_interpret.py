@@ -309,8 +309,8 @@ def test_the_table_of_limits_is_true_of_this_jax(name: str, mode: str) -> None:
 
 
 def test_every_limit_that_is_a_refusal_is_put_to_the_test() -> None:
-    told = {"no", "with pallas-debug"}
-    known = {limit.name for limit in interpret_limits.LIMITS if told & {limit.hlo, limit.tpu}}
+    refusals = {"no", "with pallas-debug"}
+    known = {limit.name for limit in interpret_limits.LIMITS if refusals & {limit.hlo, limit.tpu}}
     assert known - {"vmap with dimension semantics"} == set(KERNELS)
 
 

@@ -54,12 +54,12 @@ def refusal(function: Callable[[Any], Any], mode: str) -> str:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_huge_loop(mode: str) -> None:
-    said = refusal(launch(counted(2**31 - 1)), mode)
-    assert said.startswith(
+    message = refusal(launch(counted(2**31 - 1)), mode)
+    assert message.startswith(
         "kernel `kernel` is too long to be interpreted: a loop in it has 2,147,483,647 iterations at "
     )
-    assert "test_lengths.py:" in said
-    assert said.endswith(
+    assert "test_lengths.py:" in message
+    assert message.endswith(
         "   lax.fori_loop(0, iterations, body, 0). That is 2,147,483,647 steps, and at most "
         f"100,000,000 are run {WHERE[mode]}. Call it with smaller arguments here, or run it on a TPU"
     )
@@ -85,15 +85,15 @@ def test_loops_in_loops_at_each_grid_point() -> None:
 
             o_ref[0, 0] = lax.fori_loop(0, 1000, outer, jnp.float32(0))
 
-    said = refusal(launch(kernel, grid=(64,)), "hlo")
-    assert "its grid (64,) has 64 points, and a loop in it has 2,000 iterations at " in said
-    assert "That is 128,000,000 steps, and at most 100,000,000 " in said
+    message = refusal(launch(kernel, grid=(64,)), "hlo")
+    assert "its grid (64,) has 64 points, and a loop in it has 2,000 iterations at " in message
+    assert "That is 128,000,000 steps, and at most 100,000,000 " in message
 
 
 def test_the_limit_is_lower_where_a_step_takes_long() -> None:
     """Loops that access no memory are cheap everywhere."""
-    said = refusal(launch(counted(3_000_000)), "machine")
-    assert "That is 3,000,000 steps, and at most 2,000,000 are run on the kernel machine" in said
+    message = refusal(launch(counted(3_000_000)), "machine")
+    assert "That is 3,000,000 steps, and at most 2,000,000 are run on the kernel machine" in message
 
     def pure(x_ref: Any, o_ref: Any) -> None:
         end = lax.fori_loop(0, 3_000_000, lambda i, x: x * 0.5 + 1.0, x_ref[0, 0])

@@ -133,8 +133,8 @@ def test_a_library_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("TPU_LIBRARY_PATH", str(library))
     assert libtpu._library() == str(library)
     library.unlink()
-    said = f"TPU_LIBRARY_PATH names no file: {library}. The installed libtpu is used instead."
-    with pytest.warns(UserWarning, match=f"^{re.escape(said)}$"):
+    message = f"TPU_LIBRARY_PATH names no file: {library}. The installed libtpu is used instead."
+    with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
         assert libtpu._library().endswith("libtpu/libtpu.so")
 
 

@@ -303,11 +303,11 @@ def test_a_scalar_without_a_placeholder(
     printing: Print, dtype: str, advice: str, pool: Pool
 ) -> None:
     found = findings(printing)
-    said = compiled(pool, lower(printing))
+    message = compiled(pool, lower(printing))
     if not ABORTS:
-        assert (found, said) == ((), None)
+        assert (found, message) == ((), None)
         return
-    assert "Signedness cannot be inferred" in (said or "")
+    assert "Signedness cannot be inferred" in (message or "")
     (finding,) = found
     assert re.fullmatch(
         rf"a scalar of type {dtype} is printed without a `{{}}` for it, after '.*'",

@@ -71,7 +71,7 @@ def _calls_what_does_not_fit(x_ref: Any, o_ref: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "body, said",
+    "body, message",
     [
         (lambda o_ref: None, "takes 1 positional argument but 2 were given"),
         (lambda x, o, y: None, "missing 1 required positional argument: 'y'"),
@@ -80,18 +80,18 @@ def _calls_what_does_not_fit(x_ref: Any, o_ref: Any) -> None:
         (_calls_what_does_not_fit, ""),
     ],
 )
-def test_a_kernel_that_does_not_take_its_references(body: Any, said: str) -> None:
+def test_a_kernel_that_does_not_take_its_references(body: Any, message: str) -> None:
     x = jax.ShapeDtypeStruct((8, 128), "float32")
     with raised.with_all_frames(), pytest.raises(TypeError) as error:
         jax.jit(pl.pallas_call(body, out_shape=x)).trace(x)
     failure = raised.failure(error.value)
     known = failure.explanation
     assert failure.source is not None
-    if not said:  # what a kernel calls is its own affair
+    if not message:  # what a kernel calls is its own affair
         assert known is None
         assert failure.source.text == "o_ref[...] = add(x_ref[...])"
         return
-    assert said in failure.message
+    assert message in failure.message
     assert failure.message.endswith(", while jax called the kernel")
     code = getattr(body, "func", body).__code__
     assert (failure.source.file, failure.source.line) == (code.co_filename, code.co_firstlineno)
@@ -139,7 +139,7 @@ def _asks_for_an_argument(x_ref: Any, o_ref: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "body, entry, said, text",
+    "body, entry, message, text",
     [
         (_slices, "traced-slice", "the bounds of a slice are traced", "i * 8 : i * 8 + 8"),
         (_compares, "traced-condition", "Attempted boolean conversion", "if x_ref[0, 0] > 0:"),
@@ -149,13 +149,13 @@ def _asks_for_an_argument(x_ref: Any, o_ref: Any) -> None:
         (_asks_for_an_argument, None, "_store() missing 1 required", "@pl.when"),
     ],
 )
-def test_what_jax_does_not_say(body: Any, entry: str | None, said: str, text: str) -> None:
+def test_what_jax_does_not_say(body: Any, entry: str | None, message: str, text: str) -> None:
     x = jax.ShapeDtypeStruct((16, 128), "float32")
     call = pl.pallas_call(body, out_shape=x, grid=(2,), out_specs=ROWS)
     with raised.with_all_frames(), pytest.raises(Exception) as error:  # of several classes
         jax.jit(call).trace(x)
     failure = raised.failure(error.value)
-    assert said in failure.message
+    assert message in failure.message
     assert failure.source is not None
     assert failure.source.text is not None
     assert text in failure.source.text
@@ -232,15 +232,15 @@ def test_an_assertion_of_jax_names_the_line_of_the_kernel_that_led_there() -> No
     with pallas_debug.interpret("machine"), pytest.raises(JaxAssertionError) as error:
         jax.jit(call).lower(x)
     assert isinstance(error.value, AssertionError)
-    said = str(error.value).splitlines()
-    assert said[0] == (
+    messages = str(error.value).splitlines()
+    assert messages[0] == (
         "an assertion of jax's failed: `assert not __name__` in advance "
         "(jax/_src/pallas/mosaic/pipeline.py:2), while jax traced the kernel"
     )
-    assert said[1].endswith("   advance()")
-    assert "the assertion is jax's, not the kernel's" in said[2]
+    assert messages[1].endswith("   advance()")
+    assert "the assertion is jax's, not the kernel's" in messages[2]
     failure = raised.failure(error.value)
-    assert failure.message == said[0]
+    assert failure.message == messages[0]
     assert failure.source is not None
     assert failure.source.text == "advance()"
     assert failure.explanation is not None
@@ -266,7 +266,7 @@ def _of_a_callback(*last: str) -> RuntimeError:
 
 
 @pytest.mark.parametrize(
-    "error, said",
+    "error, message",
     [
         (ValueError("no such axis\nat all"), "ValueError: no such axis"),
         (_of_a_callback("IndexError: row 9 of 8", "", "note"), "IndexError: row 9 of 8"),
@@ -274,8 +274,8 @@ def _of_a_callback(*last: str) -> RuntimeError:
     ],
     ids=["its own", "wrapped", "a fault"],
 )
-def test_an_exception_in_a_line(error: Exception, said: str) -> None:
-    assert raised.in_a_line(error) == said
+def test_an_exception_in_a_line(error: Exception, message: str) -> None:
+    assert raised.in_a_line(error) == message
 
 
 def test_a_traceback_that_is_cut_short_is_still_said_to_be_of_a_callback() -> None:

@@ -50,7 +50,7 @@ def test_the_body_is_compiled_once_for_all_threads_and_launches(
         launch = jax.jit(on_two_cores)
         for _ in range(2):
             assert (launch(x) == x + 1).all()
-        session.settle()
+        session.wait_for_runs()
     assert not session.observer.findings
     assert len(ran) == 4
     assert len(traced) == 1

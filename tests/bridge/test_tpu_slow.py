@@ -26,7 +26,7 @@ def test_a_run_beyond_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tpu_run.time, "monotonic", lambda: float(next(times)))
     seen = Seen(lambda: CALL(X), PLAIN, None, stop_after=1.0)
     assert seen.error is not None
-    first, line, said, *_ = re.sub(
+    first, line, message, *_ = re.sub(
         r"\S*/(\w+\.py):\d+ ", r"\1 ", finding_text(seen.only)
     ).splitlines()
     assert first.startswith("InterpretError in kernel `double`")
@@ -34,7 +34,7 @@ def test_a_run_beyond_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(
         r"  stopped after [\d,]+ s in TPU interpret mode(, at grid point . of 2.*)?; [\d,]+ calls of "
         r"the interpreter, [\d,]+ per second",
-        said,
+        message,
     )
 
 
@@ -58,8 +58,8 @@ def test_how_far_it_got(
 ) -> None:
     place = Place(kernel="slow", source=None, grid_point=point)
     found = tpu_findings.too_slow(place, grid, seconds=30.0, calls=4500)
-    *_, said, cause, advice = finding_text(found).splitlines()
-    assert said == (
+    *_, message, cause, advice = finding_text(found).splitlines()
+    assert message == (
         f"  stopped after 30 s in TPU interpret mode{reached}; 4,500 calls of the interpreter, 150 "
         "per second"
     )

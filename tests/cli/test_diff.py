@@ -74,7 +74,7 @@ def test_raw_dumps(command: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments,code,said",
+    "arguments,code,message",
     [
         ([OLD], 2, "say which target; there are: v5e, v6e"),
         ([NEW, "1", "2", "3"], 2, "diff takes two stages at most, not 3: 1 2 3"),
@@ -91,10 +91,12 @@ def test_raw_dumps(command: Any) -> None:
         (["nowhere/flash"], 2, "no such directory: nowhere/flash"),
     ],
 )
-def test_what_cannot_be_compared(command: Any, arguments: list[Any], code: int, said: str) -> None:
+def test_what_cannot_be_compared(
+    command: Any, arguments: list[Any], code: int, message: str
+) -> None:
     done = command("diff", *arguments)
     assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_neither_jax_nor_textual_is_imported(run_python: Any) -> None:

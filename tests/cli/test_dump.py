@@ -118,7 +118,7 @@ def test_a_kernel_that_fails_makes_the_exit_code_1(command: Any, tmp_path: Path)
 
 @pytest.mark.large
 @pytest.mark.parametrize(
-    "source,code,said",
+    "source,code,message",
     [
         ("1 / 0", 1, "script.py raised ZeroDivisionError; the kernels that it had lowered were kept"),
         ("raise SystemExit(7)", 1, "script.py exited with 7; the kernels that it had lowered were kept"),
@@ -128,12 +128,12 @@ def test_a_kernel_that_fails_makes_the_exit_code_1(command: Any, tmp_path: Path)
     ],
 )  # fmt: skip
 def test_a_script_that_ends_badly(
-    command: Any, script: Path, source: str, code: int, said: str, tmp_path: Path
+    command: Any, script: Path, source: str, code: int, message: str, tmp_path: Path
 ) -> None:
     script.write_text(SCRIPT + source)
     done = command("dump", "script.py")
     assert done.returncode == code
-    assert said in done.stderr
+    assert message in done.stderr
     assert "0 kernels" not in done.stderr
     if code == 1 and "(:" not in source:
         assert len(list((tmp_path / "dumps").glob("vector_add-*/v5e"))) == 1
@@ -208,8 +208,8 @@ def test_a_file_of_tests_is_for_pytest(commands: Any, script: Path) -> None:
         strict=True,
     ):
         assert done.returncode == 2, command
-        said = f"A file of tests is run by pytest: pytest {option} test_rows.py"
-        assert said in done.stderr
+        message = f"A file of tests is run by pytest: pytest {option} test_rows.py"
+        assert message in done.stderr
 
 
 NO_SENSE: list[tuple[list[str], str]] = [
@@ -250,9 +250,9 @@ NO_SENSE: list[tuple[list[str], str]] = [
 @pytest.mark.large
 def test_what_makes_no_sense_exits_with_2(commands: Any, script: Path) -> None:
     results = commands(*(arguments for arguments, _ in NO_SENSE))
-    for done, (_, said) in zip(results, NO_SENSE, strict=True):
+    for done, (_, message) in zip(results, NO_SENSE, strict=True):
         assert done.returncode == 2
-        assert said in " ".join(done.stderr.split())
+        assert message in " ".join(done.stderr.split())
         assert "Traceback" not in done.stderr
 
 
@@ -285,9 +285,9 @@ def test_two_runs_into_one_directory_at_the_same_time(script: Path, tmp_path: Pa
         )
         for _ in range(2)
     ]  # fmt: skip
-    said = [run.communicate(timeout=120)[1] for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], said
-    assert sum("cached" in text for text in said) == 1, said  # compiled once, found once
+    output = [run.communicate(timeout=120)[1] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], output
+    assert sum("cached" in text for text in output) == 1, output  # compiled once, found once
     assert len(list((tmp_path / "dumps").glob("vector_add-*/v5e/compilation.json"))) == 1
 
 
@@ -308,10 +308,10 @@ def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_p
     children = _children(run.pid)
     assert children
     run.send_signal(signal.SIGINT)
-    _, said = run.communicate(timeout=30)
+    _, output = run.communicate(timeout=30)
     assert run.returncode == 130
-    assert "pallas-debug: stopped; what was finished is in the dump directory" in said
-    assert "Traceback" not in said
+    assert "pallas-debug: stopped; what was finished is in the dump directory" in output
+    assert "Traceback" not in output
     assert not [pid for pid in children if Path("/proc", pid).exists()]
     assert len(list(tmp_path.glob("dumps/vector_add-*/v5e/compilation.json"))) == 1
     assert list((tmp_path / "dumps" / ".tmp").iterdir()) == []
@@ -333,10 +333,10 @@ def test_ctrl_c_while_a_compilation_hangs(script: Path, tmp_path: Path) -> None:
         pass
     time.sleep(0.5)  # the script is over: what remains is to wait
     run.send_signal(signal.SIGINT)
-    _, said = run.communicate(timeout=30)
+    _, output = run.communicate(timeout=30)
     assert run.returncode == 130
-    assert "pallas-debug: stopped; what was finished is in the dump directory" in said
-    assert "Traceback" not in said
+    assert "pallas-debug: stopped; what was finished is in the dump directory" in output
+    assert "Traceback" not in output
     assert not [pid for pid in children if Path("/proc", pid).exists()]
 
 

@@ -234,12 +234,12 @@ def test_an_outcome_has_the_same_code_in_every_command(
     for line in LINES[outcome]:
         elsewhere = line[0] == "dump" and "--to" not in line
         done = command(line[0], *(["--to=out"] if elsewhere else []), *line[1:])
-        said = done.stderr.strip().splitlines()
+        messages = done.stderr.strip().splitlines()
         if done.returncode != OUTCOMES[outcome]:
-            wrong.append((done.returncode, line, said[-1:] or done.stdout[-200:]))
+            wrong.append((done.returncode, line, messages[-1:] or done.stdout[-200:]))
         assert "Traceback" not in done.stderr or "raise" in line[1] + line[-1], line
-        assert "internal error" not in done.stderr, said
-        assert done.returncode == 0 or said or done.stdout or line[0] == "grep", line
+        assert "internal error" not in done.stderr, messages
+        assert done.returncode == 0 or messages or done.stdout or line[0] == "grep", line
     assert not wrong
 
 

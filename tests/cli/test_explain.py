@@ -176,13 +176,13 @@ def test_show_and_the_summary_of_a_run_carry_the_explanation(command: Any, dumps
     assert stored.kernel is not None
     compilations = [c.compilation for c in stored.compilations if c.compilation]
     dump = Dump(kernel=stored.kernel, folder=stored.folder, compilations=tuple(compilations))
-    said = summary([dump], dumps)
-    assert " v5e: failed (compile): " in said[0]
-    assert " v5p: failed (compile): " in said[1]
-    assert said[2].startswith("  scoped-vmem-overflow (E1001): the blocks of all operands")
-    assert said[3].startswith("  would fit: 2 times the steps along axis 0 of the grid: ")
-    assert said[4].startswith("  try: make the blocks smaller")
-    assert said[5].startswith("1 kernel for v5e, v5p, v6e in ")
+    message = summary([dump], dumps)
+    assert " v5e: failed (compile): " in message[0]
+    assert " v5p: failed (compile): " in message[1]
+    assert message[2].startswith("  scoped-vmem-overflow (E1001): the blocks of all operands")
+    assert message[3].startswith("  would fit: 2 times the steps along axis 0 of the grid: ")
+    assert message[4].startswith("  try: make the blocks smaller")
+    assert message[5].startswith("1 kernel for v5e, v5p, v6e in ")
 
 
 def test_a_dump_without_failures(command: Any) -> None:
@@ -204,7 +204,7 @@ def test_the_list(command: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, code, said",
+    "arguments, code, message",
     [
         ([], 2, "say what to explain: a file, a directory of dumps, `-`, a code such as E1001"),
         (["E9999"], 2, "unknown code E9999; the known ones are E0100"),
@@ -213,10 +213,12 @@ def test_the_list(command: Any) -> None:
         (["run.log"], 2, "no such file or directory: run.log"),
     ],
 )
-def test_what_cannot_be_explained(command: Any, arguments: list[str], code: int, said: str) -> None:
+def test_what_cannot_be_explained(
+    command: Any, arguments: list[str], code: int, message: str
+) -> None:
     done = command("explain", *arguments)
     assert done.returncode == code
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 

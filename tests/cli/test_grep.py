@@ -66,14 +66,14 @@ def test_filters(command: Any) -> None:
     assert command("grep", "def scale", NEW).returncode == 1
     missing = command("grep", "constant", OLD, "-k", "flash")
     assert "no kernel 'flash' in " in missing.stderr
-    for words, said in (
+    for words, message in (
         (["-k", "rosw"], "no kernel 'rosw' (did you mean 'rows'?) in "),
         (["-t", "v6"], "no target 'v6' (did you mean 'v6e'?) in "),
         (["-p", "finalise-llo"], "no stage or pass 'finalise-llo' (did you mean 'finalize-llo'?)"),
     ):
         done = command("grep", "constant", OLD, *words)
         assert (done.returncode, done.stdout) == (2, "")
-        assert said in done.stderr
+        assert message in done.stderr
 
 
 def test_raw_dumps_without_what_changed_nothing(command: Any) -> None:
@@ -102,13 +102,15 @@ def test_hostile_files(command: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments,code,said",
+    "arguments,code,message",
     [
         (["(", NEW], 2, "'(' is not a valid regular expression: missing ): (. Pass -F"),
         (["x", "nowhere"], 2, "no such directory: nowhere"),
     ],
 )
-def test_what_cannot_be_searched(command: Any, arguments: list[Any], code: int, said: str) -> None:
+def test_what_cannot_be_searched(
+    command: Any, arguments: list[Any], code: int, message: str
+) -> None:
     done = command("grep", *arguments)
     assert done.returncode == code
-    assert said in done.stderr
+    assert message in done.stderr

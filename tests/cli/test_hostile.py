@@ -140,7 +140,7 @@ def test_what_is_visible(text: str, escaped: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "error,said",
+    "error,message",
     [
         (RecursionError("too deep"), "internal error in pallas-debug (please report it: "),
         (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "no"), "internal error in pallas-debug"),
@@ -151,7 +151,10 @@ def test_what_is_visible(text: str, escaped: str) -> None:
     ],
 )
 def test_every_exception_is_a_sentence(
-    error: Exception, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    error: Exception,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(guard.TRACEBACK, raising=False)
 
@@ -164,7 +167,7 @@ def test_every_exception_is_a_sentence(
         guard.guarded(raising)
     assert ended.value.code == (2 if isinstance(error, click.UsageError) else 3)
     shown = capsys.readouterr().err
-    assert said in shown
+    assert message in shown
     assert "Traceback" not in shown
     assert len(shown) < 700
     assert all(c.isprintable() or c == "\n" for c in shown)

@@ -54,8 +54,8 @@ def test_a_program_of_xla_ends_with_the_second_ctrl_c(tmp_path: Path) -> None:
     )
     assert run.poll() is None
     run.send_signal(signal.SIGINT)
-    _, said = run.communicate(timeout=30)
-    assert said == "pallas-debug: stopped\n"
+    _, output = run.communicate(timeout=30)
+    assert output == "pallas-debug: stopped\n"
     assert run.returncode == 130
 
 

@@ -97,6 +97,6 @@ NO_SPEC: list[tuple[list[str], str]] = [
 
 def test_what_is_no_spec(commands: Any) -> None:
     results = commands(*(["dump", *arguments] for arguments, _ in NO_SPEC))
-    for done, (_, said) in zip(results, NO_SPEC, strict=True):
+    for done, (_, message) in zip(results, NO_SPEC, strict=True):
         assert done.returncode == 2
-        assert said in done.stderr
+        assert message in done.stderr

@@ -78,14 +78,14 @@ def test_their_traceback_has_only_their_frames(
     error = programs.execute(str(script), (), module=False)
     assert isinstance(error, ValueError)
     programs.print_their_traceback(error)
-    said = capsys.readouterr().err
-    assert set(re.findall(r'File "(.*?)"', said)) == {str(script)}
-    assert "TypeError: " in said
-    assert said.index("direct cause") < said.index("ValueError: outer")
+    output = capsys.readouterr().err
+    assert set(re.findall(r'File "(.*?)"', output)) == {str(script)}
+    assert "TypeError: " in output
+    assert output.index("direct cause") < output.index("ValueError: outer")
     script.write_text("def f(:\n")
     error = programs.execute(str(script), (), module=False)
     assert error is not None
     programs.print_their_traceback(error)
-    said = capsys.readouterr().err
-    assert set(re.findall(r'File "(.*?)"', said)) == {str(script)}
-    assert said.rstrip().splitlines()[-1].startswith("SyntaxError: ")
+    output = capsys.readouterr().err
+    assert set(re.findall(r'File "(.*?)"', output)) == {str(script)}
+    assert output.rstrip().splitlines()[-1].startswith("SyntaxError: ")

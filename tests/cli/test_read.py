@@ -115,7 +115,7 @@ def test_a_pass_that_changed_nothing_shows_the_text_before_it(
 def test_the_summary_says_what_the_kernel_is(command: Any, dumped: tuple[Path, Dump]) -> None:
     root, dump = dumped
     shown = command("show", root).stdout
-    for said in (
+    for message in (
         dump.name,
         "kernel.py:",
         "grid       1 parallel, 1 parallel, 1 arbitrary",
@@ -126,11 +126,11 @@ def test_the_summary_says_what_the_kernel_is(command: Any, dumped: tuple[Path, D
         "v5e",
         "ok, ",
     ):
-        assert said in shown
+        assert message in shown
 
 
 @pytest.mark.parametrize(
-    "arguments,code,said",
+    "arguments,code,message",
     [
         (["ls", "nowhere"], 2, "no such directory: nowhere. `pallas-debug dump SCRIPT.py` makes one."),
         (["stats", "{root}/.."], 2, "no kernels in {root}/..; there are dumps in {root}/../"),
@@ -155,12 +155,12 @@ def test_the_summary_says_what_the_kernel_is(command: Any, dumped: tuple[Path, D
     ],
 )  # fmt: skip
 def test_what_cannot_be_shown(
-    command: Any, dumped: tuple[Path, Dump], arguments: list[str], code: int, said: str
+    command: Any, dumped: tuple[Path, Dump], arguments: list[str], code: int, message: str
 ) -> None:
     root, dump = dumped
     done = command(*(a.format(root=root, name=dump.name) for a in arguments))
     assert done.returncode == code
-    assert said.format(root=root) in done.stderr
+    assert message.format(root=root) in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -202,9 +202,9 @@ def test_doctor_finds_this_machine_well(real_command: Any) -> None:
     done = real_command("doctor", JAX_PLATFORMS="")
     assert done.returncode == 0, done.stdout
     assert done.stderr == ""
-    for said in ("jax: ", "capture: lowering rules: as expected", "which this jax was made for",
+    for message in ("jax: ", "capture: lowering rules: as expected", "which this jax was made for",
                  "target v4: ", "target tpu7x: ", "libtpu's age: built on"):  # fmt: skip
-        assert said in done.stdout
+        assert message in done.stdout
     assert not [line for line in done.stdout.splitlines() if line.startswith("failed")]
 
 

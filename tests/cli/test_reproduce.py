@@ -190,7 +190,7 @@ def test_what_makes_no_sense(commands: Any, dumped: Path, tmp_path: Path) -> Non
          "no/such/file.py cannot be written: No such file or directory"),
     ]  # fmt: skip
     results = commands(*(["reproduce", *arguments] for arguments, _, _ in cases))
-    for done, (_, code, said) in zip(results, cases, strict=True):
+    for done, (_, code, message) in zip(results, cases, strict=True):
         assert done.returncode == code, done.stderr
-        assert said in done.stderr
+        assert message in done.stderr
         assert "Traceback" not in done.stderr

@@ -48,7 +48,7 @@ def test_the_operations_of_a_line_in_every_stage(command: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments,said",
+    "arguments,message",
     [
         ([NEW, "--line", "1"], "no operation comes from line 1; there are some from 9, 13,"),
         ([NEW, "--line", "tile.py:9"], "no operation comes from tile.py:9; there are some from "),
@@ -60,10 +60,10 @@ def test_the_operations_of_a_line_in_every_stage(command: Any) -> None:
         ([OLD], "say which target; there are: v5e, v6e"),
     ],
 )
-def test_what_cannot_be_shown(command: Any, arguments: list[Any], said: str) -> None:
+def test_what_cannot_be_shown(command: Any, arguments: list[Any], message: str) -> None:
     done = command("source", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize(

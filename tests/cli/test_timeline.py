@@ -107,9 +107,9 @@ def test_as_json(command: Any, dumps: Path) -> None:
 
 def test_a_chip_with_other_rates(command: Any, dumps: Path) -> None:
     slow = command("timeline", dumps, "-t", "v5e", "--bandwidth", "82", "--clock", "3000")
-    said = " ".join(slow.stdout.split())  # lines are as long as the terminal is wide
-    assert "HBM: 82 GB/s (assumed)" in said
-    assert "clock 3,000 MHz (assumed)" in said
+    message = " ".join(slow.stdout.split())  # lines are as long as the terminal is wide
+    assert "HBM: 82 GB/s (assumed)" in message
+    assert "clock 3,000 MHz (assumed)" in message
     stalled = re.search(r"stalled (\d+) %", slow.stdout)
     assert stalled is not None
     assert int(stalled[1]) > 80

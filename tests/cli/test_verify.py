@@ -214,13 +214,13 @@ def test_python_s_if_in_a_kernel_is_explained_at_its_line(command: Any, tmp_path
     assert "  cond.py:5   if x_ref[0, 0] < 0:\n" in judged.stdout
     assert "  cause: a kernel is traced once for all values, and `if`, `while`" in judged.stdout
     assert "traced with f32[8,128]. Python's `if` or `while` on a value" in dumped.stderr
-    for said in (judged.stdout, dumped.stderr):
-        assert "in a function below @pl.when(condition); choose" in said
-        assert "jax.lax.cond" in said
+    for message in (judged.stdout, dumped.stderr):
+        assert "in a function below @pl.when(condition); choose" in message
+        assert "jax.lax.cond" in message
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
         (["gone.py"], "no such script: gone.py"),
         (["rows:gone"], "rows has no 'gone'"),
@@ -237,10 +237,12 @@ def test_python_s_if_in_a_kernel_is_explained_at_its_line(command: Any, tmp_path
         (["rows:gather", ARGUMENT, "--suppress", "gone.toml"], "gone.toml cannot be read"),
     ],
 )
-def test_what_makes_no_sense(command: Any, module: Path, arguments: list[str], said: str) -> None:
+def test_what_makes_no_sense(
+    command: Any, module: Path, arguments: list[str], message: str
+) -> None:
     done = command("verify", *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stdout == ""
 
 
@@ -289,7 +291,7 @@ def test_real_inputs_decide(command: Any, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     done = command("dump", "pages:gather", "--inputs", "pages:inputs", "-t", "v5e")
     assert done.returncode == 0, done.stderr
-    for given, code, said in (
+    for given, code, message in (
         (["pages:gather", "--inputs", "pages"], 2, "--inputs names a function, as package.module"),
         (["pages:gather", "--inputs", "pages:gone"], 2, "pages has no 'gone'"),
         (["pages:gather", "--inputs", "pages:gather"], 2, "--inputs pages:gather needs arguments "
@@ -302,7 +304,7 @@ def test_real_inputs_decide(command: Any, tmp_path: Path) -> None:
     ):  # fmt: skip
         done = command("verify", *given)
         assert done.returncode == code, done.stderr
-        assert said in done.stderr.replace("\n", " ")
+        assert message in done.stderr.replace("\n", " ")
         assert "pallas_debug/" not in done.stderr
 
 
@@ -337,7 +339,7 @@ for order in eval(sys.argv[2]):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "tables, orders, code, said",
+    "tables, orders, code, message",
     [
         ([[0, 1, 3]], [0, 0], 0, ["copy_page  ok      ok", "copies     ok      ok"]),
         ([[0, 1, 3], [2, 9, 0]], [0, 1], 1, [
@@ -353,13 +355,13 @@ for order in eval(sys.argv[2]):
     ids=["sound", "faulty", "many"],
 )  # fmt: skip
 def test_the_calls_that_a_script_makes_are_judged(
-    command: Any, tmp_path: Path, tables: Any, orders: Any, code: int, said: list[str]
+    command: Any, tmp_path: Path, tables: Any, orders: Any, code: int, message: list[str]
 ) -> None:
     (tmp_path / "calls.py").write_text(CALLS)
     options = ["verify", "-e", "static,races", "-t", "v5e", "-m", "calls"]
     done = command(*options, str(tables), str(orders))
     assert done.returncode == code, done.stdout + done.stderr
-    for text in said:
+    for text in message:
         assert text in done.stdout
 
 
@@ -412,7 +414,7 @@ def test_a_reference_judges_values(command: Any, module: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "reference, said",
+    "reference, message",
     [
         (
             "refs:raising",
@@ -435,13 +437,13 @@ def test_a_reference_judges_values(command: Any, module: Path, tmp_path: Path) -
     ],
 )
 def test_a_reference_that_cannot_be_compared_with_is_a_usage_error(
-    command: Any, module: Path, tmp_path: Path, reference: str, said: str
+    command: Any, module: Path, tmp_path: Path, reference: str, message: str
 ) -> None:
     (tmp_path / "refs.py").write_text(REFERENCES)
     (tmp_path / "broken.py").write_text("1 / 0")
     done = command("verify", "rows:gather", ARGUMENT, "-e", "checks", "--reference", reference)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"pallas-debug: {said}" in done.stderr
+    assert f"pallas-debug: {message}" in done.stderr
     if reference == "refs:raising":
         assert 'refs.py", line 11, in raising' in done.stderr
         assert "jax/_src" not in done.stderr

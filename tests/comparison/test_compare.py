@@ -305,16 +305,16 @@ def test_a_reference_that_raises_is_named_with_its_line() -> None:
 
     with pytest.raises(InvalidReference) as refused:
         pallas_debug.compare(double, reference, X)
-    said = str(refused.value)
-    assert said.startswith("the reference reference raised TypeError at ")
-    assert "test_compare.py:" in said
-    assert " (return x @ x  # mismatch): dot_general requires contracting dimensions" in said
-    assert said.endswith("It is called with the same arguments as the function")
+    message = str(refused.value)
+    assert message.startswith("the reference reference raised TypeError at ")
+    assert "test_compare.py:" in message
+    assert " (return x @ x  # mismatch): dot_general requires contracting dimensions" in message
+    assert message.endswith("It is called with the same arguments as the function")
     assert isinstance(refused.value.__cause__, TypeError)
 
 
 @pytest.mark.parametrize(
-    "reference, said",
+    "reference, message",
     [
         (lambda x: x[:8], "output is float32[16, 256] from `double` and float32[8, 256] from `"),
         (lambda x: x.astype(jnp.int32), "must have the same dtype; convert one of the results"),
@@ -323,10 +323,10 @@ def test_a_reference_that_raises_is_named_with_its_line() -> None:
         (lambda x: [x], "returns [0] float32[16, 256]: both must return the same structure"),
     ],
 )
-def test_a_reference_with_other_arrays_is_refused(reference: Any, said: str) -> None:
+def test_a_reference_with_other_arrays_is_refused(reference: Any, message: str) -> None:
     with pytest.raises(InvalidReference) as refused:
         pallas_debug.compare(double, reference, X)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_numpy_reference_in_float64_counts_as_float32() -> None:

@@ -24,7 +24,7 @@ def differences(a: Any, b: Any, dtype: str = "float32", **tolerance: float) -> D
     return Differences(*pair, Tolerance(**tolerance))
 
 
-def said(a: Any, b: Any, dtype: str = "float32") -> tuple[str, list[str]]:
+def message(a: Any, b: Any, dtype: str = "float32") -> tuple[str, list[str]]:
     """Where two arrays differ, and how, as messages say it."""
     found = differences(a, b, dtype)
     pair = patterns.Pair(
@@ -68,30 +68,30 @@ def changed(x: np.ndarray, at: Any, change: Callable[[Any], Any] = lambda y: y**
     ],
 )
 def test_where(at: Any, where: str) -> None:
-    assert said(changed(B, at), B) == (where, [])
+    assert message(changed(B, at), B) == (where, [])
 
 
 def test_where_in_three_dimensions_in_one_and_in_none() -> None:
-    assert said(changed(C, np.s_[2]), C)[0] == "index 2 of dimension 0"
-    assert said(changed(C, np.s_[1:3]), C)[0] == "indices 1 to 2 of dimension 0"
-    assert said(changed(C, np.s_[-2:, -4:]), C)[0] == (
+    assert message(changed(C, np.s_[2]), C)[0] == "index 2 of dimension 0"
+    assert message(changed(C, np.s_[1:3]), C)[0] == "indices 1 to 2 of dimension 0"
+    assert message(changed(C, np.s_[-2:, -4:]), C)[0] == (
         "the last 4 rows of the last 2 indices of dimension 0"
     )
     line = B[0]
-    assert said(changed(line, np.s_[::2]), line)[0] == "every other element, from 0"
-    assert said(3.0, 2.0) == ("the only element", [])
+    assert message(changed(line, np.s_[::2]), line)[0] == "every other element, from 0"
+    assert message(3.0, 2.0) == ("the only element", [])
 
 
 def test_a_region_that_is_not_full_has_a_share() -> None:
     lower = np.tril(np.ones((16, 16), bool))
-    assert said(np.where(lower, B**2 + 3, B), B)[0] == "53% of all elements"
+    assert message(np.where(lower, B**2 + 3, B), B)[0] == "53% of all elements"
     lower[:8] = False
-    assert said(np.where(lower, B**2 + 3, B), B)[0] == "78% of the elements of the last 8 rows"
-    assert said(changed(C, ([0, 3], [1, 1], [1, 2])), C)[0].startswith("50% of the elements of ")
+    assert message(np.where(lower, B**2 + 3, B), B)[0] == "78% of the elements of the last 8 rows"
+    assert message(changed(C, ([0, 3], [1, 1], [1, 2])), C)[0].startswith("50% of the elements of ")
     large = np.ones((64, 64))
     most = np.full((64, 64), 3.0) + np.arange(64)
     most[0, 0] = 1.0
-    assert said(most, large)[0] == "over 99.9% of all elements"
+    assert message(most, large)[0] == "over 99.9% of all elements"
 
 
 R = np.s_[4:12]
@@ -130,54 +130,54 @@ R = np.s_[4:12]
     ],
 )
 def test_how(actual: np.ndarray, how: str) -> None:
-    assert said(actual, B)[1] == [how]
+    assert message(actual, B)[1] == [how]
 
 
 def test_how_integers_bools_and_complex_numbers_differ() -> None:
-    assert said(N * 2, N, "int32")[1] == ["each is 2 times what is expected"]
-    assert said(N + 1, N, "int32")[1] == ["each is what is expected plus 1"]
+    assert message(N * 2, N, "int32")[1] == ["each is 2 times what is expected"]
+    assert message(N + 1, N, "int32")[1] == ["each is what is expected plus 1"]
     sums = N * 40
-    assert said(sums.astype(np.int8), sums, "int8")[1] == ["each is off by a multiple of 256"]
+    assert message(sums.astype(np.int8), sums, "int8")[1] == ["each is off by a multiple of 256"]
     truth = N > 0
-    assert said(np.zeros_like(truth), truth, "bool")[1] == ["each is zero"]
-    assert said(np.ones_like(truth), truth, "bool")[1] == ["each is 1 where 0 is expected"]
+    assert message(np.zeros_like(truth), truth, "bool")[1] == ["each is zero"]
+    assert message(np.ones_like(truth), truth, "bool")[1] == ["each is 1 where 0 is expected"]
     z = B + 1j * B.T
-    assert said(z * 2j, z, "complex64")[1] == ["each is 0+2j times what is expected"]
+    assert message(z * 2j, z, "complex64")[1] == ["each is 0+2j times what is expected"]
     huge = np.full((4, 4), 2**60) + np.arange(4)
-    assert said(huge + 1, huge, "int64")[1] == []  # float64 does not hold them
+    assert message(huge + 1, huge, "int64")[1] == []  # float64 does not hold them
 
 
 def test_a_part_that_is_nan_or_zero_has_its_share_and_says_nothing_of_the_others() -> None:
     part = changed(B, R, lambda y: y * 2)
     part[4:6] = np.nan
-    assert said(part, B)[1] == ["25% of these are NaN"]
+    assert message(part, B)[1] == ["25% of these are NaN"]
     part[4:10] = 0
-    assert said(part, B)[1] == ["75% of these are zero"]
+    assert message(part, B)[1] == ["75% of these are zero"]
     rare = changed(B, np.s_[:], lambda y: y * 2)
     rare[0, 0] = 0.0
-    assert said(rare, B)[1] == []
+    assert message(rare, B)[1] == []
 
 
 def test_no_pattern_is_read_into_few_or_equal_elements() -> None:
-    assert said(changed(B, (3, 5)), B)[1] == []
+    assert message(changed(B, (3, 5)), B)[1] == []
     ones = np.ones((8, 8))
-    assert said(ones * 3, ones)[1] == ["each is 3 where 1 is expected"]
-    assert said(RNG.standard_normal((16, 16)), B)[1] == []
+    assert message(ones * 3, ones)[1] == ["each is 3 where 1 is expected"]
+    assert message(RNG.standard_normal((16, 16)), B)[1] == []
     nearly = changed(B, R, lambda y: y * 2)
     nearly[5, 5] = B[5, 5] * 2.5
-    assert said(nearly, B)[1] == []
+    assert message(nearly, B)[1] == []
 
 
 def test_a_constant_of_32_bits_is_shown_with_all_its_digits() -> None:
     least = np.full((16, 16), np.iinfo(np.int32).min, np.int64)
-    assert said(least, N, "int32")[1] == ["each is -2147483648, whatever is expected"]
+    assert message(least, N, "int32")[1] == ["each is -2147483648, whatever is expected"]
 
 
 def test_a_factor_per_slice_is_told_from_a_term_per_slice() -> None:
     signs = np.where(np.arange(16) % 2, 1, -1)[:, None]
-    assert said(300 + B + signs, 300 + B)[1] == []
+    assert message(300 + B + signs, 300 + B)[1] == []
     repeated = np.repeat(B[:1], 16, axis=0)
-    assert said(repeated + B[1], repeated)[1] == []
+    assert message(repeated + B[1], repeated)[1] == []
 
 
 def test_a_relation_explains_much_more_than_the_tolerance_allows() -> None:

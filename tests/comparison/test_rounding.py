@@ -144,8 +144,8 @@ def test_a_sum_that_cancels_may_differ_by_what_it_rounded_before() -> None:
     def sound(x: jax.Array) -> Any:
         return cancelling(x, order=0)
 
-    said = lines(lambda x: cancelling(x, order=1, wrong=5.0), sound, x)
-    (line,) = [line for line in said if "diverge" in line]
+    message = lines(lambda x: cancelling(x, order=1, wrong=5.0), sound, x)
+    (line,) = [line for line in message if "diverge" in line]
     assert " to o_ref[0, 0]" in line
     assert "acc_ref" not in line
 
@@ -181,18 +181,20 @@ def test_operands_that_are_not_compared_are_named() -> None:
     def whole(x: jax.Array) -> Any:
         return kernel(x, 8, "tmp_ref")
 
-    said = lines(lambda x: kernel(x, 4, "tmp_ref") + 1, whole, x)
-    assert diverging.AGREE_AS_FAR in said
-    assert "not compared: the stores to tmp_ref, whose shapes differ from those in `whole`" in said
-    assert diverging.AGREE not in said
-    said = lines(lambda x: kernel(x, 8, "two") + 1, whole, x)
+    message = lines(lambda x: kernel(x, 4, "tmp_ref") + 1, whole, x)
+    assert diverging.AGREE_AS_FAR in message
+    assert (
+        "not compared: the stores to tmp_ref, whose shapes differ from those in `whole`" in message
+    )
+    assert diverging.AGREE not in message
+    message = lines(lambda x: kernel(x, 8, "two") + 1, whole, x)
     assert (
         "not compared: the stores to a_ref and b_ref, which have no counterpart in `whole`; the "
         "stores to tmp_ref, which only `whole` has"
-    ) in said
-    said = lines(lambda x: kernel(x, 8, "tmp_ref") + 1, whole, x)
-    assert diverging.AGREE in said
-    assert not any("not compared" in line for line in said)
+    ) in message
+    message = lines(lambda x: kernel(x, 8, "tmp_ref") + 1, whole, x)
+    assert diverging.AGREE in message
+    assert not any("not compared" in line for line in message)
 
 
 @pytest.mark.slow

@@ -90,8 +90,8 @@ def test_topology(name: str) -> None:
 def test_unknown(name: str) -> None:
     with pytest.raises(UnknownTargetError) as error:
         targets.resolve(name, [MINE])
-    said = re.sub(r" \(did you mean [^)]*\?\)", "", str(error.value))
-    assert said == (
+    message = re.sub(r" \(did you mean [^)]*\?\)", "", str(error.value))
+    assert message == (
         f"unknown target {name!r}; the known ones are v4, v5e, v5p, v6e, tpu7x, mine, tpu, "
         "or a full topology name such as v5e:2x4"
     )

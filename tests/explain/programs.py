@@ -131,7 +131,7 @@ def error_of(function, *args, **kwargs):
 
 def main(dumps):
     int32 = jax.numpy.int32
-    said = {
+    message = {
         "host-offload-output": error_of(compiled, moved_to_host, array(1024, 1024)),
         "exported-kernel": error_of(without_assignment, copy_to_the_next, array(64, 128)),
     }
@@ -139,13 +139,13 @@ def main(dumps):
         v6e = topologies.get_topology_desc(platform="tpu", topology_name="v6e:2x2").devices[0]
         rows, ids = array(16, dtype=int32), array(65536, dtype=int32)
         operands = rows, ids, ids, array(65536), array(1 << 20, 8)
-        said["sparsecore-replicas"] = error_of(compiled, lookup_of_many, *operands, device=v6e)
+        message["sparsecore-replicas"] = error_of(compiled, lookup_of_many, *operands, device=v6e)
     compiled(copy_from_anywhere, array(1, dtype=int32), array(64, 128))
     for path in sorted(dumps.glob("*final_bundles.txt")):
         for line in path.read_text(errors="replace").splitlines():
             if "BoundsCheck" in line:
-                said["halt-out-of-bounds"] = line.strip()
-    sys.stdout.write(json.dumps(said))
+                message["halt-out-of-bounds"] = line.strip()
+    sys.stdout.write(json.dumps(message))
 
 
 if __name__ == "__main__":

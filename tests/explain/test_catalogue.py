@@ -344,8 +344,8 @@ UNKNOWN = (
 
 
 def test_an_unknown_name() -> None:
-    for name, said in UNKNOWN:
-        with pytest.raises(UsageError, match=re.escape(said)):
+    for name, message in UNKNOWN:
+        with pytest.raises(UsageError, match=re.escape(message)):
             explain.entry(name)
 
 

@@ -261,10 +261,10 @@ def test_what_libtpu_says_of_programs(
         ALLOW_MULTIPLE_LIBTPU_LOAD="1",
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    text = json.loads(done.stdout)
     older = {"sparsecore-replicas"} if HERE == "0.10" else set()
-    assert set(said) == {"exported-kernel", "halt-out-of-bounds", "host-offload-output"} | older
-    for id, message in said.items():
+    assert set(text) == {"exported-kernel", "halt-out-of-bounds", "host-offload-output"} | older
+    for id, message in text.items():
         found = explain.explain(f"{message}\n(in libtpu)")
         assert found is not None, message
         assert found.id == id

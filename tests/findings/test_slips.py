@@ -273,10 +273,10 @@ def test_one_parallel_dimension_is_one_slip() -> None:
 
 def test_a_run_reports_what_follows_from_a_fault_with_it() -> None:
     effect = finding("DmaNotAwaited", "tile", 3, values={"semaphore": "sems[0]"})
-    told: list[Finding] = []
-    observer = RunObserver(found=told.append)
+    reported: list[Finding] = []
+    observer = RunObserver(found=reported.append)
     observer.found(RACE, effect)
-    assert told == list(observer.findings) == [replace(RACE, consequences=(effect,))]
+    assert reported == list(observer.findings) == [replace(RACE, consequences=(effect,))]
 
 
 def test_what_follows_from_a_fault_that_a_run_shows_twice() -> None:

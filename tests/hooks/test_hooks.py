@@ -123,9 +123,9 @@ def test_its_explanation_of_a_failure_reaches_every_face(
     _, dump, verify, explain, text, tested = done.stdout.split("FACE")
     assert f"  LAB1: {CAUSE}\npallas-debug:   try: {ADVICE}\n" in dump
     assert f"  cause: {CAUSE}\n  try: {ADVICE}\n" in verify
-    for said in (explain, text):
-        assert f"LAB1\n  cause: {CAUSE}\n  try: {ADVICE}\n" in said
-        assert "LAB2" not in said
+    for message in (explain, text):
+        assert f"LAB1\n  cause: {CAUSE}\n  try: {ADVICE}\n" in message
+        assert "LAB2" not in message
     assert f"\n  LAB1: {CAUSE}\n  try: {ADVICE}\n" in tested
 
     shown = CliRunner().invoke(show.command, [str(tmp_path / "dumps"), "error"])
@@ -167,8 +167,8 @@ def test_a_broken_plugin_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
         warnings.simplefilter("error")
         assert plugins.explanations() == (good,)
     plugins.explanations.cache_clear()
-    said = [str(warning.message) for warning in warned]
-    assert [line.split(": ")[0] for line in sorted(said)] == [
+    messages = [str(warning.message) for warning in warned]
+    assert [line.split(": ")[0] for line in sorted(messages)] == [
         "the plugin missing raised ImportError as it was loaded",
         f"the plugin pattern raised {re.error.__name__} in pallas_debug_explanations",
         "the plugin raises raised ZeroDivisionError in pallas_debug_explanations",

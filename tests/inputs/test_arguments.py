@@ -127,7 +127,7 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save("objects.npy", np.array([{}], dtype=object))
     np.save("texts.npy", np.array(["a"]))
     Path("cut.npy").write_bytes(Path("lengths.npy").read_bytes()[:20])
-    for text, said in {
+    for text, message in {
         "@gone.npy": "@gone.npy cannot be read: No such file or directory",
         "@x.txt": "@x.txt: only .npy and .npz files are read, as numpy.save and numpy.savez write "
         "them. For others, pass --inputs package.module:function, which returns the arguments",
@@ -144,11 +144,11 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         with pytest.raises(UsageError) as error:
             one(text)
-        assert said in str(error.value)
+        assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, sentence",
     [
         ("act=relu", "column 5: 'relu' is no value; a string has quotes inside those of the shell, "
          "as in --arg \"act='relu'\""),
@@ -195,11 +195,11 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("i32[1]=" + "[" * 5000, "nested more than 32 deep"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_said_with_its_place(text: str, said: str) -> None:
+def test_a_mistake_is_said_with_its_place(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as error:
         one(text)
     message = str(error.value)
-    assert said in message
+    assert sentence in message
     assert len(message) < 700
     if "column" in message:
         assert message.endswith(FORMS)

@@ -71,19 +71,19 @@ def ran(
     function: Callable[..., Any], *args: Any, mode: str = "auto", **options: Any
 ) -> tuple[Any, list[str]]:
     """The result of a function, and what a session says of how its kernels run."""
-    said: list[str] = []
-    with Session(Options(interpret=mode, chip="v5e", **options), say=said.append) as session:
+    messages: list[str] = []
+    with Session(Options(interpret=mode, chip="v5e", **options), inform=messages.append) as session:
         result = jax.block_until_ready(function(*args))
-        session.settle()
-    hosted = {sentence.split("`")[1] for sentence in said}
+        session.wait_for_runs()
+    hosted = {sentence.split("`")[1] for sentence in messages}
     assert {k.name for k in session.kernels if k.digest in session.launched} >= hosted
-    return result, said
+    return result, messages
 
 
 def test_semaphores_that_kernels_hand_on() -> None:
-    result, said = ran(jax.jit(hand_on), X)
+    result, message = ran(jax.jit(hand_on), X)
     np.testing.assert_array_equal(result, X)
-    assert said == [
+    assert message == [
         f"kernel `{name}` runs on the kernel machine: it takes or returns the semaphores sem, and "
         "jax's interpreters free semaphores at the end of a kernel"
         for name in ("start", "done")
@@ -96,12 +96,12 @@ def test_keys_and_random_bits_are_those_of_the_machine() -> None:
         (uniform_of, (3,), "jax's interpreters have no keys of the TPU ("),
         (noisy, (X,), "the random bits of jax's TPU interpret mode are zeros ("),
     ):
-        result, (said,) = ran(function, *args)
+        result, (message,) = ran(function, *args)
         expected, _ = ran(function, *args, mode="machine")
         np.testing.assert_array_equal(result, expected)
         assert len(np.unique(result)) > 100
         name = "noise" if function is noisy else "uniform"
-        assert said.startswith(f"kernel `{name}` runs on the kernel machine: {why}{__file__}:")
+        assert message.startswith(f"kernel `{name}` runs on the kernel machine: {why}{__file__}:")
 
 
 @pytest.mark.slow
@@ -116,16 +116,16 @@ def test_transformations() -> None:
         return hand_on(pl.pallas_call(double, out_shape=jax.typeof(x))(x))
 
     f.defvjp(lambda x: (f(x), None), lambda _, g: (hand_on(g * 3),))
-    (value, grad), said = ran(jax.jit(jax.value_and_grad(lambda x: f(x).sum())), X)
+    (value, grad), message = ran(jax.jit(jax.value_and_grad(lambda x: f(x).sum())), X)
     np.testing.assert_array_equal(grad, np.full_like(X, 3))
     assert value == X.sum() * 2
-    assert len(said) == 2
+    assert len(message) == 2
     batched, _ = ran(jax.vmap(noisy), jnp.stack([X, X]))
     assert len(np.unique(batched)) > 100
     looped, _ = ran(jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda i, c: hand_on(c) + 1, x)), X)
     np.testing.assert_array_equal(looped, X + 3)
-    said_true, _ = ran(lambda x: noisy(x, interpret=True), X)
-    assert len(np.unique(said_true)) > 100
+    on_machine, _ = ran(lambda x: noisy(x, interpret=True), X)
+    assert len(np.unique(on_machine)) > 100
 
 
 def test_sixty_four_bits() -> None:

@@ -30,14 +30,14 @@ def ran(
     function: Callable[..., Any], *args: Any, chip: str = "v5e", **options: Any
 ) -> tuple[Any, list[str]]:
     """The result of a function, and what a session says of how its kernels run."""
-    said: list[str] = []
+    messages: list[str] = []
     asked = Options(interpret="auto", chip=chip, **options)
-    with Session(asked, say=said.append) as session:
+    with Session(asked, inform=messages.append) as session:
         result = jax.block_until_ready(jax.jit(function)(*args))
-        session.settle()
+        session.wait_for_runs()
     assert not session.observer.findings
     assert not session.problems
-    return result, said
+    return result, messages
 
 
 def on_cores(kernel: Callable[..., None], **options: Any) -> Callable[..., Any]:
@@ -69,13 +69,13 @@ def swapped(x: jax.Array) -> Any:
 
 
 def test_cores_that_address_each_other() -> None:
-    result, (said,) = ran(swapped, X)
+    result, (message,) = ran(swapped, X)
     np.testing.assert_array_equal(result, np.concatenate([X[4:], X[:4]]))
-    assert said.startswith(
+    assert message.startswith(
         "kernel `swaps_halves` runs on the kernel machine: jax's interpreters have no axis of "
         f"cores ('core') in a `device_id` ({HERE}:"
     )
-    assert said.endswith("# the signal)")
+    assert message.endswith("# the signal)")
 
 
 def test_named_tpu_interpret_mode_names_the_axis_of_cores() -> None:
@@ -96,9 +96,9 @@ def test_references_in_vmem() -> None:
 
         return y_ref[...]
 
-    result, said = ran(f, X)
+    result, message = ran(f, X)
     np.testing.assert_array_equal(result, X * 2)
-    for sentence in said:  # jax 0.12 runs it in HLO interpret mode
+    for sentence in message:  # jax 0.12 runs it in HLO interpret mode
         assert sentence.endswith(
             "runs on the kernel machine: TPU interpret mode fails to trace it "
             "(NotImplementedError: Unsupported memory space: vmem)"
@@ -145,9 +145,9 @@ def test_a_grid_bound_in_an_array() -> None:
         smem = pl.BlockSpec(memory_space=pltpu.SMEM)
         return pl.pallas_call(counts, out_shape=last, out_specs=smem, grid=(bound,))()
 
-    result, said = ran(f, jnp.array([3]))
+    result, message = ran(f, jnp.array([3]))
     assert result.tolist() == [2]
-    for sentence in said:
+    for sentence in message:
         assert (
             "on the kernel machine: HLO interpret mode fails to trace it (TypeError: " in sentence
         )
@@ -232,9 +232,9 @@ def test_sparse_cores() -> None:
 
         return copies(x)
 
-    result, (said,) = ran(f, X, chip="v6e")
+    result, (message,) = ran(f, X, chip="v6e")
     np.testing.assert_array_equal(result, X)
-    assert said == (
+    assert message == (
         "kernel `copies` runs on the kernel machine: it runs on a SparseCore, and jax's "
         "interpreters simulate a TensorCore"
     )

@@ -101,7 +101,7 @@ def test_errors_name_the_position(text: str, column: int, expected: str, found: 
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ("nope + 1", "`nope` has no value here"),
         ("x[3, 0]", "`x[3, 0]` cannot be evaluated: index 3 is out of bounds"),
@@ -112,10 +112,10 @@ def test_errors_name_the_position(text: str, column: int, expected: str, found: 
         ("max(x[:, :0])", "`max(x[:, :0])` cannot be evaluated: zero-size array"),
     ],
 )
-def test_what_fails_at_run_time_says_why(text: str, said: str) -> None:
+def test_what_fails_at_run_time_says_why(text: str, message: str) -> None:
     with pytest.raises(ConditionFailed) as caught:
         parse(text).holds(VALUES.__getitem__)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 def test_names_and_parts() -> None:

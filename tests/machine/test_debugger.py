@@ -226,8 +226,8 @@ def test_memory_that_nothing_has_written_is_called_so(session: StepSession) -> N
     assert shown("acc_ref") == "scratch, f32[1,128]: 128 unwritten"
     assert shown("o_ref").endswith("128 unwritten")
     assert "unwritten" not in shown("x_ref")
-    (said,) = [text for text in CommandPrompt(session).execute("print acc_ref") if "f32" in text]
-    assert said == "f32[1,128]: 128 unwritten"
+    (message,) = [text for text in CommandPrompt(session).execute("print acc_ref") if "f32" in text]
+    assert message == "f32[1,128]: 128 unwritten"
     session.to_line(line("scale"))
     assert "unwritten" not in shown("acc_ref")
 
@@ -311,9 +311,9 @@ def test_breakpoints_with_conditions(session: StepSession) -> None:
     assert at(session)[:2] == ((1, 0), (2,))
     session.delete(number)
     session.add_breakpoint(line("keep"), "total")
-    said = session.run()
-    assert said is not None
-    assert said.startswith("the condition of breakpoint 2 failed: `total` is an array of shape")
+    message = session.run()
+    assert message is not None
+    assert message.startswith("the condition of breakpoint 2 failed: `total` is an array of shape")
     assert at(session)[2] == line("keep")
     with pytest.raises(SteppingError, match="there is no breakpoint or watched value 9: 2"):
         session.delete(9)
@@ -333,9 +333,9 @@ def test_watched_values_in_both_directions(session: StepSession) -> None:
     assert at(session) == here
     session.delete(1)
     session.watch("o_ref[0, :2]", on_write=True)
-    said = session.run()
-    assert said is not None
-    assert said.startswith(f"after line {line('out')}: o_ref[0, :2] ")
+    message = session.run()
+    assert message is not None
+    assert message.startswith(f"after line {line('out')}: o_ref[0, :2] ")
     with pytest.raises(SteppingError, match="there is no value 'acc' here"):
         session.watch("acc[0]")
 
@@ -397,17 +397,17 @@ def test_dmas_in_flight_and_calls_by_number(kernels: ModuleType) -> None:
 
 def test_a_fault_stops_the_run_and_can_be_left_backwards(kernels: ModuleType) -> None:
     session = stepper.capture(lambda: kernels.waits(X)).session
-    said = session.run()
-    assert said == (
+    message = session.run()
+    assert message == (
         "the run stops here: deadlock: nothing can run. the kernel waits until `never` is 2, and "
         "it is 0"
     )
     assert at(session)[2] == line("deadlock")
-    assert session.step() == said
+    assert session.step() == message
     assert session.step(back=True) is None
     assert session.track.fault is None
     assert session.step() is None
-    assert session.step() == said
+    assert session.step() == message
 
 
 def test_a_loop_stops_at_the_limit_with_its_line(
@@ -415,15 +415,15 @@ def test_a_loop_stops_at_the_limit_with_its_line(
 ) -> None:
     monkeypatch.setattr(defaults, "MAX_SIMULATED_STEPS", 50)  # it counts to a bound
     session = stepper.capture(lambda: kernels.endless(X)).session
-    said = session.run()
-    assert said == (
+    message = session.run()
+    assert message == (
         f"the run stops here: endless loop: the `while_loop` at line {line('endless')} has not "
         "ended after 50 iterations"
     )
-    assert session.step() == said
+    assert session.step() == message
     assert session.step(back=True) is None
     assert session.track.fault is None
-    assert session.run() == said
+    assert session.run() == message
 
 
 @pytest.mark.slow

@@ -102,16 +102,16 @@ def test_the_values_of_a_device_are_shown_until_the_next_step(shifting: StepSess
     shifting.to_line(line("# the last line"), False)
     here = shifting.place.device
     for device in range(DEVICES):
-        (said,) = prompt.execute(f"device {device}")
+        (message,) = prompt.execute(f"device {device}")
         mark = "->" if device == here else "* "
-        assert said.startswith(f"{mark} shift_kernel · device {device} of {DEVICES}")
+        assert message.startswith(f"{mark} shift_kernel · device {device} of {DEVICES}")
         assert prompt.execute("p x_ref[0, 0]") == [f"{device * 1024}.0"]
         assert prompt.execute("p me") == [str(device)]
     assert prompt.execute("device 3") == [
         "error: there is no device 3: the kernel runs on devices 0 to 2"
     ]
     assert prompt.execute("device x") == ["error: expected the number of a device, found 'x'"]
-    first, *others = sorted(prompt.execute("device"), key=lambda said: "->" not in said)
+    first, *others = sorted(prompt.execute("device"), key=lambda message: "->" not in message)
     assert first.startswith(f"-> shift_kernel · device {here} of {DEVICES}")
     assert len(others) == DEVICES - 1
     flying = prompt.execute("dmas")

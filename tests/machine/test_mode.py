@@ -418,10 +418,10 @@ def test_arrays_too_large_for_shadow_memory(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("pallas_debug.defaults.MAX_SHADOW_BYTES", 1 << 12)
     report, out = pallas_debug.check(lambda x: affine(x) + 9, sanitize=True)(jnp.ones((24, 128)))
     np.testing.assert_array_equal(out, jnp.full((24, 128), 12))
-    (said,) = report.not_checked
-    assert "kernel `body` has 6,144 elements (`x_ref`: float32[24, 128])" in said
-    assert "needs up to 0.0 GiB of shadow memory; its limit is 0.0 GiB" in said
-    assert "Sanitize it on smaller arrays with the same blocks" in said
+    (message,) = report.not_checked
+    assert "kernel `body` has 6,144 elements (`x_ref`: float32[24, 128])" in message
+    assert "needs up to 0.0 GiB of shadow memory; its limit is 0.0 GiB" in message
+    assert "Sanitize it on smaller arrays with the same blocks" in message
 
 
 @pytest.mark.slow
@@ -484,10 +484,10 @@ def test_what_tpu_interpret_mode_does_not_judge_either_is_not_said_to_be_judged(
 def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_MACHINE_POINTS", 5)
     x = jnp.ones((48, 128))
-    said = "the grid of kernel `body` has 6 points, and the kernel machine "
+    message = "the grid of kernel `body` has 6 points, and the kernel machine "
     verdict = pallas_debug.verify(affine, x, engines="machine")
     (outcome,) = verdict.unjudged
-    assert outcome.reason == said + (
+    assert outcome.reason == message + (
         "judges at most 5; give smaller arguments, or watch some of the grid points only, such as "
         "0:5 (`watch='0:5'`, `--watch '0:5'`)"
     )
@@ -498,7 +498,9 @@ def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -
     assert "judged at 5 of 6 grid points (0:5)" in str(outcome.reason)
     monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_WALKED_POINTS", 5)
     (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="0:5").unjudged
-    assert outcome.reason == said + "walks them one by one (at most 5 here); give smaller arguments"
+    assert (
+        outcome.reason == message + "walks them one by one (at most 5 here); give smaller arguments"
+    )
 
 
 @pytest.mark.slow

@@ -76,8 +76,8 @@ def test_a_copy_out_of_bounds_names_the_entry(function: Any, entry: str, offset:
     stopped = run.run(launched, arrays).stopped
     assert stopped is not None
     assert (stopped.kind, stopped.grid_point) == ("OutOfBoundsRead", (1,))
-    said = entry.format(1, 8, 1 + offset)
-    assert stopped.cause == f"the index comes from {said}, and nothing keeps it within bounds"
+    message = entry.format(1, 8, 1 + offset)
+    assert stopped.cause == f"the index comes from {message}, and nothing keeps it within bounds"
 
 
 def test_an_index_is_that_of_the_start_where_the_size_comes_from_a_table_too() -> None:
@@ -98,8 +98,8 @@ def test_a_wrong_row_names_the_entry(function: Any, entry: str, offset: int) -> 
     table = np.roll(np.array([0, 1, 6, 3, 3, 4, 5, 6], np.int32), offset)
     report = pallas_debug.compare(function, wanted, table, X, interpret="hlo")
     (finding,) = report.findings
-    said = entry.format(2, 6, 2 + offset)
-    assert f"by (2,); the index of its source comes from {said}" in finding.message
+    message = entry.format(2, 6, 2 + offset)
+    assert f"by (2,); the index of its source comes from {message}" in finding.message
 
 
 def test_an_index_that_is_computed_beside_that_of_a_table() -> None:

@@ -153,19 +153,19 @@ def test_chosen_lines_and_points_and_what_is_refused(tmp_path: Path) -> None:
 def test_damage_and_other_versions_are_reported(folder: Path, tmp_path: Path) -> None:
     document = json.loads((folder / recording.FILE).read_text())
 
-    def said(text: str) -> str:
+    def message(text: str) -> str:
         (tmp_path / recording.FILE).write_text(text)
         with pytest.raises(recording.RecordingError) as caught:
             recording.read(tmp_path)
         return str(caught.value)
 
     whole = json.dumps(document)
-    assert "is truncated, or no JSON" in said(whole[: len(whole) // 2])
-    assert "is no recording of a kernel" in said("{}")
-    newer = said(json.dumps({**document, "schema": 2}))
+    assert "is truncated, or no JSON" in message(whole[: len(whole) // 2])
+    assert "is no recording of a kernel" in message("{}")
+    newer = message(json.dumps({**document, "schema": 2}))
     assert "was written by a newer version (schema 2; this one reads 1)" in newer
-    assert "is damaged: Expected `array`" in said(json.dumps({**document, "stops": 3}))
-    assert "has no place in it" in said(json.dumps({**document, "stops": []}))
+    assert "is damaged: Expected `array`" in message(json.dumps({**document, "stops": 3}))
+    assert "has no place in it" in message(json.dumps({**document, "stops": []}))
 
     (tmp_path / recording.FILE).write_text(whole)
     (tmp_path / recording.ARRAYS).mkdir()

@@ -151,8 +151,8 @@ def test_a_mask_that_fills_a_list_to_its_last_element() -> None:
     expected[X > 4] += big
     np.testing.assert_array_equal(lanes(body), expected)
 
-    said = r"x_ref\[6:9\] reaches 1 past the end of dimension 0 of int32\[8\]"
-    with pytest.raises(Exception, match=said):
+    message = r"x_ref\[6:9\] reaches 1 past the end of dimension 0 of int32\[8\]"
+    with pytest.raises(Exception, match=message):
         lanes(functools.partial(body, first=LANES - 2))
 
 

@@ -189,10 +189,10 @@ def test_it(i):
 @with_and_without_xdist
 def test_a_kernel_that_is_not_checked_is_said_once(child: Child, workers: list[str]) -> None:
     result = child(UNCHECKED, "--pallas-check", "--pallas-interpret=tpu", *workers)
-    said = [line for line in result.stdout.lines if line.startswith("NOT CHECKED: ")]
-    assert len(said) == 1, result.stdout.str()
-    assert said[0].startswith("NOT CHECKED: kernel `over_a_mesh` was not checked: ")
-    assert said[0].endswith("The absence of findings in it proves nothing.")
+    messages = [line for line in result.stdout.lines if line.startswith("NOT CHECKED: ")]
+    assert len(messages) == 1, result.stdout.str()
+    assert messages[0].startswith("NOT CHECKED: kernel `over_a_mesh` was not checked: ")
+    assert messages[0].endswith("The absence of findings in it proves nothing.")
 
 
 @pytest.mark.large
@@ -228,10 +228,10 @@ def test_an_unknown_check_is_refused_with_the_list(
     )
     pytester.makeconftest("import sys; assert 'jax' not in sys.modules")  # so in a real start
     results.append(pytester.runpytest_subprocess("--pallas-check=nan,idnex", timeout=240))
-    said = "unknown check 'idnex' (did you mean index?); there are user, nan, inf, index, div, "
+    message = "unknown check 'idnex' (did you mean index?); there are user, nan, inf, index, div, "
     for result in results:
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert said in result.stderr.str()
+        assert message in result.stderr.str()
         assert "Traceback" not in result.stderr.str()
 
 

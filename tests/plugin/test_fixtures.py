@@ -92,12 +92,12 @@ def test_without_an_option(child: Child, workers: list[str]) -> None:
     result = child(TESTS, "--tb=short", *workers)
     result.assert_outcomes(passed=8, failed=3)
     text = result.stdout.str()
-    for test, said in {
+    for test, message in {
         "expected_and_something_else": "Failed: OutOfBoundsRead in kernel `rows`",
         "expected_once_and_found_again": "Failed: NanProduced in kernel `log`",
         "expected_and_not_found": "Failed: expected NanProduced in kernel `log`; ",
     }.items():
-        assert f"FAILED test_it.py::test_{test} - {said}"[:70].rstrip() in text
+        assert f"FAILED test_it.py::test_{test} - {message}"[:70].rstrip() in text
     assert "expected NanProduced in kernel `log`; found OutOfBoundsRead in `rows`" in text
 
 

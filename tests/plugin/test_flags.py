@@ -61,10 +61,10 @@ def test_too_late_is_an_error_that_says_so(child: Child, pytester: pytest.Pytest
     pytester.syspathinsert()
     result = child("def test_nothing(): pass", "-p", "loads", "--pallas-flags=--xla_a=1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    said = result.stderr.str()
-    assert "--pallas-flags comes too late: libtpu is loaded in this process already" in said
-    assert "Set LIBTPU_INIT_ARGS in the environment" in said
-    assert "Traceback" not in said
+    message = result.stderr.str()
+    assert "--pallas-flags comes too late: libtpu is loaded in this process already" in message
+    assert "Set LIBTPU_INIT_ARGS in the environment" in message
+    assert "Traceback" not in message
     result = child("def test_nothing(): pass", "-p", "loads")
     result.assert_outcomes(passed=1)
 
@@ -79,6 +79,6 @@ REFUSED = {
 @pytest.mark.slow
 def test_what_libtpu_would_stumble_over_is_refused(sessions: Sessions) -> None:
     results = sessions(*(([f"--pallas-flags={value}"], {}) for value in REFUSED))
-    for result, said in zip(results, REFUSED.values(), strict=True):
+    for result, message in zip(results, REFUSED.values(), strict=True):
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert said in result.stderr.str()
+        assert message in result.stderr.str()

@@ -110,8 +110,8 @@ def test_modes_in_three_spellings(pytester: pytest.Pytester, sessions: Sessions,
     )
     for result in results:
         result.assert_outcomes(passed=1)
-        said = rf"pallas-debug \S+: kernels run in {re.escape(HEADERS[mode])}$"
-        result.stdout.re_match_lines([said])
+        message = rf"pallas-debug \S+: kernels run in {re.escape(HEADERS[mode])}$"
+        result.stdout.re_match_lines([message])
 
 
 @pytest.mark.large
@@ -211,7 +211,7 @@ NO_SENSE = {
 @with_and_without_xdist
 def test_a_value_that_makes_no_sense(sessions: Sessions, workers: list[str]) -> None:
     results = sessions(*(([f"--pallas-interpret={mode}", *workers], {}) for mode in NO_SENSE))
-    for result, said in zip(results, NO_SENSE.values(), strict=True):
+    for result, message in zip(results, NO_SENSE.values(), strict=True):
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert f"--pallas-interpret: {said}" in result.stderr.str().replace("\n", " ")
+        assert f"--pallas-interpret: {message}" in result.stderr.str().replace("\n", " ")
         assert "Traceback" not in result.stderr.str()

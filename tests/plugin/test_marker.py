@@ -196,10 +196,10 @@ def test_under_xdist_each_is_an_error_of_collection(child: Child) -> None:
     ]
     result = child("\n".join([*tests, "def test_good(): pass"]), "-n", "2")
     text = result.stdout.str()
-    for i, said in enumerate(MISTAKES.values()):
+    for i, message in enumerate(MISTAKES.values()):
         line = next(x for x in result.stdout.lines if x.startswith(f"test_it.py:{2 * i + 2}: "))
         assert line.startswith(f"test_it.py:{2 * i + 2}: @pytest.mark.pallas: ")
-        assert said in line
+        assert message in line
     assert text.count("ERROR collecting") == len(MISTAKES)
     assert "INTERNALERROR" not in text
     assert result.ret != 0

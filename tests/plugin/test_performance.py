@@ -134,11 +134,11 @@ def test_baselines_are_recorded_and_compared_with(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(job))
     compared = run_pytest("-n", "2", *only)
     compared.assert_outcomes(passed=1, failed=1)
-    said = failure(compared, "test_baseline")
-    assert f"more than its baseline of {cost['cycles']}, and 5 % is allowed" in said
-    assert "if the loss is intended, record it with" in said
-    assert "baselines for other versions only (0.0.1: 7)" in said
-    assert "Cycles of two compilers are not compared" in said
+    message = failure(compared, "test_baseline")
+    assert f"more than its baseline of {cost['cycles']}, and 5 % is allowed" in message
+    assert "if the loss is intended, record it with" in message
+    assert "baselines for other versions only (0.0.1: 7)" in message
+    assert "Cycles of two compilers are not compared" in message
     table = job.read_text()
     assert table.startswith("before\n")
     assert table.count("| kernel | target |") == 1  # not once for each worker

@@ -224,8 +224,8 @@ def test_kernels_run_in_the_mode_that_was_asked_for(
         result.stdout.fnmatch_lines(
             [f"pallas-debug *: kernels run in {header} interpret mode", "2 kernels used by 4 tests"]
         )
-    said = "kernels run in HLO or TPU interpret mode, or on the kernel machine, as each needs"
-    auto.stdout.fnmatch_lines([f"pallas-debug *: {said}"])
+    message = "kernels run in HLO or TPU interpret mode, or on the kernel machine, as each needs"
+    auto.stdout.fnmatch_lines([f"pallas-debug *: {message}"])
     assert not (pytester.path / "dumps").exists()
 
 
@@ -292,9 +292,9 @@ def test_stages_of_the_dump_by_line_and_ini(pytester: pytest.Pytester, sessions:
 def test_what_makes_no_sense_is_refused_before_any_test(sessions: Sessions) -> None:
     Path("nan").mkdir()
     results = sessions(*((arguments, {}) for arguments, _ in NO_SENSE))
-    for result, (_, said) in zip(results, NO_SENSE, strict=True):
+    for result, (_, message) in zip(results, NO_SENSE, strict=True):
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert said in result.stderr.str()
+        assert message in result.stderr.str()
         assert "Traceback" not in result.stderr.str()
 
 
@@ -361,7 +361,7 @@ def test_a_failing_test_s_traceback_has_no_frames_of_ours(
 def test_former_names_of_environment_variables(sessions: Sessions) -> None:
     quiet = ["-k", "test_without_kernels"]
     former = {"PALLAS_DEBUG_TARGET": "v6e"}
-    said = (
+    message = (
         "DeprecatedNameWarning: the environment variable PALLAS_DEBUG_TARGET is now called "
         "PALLAS_TARGET; the former name will be removed in a later release"
     )
@@ -373,10 +373,10 @@ def test_former_names_of_environment_variables(sessions: Sessions) -> None:
          former | {"PALLAS_TARGET": "v5p"}),
     )  # fmt: skip
     old.assert_outcomes(passed=1, warnings=1, deselected=old.parseoutcomes().get("deselected", 0))
-    assert said in old.stdout.str()
+    assert message in old.stdout.str()
     assert "v6e" in old.stdout.str()
     assert strict.ret == pytest.ExitCode.USAGE_ERROR
-    assert said.removeprefix("DeprecatedNameWarning: ") in strict.stderr.str()
+    assert message.removeprefix("DeprecatedNameWarning: ") in strict.stderr.str()
     assert new.ret == both.ret == 0
     assert "v6e" in new.stdout.str()
     assert "v5p" in both.stdout.str()
@@ -389,8 +389,8 @@ def test_an_ini_value_that_makes_no_sense_is_named_with_its_place(
     pytester.makeini("[pytest]\npallas_interpret = fast\n")
     ini, environment = sessions(([], {}), ([], {"PALLAS_INTERPRET": "slow"}))
     assert "the ini option pallas_interpret: 'fast' is no" in ini.stderr.str()
-    said = environment.stderr.str()
-    assert "the environment variable PALLAS_INTERPRET: 'slow' is no" in said
+    message = environment.stderr.str()
+    assert "the environment variable PALLAS_INTERPRET: 'slow' is no" in message
 
 
 def test_help_tells_of_every_option_in_its_three_spellings(run_pytest: Run) -> None:

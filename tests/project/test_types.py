@@ -107,5 +107,5 @@ def test_types_survive(tmp_path: Path) -> None:
     first = USE.count("\n") + 1
     found = [line for line in done.stdout.splitlines() if ": error: " in line]
     expected = {first + n: code for n, code in enumerate(WRONG.values())}
-    said = {int(line.split(":")[1]): line.rpartition("[")[2].rstrip("]") for line in found}
-    assert said == expected, done.stdout + done.stderr
+    message = {int(line.split(":")[1]): line.rpartition("[")[2].rstrip("]") for line in found}
+    assert message == expected, done.stdout + done.stderr

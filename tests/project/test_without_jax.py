@@ -81,8 +81,8 @@ def test_every_command(jaxless: Path, dumped: Path) -> None:
         assert (done[name].returncode, done[name].stderr) == (0, ""), name
         assert part in done[name].stdout, name
     for name in REFUSED:
-        said = f"pallas-debug: `{name}` {MISSING}\n"
-        assert (done[name].returncode, done[name].stderr, done[name].stdout) == (3, said, "")
+        message = f"pallas-debug: `{name}` {MISSING}\n"
+        assert (done[name].returncode, done[name].stderr, done[name].stdout) == (3, message, "")
     assert done["--run"].returncode == 3
     assert done["--run"].stderr == f"pallas-debug: `reproduce --run` {MISSING}\n"
     assert done["--shrink"].returncode == 2, "the kernel did not fail, and jax is not the reason"

@@ -181,9 +181,9 @@ def test_a_signal_is_passed_on(
 ) -> None:
     stand_in, child = sleeper
     stand_in.send_signal(number)
-    _, said = stand_in.communicate(timeout=60)
+    _, output = stand_in.communicate(timeout=60)
     assert stand_in.returncode == -number
-    assert ("KeyboardInterrupt" in said) == (number == signal.SIGINT)
+    assert ("KeyboardInterrupt" in output) == (number == signal.SIGINT)
     ended(child)
 
 

@@ -35,8 +35,8 @@ def test_the_next_command_quotes_paths(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "my dümps"
-    said = next_command([dumped(root / "add-1", failure)], root)
-    assert shlex.split(said) == ["pallas-debug", *words]
+    message = next_command([dumped(root / "add-1", failure)], root)
+    assert shlex.split(message) == ["pallas-debug", *words]
 
 
 def test_the_command_that_makes_dumps_quotes_its_directory() -> None:

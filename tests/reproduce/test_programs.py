@@ -163,7 +163,7 @@ class Case:
 
     function: Callable[..., Any]
     args: tuple[jax.ShapeDtypeStruct, ...]
-    says: tuple[str, ...]
+    texts: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -173,9 +173,9 @@ class Case:
 CASES: list[Case] = []
 
 
-def case(*says: str, args: tuple[jax.ShapeDtypeStruct, ...] = (X,)) -> Callable[..., Any]:
+def case(*texts: str, args: tuple[jax.ShapeDtypeStruct, ...] = (X,)) -> Callable[..., Any]:
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        CASES.append(Case(function, args, says))
+        CASES.append(Case(function, args, texts))
         return function
 
     return add
@@ -402,8 +402,8 @@ def semaphores(x):
 def test_unusual_kernels(session: Session, case: Case) -> None:
     found = captures(session, case.function, case.args)
     program = unparse.program_of(found[0])
-    for said in case.says:
-        assert said in program, program
+    for message in case.texts:
+        assert message in program, program
     check(found)
 
 

@@ -89,14 +89,14 @@ def statements(script: str) -> list[str]:
 @pytest.mark.slow
 def test_a_large_kernel_that_jax_refuses(tmp_path: Path) -> None:
     found = dumped(large, LARGE, "v5e", tmp_path)
-    said: list[str] = []
-    small = shrunk(found, seconds=120, say=said.append)
-    assert said[0] == (
+    messages: list[str] = []
+    small = shrunk(found, seconds=120, report=messages.append)
+    assert messages[0] == (
         "38 statements, lowering: Unimplemented primitive in Pallas TPU lowering for tc: cumsum"
     )
-    assert "made the grid 1x1 of 4x2: 38 statements" in said
-    assert any(line.startswith("took a branch for granted") for line in said)
-    assert said[-1].startswith("Shrunk by pallas-debug from 38 statements to 3, in ")
+    assert "made the grid 1x1 of 4x2: 38 statements" in messages
+    assert any(line.startswith("took a branch for granted") for line in messages)
+    assert messages[-1].startswith("Shrunk by pallas-debug from 38 statements to 3, in ")
     lines = statements(small)
     assert [line for line in lines if "cumsum" in line] == [
         "v20 = lax.cumsum(v17, axis=0, reverse=False)  # f32[1,1]"
@@ -162,9 +162,9 @@ def test_what_cannot_be_shrunk(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_time_that_runs_out_is_said(tmp_path: Path) -> None:
     found = dumped(large, LARGE, "v5e", tmp_path)
-    said: list[str] = []
-    shrunk(found, seconds=0.001, say=said.append)
-    assert said[-1] == (
+    messages: list[str] = []
+    shrunk(found, seconds=0.001, report=messages.append)
+    assert messages[-1] == (
         "Shrunk by pallas-debug from 38 statements to 38, in 0 steps of 0 tried; there was no "
         "time for more."
     )

@@ -25,7 +25,7 @@ X = np.ones(1024, np.float32)
 
 @pytest.fixture(autouse=True)
 def unsaid(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(api, "_said", set())
+    monkeypatch.setattr(api, "_printed", set())
     monkeypatch.chdir(tmp_path)
 
 
@@ -129,10 +129,10 @@ def test_a_failing_kernel_is_reported_and_raises_nothing(
             jnp.ones((8, 128))
         )
     assert out[-1, 0] == 8
-    said = capfd.readouterr().err
-    assert "v5e: failed (lowering): " in said
-    assert f"{Path(__file__).name}:" in said
-    assert "next: pallas-debug show d/sums-" in said
+    output = capfd.readouterr().err
+    assert "v5e: failed (lowering): " in output
+    assert f"{Path(__file__).name}:" in output
+    assert "next: pallas-debug show d/sums-" in output
 
 
 def test_wrong_options_are_refused_on_entering(tmp_path: Path) -> None:

@@ -70,10 +70,10 @@ DECORATORS: dict[str, Callable[..., Any]] = {
 def test_what_runs_after_the_call_is_refused(name: str, function: Any, kind: str) -> None:
     with pytest.raises(UsageError) as raised:
         DECORATORS[name](function)
-    said = str(raised.value)
-    assert said.startswith(f"pallas_debug.{name} does not take ")
-    assert kind.rpartition(", ")[2].removeprefix("which is ") in said
-    assert "its body runs after the call has returned, in turns with other code" in said
+    message = str(raised.value)
+    assert message.startswith(f"pallas_debug.{name} does not take ")
+    assert kind.rpartition(", ")[2].removeprefix("which is ") in message
+    assert "its body runs after the call has returned, in turns with other code" in message
 
 
 def test_options_without_their_names_are_refused_at_once() -> None:
@@ -128,8 +128,10 @@ def test_all_frames_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_former_name_of_the_variable_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tracebacks.FORMERLY, "1")
-    said = "PALLAS_DEBUG_TRACEBACK is now called PALLAS_TRACEBACK; the former name will be removed"
-    with pytest.warns(DeprecatedNameWarning, match=said):
+    message = (
+        "PALLAS_DEBUG_TRACEBACK is now called PALLAS_TRACEBACK; the former name will be removed"
+    )
+    with pytest.warns(DeprecatedNameWarning, match=message):
         assert tracebacks.is_asked_to_keep()
     monkeypatch.setenv(tracebacks.KEEP, "1")
     assert tracebacks.is_asked_to_keep()  # without a warning, which would be an error

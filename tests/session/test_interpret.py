@@ -33,7 +33,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(autouse=True)
 def unsaid(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(api, "_said", set())
+    monkeypatch.setattr(api, "_printed", set())
     monkeypatch.chdir(tmp_path)
 
 
@@ -148,7 +148,7 @@ def test_a_function_that_is_called_again_is_not_traced_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments,params,said",
+    "arguments,params,message",
     [
         (("fast",), {}, "'fast' is no interpret mode"),
         (("hlo",), {"detect_races": True}, "the interpret mode 'hlo' takes no parameters"),
@@ -159,11 +159,11 @@ def test_a_function_that_is_called_again_is_not_traced_again() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(
-    arguments: tuple[str, ...], params: dict[str, object], said: str
+    arguments: tuple[str, ...], params: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         pallas_debug.interpret(*arguments, **params)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.slow
@@ -205,12 +205,12 @@ def test_another_mode_within_a_session() -> None:
 
 @pytest.mark.slow
 def test_a_session_says_once_which_kernels_auto_runs_in_tpu_interpret_mode() -> None:
-    said: list[str] = []
-    with Session(Options(), say=said.append):
+    messages: list[str] = []
+    with Session(Options(), inform=messages.append):
         branching(X[:8])
         jax.vmap(branching)(X[None, :8])
         rows(0)
-    assert said == [
+    assert messages == [
         "kernel `branching` runs in TPU interpret mode: "
         "HLO interpret mode has no program_id within loops and branches"
     ]

@@ -305,17 +305,17 @@ class Found:
         self.findings.append(finding)
 
 
-@pytest.mark.parametrize("targets,told", [(("v5e", "v6e"), 1), ((), 0)])
+@pytest.mark.parametrize("targets,reported", [(("v5e", "v6e"), 1), ((), 0)])
 def test_plugins_are_told_of_a_print_that_a_target_cannot_do(
-    targets: tuple[str, ...], told: int, tmp_path: Path
+    targets: tuple[str, ...], reported: int, tmp_path: Path
 ) -> None:
     """Once, whatever the number of targets; without one, the kernel is for an interpreter."""
     found = Found()
     with Session(Options(dumps=tmp_path, targets=targets, interpret="hlo"), found) as session:
         wrong(jnp.ones((8, 128)))
-        assert len(found.findings) == told  # before anything was compiled
+        assert len(found.findings) == reported  # before anything was compiled
     assert session.observer.findings == tuple(found.findings)
-    if told:
+    if reported:
         assert found.findings[0].kind == "PrintNotSupported"
         assert found.findings[0].count == 1
         assert render.finding_text(found.findings[0]).splitlines() == [

@@ -100,9 +100,9 @@ assert stored.problem is None
 
 
 def test_full_disk(tmp_path: Path) -> None:
-    said = on_disk_of_its_own(FULL, tmp_path, "size=128k")
+    message = on_disk_of_its_own(FULL, tmp_path, "size=128k")
     assert (
-        said
+        message
         == [
             f"cannot dump to {tmp_path}: the disk is full. Free some space, or dump elsewhere; "
             "what was written is whole"
@@ -113,8 +113,8 @@ def test_full_disk(tmp_path: Path) -> None:
 
 def test_no_inodes_are_left(tmp_path: Path) -> None:
     """There is space, and no file can be created; the explanation does not say "full"."""
-    said = on_disk_of_its_own(NO_INODES, tmp_path, "size=10m,nr_inodes=40")
-    assert said == 2 * [
+    message = on_disk_of_its_own(NO_INODES, tmp_path, "size=10m,nr_inodes=40")
+    assert message == 2 * [
         f"cannot dump to {tmp_path}: the file system has no inodes left, though it may have space: "
         "it holds too many files. Delete files there (`df -i` counts them), or dump elsewhere; "
         "what was written is whole"
@@ -122,9 +122,9 @@ def test_no_inodes_are_left(tmp_path: Path) -> None:
 
 
 def test_read_only_disk(tmp_path: Path) -> None:
-    said = on_disk_of_its_own(READ_ONLY, tmp_path, "size=1m")
+    message = on_disk_of_its_own(READ_ONLY, tmp_path, "size=1m")
     roots = [tmp_path, tmp_path / "new", tmp_path, tmp_path, tmp_path]
-    assert said == [
+    assert message == [
         f"cannot dump to {root}: it is not writable. Dump elsewhere, or change its permissions"
         for root in roots
     ]

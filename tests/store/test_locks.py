@@ -49,13 +49,13 @@ def test_the_user_is_told_who_holds_a_lock(
     tmp_path: Path, kernel: Kernel, held: subprocess.Popen[str]
 ) -> None:
     """In real time: after 2 s, once, and long before waiting ends."""
-    said: list[tuple[float, str]] = []
+    messages: list[tuple[float, str]] = []
     began = time.monotonic()
-    waiting = Waiting(timeout=3.5, warn=lambda s: said.append((time.monotonic() - began, s)))
+    waiting = Waiting(timeout=3.5, warn=lambda s: messages.append((time.monotonic() - began, s)))
     with pytest.raises(LockTimeoutError), Store(tmp_path, waiting=waiting).claim(kernel, "v5e"):
         pass
     assert 3.5 <= time.monotonic() - began < 10
-    ((when, sentence),) = said
+    ((when, sentence),) = messages
     assert 2 <= when < 3.5
     assert re.fullmatch(
         rf"compiling add for v5e waits for pid {held.pid} on {re.escape(os.uname().nodename)} "
@@ -88,8 +88,8 @@ def without_ellipsis(text: str, path: Path) -> str:
 
 
 def test_a_holder_that_recorded_nothing(tmp_path: Path, kernel: Kernel) -> None:
-    said: list[str] = []
-    waiting = Waiting(timeout=2.2, warn=said.append)
+    messages: list[str] = []
+    waiting = Waiting(timeout=2.2, warn=messages.append)
     lock = tmp_path / ".locks" / "012-v5e.lock"
     lock.parent.mkdir()
     for content in (b"", b"{", b"[]", b'{"pid": 1e999}', b"\xff", b"[" * 5000):
@@ -102,7 +102,7 @@ def test_a_holder_that_recorded_nothing(tmp_path: Path, kernel: Kernel) -> None:
         store = Store(tmp_path, waiting=waiting)
         with pytest.raises(LockTimeoutError) as error, store.claim(kernel, "v5e"):
             pass
-    assert said == [
+    assert messages == [
         "compiling add for v5e waits for another process that holds the same lock; "
         "waiting ends after 2.2 s"
     ]
@@ -166,8 +166,8 @@ def test_a_file_system_without_locks(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(locks.fcntl, "flock", refuse)
-    said: list[str] = []
-    store = Store(tmp_path, waiting=Waiting(warn=said.append))
+    messages: list[str] = []
+    store = Store(tmp_path, waiting=Waiting(warn=messages.append))
     for target in ("v5e", "v6e", "v5e"):
         with store.claim(kernel, target):
             pass
@@ -175,7 +175,7 @@ def test_a_file_system_without_locks(
         store.put_kernel(kernel, jaxpr=version, source=None)
     assert (store.folder(kernel) / "jaxpr.txt").read_text() == "two"
     assert list((tmp_path / ".tmp").iterdir()) == []
-    assert said == [
+    assert messages == [
         f"{tmp_path} is on a file system without locks ({os.strerror(number)}): other processes "
         "may compile the same kernels at the same time. That costs time and damages nothing"
     ]

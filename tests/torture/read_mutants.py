@@ -220,10 +220,10 @@ def run_commands(mutant: Mutant, number: int, scratch: Path) -> list[str]:
             watch.is_on = False
             limit(0)
             sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-        said = [*judge(words, code, crash, out.text(), err.text(), bool(colored))]
+        messages = [*judge(words, code, crash, out.text(), err.text(), bool(colored))]
         if words[0] == "report":
-            said += judge_page(page)
-        found += [f"{words}: {problem}" for problem in [*said, *watch.found]]
+            messages += judge_page(page)
+        found += [f"{words}: {problem}" for problem in [*messages, *watch.found]]
         watch.found.clear()
     return found
 

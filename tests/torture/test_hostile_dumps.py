@@ -188,15 +188,15 @@ def test_the_question(dumps: Dumps, tmp_path: Path) -> None:
     )  # fmt: skip
     os.close(theirs)
     os.write(ours, b"\n")
-    said = b""
+    message = b""
     try:
         while part := os.read(ours, 4096):
-            said += part
+            message += part
     except OSError:  # the end, of a terminal
         pass
     os.close(ours)
     assert child.wait(60) == 3
-    text = said.decode()
+    text = message.decode()
     shown = one_line("do\x1b[2J\u202euble for v5e")
     assert f"pallas-debug: the dump of {shown} was not made by you on this machine" in text
     assert "its origin is unknown." in text

@@ -247,18 +247,18 @@ def test_programs(hostile: Hostile, no_canary: Path) -> None:
     found = of(hostile.program)
     with pytest.raises(CannotRunError) as error:
         script.script_of(found)
-    said = str(error.value)
-    assert said.startswith("the dump's program is refused")
-    assert hostile.why in said
-    assert said.endswith(
+    message = str(error.value)
+    assert message.startswith("the dump's program is refused")
+    assert hostile.why in message
+    assert message.endswith(
         ". pallas-debug writes no such program: it was changed, or written by another version. "
         "Dump the kernel again"
     )
-    assert said.isprintable()
-    assert len(said) < 700
+    assert message.isprintable()
+    assert len(message) < 700
     with pytest.raises(CannotRunError) as shrunk:
         shrink.shrunk(found, seconds=5)
-    assert str(shrunk.value) == said
+    assert str(shrunk.value) == message
 
 
 def test_the_program_itself_is_none_of_them() -> None:
@@ -324,13 +324,13 @@ def test_flags_are_left_out(flag: str) -> None:
     made = script.script_of(found)
     assert f"FLAGS = '{known}'\n" in made
     name = flag.lstrip("-").replace(" ", "=").partition("=")[0]
-    said = script.left_out(found)
-    assert said == (
+    message = script.left_out(found)
+    assert message == (
         f"libtpu's flags {name} are left out: a script sets only flags that are known to write no "
         "files. Set LIBTPU_INIT_ARGS in a copy of the script if the failure needs them"
     )
     assert f"# Libtpu's flags {name} are left out" in made
-    assert "canary" not in made.replace(said, "")
+    assert "canary" not in made.replace(message, "")
 
 
 def test_known_flags_hold_no_path() -> None:
@@ -371,10 +371,10 @@ def test_the_whole_script_is_checked(what: str, no_canary: Path) -> None:
     assert changed != made
     with pytest.raises(CannotRunError) as error:
         run.run(changed)
-    said = str(error.value)
-    assert said.startswith("the script is not run: ")
-    assert why in said
-    assert said.endswith(
+    message = str(error.value)
+    assert message.startswith("the script is not run: ")
+    assert why in message
+    assert message.endswith(
         "This is an internal error in pallas-debug, or an attack on it that was stopped here: "
         "please report it with the dump"
     )

@@ -120,7 +120,7 @@ class Injected:
 
 @pytest.fixture
 def inject(monkeypatch: pytest.MonkeyPatch) -> Injected:
-    monkeypatch.setattr(api, "_said", set())
+    monkeypatch.setattr(api, "_printed", set())
     return Injected(monkeypatch)
 
 
@@ -164,11 +164,11 @@ def test_a_decorated_function_keeps_its_result(
     decorated = pallas_debug.debug(targets="", to=tmp_path)(vector_add)
     np.testing.assert_array_equal(decorated(X, X), 2 * X)
     assert inject.reached
-    said = capfd.readouterr().err
+    output = capfd.readouterr().err
     for sentence in words(error, fault.doing):
-        assert sentence in said
-    assert "Traceback" not in said
-    assert "plugin's authors" not in said
+        assert sentence in output
+    assert "Traceback" not in output
+    assert "plugin's authors" not in output
     assert bool(list(tmp_path.glob("vector_add-*/kernel.json"))) is fault.is_kept
 
 
@@ -211,7 +211,7 @@ def test_parts_that_fail_leave_the_compilation_as_it_is(
 ) -> None:
     """Four parts fail in one dump, and the real compiler is reached all the same."""
     inject = Injected(monkeypatch)
-    monkeypatch.setattr(api, "_said", set())
+    monkeypatch.setattr(api, "_printed", set())
     broken = [fault for fault in FAULTS if fault.name in ("_text", "_file_text", "program_of")]
     for fault in [*broken, Fault("pallas_debug.store.writer:Store", "put_run", "recording what")]:
         inject(fault, RuntimeError("a bug"))
@@ -220,8 +220,8 @@ def test_parts_that_fail_leave_the_compilation_as_it_is(
     assert dump.compilation("v5e").ok
     (stored,) = open_dumps(tmp_path).kernels()
     assert stored.compilations[0].compilation is not None
-    said = capfd.readouterr().err
-    assert said.count("internal error in pallas-debug while") == 4
+    output = capfd.readouterr().err
+    assert output.count("internal error in pallas-debug while") == 4
 
 
 @pytest.mark.parametrize(
@@ -481,8 +481,10 @@ def test_a_run_of_pytest(
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
     text = result.stdout.str()
     assert "internal error in pallas-debug while" in text
-    said = "NOT CHECKED: kernel `vector_add` " if "--pallas-check" in options else "NOT JUDGED: vec"
-    assert text.count(f"\n{said}") == missing
+    message = (
+        "NOT CHECKED: kernel `vector_add` " if "--pallas-check" in options else "NOT JUDGED: vec"
+    )
+    assert text.count(f"\n{message}") == missing
     if not missing:
         assert result.ret == pytest.ExitCode.OK
         assert text.count("problem: internal error in pallas-debug while") >= 4
@@ -511,9 +513,9 @@ def test_a_run_that_cannot_start_says_that_its_tests_ran_without_it(
     result = run_pytest("-p", "broken", "--pallas-interpret", "--pallas-pretend=v6e", *options)
     result.assert_outcomes(skipped=1, errors=1)
     assert result.ret == 3
-    said = "internal error in pallas-debug while opening the session of the run"
+    message = "internal error in pallas-debug while opening the session of the run"
     result.stdout.fnmatch_lines(["opening the session of the run failed, so tests ran as without*"])
-    result.stdout.fnmatch_lines([f"NOT DONE: {said} (please report it: RuntimeError at *"])
+    result.stdout.fnmatch_lines([f"NOT DONE: {message} (please report it: RuntimeError at *"])
     result.stdout.no_fnmatch_line("problem: *")
     if not options:  # xdist's controller prints its header before a worker starts
         result.stdout.no_fnmatch_line("*answer as v6e*")
@@ -554,6 +556,6 @@ def test_a_guard_survives_a_broken_exception_and_a_broken_report(
 
     with guards.guarded("report", "telling", refuse):
         raise Unspeakable
-    said = capfd.readouterr().err
-    assert "while telling" in said
-    assert "its message cannot be read: RuntimeError" in said
+    output = capfd.readouterr().err
+    assert "while telling" in output
+    assert "its message cannot be read: RuntimeError" in output

@@ -70,16 +70,16 @@ def dump(folder: Path, *options: str) -> subprocess.Popen[str]:
 @pytest.mark.usefixtures("held")
 def test_a_kernel_whose_lock_is_held_is_not_attempted(tmp_path: Path) -> None:
     with dump(tmp_path, "--timeout=1") as run:
-        out, said = run.communicate(timeout=120)
+        out, output = run.communicate(timeout=120)
     assert out == "there\n"
     assert run.returncode == 3
-    waits = [line for line in said.splitlines() if " waits for " in line]
+    waits = [line for line in output.splitlines() if " waits for " in line]
     assert waits == [
         "pallas-debug: compiling copy_kernel for v5e waits for another process that holds the "
         "same lock; waiting ends after 6 s"
     ]
-    assert "compiling copy_kernel for v5e was not attempted: another process holds" in said
-    assert "pallas-debug: 1 kernel in dumps\n" in said  # and no compilation
+    assert "compiling copy_kernel for v5e was not attempted: another process holds" in output
+    assert "pallas-debug: 1 kernel in dumps\n" in output  # and no compilation
     (stored,) = open_dumps(tmp_path / "dumps")
     assert (stored.problem, stored.compilations) == (None, ())
 
@@ -93,10 +93,10 @@ def test_ctrl_c_while_a_lock_is_waited_for(tmp_path: Path) -> None:
         while " waits for another process " not in run.stderr.readline():
             pass
         run.send_signal(signal.SIGINT)
-        _, said = run.communicate(timeout=100)  # which is less than it would wait for the lock
+        _, output = run.communicate(timeout=100)  # which is less than it would wait for the lock
     assert run.returncode == 130
-    assert said.endswith("pallas-debug: stopped; what was finished is in the dump directory\n")
-    assert "Traceback" not in said
+    assert output.endswith("pallas-debug: stopped; what was finished is in the dump directory\n")
+    assert "Traceback" not in output
 
 
 FULL = """
@@ -126,10 +126,10 @@ def test_after_a_full_disk_the_summary_counts_what_is_there(tmp_path: Path) -> N
     )
     if done.returncode == 97 or done.stderr.startswith("unshare:"):
         pytest.skip(f"NOT RUN: a full disk: {done.stderr.strip()}")
-    said = (tmp_path / "said").read_text()
-    assert done.returncode == 3, said
-    assert f"cannot dump to {tmp_path}/dumps: the disk is full." in said
-    assert "pallas-debug: 1 kernel in dumps\n" in said
+    message = (tmp_path / "said").read_text()
+    assert done.returncode == 3, message
+    assert f"cannot dump to {tmp_path}/dumps: the disk is full." in message
+    assert "pallas-debug: 1 kernel in dumps\n" in message
     (stored,) = open_dumps(tmp_path / "kept")
     assert stored.problem is None
     assert stored.compilations == ()

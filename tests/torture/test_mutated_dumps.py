@@ -49,7 +49,7 @@ def test_the_app(is_full: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "harm,said",
+    "harm,message",
     [
         ("open('/etc/passwd').close()", "opened '/etc/passwd'"),
         ("open('../x', 'w').close()", "/x' to write"),
@@ -63,7 +63,7 @@ def test_the_app(is_full: bool, tmp_path: Path) -> None:
         ("__import__('click').echo('CANARY-OUTSIDE-THE-DUMP')", "content of a file outside"),
     ],
 )
-def test_the_judge_sees(harm: str, said: str, tmp_path: Path) -> None:
+def test_the_judge_sees(harm: str, message: str, tmp_path: Path) -> None:
     """Each rule, by a command that breaks it."""
     program = f"""
 import sys
@@ -84,4 +84,4 @@ print("\\n".join(found))
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
     )
-    assert said in done.stdout
+    assert message in done.stdout

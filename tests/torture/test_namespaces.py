@@ -91,6 +91,6 @@ def start(command: list[object]) -> subprocess.Popen[str]:
 
 def finished(process: subprocess.Popen[str]) -> str:
     with process:
-        said, problem = process.communicate(timeout=600)
+        output, problem = process.communicate(timeout=600)
     assert process.returncode == 0, problem
-    return said.strip()
+    return output.strip()

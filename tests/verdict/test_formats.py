@@ -202,17 +202,17 @@ def test_sarif(verdict: Verdict) -> None:
     assert "suppressions" not in first
     assert second["suppressions"] == [{"kind": "external", "justification": "cut off later"}]
     (invocation,) = run["invocations"]
-    said = {n["message"]["text"]: n["level"] for n in invocation["toolExecutionNotifications"]}
-    assert said["rows, checks: unsupported: no PRNG"] == "note"
-    assert said["rows, static: judged in part: values of n"] == "note"
+    message = {n["message"]["text"]: n["level"] for n in invocation["toolExecutionNotifications"]}
+    assert message["rows, checks: unsupported: no PRNG"] == "note"
+    assert message["rows, static: judged in part: values of n"] == "note"
     assert invocation["executionSuccessful"]
 
 
 def test_sarif_says_what_was_not_judged(hostile: Verdict) -> None:
     (invocation,) = sarif(hostile)["runs"][0]["invocations"]
     assert not invocation["executionSuccessful"]
-    said = {n["message"]["text"]: n["level"] for n in invocation["toolExecutionNotifications"]}
-    assert said == {
+    message = {n["message"]["text"]: n["level"] for n in invocation["toolExecutionNotifications"]}
+    assert message == {
         "rows\\n::error title=x::y%0A\\x1b[2J, v5e: unjudged: line\n::warning::z": "error",
         "not done: p\n::q::r": "error",
     }

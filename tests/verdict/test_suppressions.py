@@ -67,16 +67,16 @@ def test_what_fits(fields: dict[str, str], fits: bool) -> None:
 
 def test_one_that_fits_nothing_is_said() -> None:
     idle = Suppression(kind="PaddingRead", kernel="gone", reason="r")
-    kept, left_out, said = suppressions.apply([FOUND], [idle])
+    kept, left_out, message = suppressions.apply([FOUND], [idle])
     assert kept == (FOUND,)
     assert left_out == ()
-    assert said == (
+    assert message == (
         "the suppression of kind PaddingRead, kernel gone fits no finding; take it out",
     )
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ("kind = ", "is no TOML"),
         ('suppress = "all"', "`suppress` is a list of tables: write [[suppress]]"),
@@ -87,11 +87,11 @@ def test_one_that_fits_nothing_is_said() -> None:
         ("[[suppress]]\nkernel = 'a'", "number 1: has no kind and no reason"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, message: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(UsageError) as raised:
         suppressions.read(path)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert str(path) in str(raised.value)
 
 

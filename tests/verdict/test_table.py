@@ -80,15 +80,15 @@ def test_whatever_is_answered_there_is_one_outcome_for_each_cell(seed: int) -> N
         assert one.status != "unsupported" or not what.by_name
         assert one.reason
 
-    said = verdict(filled)
-    assert said.ok == ({one.status for one in filled} <= {"ok", "found", "unsupported"})
-    missing = len(said.unjudged)
-    last = str(said).splitlines()[-1]
+    message = verdict(filled)
+    assert message.ok == ({one.status for one in filled} <= {"ok", "found", "unsupported"})
+    missing = len(message.unjudged)
+    last = str(message).splitlines()[-1]
     judgements = "judgement" if len(filled) == 1 else "judgements"
     assert (f"f: {missing} of {len(filled)} {judgements} not made (" in last) == bool(missing)
     assert ("nothing found in" in last) == (not missing)
-    assert exit_code(said) == (Exit.CANNOT_RUN if missing else Exit.OK)
-    rows = str(said).partition("\n\n")[0].splitlines()
+    assert exit_code(message) == (Exit.CANNOT_RUN if missing else Exit.OK)
+    rows = str(message).partition("\n\n")[0].splitlines()
     assert len(rows) == 1 + len(what.kernels) or not filled
     signs = [sign for row in rows[1:] for sign in row.split()[1:]]
     assert len(signs) == len(filled)
@@ -112,19 +112,19 @@ def test_what_was_not_made_comes_before_that_nothing_was_found() -> None:
     full = cell("unjudged", "compile", target="v6e", reason="the disk is full. Free some space.")
     rest = [cell("ok"), cell("ok", "checks"), cell("ok", "machine")]
     what = asked(targets=("v5e", "v6e"))
-    said = verdict(table.fill(what, [full, cell("ok", "compile", target="v5e"), *rest]))
-    assert str(said).splitlines()[-1] == (
+    message = verdict(table.fill(what, [full, cell("ok", "compile", target="v5e"), *rest]))
+    assert str(message).splitlines()[-1] == (
         "f: 1 of 5 judgements not made (v6e: the disk is full. Free some space); "
         "nothing found by the rest"
     )
     also = dataclasses.replace(full, engine="machine", target=None, reason="it hangs")
-    said = verdict(table.fill(what, [full, also, *rest[:2]]))
-    assert str(said).splitlines()[-1] == (
+    message = verdict(table.fill(what, [full, also, *rest[:2]]))
+    assert str(message).splitlines()[-1] == (
         "f: 3 of 5 judgements not made (v5e: the engine ended without an answer (please report "
         "it); and 2 other reasons); nothing found by the rest"
     )
-    said = verdict(table.fill(asked(engines=("machine",)), [also]))
-    assert str(said).splitlines()[-1] == (
+    message = verdict(table.fill(asked(engines=("machine",)), [also]))
+    assert str(message).splitlines()[-1] == (
         "f: 1 of 1 judgement not made (machine: it hangs); nothing is known about its kernels"
     )
     long = verdict(
@@ -149,18 +149,18 @@ def test_the_limit_of_an_engine_counts_where_the_engine_was_named() -> None:
 
 def test_a_chip_for_which_the_function_calls_another_kernel_is_no_gap() -> None:
     what = asked(engines=("compile",), elsewhere={"aa" * 32: {"v5e": "for v5e it is not called"}})
-    said = verdict(table.fill(what, []))
-    assert said.ok
-    assert "rows    n/a" in str(said)
-    assert "not called: rows v5e: for v5e it is not called" in str(said)
+    message = verdict(table.fill(what, []))
+    assert message.ok
+    assert "rows    n/a" in str(message)
+    assert "not called: rows v5e: for v5e it is not called" in str(message)
 
 
 def test_work_that_is_no_cell_counts_as_well() -> None:
-    said = verdict((cell("ok"),), problems=("cannot dump to kept: the disk is full", "another"))
-    assert not said.ok
-    assert exit_code(said) == Exit.CANNOT_RUN
-    assert "not done: cannot dump to kept: the disk is full" in str(said)
-    assert str(said).splitlines()[-1] == (
+    message = verdict((cell("ok"),), problems=("cannot dump to kept: the disk is full", "another"))
+    assert not message.ok
+    assert exit_code(message) == Exit.CANNOT_RUN
+    assert "not done: cannot dump to kept: the disk is full" in str(message)
+    assert str(message).splitlines()[-1] == (
         "f: not everything was done (cannot dump to kept: the disk is full; and 1 other problem); "
         "nothing found in 1 kernel"
     )
@@ -205,8 +205,8 @@ def test_a_name_is_one_line(name: str, shown: str) -> None:
 
 def test_without_a_reference_the_last_line_says_that_values_were_not_judged() -> None:
     for status, before in (("ok", "nothing found in 1 kernel"), ("unjudged", "by the rest")):
-        said = verdict((cell("ok", "checks"), cell(status, reason="a")), reference=None)
-        last = str(said).splitlines()[-1]
+        message = verdict((cell("ok", "checks"), cell(status, reason="a")), reference=None)
+        last = str(message).splitlines()[-1]
         assert last.endswith(f"{before}; values not judged (no reference)")
     assert str(verdict((cell("ok"),))).endswith("f: nothing found in 1 kernel")
 

@@ -109,7 +109,7 @@ def interpreting(
         with interrupts.listening():
             yield
             if asked.mode.kind != "off":
-                settle()
+                wait_for_runs()
     except BaseException as error:
         reset(wait=isinstance(error, Exception))
         if interrupts.is_cause(error, begun):
@@ -272,8 +272,8 @@ def _or_on_the_machine(
             raise  # a fault of the kernel
         except Exception as error:  # noqa: BLE001 - what an interpreter raises is of any class
             undo()
-            said = ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
-            why = f"{mode} fails to trace it ({said})"
+            message = ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
+            why = f"{mode} fails to trace it ({message})"
             on_machine = _instead(rule, {**params, "interpret": False}, asked, why)
             try:
                 return _with_tokens(context, on_machine(context, *nodes))
@@ -318,7 +318,7 @@ def _plain(aval: Any) -> Any:
     return core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def settle() -> None:
+def wait_for_runs() -> None:
     """Wait for interpreted kernels that are still running, and raise their exceptions.
 
     jax returns before a kernel has run. Without this, its exception would be raised where the
@@ -332,9 +332,9 @@ def settle() -> None:
 
 
 def is_of_a_kernel(error: BaseException) -> bool:
-    """Whether an exception was raised by a kernel while `settle` waited, rather than by us."""
+    """Whether a kernel, and not pallas-debug, raised an exception in `wait_for_runs`."""
     frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code is settle.__code__ for frame, _ in frames)
+    return any(frame.f_code is wait_for_runs.__code__ for frame, _ in frames)
 
 
 def reset(*, wait: bool = True) -> None:
@@ -346,7 +346,7 @@ def reset(*, wait: bool = True) -> None:
     """
     if wait:
         with contextlib.suppress(Exception):
-            settle()
+            wait_for_runs()
     pltpu.reset_tpu_interpret_mode_state()
     gpu = sys.modules.get("jax._src.pallas.mosaic_gpu.interpret.gpu_callbacks")
     if gpu is not None:

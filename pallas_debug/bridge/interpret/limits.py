@@ -272,13 +272,13 @@ def forgotten(params: Mapping[str, Any]) -> str | None:
             output = jaxpr.invars[first_output + aliases[index]]
             if {ref, output} <= used and written & {ref, output}:
                 what = f"does not alias {names[ref]} and {names[output]} within a grid step"
-                return _told(what, jaxpr, ref if ref in written else output)
+                return _reason(what, jaxpr, ref if ref in written else output)
         elif has_steps and ref in written and index < first_input:
             what = f"forgets writes to {names[ref]}, scalar prefetch, after each grid step"
-            return _told(what, jaxpr, ref)
+            return _reason(what, jaxpr, ref)
         elif has_steps and ref in written and index not in aliases and not is_unblocked:
             what = f"copies writes to the input block {names[ref]} back to the input"
-            return _told(what, jaxpr, ref)
+            return _reason(what, jaxpr, ref)
     return _unreturned(jaxpr, params, first_input)
 
 
@@ -297,11 +297,11 @@ def _unreturned(jaxpr: Any, params: Mapping[str, Any], first_input: int) -> str 
     for ref in (*jaxpr.constvars, *returned):
         if ref in written:
             name = names.get(ref, "a reference that it closes over")
-            return _told(f"does not return what is written to {name}", jaxpr, ref)
+            return _reason(f"does not return what is written to {name}", jaxpr, ref)
     return None
 
 
-def _told(what: str, jaxpr: Any, ref: Any) -> str:
+def _reason(what: str, jaxpr: Any, ref: Any) -> str:
     eqn = _writer(jaxpr, ref)
     return f"HLO interpret mode {what}{'' if eqn is None else _at(eqn)}"
 

@@ -33,9 +33,9 @@ from pallas_debug.bridge.interpret.tpu_run import (
     here,
     point,
     range_of,
+    report,
     running,
     stop,
-    tell,
 )
 from pallas_debug.errors import KernelFault
 from pallas_debug.model import Finding
@@ -379,10 +379,10 @@ def _validate(run: KernelRun, place: Place, identity: int, core: int, count: int
     at, name = (identity, core), run.semaphore(identity, core)
     pending = [copy for copy in run.copies.get(at, ()) if count or _is_pending(copy.dma)]
     for copy in pending:
-        tell(words.copy_not_awaited(copy.place, name, copy.bytes_left or None))
+        report(words.copy_not_awaited(copy.place, name, copy.bytes_left or None))
     if count and not pending:
         last_signal, last_wait = run.signals.get(at), run.waits.get(at)
-        tell(words.semaphore_not_zero(place, name, count, signal=last_signal, wait=last_wait))
+        report(words.semaphore_not_zero(place, name, count, signal=last_signal, wait=last_wait))
 
 
 def _is_pending(dma: Any) -> bool:

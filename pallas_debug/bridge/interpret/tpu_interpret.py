@@ -85,7 +85,7 @@ def reporting(
     _epoch.set_global("reporting")
     try:
         yield
-        tpu_methods.settle(stops)
+        tpu_methods.wait_for_runs(stops)
     except BaseException as error:
         interpret.reset(wait=isinstance(error, Exception))
         raise
@@ -306,7 +306,7 @@ def _report_refusal(trace: _Trace, error: Exception) -> None:
     message = str(error).partition("\n")[0]
     if "cannot be referenced directly" in message:
         raise tpu_run.stop(words.direct_access(place, operand)) from error
-    tpu_run.tell_refusal(words.not_interpreted(place, f"{type(error).__name__}: {message}"))
+    tpu_run.report_refusal(words.not_interpreted(place, f"{type(error).__name__}: {message}"))
 
 
 def _operand(trace: _Trace, jaxpr: Any, eqn: Any) -> Operand | None:
@@ -322,7 +322,7 @@ def _report_checks(trace: _Trace, jaxpr: Any) -> None:
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "check" and not eqn.params.get("debug"):
             place = Place(kernel=trace.kernel.name, source=_line(eqn.source_info.traceback))
-            tpu_run.tell(words.check_refused(place))
+            tpu_run.report(words.check_refused(place))
 
 
 class _Callbacks:

@@ -109,26 +109,26 @@ def filtering(method: Method) -> Method:
     return is_news
 
 
-class _Settled(threading.local):
+class _WaitedFor(threading.local):
     stops: int = 0
 
 
-_settled = _Settled()
+_waited_for = _WaitedFor()
 
 
-def settling(method: Method) -> Method:
+def waiting_first(method: Method) -> Method:
     @functools.wraps(method)
     def get_token_input(*args: Any, **keywords: Any) -> Any:
         """Called before a program starts, which would otherwise fail for an earlier stopped one."""
-        if _settled.stops != tpu_run.stops:
-            before, _settled.stops = _settled.stops, tpu_run.stops
-            settle(before)
+        if _waited_for.stops != tpu_run.stops:
+            before, _waited_for.stops = _waited_for.stops, tpu_run.stops
+            wait_for_runs(before)
         return method(*args, **keywords)
 
     return get_token_input
 
 
-def settle(stops: int) -> None:
+def wait_for_runs(stops: int) -> None:
     """Wait for the programs that this thread dispatched: jax returns before they finish.
 
     Args:
@@ -136,7 +136,7 @@ def settle(stops: int) -> None:
         already reported as a finding, and is raised where the program's results are used.
     """
     try:
-        interpret.settle()
+        interpret.wait_for_runs()
     except Exception:
         if tpu_run.stops == stops:
             raise

@@ -66,7 +66,7 @@ class Reporter:
         self._report = report
         self._collector = Collector()
 
-    def tell(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
         """Report each fault once, however often and on however many devices it occurs."""
         for new in self._collector.add(finding):
             self._report(new)
@@ -80,13 +80,13 @@ stops = 0
 """Number of programs stopped so far."""
 
 
-def tell(finding: Finding) -> None:
+def report(finding: Finding) -> None:
     for reporter in reporters:
-        reporter.tell(finding)
+        reporter.report(finding)
 
 
 class _Refusals(threading.local):
-    are_told = True
+    are_reported = True
 
 
 _refusals = _Refusals()
@@ -95,24 +95,24 @@ _refusals = _Refusals()
 @contextlib.contextmanager
 def without_refusals() -> Iterator[None]:
     """Do not report that the interpreter rejects a kernel, while there is another one to try."""
-    before, _refusals.are_told = _refusals.are_told, False
+    before, _refusals.are_reported = _refusals.are_reported, False
     try:
         yield
     finally:
-        _refusals.are_told = before
+        _refusals.are_reported = before
 
 
-def tell_refusal(finding: Finding) -> None:
+def report_refusal(finding: Finding) -> None:
     """Report a kernel that the interpreter rejects during tracing."""
-    if _refusals.are_told:
-        tell(finding)
+    if _refusals.are_reported:
+        report(finding)
 
 
 def stop(finding: Finding) -> KernelFault:
     """Report a finding, and return the exception to raise to end the program."""
     global stops
     stops += 1
-    tell(finding)
+    report(finding)
     return stopped.stop(finding, finding_text(finding))
 
 
@@ -436,7 +436,7 @@ def check_slow(run: KernelRun, place: Place) -> None:
 def _deadlock(run: KernelRun, waiter: Waiter, waiters: list[Waiter]) -> NoReturn:
     findings = {id(w): words.deadlock(_describe(run, w), len(waiters) - 1) for w in waiters}
     for other in waiters:
-        tell(findings[id(other)])
+        report(findings[id(other)])
     raise stop(findings[id(waiter)])
 
 

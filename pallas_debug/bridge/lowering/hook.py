@@ -287,7 +287,7 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(call)
-    def call_and_tell(*args: Any, **kwargs: Any) -> Any:
+    def call_and_notify(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # hidden by pytest, as it is not the user's code
         before = getattr(_local, "collected", None)
         collected: list[object] = []
@@ -297,8 +297,8 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
             result = call(*args, **kwargs)
             with guarded("hook", "noting which program ran", _report):
                 executable = result[1]
-            is_told = observe.is_active() or calls.is_active()
-            if is_told and (collected or _has_kernels(executable)):
+            is_observed = observe.is_active() or calls.is_active()
+            if is_observed and (collected or _has_kernels(executable)):
                 # Wait, so that the callbacks have run before the call returns.
                 jax.block_until_ready(result[0])
         except Exception as error:
@@ -309,15 +309,15 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _local.collected = before
             if collected:  # even for a program that failed, as its kernels were lowered
-                _tell_ran(tuple(collected))
+                _notify_all_ran(tuple(collected))
         with guarded("hook", "noting which kernels a program holds", _report):
             if executable is not None and collected:
                 _kernels_of[executable] = tuple(collected)
             elif executable is not None and executable in _kernels_of:
-                _tell_ran(_kernels_of[executable])
+                _notify_all_ran(_kernels_of[executable])
         return result
 
-    return call_and_tell
+    return call_and_notify
 
 
 def _has_kernels(executable: Any) -> bool:
@@ -336,7 +336,7 @@ def refusing(fastpath: Callable[..., Any]) -> Callable[..., Any]:
     return fastpath_unless_kernels
 
 
-def _tell_ran(tokens: tuple[object, ...]) -> None:
+def _notify_all_ran(tokens: tuple[object, ...]) -> None:
     for watcher in _watchers:
         _notify_ran(watcher, tokens)
 

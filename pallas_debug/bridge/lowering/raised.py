@@ -78,7 +78,7 @@ def failure(error: BaseException) -> Failure:
     if misuse is not None:
         _, end, rest = found.message.partition("\n")
         source = misuse.source or found.source or _innermost(error)
-        return explained(replace(found, message=f"{misuse.said}{end}{rest}", source=source))
+        return explained(replace(found, message=f"{misuse.message}{end}{rest}", source=source))
     if isinstance(error, _VALUE_NEEDED) or found.message.startswith(_SHAPE_NEEDED):
         # The message names the `def` of the kernel.
         return explained(replace(found, source=_innermost(error) or found.source))
@@ -93,11 +93,11 @@ class _Misuse:
     """A mistake that jax's message does not name.
 
     Attributes:
-      said: in place of its first line.
+      message: in place of its first line.
       source: the line at fault; None for that of jax.
     """
 
-    said: str
+    message: str
     source: SourceLine | None = None
 
 
@@ -155,11 +155,11 @@ def _assertion(error: AssertionError) -> str:
         return ""
     frame, number = frames[-1]
     asserted = linecache.getline(frame.f_code.co_filename, number).strip()
-    said = f"an assertion of jax's failed: `{asserted}` in {frame.f_code.co_name}"
+    message = f"an assertion of jax's failed: `{asserted}` in {frame.f_code.co_name}"
     names = {inner.f_code.co_name for inner, _ in frames}
     if "_pallas_call_jvp_rule" in names:
-        return f"{said}, while jax differentiates the kernel"
-    return said if "_trace_kernel_to_jaxpr" in names else f"{said}, outside of a kernel"
+        return f"{message}, while jax differentiates the kernel"
+    return message if "_trace_kernel_to_jaxpr" in names else f"{message}, outside of a kernel"
 
 
 def with_all_frames() -> contextlib.AbstractContextManager[None]:
@@ -211,7 +211,7 @@ def _function(error: BaseException, named: re.Match[str]) -> types.FunctionType 
     """The kernel function that stands where a message says."""
     found = None
     for _, value in _values(error):
-        if isinstance(value, types.FunctionType) and _stands_at(value, named):
+        if isinstance(value, types.FunctionType) and _is_at(value, named):
             found = value
     return found
 
@@ -278,8 +278,10 @@ def _leaked(error: BaseException) -> _Misuse | None:
             is_cell = instruction.argval in function.__code__.co_cellvars
             if instruction.opname == "STORE_DEREF" and is_cell and instruction.positions:
                 line = instruction.positions.lineno or code.co_firstlineno
-                said = f"the kernel uses {instruction.argval}, which a function within it assigned"
-                return _Misuse(said, _source_line(code, line))
+                message = (
+                    f"the kernel uses {instruction.argval}, which a function within it assigned"
+                )
+                return _Misuse(message, _source_line(code, line))
     return None
 
 
@@ -288,7 +290,7 @@ def _is_users(frame: types.FrameType) -> bool:
     return source_info_util.is_user_filename(file) and not file.startswith((lines.OURS, "<"))
 
 
-def _stands_at(function: types.FunctionType, named: re.Match[str]) -> bool:
+def _is_at(function: types.FunctionType, named: re.Match[str]) -> bool:
     code = function.__code__
     return (code.co_filename, code.co_firstlineno) == (named["file"], int(named["line"]))
 

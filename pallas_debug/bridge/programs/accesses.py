@@ -60,8 +60,8 @@ def _is_assumption(transform: Any) -> bool:
 
 
 def _assumed(transforms: Sequence[Any]) -> frozenset[str]:
-    said = (vars(t.assumption) for t in transforms if _is_assumption(t))
-    return frozenset(name for one in said for name, is_said in one.items() if is_said)
+    flags = (vars(t.assumption) for t in transforms if _is_assumption(t))
+    return frozenset(name for one in flags for name, is_set in one.items() if is_set)
 
 
 def _entry(decoder: Decoder, index: Any) -> Any:

@@ -34,5 +34,5 @@ def program_of(captured: Capture) -> str:
     except CannotUnparse as error:
         return f"{NO_PROGRAM}it has {error}.\n"
     except Exception as error:  # noqa: BLE001 - a novelty of jax must not cost a kernel its dump
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"{NO_PROGRAM}pallas-debug failed to write it ({said}).\n"
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        return f"{NO_PROGRAM}pallas-debug failed to write it ({message}).\n"

@@ -274,17 +274,17 @@ def _slice(args: list[str], params: _Params) -> str:
 def _with(function: str, *names: str) -> Callable[[list[str], _Params], str]:
     """Return a writer for a function with these parameters after its operand."""
 
-    def spell(args: list[str], params: _Params) -> str:
+    def write(args: list[str], params: _Params) -> str:
         return f"{function}({', '.join([*args, *(values.parameter(params[n]) for n in names)])})"
 
-    return spell
+    return write
 
 
 def _with_axis(function: str) -> Callable[[list[str], _Params], str]:
-    def spell(args: list[str], params: _Params) -> str:
+    def write(args: list[str], params: _Params) -> str:
         return f"{function}({args[0]}, {values.keywords(params.items())})"
 
-    return spell
+    return write
 
 
 def _concatenate(args: list[str], params: _Params) -> str:
@@ -370,8 +370,8 @@ def _check(block: Writer, eqn: Any) -> None:
         block.page.imports.add(vocabulary.CHECKIFY)
         check = f"{vocabulary.CHECKIFY}.check"
     for effect, condition in error._pred.items():
-        said = next(iter(error._metadata.values()))
-        failure = jax.tree.unflatten(said, error._payload[effect])
+        tree = next(iter(error._metadata.values()))
+        failure = jax.tree.unflatten(tree, error._payload[effect])
         text = str(getattr(failure, "fmt_string", ""))
         block.line(f"{check}({block.read(condition)}, {text!r})")
 

@@ -384,9 +384,9 @@ def _dim(entry: Any, bound: Any) -> BlockDim:
 def _parallel(params: Mapping[str, Any]) -> tuple[bool, ...]:
     """Parallelism of each grid dimension; those added by `vmap` come first."""
     given = getattr(params.get("compiler_params"), "dimension_semantics", None) or ()
-    said = [str(getattr(s, "value", s)).lower().rpartition(".")[2] for s in given]
-    missing = len(params["grid_mapping"].grid) - len(said)
-    return (*[False] * missing, *["parallel" in s for s in said])
+    words = [str(getattr(s, "value", s)).lower().rpartition(".")[2] for s in given]
+    missing = len(params["grid_mapping"].grid) - len(words)
+    return (*[False] * missing, *["parallel" in s for s in words])
 
 
 def _space(aval: Any) -> str:

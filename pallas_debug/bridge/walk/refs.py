@@ -50,15 +50,15 @@ def _access(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> 
         if buffer.position is not None:
             walker.stale.add(buffer.position)
         if eqn.outvars and id(eqn) not in walker.plain_stores:
-            walker.tell("read", eqn, place, view=view)
+            walker.emit("read", eqn, place, view=view)
         origins = stored.origins if isinstance(stored, Data) else frozenset()
         adds = eqn.primitive is state_primitives.addupdate_p
         if adds:
-            read = walker.tell("read", eqn, place, view=view)
+            read = walker.emit("read", eqn, place, view=view)
             origins |= {Origin(event=read, axes=(), added=True, dtype=buffer.dtype)}
-        walker.tell("write", eqn, place, view=view, origins=origins)
+        walker.emit("write", eqn, place, view=view, origins=origins)
         return [UNKNOWN] * len(eqn.outvars)
-    number = walker.tell("read", eqn, place, view=view)
+    number = walker.emit("read", eqn, place, view=view)
     entry = _entry(walker, buffer, view)
     if entry is not None:
         return [entry]
@@ -135,7 +135,7 @@ def _hint(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Se
     (value,) = inputs
     for divisor in eqn.params["values"]:
         if isinstance(value, np.ndarray):
-            walker.tell(
+            walker.emit(
                 "hint",
                 eqn,
                 place,
@@ -150,7 +150,7 @@ def _check(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> S
     error = jax.tree.unflatten(eqn.params["err_tree"], inputs)
     for failed in error._pred.values():
         if isinstance(failed, np.ndarray):
-            walker.tell("check", eqn, place, value=failed)
+            walker.emit("check", eqn, place, value=failed)
     return []
 
 
@@ -171,7 +171,7 @@ def _copied(
     semaphore: Any, device: Any, other: Any,
 ) -> None:  # fmt: skip
     view = _view(walker, destination)
-    walker.tell(
+    walker.emit(
         what,
         eqn,
         place,
@@ -182,7 +182,7 @@ def _copied(
         remote=device is not None or other is not None,
     )
     if other is not None:  # the sender's semaphore, whose counts are not tracked
-        walker.tell(what, eqn, place, semaphore=_view(walker, other), remote=True)
+        walker.emit(what, eqn, place, semaphore=_view(walker, other), remote=True)
 
 
 def _signal(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
@@ -206,7 +206,7 @@ def _counted(
 ) -> None:  # fmt: skip
     if not isinstance(ref, KernelRef):
         return  # a barrier semaphore, which other devices signal
-    walker.tell(
+    walker.emit(
         what,
         eqn,
         place,

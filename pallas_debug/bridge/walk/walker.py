@@ -149,7 +149,7 @@ class Walker:
         origins = [v.origins if isinstance(v, Data) else frozenset() for v in inputs]
         for operand, axes in flow.reduced(eqn, origins):
             if operand:
-                self.tell(
+                self.emit(
                     "reduce", eqn, place, origins=operand, axes=axes, operation=eqn.primitive.name
                 )
         return [Data(origins=flow.outputs(eqn, origins)) if any(origins) else UNKNOWN]
@@ -157,11 +157,11 @@ class Walker:
     def _escape(self, eqn: Any, inputs: Sequence[Value], place: WalkState) -> None:
         for value in inputs:
             if isinstance(value, KernelRef):
-                self.tell(
+                self.emit(
                     "escape", eqn, place, view=View(buffer=value), operation=eqn.primitive.name
                 )
 
-    def tell(self, what: str, eqn: Any, place: WalkState, **details: Any) -> int:
+    def emit(self, what: str, eqn: Any, place: WalkState, **details: Any) -> int:
         """Record an event; return its number."""
         number = len(self.events)
         self.events.append(

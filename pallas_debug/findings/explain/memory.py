@@ -208,11 +208,11 @@ def block_of(operand: Operand) -> tuple[int | None, ...] | None:
 def _buffers(kernel: Kernel, operand: Operand) -> int:
     """Number of buffers: by default one for a block that never changes, else two."""
     steps = math.prod(size or 2 for size in kernel.grid)
-    said = re.search(r"buffer_count=(\d{1,9})", operand.pipeline or "")
+    match = re.search(r"buffer_count=(\d{1,9})", operand.pipeline or "")
     if operand.kind == "scratch" or steps == 1:
         return 1
-    if said:
-        return int(said[1])
+    if match:
+        return int(match[1])
     return 1 if not any(axis is not None for axis in axes(operand)) and _is_constant(operand) else 2
 
 

@@ -432,7 +432,7 @@ def infinity_produced(
 def check_failed(
     seen: Sighting,
     *,
-    said: str,
+    message: str,
     condition: str | None = None,
     element: tuple[int, ...] | None = None,
 ) -> Finding:
@@ -449,7 +449,7 @@ def check_failed(
         at = f" at {list(element)}" if element is not None else ""
         cause = f"{condition} is false{at}"
         advice = "find out where these values come from, or correct the check"
-    return seen.found(Fault.CHECK_FAILED, said, cause, advice)
+    return seen.found(Fault.CHECK_FAILED, message, cause, advice)
 
 
 def debug_check_false(seen: Sighting, *, points: int) -> Finding:

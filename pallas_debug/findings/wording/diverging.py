@@ -67,28 +67,27 @@ def sentence(found: Divergence) -> str:
             f"the operands of {call} differ before it runs: {found.element} is {ours.what}, and "
             f"{theirs.what} for {by}"
         )
-    said = f"the kernels first diverge{_at(found)}: "
+    start = f"the kernels first diverge{_at(found)}: "
     if found.kind == "blocks":
-        return (
-            f"{said}{found.operand} has block {ours.what}, and block {theirs.what} in that of {by}"
-        )
+        block = f"{found.operand} has block {ours.what}"
+        return f"{start}{block}, and block {theirs.what} in that of {by}"
     if found.kind == "stores":
         has = ours if ours.what else theirs
         whose, other = ("", f"that of {by}") if has is ours else (f" of {by}", "this one")
         return (
-            f"{said}{where(has.line)}{whose} stores to {found.operand}"
+            f"{start}{where(has.line)}{whose} stores to {found.operand}"
             f"{loop(has.iterations)}, and {other} does not: they store to it {ours.count:,} "
             f"and {theirs.count:,} times at this grid point"
         )
     verb = "is" if found.kind == "values" else "stores to"
     here, there = where(ours.line), where(theirs.line, ours.line)
     if found.kind == "places":
-        return f"{said}{here} {verb} {ours.what}, and {there} of {by} to {theirs.what}"
+        return f"{start}{here} {verb} {ours.what}, and {there} of {by} to {theirs.what}"
     if ours.line == theirs.line and ours.iterations == theirs.iterations:
-        return f"{said}{here} stores {ours.what} to {found.element}, and {theirs.what} in {by}"
+        return f"{start}{here} stores {ours.what} to {found.element}, and {theirs.what} in {by}"
     other_loop = loop(theirs.iterations) if theirs.iterations != ours.iterations else ""
     return (
-        f"{said}{found.element} {verb} {ours.what} at {here}, and {theirs.what} at {there}"
+        f"{start}{found.element} {verb} {ours.what} at {here}, and {theirs.what} at {there}"
         f"{other_loop} of {by}"
     )
 

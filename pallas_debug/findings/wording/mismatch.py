@@ -248,11 +248,11 @@ def _visited(written: Written) -> str:
 
 def _errors(found: Mismatch) -> str:
     error, where = found.absolute
-    said = f"largest error: {error} at {place(where)}"
+    text = f"largest error: {error} at {place(where)}"
     if found.relative is not None:
         error, where = found.relative
-        said += f"; relative: {error} at {place(where)}"
-    return f"{said}; allowed: {found.allowed or 'none, as these are not floats'}"
+        text += f"; relative: {error} at {place(where)}"
+    return f"{text}; allowed: {found.allowed or 'none, as these are not floats'}"
 
 
 def pattern(found: Mismatch) -> str:
@@ -267,11 +267,11 @@ def pattern(found: Mismatch) -> str:
 
 def _blocks(written: Written) -> str:
     if written.differing == 1:
-        said = f"all in 1 of {written.blocks:,} blocks"
+        text = f"all in 1 of {written.blocks:,} blocks"
     elif written.differing == written.blocks:
-        said = f"in each of {written.blocks:,} blocks"
+        text = f"in each of {written.blocks:,} blocks"
     else:
-        said = f"in {written.differing:,} of {written.blocks:,} blocks"
+        text = f"in {written.differing:,} of {written.blocks:,} blocks"
         region = written.region
         if region is not None and region.share == 1:
             ends = [
@@ -279,12 +279,12 @@ def _blocks(written: Written) -> str:
                 for d, one in enumerate(region.dims)
                 if not one.is_all
             ]
-            said += f", {' and '.join(ends)}" if ends else ""
+            text += f", {' and '.join(ends)}" if ends else ""
     if written.inside is not None and not all(one.is_all for one in written.inside.dims):
-        said += f", within each: {region_text(written.inside)}"
+        text += f", within each: {region_text(written.inside)}"
     if 0 < written.unvisited < written.differing:
-        said += f"; {written.unvisited:,} of these are visited by no grid point"
-    return said
+        text += f"; {written.unvisited:,} of these are visited by no grid point"
+    return text
 
 
 _NEVER = (

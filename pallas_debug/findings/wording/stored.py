@@ -107,20 +107,22 @@ def history(found: StoreHistory, *, is_shown: bool) -> list[str]:
         return ["no step stored it" + (again if found.status == "not again" else "")]
     names = [source.buffer for source in found.sources]
     verb = "copied" if store.is_copy else "stored"
-    said = f"{verb} at {where(store.line)}{_by(store.last)}{loop(found.iterations)}"
+    message = f"{verb} at {where(store.line)}{_by(store.last)}{loop(found.iterations)}"
     if names:
-        said += f", from {listed(names)}"
+        message += f", from {listed(names)}"
     if store.origin is not None:
-        said += f"; the index of its source comes from {store.origin}"
+        message += f"; the index of its source comes from {store.origin}"
     if found.others and found.alike == found.others:
-        said += f"; the same line stored the first element of {_others(found.others)}"
+        message += f"; the same line stored the first element of {_others(found.others)}"
     elif found.others:
-        said += f"; the first element of {_others(found.others)}: {found.alike:,} by the same line"
+        message += (
+            f"; the first element of {_others(found.others)}: {found.alike:,} by the same line"
+        )
     is_plain = len(found.writes) == 1 and not (names or found.others or store.updates)
     if is_plain and is_shown:
         return []
     own = Contributions(buffer=found.output, writes=found.writes)
-    lines = [said]
+    lines = [message]
     if len(found.writes) > 1 or store.updates:
         lines.append(contributions(own))
     lines += [contributions(source) for source in found.sources[:MAX_SOURCES] if source.writes]
@@ -148,7 +150,7 @@ def _others(count: int) -> str:
 
 def contributions(source: Contributions) -> str:
     """Writers of a buffer: `acc_ref: set at line 12 by (0, 0); updated at line 19 by …`."""
-    said = []
+    parts = []
     for i, write in enumerate(source.writes):
         verb = "updated" if write.updates else "copied" if write.is_copy else "set"
         text = f"{verb} at {where(write.line)}{_span(write)}"
@@ -157,18 +159,18 @@ def contributions(source: Contributions) -> str:
             text += f", {begun}for another block"
         if write.origin is not None:
             text += f"; the index of its source comes from {write.origin}"
-        said.append(text)
-    return f"{source.buffer}: {'; '.join(said)}"
+        parts.append(text)
+    return f"{source.buffer}: {'; '.join(parts)}"
 
 
 def _span(write: Contribution) -> str:
     if not write.last:
         return f", {write.count:,} times" if write.count > 1 else ""
     if write.points == 1:
-        said = f" by {write.last}"
+        text = f" by {write.last}"
     else:
-        said = f" by {write.points:,} grid points, {write.first} to {write.last}"
-    return said + (f", {write.count:,} times" if write.count > write.points else "")
+        text = f" by {write.points:,} grid points, {write.first} to {write.last}"
+    return text + (f", {write.count:,} times" if write.count > write.points else "")
 
 
 def _by(point: Point) -> str:

@@ -228,15 +228,17 @@ def zero_size_operand(seen: Sighting) -> Finding:
     )
 
 
-def removed_names(seen: Sighting, *, said: Sequence[str], instead: Sequence[str | None]) -> Finding:
+def removed_names(
+    seen: Sighting, *, messages: Sequence[str], instead: Sequence[str | None]
+) -> Finding:
     """Pallas names on one line that the installed jax does not have.
 
     Args:
-      said: jax's message about each.
+      messages: jax's about each.
       instead: what to write for each; None if unknown.
     """
     advice = []
-    for sentence, replacement in zip(said, instead, strict=True):
+    for sentence, replacement in zip(messages, instead, strict=True):
         known = None if replacement else explain.explain(sentence)
         advice.append(
             replacement
@@ -245,7 +247,7 @@ def removed_names(seen: Sighting, *, said: Sequence[str], instead: Sequence[str 
         )
     return seen.found(
         Fault.REMOVED_NAME,
-        "\n".join(said),
+        "\n".join(messages),
         "it was renamed, moved or removed, or is newer than this jax",
         "; ".join(dict.fromkeys(advice)),
     )

@@ -140,8 +140,8 @@ def _entry(frame: ProgramFrame, step: ir.LoadStep) -> Iterator[str]:
     if at is not None:
         value = np.asarray(region.buffer.content[at])
         source = _copied_from(region.buffer, at) if is_scratch else None
-        said = "" if source is None else f" and was copied from {source}"
-        yield f"{_element(region.buffer, at)}, which is {value}{said}"
+        origin = "" if source is None else f" and was copied from {source}"
+        yield f"{_element(region.buffer, at)}, which is {value}{origin}"
 
 
 def _element(buffer: MemoryBuffer, at: tuple[int, ...]) -> str:

@@ -116,21 +116,21 @@ def judged_in_part(observers: Sequence[MachineObserver]) -> str | None:
     for observer in observers:
         if isinstance(observer, MemorySanitizer) and observer.watched is not None:
             points = observer.watched
-            said = (
+            message = (
                 f"memory and arithmetic are judged at {points.count:,} of {points.total:,} grid "
                 f"points ({points.text})"
             )
             empty = points.empty
             if empty:
                 grid = ", ".join(map(str, points.grid))
-                said += f", and its grid ({grid}) has no {' or '.join(empty)}"
+                message += f", and its grid ({grid}) has no {' or '.join(empty)}"
             if observer.room.is_exhausted:
                 limit = f"{observer.room.limit / (1 << 30):.1f} GiB"
-                said += (
+                message += (
                     f", and memory only up to {observer.last_watched}, where the writes of the "
                     f"watched ones took more than {limit} of shadow memory: watch fewer"
                 )
-            return said
+            return message
     return None
 
 

@@ -90,8 +90,8 @@ def _decoded(reply: bytes) -> bytes | Failure:
         return content
     if kind != FAILURE:
         raise ValueError(kind)
-    said = json.loads(content)
-    return Failure(stage="lowering", type=str(said["type"]), message=str(said["message"]))
+    record = json.loads(content)
+    return Failure(stage="lowering", type=str(record["type"]), message=str(record["message"]))
 
 
 def _read(pipe: BinaryIO, ends: float) -> bytes:

@@ -28,13 +28,13 @@ _MAX_SECONDS = 60.0
 
 
 def shrunk(
-    recorded: Recorded, *, seconds: float, say: Callable[[str], None] = lambda _: None
+    recorded: Recorded, *, seconds: float, report: Callable[[str], None] = lambda _: None
 ) -> str:
     """Return a script with a smaller kernel that fails like the recorded one.
 
     Args:
       seconds: limit of the search, after which the best result so far is returned.
-      say: called with a sentence for each step.
+      report: called with a sentence for each step.
 
     Raises:
       CannotRunError: the dump has no program, or the program does not fail in the same way here.
@@ -49,7 +49,7 @@ def shrunk(
         Lowerer(seconds=2 * seconds + _MAX_SECONDS) as lowerer,
         Pool(PoolSettings(jobs=1, timeout=timeout)) as pool,
     ):
-        search = _Search(recorded, lowerer, pool, time.monotonic() + seconds, say)
+        search = _Search(recorded, lowerer, pool, time.monotonic() + seconds, report)
         return search.run(program)
 
 
@@ -60,7 +60,7 @@ class _Search:
         lowerer: Lowerer,
         pool: Pool,
         ends: float,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         assert recorded.failure is not None
         self._recorded = recorded
@@ -68,7 +68,7 @@ class _Search:
         self._lowerer = lowerer
         self._pool = pool
         self._ends = ends
-        self._say = say
+        self._report = report
         self._seen: set[str] = set()
         self._tried = 0
         self._kept: list[str] = []
@@ -82,7 +82,7 @@ class _Search:
                 f"{self._wanted}, and is {found or 'compiled'}. Are other versions of jax or "
                 "libtpu installed?"
             )
-        self._say(f"{program.size} statements, {self._wanted}")
+        self._report(f"{program.size} statements, {self._wanted}")
         while smaller := self._step(program):
             program = smaller
         in_time = "" if time.monotonic() < self._ends else "; there was no time for more"
@@ -90,7 +90,7 @@ class _Search:
             f"Shrunk by pallas-debug from {before.size} statements to {program.size}, in "
             f"{len(self._kept)} steps of {self._tried} tried{in_time}."
         )
-        self._say(note)
+        self._report(note)
         done = [f"  {step}" for step in _counted(self._kept)]
         note = "\n".join([note, *done, f"It fails the same: {self._wanted}."])
         return script_of(self._recorded, program=program.text, note=note)
@@ -121,7 +121,7 @@ class _Search:
                 continue
             if found == self._wanted:
                 self._kept.append(change.what)
-                self._say(f"{change.what}: {change.program.size} statements")
+                self._report(f"{change.what}: {change.program.size} statements")
                 return change.program
         return None
 

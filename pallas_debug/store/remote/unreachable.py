@@ -19,9 +19,9 @@ def explaining(verb: str, path: ObjectPath) -> Iterator[None]:
     An object that is not there stays a `FileNotFoundError` when reading.
     """
     bucket, began = path.parts[:2], time.monotonic()
-    until, said = _away.get(bucket, (0.0, ""))
+    until, message = _away.get(bucket, (0.0, ""))
     if began < until:
-        raise DumpDirectoryError(said)
+        raise DumpDirectoryError(message)
     try:
         yield
     except (DumpDirectoryError, UsageError):
@@ -46,14 +46,14 @@ def _did_not_answer(error: Exception) -> bool:
 
 def is_missing_bucket(error: Exception) -> bool:
     """Return whether a `FileNotFoundError` is about the bucket, rather than about an object."""
-    said = f"{error} {error.__cause__ or ''}".lower()
-    return "nosuchbucket" in said or "bucket does not exist" in said
+    message = f"{error} {error.__cause__ or ''}".lower()
+    return "nosuchbucket" in message or "bucket does not exist" in message
 
 
 def is_empty_range(error: Exception) -> bool:
     """Return whether a store refused to send the first bytes of an empty object."""
-    said = f"{error!r} {error.__cause__!r}".lower()
-    return "invalidrange" in said or "range is not satisfiable" in said or "416" in said
+    message = f"{error!r} {error.__cause__!r}".lower()
+    return "invalidrange" in message or "range is not satisfiable" in message or "416" in message
 
 
 _CREDENTIALS = {
@@ -114,5 +114,5 @@ def _names(error: BaseException | None) -> list[str]:
 
 
 def _text(error: Exception) -> str:
-    said = one_line(" ".join(str(error).split()))[:200]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = one_line(" ".join(str(error).split()))[:200]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

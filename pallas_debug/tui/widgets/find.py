@@ -118,7 +118,7 @@ class FindView(LineView):
             self._from, self._is_hit_wanted = self.cursor + 1, True
         elif self.hits:
             last = self.hits[0] if direction > 0 else self.hits[-1]
-            self._land(last if found is None else found)
+            self._move_to(last if found is None else found)
 
     @property
     def searching(self) -> bool:
@@ -196,16 +196,16 @@ class FindView(LineView):
 
     def _go_if_wanted(self) -> None:
         if self._is_hit_wanted and (found := self._beyond(self._from - 1, 1)) is not None:
-            self._land(found)
+            self._move_to(found)
 
     def _finish(self) -> None:
         self.hits_changed()
         if self._is_hit_wanted:
-            self._land(self.hits[0] if self.hits else self._from)
+            self._move_to(self.hits[0] if self.hits else self._from)
         self.refresh()
         self.post_message(self.Found(self))
 
-    def _land(self, line: int) -> None:
+    def _move_to(self, line: int) -> None:
         self._is_hit_wanted = False
         self._landed = line
         self.go_to_hit(line)

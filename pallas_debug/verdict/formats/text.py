@@ -100,13 +100,13 @@ def not_judged(verdict: Verdict) -> list[str]:
     names = _labels(verdict)
     reasons: dict[tuple[str, str], list[str]] = {}
     for outcome in verdict.outcomes:
-        said = [("not judged", gap.reason) for gap in outcome.gaps]
+        entries = [("not judged", gap.reason) for gap in outcome.gaps]
         if outcome.status in ("unjudged", "unsupported"):
-            said.insert(0, ("not judged", outcome.reason or outcome.status))
+            entries.insert(0, ("not judged", outcome.reason or outcome.status))
         elif outcome.status == "skipped":
-            said.insert(0, ("not called", outcome.reason or outcome.status))
+            entries.insert(0, ("not called", outcome.reason or outcome.status))
         where = f"{names.get((outcome.kernel, outcome.digest), '')} {outcome.column}".strip()
-        for key in said:
+        for key in entries:
             reasons.setdefault(key, []).append(where)
     lines = [f"{what}: {_several(where)}: {reason}" for (what, reason), where in reasons.items()]
     lines += [f"not done: {problem}" for problem in verdict.problems]

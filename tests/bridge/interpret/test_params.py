@@ -110,7 +110,7 @@ def test_on_race_with_a_jax_that_only_prints() -> None:
 
 
 @pytest.mark.parametrize(
-    "text,said",
+    "text,message",
     [
         ("", "'' is no interpret mode; there are: auto, hlo, tpu, gpu, machine, off"),
         ("fast", "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, machine, off"),
@@ -132,14 +132,14 @@ def test_on_race_with_a_jax_that_only_prints() -> None:
         ("tpu,", "an empty parameter of the interpret mode 'tpu': write it as tpu or tpu,NAME="),
     ],
 )
-def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
+def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Mode.parse(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "params,said",
+    "params,message",
     [
         ({"detect_races": 1}, "detect_races must be true or false, not 1"),
         ({"num_cores_or_threads": True}, "must be a whole number, not True"),
@@ -149,7 +149,7 @@ def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
         ({"num_cores": 1, "num_cores_per_device": 1}, "are one parameter; give one of them"),
     ],
 )
-def test_values_of_a_wrong_type_are_refused(params: dict[str, object], said: str) -> None:
+def test_values_of_a_wrong_type_are_refused(params: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Mode("tpu", params)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

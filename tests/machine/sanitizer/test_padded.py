@@ -93,9 +93,9 @@ def test_a_run_that_is_not_judged_is_explained_if_padding_makes_its_results_nan(
 def test_auto_runs_it_on_the_machine_and_reports_it() -> None:
     for function, count in ((product, 1), (masked_product, 0)):
         said: list[str] = []
-        with Session(Options(interpret="auto", chip="v5e"), say=said.append) as session:
+        with Session(Options(interpret="auto", chip="v5e"), inform=said.append) as session:
             result = jax.block_until_ready(jax.jit(function)(X, Y))
-            session.settle()
+            session.wait_for_runs()
         (sentence,) = said
         assert sentence.startswith(
             "kernel `padded_product` runs on the kernel machine: a copy may take the padding of "
@@ -111,7 +111,7 @@ def test_auto_runs_it_on_the_machine_and_reports_it() -> None:
 
 def test_tpu_mode_says_that_it_does_not_judge_it() -> None:
     said: list[str] = []
-    with Session(Options(interpret="tpu", chip="v5e"), say=said.append):
+    with Session(Options(interpret="tpu", chip="v5e"), inform=said.append):
         jax.eval_shape(product, X, Y)
         jax.eval_shape(product, X[:, :128], Y[:128])  # whole tiles
     (sentence,) = said

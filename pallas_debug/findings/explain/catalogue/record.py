@@ -14,7 +14,7 @@ PALLAS = "https://docs.jax.dev/en/latest/pallas/"
 
 def entry(
     id: str,
-    *says: str,
+    *messages: str,
     title: str,
     cause: str,
     advice: str,
@@ -31,13 +31,13 @@ def entry(
     """Build an entry.
 
     Args:
-      says: the core of each message, without prefix and exception class; `…` matches any text
+      messages: the core of each, without prefix and exception class; `…` matches any text
         within a line.
       kind: kind of finding to report for such a failure; by default the first of `kinds`.
       name: XLA's name of the code. XLA prints both; a code alone may be another tool's.
     """
-    parts = [_pattern(text) for text in says]
-    marks = [max(text.split("…"), key=len).strip() for text in says]
+    parts = [_pattern(text) for text in messages]
+    marks = [max(text.split("…"), key=len).strip() for text in messages]
     if code is not None and name is not None:
         parts.append(rf"\b{code}: {name}\b")
         marks.append(name)

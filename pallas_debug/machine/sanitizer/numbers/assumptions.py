@@ -68,9 +68,9 @@ class AssumptionsObserver(MachineObserver):
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
         use = self._use(region.buffer)
-        said = _of(step)
+        flags = _of(step)
         seen = self._sighting(thread, step, region.buffer)
-        if NO_STORE in said:
+        if NO_STORE in flags:
             use.assumed = use.assumed or seen
             self._judge(use)
         if region.index is None or use.point != thread.point or use.writers is None:
@@ -78,17 +78,17 @@ class AssumptionsObserver(MachineObserver):
         for number in np.unique(use.writers[region.index]):
             if number:
                 store, is_annotated = use.stores[number - 1]
-                if is_annotated or NO_DEPENDENCIES in said:
+                if is_annotated or NO_DEPENDENCIES in flags:
                     self._note(NO_DEPENDENCIES, seen, store)
 
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:
         use = self._use(region.buffer)
-        said = _of(step)
+        flags = _of(step)
         seen = self._sighting(thread, step, region.buffer)
         use.stored = use.stored or seen
-        if NO_STORE in said:
+        if NO_STORE in flags:
             use.assumed = use.assumed or seen
         self._judge(use)
         if use.point != thread.point or use.writers is None:
@@ -96,7 +96,7 @@ class AssumptionsObserver(MachineObserver):
             use.writers = np.zeros(region.buffer.content.shape, np.int32)
         is_masked = isinstance(step, ir.StoreStep) and step.mask is not None
         if region.index is not None and not is_masked:
-            use.stores.append((seen, NO_DEPENDENCIES in said))
+            use.stores.append((seen, NO_DEPENDENCIES in flags))
             use.writers[region.index] = len(use.stores)
 
     def waited(self, thread: Thread, *_: Any) -> None:

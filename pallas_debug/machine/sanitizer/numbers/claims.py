@@ -50,14 +50,16 @@ class ClaimsObserver(MachineObserver):
                 )
 
     def checks(self, thread: Thread, step: ir.CheckStep, values: Sequence[Any]) -> None:
-        said = step.message(values)
-        if said is None:
+        message = step.message(values)
+        if message is None:
             return
         seen = sighting(self._launch, thread, step)
-        said = said.removesuffix(" (`check` failed)")
+        message = message.removesuffix(" (`check` failed)")
         compared = _compared(thread.frames[-1], step)
         if compared is None:
-            self._note(seen, (id(step), 0), lambda seen: contents.check_failed(seen, said=said))
+            self._note(
+                seen, (id(step), 0), lambda seen: contents.check_failed(seen, message=message)
+            )
             return
         left, right = number(compared.left.item()), number(compared.right.item())
         condition, element = f"{left} {compared.sign} {right}", compared.element or None
@@ -68,7 +70,7 @@ class ClaimsObserver(MachineObserver):
             seen.at(values={**seen.witness.values, **facts}),
             (id(step), 0),
             lambda seen: contents.check_failed(
-                seen, said=said, condition=condition, element=element
+                seen, message=message, condition=condition, element=element
             ),
         )
 
