@@ -90,7 +90,7 @@ def measure(name: str, function: Callable[..., Any], arrays: list[Any], rounds: 
     with session, calls.recording(recorder):
         jax.block_until_ready(function(*arrays))
     (captured,) = session.captures
-    (operands,) = recorder.calls(captured.kernel.digest)
+    ((operands,),) = recorder.calls(captured.kernel.digest)
     decoded = launch(captured)
     run.run(decoded, [operands])  # compiles
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -100,7 +100,7 @@ def measure(name: str, function: Callable[..., Any], arrays: list[Any], rounds: 
     sanitized = fastest(lambda: sanitize(decoded, operands), rounds)
     sanitized_mb = grown_mb(before)
     with interpret.interpreting(RACES):
-        again = replay.replay(captured, [operands])
+        again = replay.replay(captured, [(operands,)])
         again()  # compiles
         interpreted = fastest(again, rounds)
     size = sum(array.nbytes for array in operands) / 2**20

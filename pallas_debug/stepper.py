@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,6 @@ from pallas_debug.bridge.programs.launch import launch
 from pallas_debug.errors import CannotRunError, UsageError, meant
 from pallas_debug.guards import check_function
 from pallas_debug.inputs.made_up import filled
-from pallas_debug.machine import host
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.debugger import recorder
 from pallas_debug.machine.debugger.live import LiveRun
@@ -171,10 +168,8 @@ def capture(
             f"no kernel named {kernel!r} was called{meant(str(kernel), names)}; called were "
             f"{', '.join(dict.fromkeys(names))}"
         ) from error
-    found: tuple[Capture, Sequence[Sequence[Any]]] | None
-    found = next(((c, ops[:1]) for c in chosen if (ops := recorder.calls(c.kernel.digest))), None)
-    if found is None and any(math.prod(c.kernel.mesh.values()) > 1 for c in chosen):
-        found = _on_devices(run, kernel, call, chip)
+    made = ((c, recorder.calls(c.kernel.digest)) for c in chosen)
+    found = next(((c, recorded[0]) for c, recorded in made if recorded), None)
     if found is None:
         raise _not_called(chosen[0].kernel, recorder, call, error)
     captured, operands = found
@@ -189,45 +184,6 @@ def capture(
     if post_mortem:
         notes += _open_at_finding(stepping, captured, operands)
     return CapturedCall(session=stepping, notes=tuple(notes), result=result)
-
-
-def _on_devices(
-    run: Callable[[], Any], kernel: str | None, number: int, chip: str | None
-) -> tuple[Capture, Sequence[Sequence[Any]]] | None:
-    """Run it again on the kernel machine, for the arrays of all devices of a kernel's mesh.
-
-    Where devices do not communicate, each runs the kernel on its own: its call with the number is
-    that of each device.
-    """
-    options = Options(interpret="machine", chip=chip)
-    with Session(options, runs=True) as session, host.keeping_runs() as runs:
-        with contextlib.suppress(Exception):  # of the user's function; what ran before is enough
-            trace.block_until_ready(run())
-        with contextlib.suppress(Exception):
-            session.wait_for_runs()
-        session.reset()
-    for captured in session.captures:
-        if kernel is not None and captured.kernel.name != kernel:
-            continue
-        devices: dict[int, list[list[Any]]] = {}
-        for digest, first, arrays in runs:
-            for device, given in (
-                enumerate(arrays, first) if digest == captured.kernel.digest else ()
-            ):
-                devices.setdefault(device, []).append(given)
-        name, count = captured.kernel.name, math.prod(captured.kernel.mesh.values())
-        if len(devices) == count:
-            fewest = min(map(len, devices.values()))
-            if fewest < number:
-                times = "once" if fewest == 1 else f"{fewest} times"
-                raise UsageError(
-                    f"kernel `{name}` was called {times} on each device, and call={number} was "
-                    "asked"
-                )
-            return captured, [devices[device][number - 1] for device in range(count)]
-        if name in session.observer.refusals:
-            raise CannotRunError(session.observer.refusals[name])
-    return None
 
 
 def _open_at_finding(
@@ -272,7 +228,7 @@ class _CallsByNumber(calls.CallRecorder):
         self.number = number
         self.counts: dict[str, int] = {}
 
-    def record(self, digest: str, arrays: Sequence[Any]) -> None:
+    def record(self, digest: str, call: calls.KernelCall) -> None:
         self.counts[digest] = self.counts.get(digest, 0) + 1
         if self.counts[digest] == self.number:
-            super().record(digest, arrays)
+            super().record(digest, call)

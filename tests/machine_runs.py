@@ -48,9 +48,9 @@ def called(function: Callable[..., Any], args: Sequence[Any]) -> list[tuple[Laun
     with session, calls.recording(recorder), contextlib.suppress(RuntimeError):  # if it is stopped
         jax.block_until_ready(jax.jit(function)(*args))
     found = [
-        (launch(captured), [list(operands)])
+        (launch(captured), [list(operands) for operands in call])
         for captured in session.captures
-        for operands in recorder.calls(captured.kernel.digest)
+        for call in recorder.calls(captured.kernel.digest)
     ]
     assert found
     return found

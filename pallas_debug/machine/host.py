@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -38,25 +37,6 @@ MAX_LAUNCHES = 64
 
 _lock = threading.Lock()
 _launches: OrderedDict[Any, Launch] = OrderedDict()
-
-
-Runs = list[tuple[str, int, list[list[Array]]]]
-"""Runs: the kernel's digest, the number of the first device, and the arrays of each device."""
-
-_kept: list[Runs] = []
-
-
-@contextlib.contextmanager
-def keeping_runs() -> Iterator[Runs]:
-    """Keep the arrays of all runs on any host, also of those that fail."""
-    found: Runs = []
-    with _lock:
-        _kept.append(found)
-    try:
-        yield found
-    finally:
-        with _lock:
-            _kept.remove(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,10 +163,6 @@ class MachineHost:
           MachineError: the machine has no rule for what the kernel does.
         """
         arrays = [typed(prepared.launch, given) for given in arrays]
-        with _lock:
-            for runs in _kept:  # the runtime reuses the memory behind a callback's arrays
-                copies = [[np.array(array) for array in given] for given in arrays]
-                runs.append((prepared.digest, first, copies))
         with evaluating(enable_x64=prepared.launch.enable_x64):
             observers: list[MachineObserver] = []
             loops = IdleLoops()

@@ -324,7 +324,7 @@ def replayed(
     """
     kernel = captured.kernel
     known = recorder.calls(kernel.digest)
-    points = math.prod(size or 1 for size in kernel.grid)
+    points = math.prod(size or 1 for size in (*kernel.grid, *kernel.mesh.values()))
     most = MAX_MACHINE_POINTS if engine == "machine" else MAX_POINTS
     wanted = known[: max(most // max(points, 1), 1)]
     left_out = recorder.left_out(kernel.digest)

@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from pallas_debug import defaults
+from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import calls
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.errors import UsageError
 from pallas_debug.findings.outputs import OutputUses
-from pallas_debug.model import Target
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import unsupported
+from pallas_debug.model import Kernel, Target, Witness
 from pallas_debug.session import Session, only_defines, resolve_targets
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict import interpreted
@@ -74,6 +77,8 @@ def verify_program(
     if "compile" in asked:
         for captured in captures:
             answers.add(*ask.compilations(session, captured.kernel, [t.name for t in wanted]))
+            if recorder.left_out(captured.kernel.digest) == meshes.PARTITIONED:
+                answers.add(_partitioned(captured.kernel))
     for engine in ("machine", "races"):
         for captured in captures if engine in asked else ():
             answers.add(_replayed(engine, captured, recorder, wanted[0].name, request))
@@ -87,6 +92,12 @@ def verify_program(
     judging = Judging(request, session, captures, left_out)
     judging.wanted = wanted
     return judging.verdict(name, seen)
+
+
+def _partitioned(kernel: Kernel) -> Seen:
+    """Finding for a kernel whose arrays jax partitions, which its lowering for a TPU refuses."""
+    seen = Sighting(kernel=kernel.name, engine="compile", witness=Witness(source=kernel.source))
+    return Seen(findings=(unsupported.partitioned_by_jax(seen),))
 
 
 def _static_of_calls(
@@ -105,7 +116,7 @@ def _recorded_tables(captured: Capture, recorder: calls.CallRecorder) -> list[pr
     kernel = captured.kernel
     count = len(kernel.of_kind("dynamic_grid")) + len(kernel.of_kind("scalar_prefetch"))
     known = recorder.calls(kernel.digest) if count else ()
-    return [operands[:count] for operands in known]
+    return [operands[:count] for call in known for operands in call]
 
 
 def _replayed(

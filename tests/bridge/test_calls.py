@@ -36,12 +36,12 @@ def recorded(function: Any, *args: Any) -> tuple[Any, CallRecorder]:
 def test_a_call_is_made_again_with_its_arrays(dtype: str) -> None:
     x = (jnp.arange(8 * 128).reshape(8, 128) % 3).astype(dtype)
     captured, recorder = recorded(jax.jit(add, donate_argnums=0), jnp.copy(x), x)
-    (operands,) = recorder.calls(captured.kernel.digest)
+    ((operands,),) = recorder.calls(captured.kernel.digest)
     for array in operands:  # as before the kernel, which writes to the first
         assert array.dtype == x.dtype
         np.testing.assert_array_equal(array.astype("float32"), x.astype("float32"))
     with Session(Options(interpret="tpu")):
-        ((out,),) = replay.replay(captured, [operands])()
+        ((out,),) = replay.replay(captured, [(operands,)])()
     np.testing.assert_array_equal(out.astype("float32"), (x + x).astype("float32"))
 
 
@@ -56,20 +56,20 @@ def test_calls_that_differ_only_in_floats_are_kept_once() -> None:
     assert len(recorder.calls(captured.kernel.digest)) == 1
     captured, recorder = recorded(several, ones.astype("int32"))
     digest = captured.kernel.digest
-    assert [int(call[0][0, 0]) for call in recorder.calls(digest)] == [0, 1, 2]
+    assert [int(x[0, 0]) for ((x, _),) in recorder.calls(digest)] == [0, 1, 2]
     assert recorder.left_out(digest) is None
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = CallRecorder()
     for n in range(calls.MAX_CALLS + 2):
-        recorder.record("many", [np.full(4, n)])
+        recorder.record("many", ((np.full(4, n),),))
     assert len(recorder.calls("many")) == calls.MAX_CALLS
     assert recorder.left_out("many") == (
         "2 of 10 calls that differ in integers: the first 8 are kept"
     )
     monkeypatch.setattr(calls, "MAX_BYTES", 1 << 20)
-    recorder.record("large", [np.zeros(1 << 20)])
+    recorder.record("large", ((np.zeros(1 << 20),),))
     assert recorder.left_out("large") == (
         "1 of 1 calls that differ in integers: the arrays of all calls exceed 1 MiB"
     )
@@ -84,13 +84,40 @@ def test_a_kernel_that_was_not_called_has_no_calls() -> None:
     assert recorder.left_out(captured.kernel.digest) is None
 
 
-def test_a_kernel_on_several_devices_is_not_recorded() -> None:
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
-    spec = jax.sharding.PartitionSpec("d")
-    sharded = jax.shard_map(add, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    x = jnp.ones((16, 128))
+MESH = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+ROWS = jax.sharding.PartitionSpec(("a", "b"))
+
+
+def test_the_calls_of_all_devices_are_one() -> None:
+    sharded = jax.shard_map(add, mesh=MESH, in_specs=ROWS, out_specs=ROWS, check_vma=False)
+    x = jnp.arange(32 * 128).reshape(32, 128)
     captured, recorder = recorded(jax.jit(sharded), x, x)
+    (call,) = recorder.calls(captured.kernel.digest)
+    for device, (ours, theirs) in enumerate(call):
+        np.testing.assert_array_equal(ours, x[8 * device : 8 * device + 8])
+        np.testing.assert_array_equal(theirs, ours)
+    assert recorder.left_out(captured.kernel.digest) is None
+    with Session(Options(interpret="machine")) as session:
+        ((out,),) = replay.replay(captured, [call])()
+    np.testing.assert_array_equal(out.reshape(32, 128), x + x)
+    (again,) = session.captures
+    assert again.kernel.digest == captured.kernel.digest
+
+
+def test_a_call_is_kept_once_all_devices_have_made_it() -> None:
+    recorder = CallRecorder()
+    for device, number in [(0, 1), (0, 2), (1, 3), (1, 4), (0, 5)]:
+        recorder.called("shifted", device, 2, (np.array(number),))
+    kept = [[int(array) for (array,) in call] for call in recorder.calls("shifted")]
+    assert kept == [[1, 3], [2, 4]]
+    assert recorder.left_out("shifted") == "of the devices of its mesh, only 0 called it"
+
+
+def test_a_kernel_whose_arrays_jax_partitions_is_not_recorded() -> None:
+    x = jax.device_put(jnp.ones((16, 128)), jax.sharding.NamedSharding(MESH, ROWS))
+    captured, recorder = recorded(jax.jit(add), x, x)
     assert recorder.calls(captured.kernel.digest) == ()
     assert recorder.left_out(captured.kernel.digest) == (
-        "it runs on several devices at once, and its calls cannot be replayed on their own"
+        "jax partitions its arrays among several devices, which it refuses on a TPU: call it "
+        "under `shard_map`, manual in all axes of the mesh"
     )

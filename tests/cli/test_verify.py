@@ -163,18 +163,49 @@ SHARDED = (
 import numpy as np
 mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
 spec = jax.sharding.PartitionSpec("d")
-jax.jit(jax.shard_map(gather, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))(
-    jnp.ones((32, 128))
-)
 """
 )
+MANUAL = """
+sharded = jax.shard_map(gather, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+jax.jit(sharded)(jnp.ones((32, 128)))
+"""
+AUTOMATIC = """
+x = jax.device_put(jnp.ones((16, 128)), jax.sharding.NamedSharding(mesh, spec))
+jax.jit(gather)(x)
+"""
+
+
+def test_calls_on_several_devices_are_judged(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.py").write_text(SHARDED + MANUAL)
+    done = command("verify", "rows.py", "-e", "machine")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"rows.py:{LINE}   o_ref[...] = x_ref[pl.ds(start, 8), :]" in done.stdout
+    assert "seen by: machine" in done.stdout
+
+
+def test_a_kernel_whose_arrays_jax_partitions_is_refused_on_a_tpu(
+    command: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.py").write_text(SHARDED + AUTOMATIC)
+    done = command("verify", "rows.py", "-e", "compile,checks")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert (
+        "  jax does not lower it for a TPU: Mosaic kernels cannot be automatically partitioned. "
+        "Please wrap the call in a shard_map.\n"
+        "  cause: XLA shards only operations that it understands, and a kernel is opaque to it\n"
+        "  try: call it within jax.shard_map over all axes of the mesh, "
+    ) in done.stdout
+    assert "not judged: rows checks: jax partitions its arrays among several dev" in done.stdout
 
 
 def test_an_engine_that_was_named_has_to_judge(command: Any, tmp_path: Path) -> None:
-    (tmp_path / "rows.py").write_text(SHARDED)
+    (tmp_path / "rows.py").write_text(SHARDED + AUTOMATIC)
     done = command("verify", "rows.py", "-e", "races", "--github")
     assert done.returncode == 3, done.stdout + done.stderr
-    reason = "it runs on several devices at once, and its calls cannot be replayed on their own"
+    reason = (
+        "jax partitions its arrays among several devices, which it refuses on a TPU: call it under "
+        "`shard_map`, manual in all axes of the mesh"
+    )
     annotation, begin, header, row, *_, last, end = done.stdout.splitlines()
     assert annotation == f"::error title=not judged%3A rows races::{reason}"
     assert (header.split(), row.split()) == (["kernel", "races"], ["rows", "?"])

@@ -20,6 +20,7 @@ import jax
 from jax._src import source_info_util
 
 from pallas_debug.bridge import chip, versions
+from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.jaxprs import lines, nested, unprinted
 from pallas_debug.bridge.jaxprs.params import jaxprs_of, static_shape
@@ -84,8 +85,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
 
     jaxprs = jaxprs_of(params)
     name = params.get("name") or jaxprs[0].debug_info.func_name
-    mesh = getattr(context.module_context.axis_context, "mesh", None)
-    mesh = None if mesh is None or mesh.empty else mesh
+    mesh = meshes.mesh_of(context)
     first = part("finding the first line", lambda: _first_line(jaxprs[0].debug_info), None)
     source = part("finding the first line", lambda: _source(first), first)
     jaxpr = part("printing the jaxpr", lambda: _text(jaxprs), "") or _unprinted(jaxprs)
@@ -106,7 +106,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         compiler_params=_compiler_params(params.get("compiler_params")),
         cost_estimate=_cost_estimate(params.get("cost_estimate")),
         metadata={str(k): str(v) for k, v in dict(params.get("metadata") or {}).items()},
-        mesh={} if mesh is None else {str(k): int(v) for k, v in dict(mesh.shape).items()},
+        mesh=meshes.sizes(mesh),
         chip=part("finding out whether it asked for its chip", _chip, None),
         versions=versions.installed(),
     )

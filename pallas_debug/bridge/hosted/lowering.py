@@ -13,16 +13,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax._src import callback as callback_lib
 from jax._src import core as jax_core
 from jax._src import dtypes
-from jax._src.interpreters import mlir
 
 from pallas_debug.bridge.active import ActiveStack
-from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.capture import capture, meshes
 from pallas_debug.bridge.hosted.meeting import Meeting
 from pallas_debug.bridge.hosted.watch import GridWatch
 from pallas_debug.bridge.jaxprs.params import name_of
@@ -157,12 +155,10 @@ def _advised(error: MachineError) -> MachineError:
 
 def _check(context: Any, params: Mapping[str, Any]) -> None:
     name = name_of(params)
-    axes = context.module_context.axis_context
-    mesh = getattr(axes, "mesh", None)
-    if mesh is None or mesh.empty:
+    mesh = meshes.mesh_of(context)
+    if mesh is None:
         return
-    automatic = [str(axis) for axis in mesh.axis_names if axis not in axes.manual_axes]
-    if automatic:
+    if automatic := meshes.automatic_axes(context):
         raise MachineError(
             f"kernel `{name}` runs in a mesh of which {', '.join(automatic)} is partitioned by "
             "jax, not by `shard_map`"
@@ -201,16 +197,19 @@ class _Hosted:
         returned = [_FromHost(aval) for aval in context.avals_out]
         avals_in = [g.aval for g in given]
         avals_out = [r.aval for r in returned]
-        place = [jax_core.ShapedArray((), np.dtype(np.int32))]
+        place = [meshes.DEVICE_NUMBER]
 
         def before(*arrays: Any) -> Any:
-            return [self._device(), *(g(a) for g, a in zip(given, arrays, strict=True))]
+            return [
+                meshes.device_number(self._mesh),
+                *(g(a) for g, a in zip(given, arrays, strict=True)),
+            ]
 
         def after(*arrays: Any) -> Any:
             return [r(a) for r, a in zip(returned, arrays, strict=True)]
 
         operand_avals = [*place, *(g.host for g in given)]
-        operands = _lowered(context, before, avals_in, operand_avals, nodes)
+        operands = meshes.lowered(context, before, avals_in, operand_avals, nodes)
         result_avals = [r.host for r in returned]
         called = context.replace(
             avals_in=operand_avals, avals_out=result_avals, tokens_in=None, tokens_out=None
@@ -234,14 +233,7 @@ class _Hosted:
                 context.module_context.axis_context, None, result_avals
             ),
         )
-        return _lowered(context, after, result_avals, avals_out, results)
-
-    def _device(self) -> Any:
-        """Number of this device in the mesh."""
-        number = jnp.int32(0)
-        for axis, size in self._mesh.items():
-            number = number * size + lax.axis_index(axis).astype(jnp.int32)
-        return number
+        return meshes.lowered(context, after, result_avals, avals_out, results)
 
     def _call(self, device: int, arrays: Sequence[Array]) -> Sequence[Array]:
         host = _hosts.innermost or self._host  # jax keeps programs beyond a session
@@ -263,23 +255,6 @@ class _Hosted:
             raise self._refusal(error) from error
         self._ran()
         return results
-
-
-def _lowered(
-    context: Any, function: Callable[..., Any], avals_in: Any, avals_out: Any, nodes: Sequence[Any]
-) -> list[Any]:
-    inner = context.replace(
-        avals_in=tuple(avals_in),
-        avals_out=tuple(avals_out),
-        tokens_in=mlir.TokenSet(),
-        tokens_out=None,
-    )
-    lower = mlir.lower_fun(function, multiple_results=True)
-    return [node for nodes in lower(inner, *nodes) for node in _nodes(nodes)]
-
-
-def _nodes(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (tuple, list)) else [value]
 
 
 def _plain(aval: Any) -> Any:

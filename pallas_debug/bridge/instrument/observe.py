@@ -23,6 +23,7 @@ from jax._src.lib import xla_client
 
 from pallas_debug.bridge import undo as undoing
 from pallas_debug.bridge.active import ActiveStack
+from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.instrument import again, instrument
 from pallas_debug.bridge.instrument.recording import FILL, READ
 from pallas_debug.bridge.instrument.sites import ArrayPart, RecordLayout, Site, SiteFailure, part_of
@@ -129,6 +130,10 @@ def lowered(
     Args:
       plain: returns the lowering rule for the unmodified kernel.
     """
+    observer = _observers.innermost
+    if observer is not None and observer.checks and meshes.is_partitioned(context):
+        observer.skipped(name_of(params), meshes.PARTITIONED)
+        return plain()(context, *nodes)
     rule = lowering(primitive, params)
     if rule is None:
         return plain()(context, *nodes)
@@ -140,7 +145,7 @@ def lowered(
     except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
         undo()
         results = plain()(context, *nodes)  # raises the same error if the kernel itself is at fault
-        if (observer := _observers.innermost) is not None:
+        if observer is not None:
             _fault(observer, name_of(params), error, "lowering it with its checks")
         return results
 

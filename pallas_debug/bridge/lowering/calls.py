@@ -2,12 +2,17 @@
 
 While a recorder is active, a callback before each kernel passes its operands to the host. Of calls
 that differ only in floats one is kept: integers and bools decide which memory a kernel accesses.
+
+A kernel under `shard_map` is called by each device of its mesh. Their calls are one, which is kept
+once all devices have made it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,10 +20,14 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.active import ActiveStack
+from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.guards import guarded
 
 Operands = tuple[np.ndarray[Any, Any], ...]
+
+KernelCall = tuple[Operands, ...]
+"""Operands of each device of the kernel's mesh, in its order; one without a mesh."""
 
 MAX_CALLS = 8
 """Maximum calls that are kept of one kernel."""
@@ -32,12 +41,13 @@ class CallRecorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._calls: dict[str, list[Operands]] = {}
+        self._calls: dict[str, list[KernelCall]] = {}
+        self._begun: dict[str, list[dict[int, Operands]]] = {}
         self._known: dict[str, set[bytes]] = {}
         self._left_out: dict[str, str] = {}
         self._bytes = 0
 
-    def calls(self, digest: str) -> Sequence[Operands]:
+    def calls(self, digest: str) -> Sequence[KernelCall]:
         """Recorded calls of a kernel, oldest first."""
         with self._lock:
             return tuple(self._calls.get(digest, ()))
@@ -47,6 +57,9 @@ class CallRecorder:
         with self._lock:
             known, kept = len(self._known.get(digest, ())), len(self._calls.get(digest, ()))
             reason = self._left_out.get(digest)
+            if reason is None and self._begun.get(digest):
+                came = ", ".join(map(str, sorted(self._begun[digest][0])))
+                reason = f"of the devices of its mesh, only {came} called it"
         if reason is not None and kept < known:
             return f"{known - kept} of {known} calls that differ in integers: {reason}"
         return reason
@@ -56,11 +69,29 @@ class CallRecorder:
         with self._lock:
             self._left_out.setdefault(digest, reason)
 
-    def record(self, digest: str, arrays: Sequence[Any]) -> None:
+    def called(self, digest: str, device: int, count: int, operands: Operands) -> None:
+        """Take the call of one device of a mesh; a device makes its calls in order.
+
+        Args:
+          device: its number in the mesh.
+          count: number of devices.
+        """
+        with self._lock:
+            begun = self._begun.setdefault(digest, [])
+            gathered = next((call for call in begun if device not in call), None)
+            if gathered is None:
+                gathered = {}
+                begun.append(gathered)
+            gathered[device] = operands
+            if len(gathered) < count:
+                return
+            begun.remove(gathered)
+        self.record(digest, tuple(gathered[i] for i in range(count)))
+
+    def record(self, digest: str, call: KernelCall) -> None:
         """Keep a call, unless one with the same integers is known, or the limits are reached."""
-        operands = [np.asarray(array) for array in arrays]
-        integers = _integers(operands)
-        size = sum(array.nbytes for array in operands)
+        integers = _integers(call)
+        size = sum(array.nbytes for operands in call for array in operands)
         with self._lock:
             known = self._known.setdefault(digest, set())
             if integers in known:
@@ -74,13 +105,12 @@ class CallRecorder:
                 self._left_out.setdefault(digest, f"the arrays of all calls exceed {limit:,} MiB")
             else:
                 self._bytes += size
-                # The runtime reuses the memory behind a callback's arrays.
-                calls.append(tuple(np.array(array, copy=True) for array in operands))
+                calls.append(call)
 
 
-def _integers(operands: Sequence[np.ndarray[Any, Any]]) -> bytes:
+def _integers(call: KernelCall) -> bytes:
     digest = hashlib.sha256()
-    for array in operands:
+    for array in itertools.chain(*call):
         if array.dtype.kind in "biu" or "int" in array.dtype.name:
             digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return digest.digest()
@@ -103,21 +133,29 @@ def emit(context: Any, nodes: Sequence[Any], digest: str) -> None:
     """Add a callback with the operands of the kernel that is being lowered, for each recorder."""
     if not _recorders or context.module_context.get_backend(optional=True) is None:
         return
+    mesh = meshes.sizes(meshes.mesh_of(context))
     reason = _why_not(context)
     for recorder in _recorders:
         if reason is not None:
             recorder.refuse(digest, reason)
             continue
-        observe.call_back(context, _recorded(recorder, digest), nodes, context.avals_in)
+        record = _recorded(recorder, digest, math.prod(mesh.values()))
+        device = meshes.lowered(
+            context, lambda: [meshes.device_number(mesh)], (), [meshes.DEVICE_NUMBER], ()
+        )
+        avals = [meshes.DEVICE_NUMBER, *context.avals_in]
+        observe.call_back(context, record, [*device, *nodes], avals)
 
 
-def _recorded(recorder: CallRecorder, digest: str) -> Callable[..., tuple[()]]:
-    def record(*arrays: Any) -> tuple[()]:
+def _recorded(recorder: CallRecorder, digest: str, count: int) -> Callable[..., tuple[()]]:
+    def record(device: Any, *arrays: Any) -> tuple[()]:
         def lose(problem: Exception) -> None:
             recorder.refuse(digest, str(problem))
 
         with guarded("hook", "recording a call of a kernel", lose):
-            recorder.record(digest, arrays)
+            # The runtime reuses the memory behind a callback's arrays.
+            operands = tuple(np.array(array, copy=True) for array in arrays)
+            recorder.called(digest, int(device), count, operands)
         return ()
 
     return record
@@ -125,9 +163,8 @@ def _recorded(recorder: CallRecorder, digest: str) -> Callable[..., tuple[()]]:
 
 def _why_not(context: Any) -> str | None:
     """Why the calls of a kernel cannot be replayed on their own; None if they can."""
-    axes = context.module_context.axis_context
-    if getattr(axes, "manual_axes", None) or getattr(axes, "num_devices", 1) not in (1, None):
-        return "it runs on several devices at once, and its calls cannot be replayed on their own"
+    if meshes.is_partitioned(context):
+        return meshes.PARTITIONED
     for aval in context.avals_in:
         if not isinstance(getattr(aval, "dtype", None), np.dtype):
             return f"an operand of type {aval.str_short()} cannot be kept"

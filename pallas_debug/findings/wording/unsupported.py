@@ -367,3 +367,12 @@ _OF_WHAT_IT_USES = ("AttributeError", "TypeError")
 """Exceptions raised at the caller's line for what an object of jax's may lack or refuse."""
 
 _STAGES = {"lowering": Fault.LOWERING_ERROR, "crash": Fault.COMPILER_ABORT}
+
+
+def partitioned_by_jax(seen: Sighting) -> Finding:
+    """A kernel that a program runs on several devices without `shard_map`."""
+    return seen.found(
+        Fault.LOWERING_ERROR,
+        "jax does not lower it for a TPU: Mosaic kernels cannot be automatically partitioned. "
+        "Please wrap the call in a shard_map.",
+    )
