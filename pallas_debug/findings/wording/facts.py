@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
-from pallas_debug.model import SourceLine
+if TYPE_CHECKING:  # importing it takes a tenth of `pallas-debug --help`
+    from pallas_debug.model import SourceLine
 
 Point = tuple[int, ...]
 
