@@ -152,6 +152,22 @@ def call_by_rows(kernel: Any, x: jax.Array, scratch: Any, width: int = 128) -> j
     )(x)
 
 
+def call_with_table(kernel: Any, table: jax.Array, x: jax.Array) -> jax.Array:
+    """The same with a table that has an entry for each row of blocks."""
+    rows = len(table)
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(rows, 3),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, k, _: (i, k))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, k, _: (i, 0)),
+            scratch_shapes=[TILE],
+        ),
+        out_shape=jax.ShapeDtypeStruct((8 * rows, 128), F32),
+    )(table, x)
+
+
 def totals_before(x: jax.Array) -> jax.Array:
     """Sums of the blocks before each one: the last total of a row is used by nothing."""
 
@@ -184,17 +200,7 @@ def first_blocks(x: jax.Array, counts: jax.Array) -> jax.Array:
         def _() -> None:
             out_ref[...] = acc_ref[...]
 
-    return pl.pallas_call(
-        kernel,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(2, 3),
-            in_specs=[pl.BlockSpec((8, 128), lambda i, k, _: (i, k))],
-            out_specs=pl.BlockSpec((8, 128), lambda i, k, _: (i, 0)),
-            scratch_shapes=[TILE],
-        ),
-        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
-    )(counts, x)
+    return call_with_table(kernel, counts, x)
 
 
 @pytest.mark.parametrize("reset", ["first", "always"])
@@ -466,17 +472,7 @@ def listed_rows(x: jax.Array, *, stored_at: int) -> jax.Array:
             def _() -> None:
                 out_ref[...] = acc_ref[...]
 
-    return pl.pallas_call(
-        kernel,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(4, 3),
-            in_specs=[pl.BlockSpec((8, 128), lambda i, k, _: (i, k))],
-            out_specs=pl.BlockSpec((8, 128), lambda i, k, _: (i, 0)),
-            scratch_shapes=[TILE],
-        ),
-        out_shape=jax.ShapeDtypeStruct((32, 128), F32),
-    )(jnp.array([1, 0, 1, 0]), x)
+    return call_with_table(kernel, jnp.array([1, 0, 1, 0]), x)
 
 
 @pytest.mark.parametrize("stored_at", [1, 2, 3], ids=["early", "last", "never"])
