@@ -280,6 +280,10 @@ def lost_write(
     )
 
 
+_STORED_BEFORE = "{block} was stored before that addition, and not after it"
+_STORE_LAST = "store it at the last step of each block, after the last addition"
+
+
 def dropped_sum(
     seen: Sighting,
     *,
@@ -287,17 +291,28 @@ def dropped_sum(
     lost: Access,
     reset: Access,
     element: WrittenElement,
-    slip: Literal["late", "early", "always", "replaced"] = "late",
+    slip: Literal["late", "early", "unstored", "always", "replaced"] = "late",
 ) -> Finding:
     """A sum of which a part is lost: it is reset after something was added, and before any read.
 
     Args:
       seen: with the reset as `source`, and the addition as `other`.
       block: what both are for; None without blocked outputs.
+      reset: the last store to the output, if the slip is `unstored`.
       slip: what is wrong: the reset comes after the addition; the output was stored before it, and
-        the reset is for another block; each grid point resets; the next part replaces the sum.
+        the reset is for another block, or there is none; each grid point resets; the next part
+        replaces the sum.
     """
     name = seen.witness.operand
+    if slip == "unstored":
+        return _other(seen, lost, element.facts(name)).found(
+            Fault.LOST_WRITE,
+            f"what {_at(lost)} added to {name} is lost: {block or 'the output'} was stored at "
+            f"{_at(reset)}, and nothing reads {name} after that addition: {element.name(name)} is "
+            f"{number(element.value)} at the end",
+            _STORED_BEFORE.format(block=block or "the output"),
+            _STORE_LAST,
+        )
     change = ""
     if element.before == element.before:  # a NaN is what unwritten memory holds here
         change = f": {element.name(name)} was {number(element.before)}, and is "
@@ -319,8 +334,8 @@ def dropped_sum(
         advice = "put it under a condition that is true where a sum begins, such as "
         advice += "@pl.when(pl.program_id(axis) == 0)"
     elif slip == "early":
-        cause = f"{block or 'the output'} was stored before that addition, and not after it"
-        advice = "store it at the last step of each block, after the last addition"
+        cause = _STORED_BEFORE.format(block=block or "the output")
+        advice = _STORE_LAST
     elif is_here:
         line = seen.witness.other
         adding = "the line that adds" if line is None else f"line {line.line}, which adds"

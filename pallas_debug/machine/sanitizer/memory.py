@@ -120,7 +120,7 @@ class MemorySanitizer(MemoryTracker):
         if found.operand in ("scratch", "scoped", "output"):
             is_output = found.operand == "output"
             if is_output or self._is_copied_out(region.buffer):
-                self._sums.stores_output(thread, state, step)
+                self._sums.stores_output(thread, state, step, written)
             self._totals.stores(thread, state, step, region, value, written, is_output=is_output)
             if step.mask is None:
                 self._sums.stores(thread, state, step, region, value, written, is_output=is_output)
@@ -179,7 +179,7 @@ class MemorySanitizer(MemoryTracker):
             slips[id(finding)] = of_buffer.reset_under(suspect.element)
             found.append((suspect.first, finding))
         known = {s.buffer.name for s in reads} | {w.operand for w in self.arrays.lost.values()}
-        for dropped in (*self._sums.faults(), *self._totals.faults()):
+        for dropped in (*self._sums.faults(self.threads), *self._totals.faults()):
             if dropped.buffer.name not in known:
                 finding = wording.dropped(dropped)
                 slips[id(finding)] = dropped.conditions

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import found
+from machine_runs import call_with_table, found
 
 F32, I32 = jnp.float32, jnp.int32
 TILE = pltpu.VMEM((8, 128), F32)
@@ -150,22 +150,6 @@ def call_by_rows(kernel: Any, x: jax.Array, scratch: Any, width: int = 128) -> j
         out_shape=jax.ShapeDtypeStruct((16, width), F32),
         scratch_shapes=scratch,
     )(x)
-
-
-def call_with_table(kernel: Any, table: jax.Array, x: jax.Array) -> jax.Array:
-    """The same with a table that has an entry for each row of blocks."""
-    rows = len(table)
-    return pl.pallas_call(
-        kernel,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(rows, 3),
-            in_specs=[pl.BlockSpec((8, 128), lambda i, k, _: (i, k))],
-            out_specs=pl.BlockSpec((8, 128), lambda i, k, _: (i, 0)),
-            scratch_shapes=[TILE],
-        ),
-        out_shape=jax.ShapeDtypeStruct((8 * rows, 128), F32),
-    )(table, x)
 
 
 def totals_before(x: jax.Array) -> jax.Array:
@@ -451,39 +435,3 @@ def test_steps_of_a_pipeline_within_a_kernel_are_grid_points() -> None:
     )
     assert lost.cause == "block (0, 0) of out_ref has begun before that"
     assert found(partial(sums_in_a_pipeline, reset="first"), X) == ()
-
-
-def listed_rows(x: jax.Array, *, stored_at: int) -> jax.Array:
-    """Sums of the rows of blocks that a table lists; zeros for the others."""
-
-    def kernel(listed_ref, x_ref, out_ref, acc_ref):
-        i, k = pl.program_id(0), pl.program_id(1)
-
-        @pl.when(k == 0)
-        def _start() -> None:
-            out_ref[...] = jnp.zeros_like(out_ref)
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        @pl.when(listed_ref[i] == 1)
-        def _add() -> None:
-            acc_ref[...] += x_ref[...]
-
-            @pl.when(k == stored_at)
-            def _() -> None:
-                out_ref[...] = acc_ref[...]
-
-    return call_with_table(kernel, jnp.array([1, 0, 1, 0]), x)
-
-
-@pytest.mark.parametrize("stored_at", [1, 2, 3], ids=["early", "last", "never"])
-def test_sum_that_is_not_stored_in_the_rows_that_have_one(stored_at: int) -> None:
-    lost = found(partial(listed_rows, stored_at=stored_at), np.concatenate([X, X]))
-    if stored_at == 2:
-        assert lost == ()
-        return
-    (finding,) = lost
-    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", (1, 0))
-    assert finding.message.startswith("what grid point (0, 2) added to acc_ref is lost")
-    assert finding.cause == (
-        "block (0, 0) of out_ref was stored before that addition, and not after it"
-    )

@@ -17,11 +17,13 @@ moment that stores to no output, and the reset for the next block drops it. That
 reset that comes after an addition drops such a one, and when outputs are stored depends on grid
 point and loop iterations alone, or on data that decide on the addition, too. (A running total of
 what came before, which a scan leaves at the end of a row, is stored to at a moment that stores to
-its output as well.)
+its output as well.) The same is a fault of what is added after the last store to any output, and
+left unread at the end of the run, if the sum is of floats and goes to an output.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -42,9 +44,9 @@ Point = tuple[int, ...]
 _T = TypeVar("_T")
 
 
-Slip = Literal["late", "early", "always", "replaced"]
+Slip = Literal["late", "early", "unstored", "always", "replaced"]
 """A sum is reset after the addition; or the output was stored before it, and the reset is for
-another block; or each grid point resets it; or its next part replaces it."""
+another block, or there is none; or each grid point resets it; or its next part replaces it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -53,7 +55,7 @@ class DroppedSum:
 
     Attributes:
       before: the addition.
-      step, point, iterations: of the reset.
+      step, point, iterations: of the reset; of the last store to an output, if it came too early.
       moment: of the thread, at which the reset was.
       element: the first one whose value changed.
       value, value_before: of that element.
@@ -66,7 +68,7 @@ class DroppedSum:
 
     buffer: MemoryBuffer
     before: WriteRecord
-    step: ir.StoreStep
+    step: ir.MachineStep
     thread: int
     point: Point
     iterations: Point
@@ -106,6 +108,15 @@ class _ResetSite:
     found: list[DroppedSum] = field(default_factory=list)
 
 
+@dataclass(eq=False, slots=True)
+class _Addition:
+    """The last addition to the part `index` of a buffer, which nothing has read yet."""
+
+    index: int
+    record: WriteRecord
+    buffer: MemoryBuffer
+
+
 _Key = tuple[int, int]
 """A thread and a buffer."""
 
@@ -118,10 +129,11 @@ class DroppedSums:
 
     def __init__(self) -> None:
         self._sites: dict[tuple[int, str], _ResetSite] = {}
-        self._added: dict[_Key, dict[_Part, tuple[int, WriteRecord]]] = {}
+        self._added: dict[_Key, dict[_Part, _Addition]] = {}
         self._dropped: dict[_Key, dict[_Part, DroppedSum]] = {}
         self._used: set[_Key] = set()
         self._stored_at: dict[int, set[int]] = {}
+        self._last_store: dict[int, WriteRecord] = {}
         self._stored_if: set[frozenset[int]] = set()
         self._is_partial = False
         self._is_sum: dict[tuple[int, str], bool | None] = {}
@@ -140,10 +152,13 @@ class DroppedSums:
             if not site.found or (dropped.is_one_visit and not site.found[-1].is_one_visit):
                 site.found.append(dropped)
 
-    def stores_output(self, thread: Thread, state: TrackedThread, step: ir.StoreStep) -> None:
+    def stores_output(
+        self, thread: Thread, state: TrackedThread, step: ir.StoreStep, written: WriteRecord
+    ) -> None:
         """Something is stored or copied to an output, or to what is copied to one."""
         moments = self._stored_at.setdefault(thread.number, set())
         moments.add(state.moment)
+        self._last_store[thread.number] = written
         self._stored_if.add(self._data_conditions(thread, step))
 
     def forget(self, thread: Thread) -> None:
@@ -170,7 +185,10 @@ class DroppedSums:
                 self.reads(thread, state, region)
             if part is None:
                 self._added.pop(key, None)
-            self._added.setdefault(key, {})[part] = shadow.index_key(region), written
+            if not step.adds and self._last_store and not _changes(region, value):
+                return  # as of blocks that are masked
+            addition = _Addition(shadow.index_key(region), written, buffer)
+            self._added.setdefault(key, {})[part] = addition
             self._used.discard(key)
             return
         additions = _taken(self._added, key, part)
@@ -183,26 +201,26 @@ class DroppedSums:
         if added is None and key not in self._used and not (self._is_partial and site.runs > 1):
             site.idle += 1
         self._used.discard(key)
-        if added is None or (added[0] != shadow.index_key(region) and not region.is_whole):
+        if added is None or (added.index != shadow.index_key(region) and not region.is_whole):
             return
         if self._data_conditions(thread, step):
             return
-        is_late = added[1].number >= block_begins(state, buffer.name)
+        is_late = added.record.number >= block_begins(state, buffer.name)
         conditions = frozenset(id(branch) for branch in reach.conditions(thread.frames))
-        is_left = not is_late and (is_output or self._stores(thread, added[1].moment))
+        is_left = not is_late and (is_output or self._stores(thread, added.record.moment))
         if is_left and (is_output or conditions or thread.iterations):
             return
         if is_late:
             site.drops += 1
         slip: Slip = "late" if is_late else "always" if is_left else "early"
-        dropped = dropped_by(thread, state, step, region, value, added[1], slip)
+        dropped = dropped_by(thread, state, step, region, value, added.record, slip)
         if dropped is None:
             return
         # As where each grid point stores to an output instead of adding to it.
         replaces_all = is_output and len(thread.frames) == 1 and not state.has_carried
         everything = range(len(state.outputs) + len(state.arrays))
         dropped.is_one_visit = not _is_in_loop(thread) and (
-            added[1].number >= _latest(state, everything) or replaces_all
+            added.record.number >= _latest(state, everything) or replaces_all
         )
         dropped.conditions = conditions
         if is_late:
@@ -230,12 +248,12 @@ class DroppedSums:
             found = self._on_data[id(step)] = frozenset(map(id, branches))
         return found
 
-    def _is_stored_on_data(self, early: DroppedSum) -> bool:
+    def _is_stored_on_data(self, addition: WriteRecord) -> bool:
         """Whether data that did not decide on an addition decide when outputs are stored."""
-        added = self._on_data.get(id(early.before.step), frozenset())
+        added = self._on_data.get(id(addition.step), frozenset())
         return not all(conditions <= added for conditions in self._stored_if)
 
-    def faults(self) -> list[DroppedSum]:
+    def faults(self, threads: Mapping[int, TrackedThread]) -> list[DroppedSum]:
         """Sums that are dropped by mistake, once the run is over."""
         found = []
         for site in self._sites.values():
@@ -246,13 +264,38 @@ class DroppedSums:
             elif (
                 site.early
                 and site.unused + site.idle == site.runs
-                and not self._is_stored_on_data(site.early)
+                and not self._is_stored_on_data(site.early.before)
                 and self._stored_at.get(site.early.thread)  # else, it is an output not written
             ):
                 found.append(site.early)
             elif site.always and site.vain == site.runs - 1:
                 found.append(site.always)
-        return found
+        known = {dropped.buffer.name for dropped in found}
+        unstored = () if self._is_partial else self._unstored(threads)
+        return [*found, *(one for one in unstored if one.buffer.name not in known)]
+
+    def _unstored(self, threads: Mapping[int, TrackedThread]) -> Iterator[DroppedSum]:
+        """What was added after the last store to any output, and is still unread."""
+        for (number, _), parts in self._added.items():
+            stored = self._last_store.get(number)
+            if stored is None:
+                continue
+            for added in parts.values():
+                buffer, content = added.buffer, added.buffer.content
+                is_later = added.record.moment > stored.moment
+                if buffer.kind != "scratch" or content.dtype.kind in "biu" or not is_later:
+                    continue
+                if self._is_stored_on_data(added.record):
+                    continue
+                if not threads[number].reaches_output(buffer.name):
+                    continue
+                first = (0,) * content.ndim
+                value = content[first].item()
+                yield DroppedSum(
+                    buffer, added.record, stored.step, number, stored.point, stored.iterations,
+                    stored.moment, first, value, value, content.size, content.size,
+                    slip="unstored",
+                )  # fmt: skip
 
 
 def dropped_by(
@@ -274,6 +317,13 @@ def dropped_by(
         element, new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size),
         slip=slip,
     )  # fmt: skip
+
+
+def _changes(region: MemoryRegion, value: Any) -> bool:
+    """Whether a store changes anything; unwritten floats are NaN here, whatever is added."""
+    old = region.read()
+    new = np.broadcast_to(np.asarray(value), old.shape)
+    return bool((old != old).any() or shadow.differing(old, new).any())
 
 
 def _is_in_loop(thread: Thread) -> bool:

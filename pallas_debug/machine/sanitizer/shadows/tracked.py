@@ -141,6 +141,11 @@ class TrackedThread:
             )
         return self._reached[name]
 
+    def reaches_output(self, name: str) -> bool:
+        """Whether an operand's values go to an output."""
+        every = {*(w.operand.name for w in self.outputs), *self.arrays}
+        return not every.isdisjoint(self.flow.reached(name))
+
     def output_name(self, output: int) -> str:
         """Name of an output, by its number."""
         windows = len(self.outputs)

@@ -166,7 +166,7 @@ class MemoryWording:
         )
 
     def dropped(self, found: DroppedSum) -> Finding:
-        """A sum that a reset drops."""
+        """A sum that a reset drops, or that is added to after the last store to an output."""
         thread = self._run.threads[found.thread]
         line = found.before.step.site.line
         seen = self._seen(found.step, found.point, found.iterations, found.buffer, other=line)

@@ -1,0 +1,97 @@
+"""Sums whose output is stored before the last addition, or not at all."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from machine_runs import call_with_table, found
+
+X = np.random.default_rng(0).standard_normal((16, 384)).astype(np.float32)
+
+
+def listed_rows(x: jax.Array, *, stored_at: int) -> jax.Array:
+    """Sums of the rows of blocks that a table lists; zeros for the others."""
+
+    def kernel(listed_ref, x_ref, out_ref, acc_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(k == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        @pl.when(listed_ref[i] == 1)
+        def _add() -> None:
+            acc_ref[...] += x_ref[...]
+
+            @pl.when(k == stored_at)
+            def _() -> None:
+                out_ref[...] = acc_ref[...]
+
+    return call_with_table(kernel, jnp.array([1, 0, 1, 0]), x)
+
+
+@pytest.mark.parametrize("stored_at", [1, 2, 3], ids=["early", "last", "never"])
+def test_sum_that_is_not_stored_in_the_rows_that_have_one(stored_at: int) -> None:
+    lost = found(partial(listed_rows, stored_at=stored_at), np.concatenate([X, X]))
+    if stored_at == 2:
+        assert lost == ()
+        return
+    (finding,) = lost
+    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", (1, 0))
+    assert finding.message.startswith("what grid point (0, 2) added to acc_ref is lost")
+    assert finding.cause == (
+        "block (0, 0) of out_ref was stored before that addition, and not after it"
+    )
+
+
+def only_block(x: jax.Array, *, stored_at: int, adds_until: int = 2) -> jax.Array:
+    """A sum of all blocks, which is reset once."""
+
+    def kernel(x_ref, out_ref, acc_ref):
+        k = pl.program_id(0)
+
+        @pl.when(k == 0)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += jnp.where(k <= adds_until, x_ref[...], 0)
+
+        @pl.when(k == stored_at)
+        def _finish() -> None:
+            out_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid=(3,),
+        in_specs=[pl.BlockSpec((8, 128), lambda k: (0, k))],
+        out_specs=pl.BlockSpec((8, 128), lambda k: (0, 0)),
+        out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32),
+        scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
+    )(x)
+
+
+def test_sum_of_the_only_block_that_is_stored_too_early() -> None:
+    (lost,) = found(partial(only_block, stored_at=1), X[:8])
+    assert (lost.kind, lost.operand, lost.grid_point) == ("LostWrite", "acc_ref", (1,))
+    assert lost.source is not None
+    assert lost.source.text == "out_ref[...] = acc_ref[...]"
+    assert lost.message == (
+        "what grid point (2,) added to acc_ref is lost: block (0, 0) of out_ref was stored at grid "
+        "point (1,), and nothing reads acc_ref after that addition: acc_ref[0, 0] is "
+        f"{X[0, 0] + X[0, 128] + X[0, 256]:g} at the end"
+    )
+    assert lost.cause == "block (0, 0) of out_ref was stored before that addition, and not after it"
+    assert lost.advice == "store it at the last step of each block, after the last addition"
+
+
+@pytest.mark.parametrize("adds_until", [1, 2])
+def test_sum_of_the_only_block_that_is_stored_last(adds_until: int) -> None:
+    """Or after which only zeros are added, as of blocks that are masked."""
+    assert not found(partial(only_block, stored_at=adds_until, adds_until=adds_until), X[:8])
