@@ -21,8 +21,10 @@ from pallas_debug.analysis.subject import (
 )
 from pallas_debug.bridge.walk.events import Dim, Event, Origin, View
 from pallas_debug.bridge.walk.index_maps import Block
+from pallas_debug.bridge.walk.operations import operations
 from pallas_debug.findings.wording import bounds, contents, numbers
 from pallas_debug.findings.wording.facts import OtherCore, array_text, block_text
+from pallas_debug.model import SourceLine
 
 MAX_POINTS = 1 << 22
 """Maximum number of grid points examined one by one."""
@@ -372,9 +374,10 @@ def _never_written(
     point: tuple[int, ...] | None, result: Result,
 ) -> None:  # fmt: skip
     shape = array_text(block.dtype, block.shape)
+    lines = [event.source for event in events] or _stores_not_reached(subject, block)
     finding = contents.output_not_written(
         subject.sighting(
-            source=events[-1].source if events else None,
+            source=lines[-1] if lines else None,
             grid_point=point,
             operand=block.name,
             index=block_text(block.name, index),
@@ -382,9 +385,18 @@ def _never_written(
             values={"block": str(index)},
         ),
         what=f"block {index} of {block.name}, {shape},",
-        why="condition" if events else "no store",
+        why="condition" if lines else "no store",
     )
     result.findings.append(finding)
+
+
+def _stores_not_reached(subject: Subject, block: Block) -> list[SourceLine | None]:
+    """Lines that store to an output, in branches that no grid point takes as well."""
+    return [
+        operation.source
+        for operation in operations(subject.captured)
+        if operation.name in ("swap", "addupdate") and operation.ref == block.name
+    ]
 
 
 def _output_buffers(subject: Subject) -> dict[int, int]:

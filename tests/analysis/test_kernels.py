@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable
 from typing import Any
 
@@ -278,6 +279,21 @@ def test_an_output_without_a_store(captures: Captures) -> None:
     (finding,) = look(captures, kernel, **rows(4)).findings
     assert finding.kind == "OutputNotWritten"
     assert finding.cause == "there is no store to out_ref"
+
+
+def test_an_output_whose_store_no_grid_point_reaches(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        @pl.when(pl.program_id(0) == 4)
+        def _store() -> None:
+            out_ref[...] = x_ref[...]
+
+    (finding,) = look(captures, kernel, **rows(4)).findings
+    assert finding.kind == "OutputNotWritten"
+    assert finding.source is not None
+    text = linecache.getline(finding.source.file, finding.source.line)
+    assert text.strip() == "out_ref[...] = x_ref[...]"
+    assert finding.cause is not None
+    assert finding.cause.startswith("every store to out_ref is under a condition, which was false")
 
 
 def test_an_output_that_serves_as_scratch_of_parallel_steps(captures: Captures) -> None:
