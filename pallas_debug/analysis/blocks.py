@@ -115,7 +115,7 @@ def _bounds(
             block_size=dim.size,
             by_element=dim.kind == "element",
             is_offset=_is_offset(dim, index),
-            from_table=bool(indices.reads),
+            from_table=number in indices.from_tables,
             points=subject.grid.points,
         )
         result.findings.append(finding)

@@ -133,7 +133,7 @@ def out_of_bounds(touch: Touch) -> Finding:
 
 
 def block_out_of_bounds(
-    touch: Touch, block: Point, block_shape: tuple[int | None, ...], *, from_table: bool
+    touch: Touch, block: Point, block_shape: tuple[int | None, ...], *, from_tables: frozenset[int]
 ) -> Finding:
     """An index map that returns a block outside of the array."""
     shape = touch.buffer.shape
@@ -154,7 +154,7 @@ def block_out_of_bounds(
         array=f"{touch.buffer.dtype}{list(shape)}",
         block_size=block_shape[dim] or 1,
         is_offset=is_offset,
-        from_table=from_table,
+        from_table=dim in from_tables,
     )
 
 

@@ -148,7 +148,7 @@ def _access(
                 block = point(arguments["block_indices"]) or ()
                 touch = replace(touch, buffer=index_map.array)
                 found = words.block_out_of_bounds(
-                    touch, block, index_map.block_shape, from_table=index_map.from_table
+                    touch, block, index_map.block_shape, from_tables=index_map.from_tables
                 )
             else:
                 found = _explain(touch, place, error)

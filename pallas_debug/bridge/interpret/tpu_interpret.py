@@ -219,7 +219,7 @@ def _index_map(operand: Operand, jaxpr: Any) -> IndexMap:
         source=source,
         array=array,
         block_shape=operand.block_shape or (),
-        from_table=any("get" in eqn.primitive.name for eqn in nested.opened(jaxpr)[0].eqns),
+        from_tables=nested.results_of_refs(nested.opened(jaxpr)[0]),
     )
 
 

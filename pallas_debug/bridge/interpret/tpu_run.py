@@ -145,13 +145,13 @@ class IndexMap:
 
     Attributes:
       array: the whole array, before padding to blocks.
-      from_table: whether the map reads a scalar prefetch operand.
+      from_tables: dimensions of the block that depend on scalar prefetch.
     """
 
     source: SourceLine | None
     array: Buffer
     block_shape: tuple[int | None, ...]
-    from_table: bool
+    from_tables: frozenset[int]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

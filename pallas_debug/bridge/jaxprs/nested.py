@@ -71,3 +71,16 @@ def arg_names(jaxpr: Any, unknown: str = "args") -> list[str]:
 def variables(atoms: Iterable[Any]) -> list[Any]:
     """Those of an equation's or jaxpr's operands that are no literals."""
     return [atom for atom in atoms if not isinstance(atom, jax_core.Literal)]
+
+
+def results_of_refs(jaxpr: Any) -> frozenset[int]:
+    """Positions of the results of an index map that depend on what it reads from its refs."""
+    made = {variable for variable in jaxpr.invars if hasattr(variable.aval, "inner_aval")}
+    for eqn in jaxpr.eqns:
+        if made & set(variables(eqn.invars)):
+            made.update(eqn.outvars)
+    return frozenset(
+        i
+        for i, out in enumerate(jaxpr.outvars)
+        if not isinstance(out, jax_core.Literal) and out in made
+    )

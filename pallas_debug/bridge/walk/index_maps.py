@@ -158,11 +158,13 @@ class Indices:
         unknown.
       reason: why it is unknown, as the end of a sentence.
       reads: reads of scalar prefetch by the index map.
+      from_tables: dimensions of the block that depend on these.
     """
 
     dims: tuple[np.ndarray, ...] | None
     reason: str = ""
     reads: tuple[Event, ...] = ()
+    from_tables: frozenset[int] = frozenset()
 
 
 UNSIZED = "its grid has a dimension whose size is known only at run time"
@@ -278,7 +280,8 @@ def indices(
         return Indices(dims=None, reason="it returns slices", reads=reads)
     known = [value for value in outputs if isinstance(value, np.ndarray)]
     if len(known) == len(outputs):
-        return Indices(dims=tuple(known), reads=reads)
+        tables_of = nested.results_of_refs(inner)
+        return Indices(dims=tuple(known), reads=reads, from_tables=tables_of)
     return Indices(
         dims=None, reason=_why_unknown(walker, inner, names, tables, rounded), reads=reads
     )

@@ -205,7 +205,7 @@ def block_out_of_bounds(
       value: the index returned along `dim`; `first` to `last` are allowed.
       by_element: whether it counts in elements.
       is_offset: whether a block index looks like an element offset.
-      from_table: whether the index map reads scalar prefetch.
+      from_table: whether the index along `dim` depends on scalar prefetch.
       entry: the scalar-prefetch entry that the index comes from, with its value.
       points: total grid points, if `seen.count` is the number of them affected.
     """

@@ -81,6 +81,19 @@ def has_tables(program: ir.KernelProgram) -> bool:
     return any(isinstance(step, ir.LoadStep) for step in program.steps)
 
 
+def is_of_table(program: ir.KernelProgram, number: int) -> bool:
+    """Whether a register of an index map depends on what the map loads from scalar prefetch."""
+    match step := program.maker(number):
+        case None:
+            return False
+        case ir.LoadStep():
+            return True
+        case ir.Compute():
+            return any(is_of_table(program, reg.number) for reg in step.inputs)
+        case _:
+            return has_tables(program)
+
+
 def _of_registers(frames: list[ProgramFrame], wanted: list[ir.Reg]) -> str | None:
     found = _texts(frames, wanted)
     return found.pop() if len(found) == 1 else None

@@ -239,7 +239,7 @@ class BoundsObserver(MachineObserver):
                 block_size=size,
                 by_element=by_element,
                 is_offset=_are_offsets(block, counts, spec.sizes, shape),
-                from_table=origins.has_tables(spec.index_map),
+                from_table=origins.is_of_table(spec.index_map, spec.index_map.outputs[dim].number),
                 entry=origins.of_block(window.failed, dim),
             )
         )
