@@ -11,6 +11,9 @@ from pallas_debug.findings.wording.facts import Point, line_text, listed, two_co
 from pallas_debug.findings.wording.order import SIDES, of_axes
 from pallas_debug.model import Finding, SourceLine
 
+SIGNALLED_BY = "signalled by"
+"""Name of a left-over semaphore's value: other devices that signal it, unless it is the barrier."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:

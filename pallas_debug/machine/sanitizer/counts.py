@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
@@ -19,7 +19,7 @@ from pallas_debug.machine.sanitizer.ordering.ledger import (
     SizeMismatch,
     StartedCopy,
 )
-from pallas_debug.machine.sanitizer.report import shape_text
+from pallas_debug.machine.sanitizer.report import BARRIER, shape_text
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, Witness
 
@@ -46,12 +46,18 @@ def place_of(counter: Counter | SemaphoreLedger) -> tuple[str, Any]:
     return counter.buffer.name, counter.entry
 
 
-def counts(run: OrderTracker) -> Iterator[tuple[Finding, CopyOn | None]]:
+def counts(
+    run: OrderTracker, raced: Collection[CopyOn] = ()
+) -> Iterator[tuple[Finding, CopyOn | None]]:
     """Semaphores that are not zero at the end; or, if nothing can run, who waits for what.
 
     Those that the kernel takes or returns may be awaited by another. With a finding comes its
     semaphore, and the DMA that nothing waits for, if no wait is for what its line starts: a race
     with it is one fault.
+
+    Args:
+      raced: DMAs with which something races. Of the semaphores that one line leaves, the first of
+        these DMAs is named.
     """
     stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
     if stuck and not run.has_ended:
@@ -61,16 +67,26 @@ def counts(run: OrderTracker) -> Iterator[tuple[Finding, CopyOn | None]]:
         return
     if run.has_ended:
         reported: set[tuple[Fault, object]] = set()
-        for ledger in (*run.left_over, *run.ledgers.values()):
-            is_shared = ledger.buffer.kind in ("input", "output")
-            if not is_shared and (ledger.near.count or ledger.copies):
-                finding = _left_over(run, ledger)
-                known: set[tuple[Fault, object]] = {(finding.kind, finding.witness.line)}
-                if finding.kind is Fault.SEMAPHORE_LEFT_OVER:  # on several devices
-                    known.add((finding.kind, ledger.name))
-                if reported.isdisjoint(known):
-                    reported |= known
-                    yield finding, (ledger.unawaited, place_of(ledger))
+        raised = [
+            ledger
+            for ledger in (*run.left_over, *run.ledgers.values())
+            if ledger.buffer.kind not in ("input", "output")
+            and (ledger.near.count or ledger.copies)
+        ]
+        raised.sort(key=lambda ledger: not _is_raced(ledger, raced))
+        for ledger in raised:
+            finding = _left_over(run, ledger)
+            known: set[tuple[Fault, object]] = {(finding.kind, finding.witness.line)}
+            if finding.kind is Fault.SEMAPHORE_LEFT_OVER:  # on several devices
+                known.add((finding.kind, ledger.name))
+            if reported.isdisjoint(known):
+                reported |= known
+                yield finding, (ledger.unawaited, place_of(ledger))
+
+
+def _is_raced(ledger: SemaphoreLedger, raced: Collection[CopyOn]) -> bool:
+    place = place_of(ledger)
+    return (ledger.unawaited, place) in raced or (None, place) in raced
 
 
 def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
@@ -81,13 +97,17 @@ def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
     signals, waits = list(ledger.signals.values()), list(ledger.taken.values())
     device = ledger.buffer.device
     place = (waits or signals)[-1].first
+    values = {"count": str(ledger.near.count), "waits": str(ledger.totals[1])}
+    others = sorted({number for line in signals for number in line.devices} - {device})
+    if others and ledger.name != BARRIER:
+        values[semaphores.SIGNALLED_BY] = ", ".join(f"device {number}" for number in others)
     seen = sighting(
         run,
         source=place.step.site.line,
         loop=place.iterations,
         operand=ledger.name,
         other=signals[0].first.step.site.line if waits and signals else None,
-        values={"count": str(ledger.near.count), "waits": str(ledger.totals[1])},
+        values=values,
     )
     return semaphores.semaphore_left_over(
         seen,

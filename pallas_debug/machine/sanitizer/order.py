@@ -51,7 +51,7 @@ class OrderSanitizer(OrderTracker):
                 followers.setdefault(id(first[id(finding)]), []).append(finding)
         of_copy = _races_of_copies(self, worded, first)
         unheard = next((finding for _, finding in found if id(finding) in early), None)
-        for finding, key in counts(self):
+        for finding, key in counts(self, of_copy):
             race = None
             races: Sequence[Finding] = ()
             if key is not None:
