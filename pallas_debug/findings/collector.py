@@ -166,6 +166,7 @@ def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]])
         source=b.source if prefer_other else a.source,
         operand=a.operand or b.operand,
         grid_point=a.grid_point if a.grid_point is not None else b.grid_point,
+        values={**b.values, **a.values} if a.line == b.line or b.line in begins else a.values,
     )
     return replace(
         first,

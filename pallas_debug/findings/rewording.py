@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.wording.facts import where
 from pallas_debug.findings.wording.order import PARALLEL, SIDES, WRITES
-from pallas_debug.findings.wording.semaphores import NOT_AWAITED
+from pallas_debug.findings.wording.semaphores import NOT_AWAITED, SIGNALLED_BY
 from pallas_debug.model import Finding
 
 
@@ -16,6 +17,10 @@ def reworded(finding: Finding, by: Sequence[Finding]) -> Finding:
 
     A signal that is left over, say, shows what a race lacks.
     """
+    if finding.kind is Fault.OUTPUT_REVISITED:
+        return of_wrong_map(finding, by)
+    if finding.kind is Fault.OUT_OF_BOUNDS_READ:
+        return of_last_fetch(finding, by)
     if finding.kind is not Fault.DATA_RACE:
         return finding
     for one in reversed(by):
@@ -66,7 +71,7 @@ def of_unheard_signal(race: Finding, left: Finding) -> Finding:
     """A race with a copy of another device, or between cores, which a signal was to order.
 
     Args:
-      left: the `SemaphoreLeftOver` of the signal, which nothing waits for.
+      left: the `SemaphoreLeftOver` of the signal, which nothing waits for, or not often enough.
     """
     sender = race.values.get("other sender") or race.values.get("sender")
     line = f", in line {left.source.line}," if left.source else ""
@@ -76,6 +81,14 @@ def of_unheard_signal(race: Finding, left: Finding) -> Finding:
             cause=f"{left.operand} is signalled{line} and nothing waits for it: this access may "
             "come before what the signal is for",
             advice=f"wait for {left.operand} before this access",
+        )
+    if SIGNALLED_BY in left.values and left.values.get("waits") != "0":
+        return replace(
+            race,
+            cause=f"{left.operand} is signalled more often than it is waited for: {sender} may "
+            "copy before the signal that is meant for it",
+            advice=f"wait for {left.operand} before each copy, and let as many signals come "
+            "before the first one as there are buffers to fill",
         )
     return replace(
         race,
@@ -113,3 +126,29 @@ def of_carried_state(race: Finding, read: Finding) -> Finding:
         advice=f'make grid dimension {axes} "arbitrary" in dimension_semantics: {read.operand} '
         "carries values along it",
     )
+
+
+def of_wrong_map(revisit: Finding, by: Sequence[Finding]) -> Finding:
+    """An output block that is visited again, while the index map returns others never."""
+    left = [one for one in by if one.kind is Fault.OUTPUT_NOT_WRITTEN]
+    if not any(one.operand == revisit.operand for one in left):
+        return revisit
+    return replace(
+        revisit,
+        cause="the index map returns one block for grid points of several, and leaves others out",
+        advice="let the index map return the block that each grid point computes",
+    )
+
+
+def of_last_fetch(read: Finding, by: Sequence[Finding]) -> Finding:
+    """An index past the end, of a copy that nothing waits for: there is nothing left to fetch.
+
+    An index within bounds would not help against the latter.
+    """
+    left = [one for one in by if one.kind is Fault.DMA_NOT_AWAITED and one.source is not None]
+    if not left or read.source is None or left[0].source == read.source:
+        return read
+    return replace(
+        read, advice=f"do not start the copy in {where(left[0].source)} where nothing is left to "
+        "fetch",
+    )  # fmt: skip

@@ -40,6 +40,11 @@ def _stays(finding: Finding, cause: Finding) -> bool:
     return cause.values.get(facts.WHY) == "left out" and is_of_same_output(finding, cause)
 
 
+def _is_left_for_another(finding: Finding, cause: Finding) -> bool:
+    """Return whether an index map returns some blocks twice, and others never."""
+    return _stays(cause, finding)
+
+
 def _is_of_short_map(finding: Finding, cause: Finding) -> bool:
     """Return whether one block specification leaves blocks out, and shows in another way."""
     return cause.values.get(facts.WHY) == "left out" and _is_of_line(finding, cause)
@@ -56,8 +61,15 @@ def _has_read_before(finding: Finding, cause: Finding) -> bool:
 
 
 def _is_reset_late(finding: Finding, cause: Finding) -> bool:
-    """Return whether what read too early is the addition that a late reset discards."""
-    return _is_late(cause) and _is_discarded(finding, cause)
+    """Return whether what read too early is the addition that a late reset discards.
+
+    Or of another buffer, of which the machine saw that no result holds what was read: a reset that
+    came later replaced it.
+    """
+    if not _is_late(cause):
+        return False
+    is_replaced = _is_of_others(finding, cause) and is_not_before(cause, finding)
+    return is_replaced or _is_discarded(finding, cause)
 
 
 def _is_late(lost: Finding) -> bool:
@@ -291,17 +303,43 @@ def _has_gone_elsewhere(finding: Finding, cause: Finding) -> bool:
     return semaphore is not None and semaphore in (cause.operand, *others)
 
 
+def _is_fetched_past_end(finding: Finding, cause: Finding) -> bool:
+    """Return whether a copy of what is past the end, or of what a table holds there, is left.
+
+    The machine ends where it takes the place of a copy from past the end of a table. There is one
+    step more than there is to fetch.
+    """
+    position, bound = (cause.values.get(name) for name in (bounds.POSITION, bounds.BOUND))
+    is_next = bound is not None and position == bound and not finding.grid_point
+    return _is_of_line(finding, cause) or (is_next and _is_of_others(finding, cause))
+
+
 def _is_source_of_copy(finding: Finding, cause: Finding) -> bool:
     """Return whether a copy goes from and to what one index makes of one operand."""
-    place = finding.index, finding.grid_point, finding.loop
-    is_same = is_of_same_output(finding, cause) and _is_of_line(finding, cause)
-    return is_same and place == (cause.index, cause.grid_point, cause.loop)
+    return _is_of_line(finding, cause) and _is_of_same_index(finding, cause)
+
+
+def _is_brought_back(finding: Finding, cause: Finding) -> bool:
+    """Return whether a later line writes back to where what it changes was read."""
+    lines = [one.witness.line or ("", 0) for one in (cause, finding)]
+    return lines[0] < lines[1] and _is_of_same_index(finding, cause)
+
+
+def _is_of_same_index(a: Finding, b: Finding) -> bool:
+    """Return whether one index is used for one operand, at one place of the run."""
+    places = [(one.index, one.grid_point or (), one.loop) for one in (a, b)]
+    return a.index is not None and is_of_same_output(a, b) and places[0] == places[1]
 
 
 def _is_not_heard(finding: Finding, cause: Finding) -> bool:
-    """Return whether another device or core races, and no wait takes this signal."""
-    senders = {"sender", "other sender", CORES} & set(cause.values)
-    return bool(senders) and finding.values.get("waits") == "0"
+    """Return whether another device or core races, and no wait takes this signal.
+
+    Or waits take some of the signals of other devices, but not all.
+    """
+    senders = {"sender", "other sender"} & set(cause.values)
+    if finding.values.get("waits") == "0":
+        return bool(senders) or CORES in cause.values
+    return bool(senders) and semaphores.SIGNALLED_BY in finding.values
 
 
 def of_one_slip(findings: Iterable[Finding]) -> list[Finding]:
@@ -322,6 +360,9 @@ def of_one_slip(findings: Iterable[Finding]) -> list[Finding]:
     )
 
 
+_OUT_OF_BOUNDS = (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE)
+
+
 def _slip(finding: Finding) -> tuple[object, ...]:
     """Key that findings about several operands or places share if they come of one slip."""
     values, line = finding.values, finding.witness.line
@@ -331,30 +372,38 @@ def _slip(finding: Finding) -> tuple[object, ...]:
     if finding.kind in (Fault.BLOCK_OUT_OF_BOUNDS, Fault.X64_INDEX_MAP) and line is not None:
         given = (values.get(name) for name in ("dimension", "block", "element"))
         return *place, line, *given, finding.cause
-    if finding.kind is Fault.OUT_OF_BOUNDS_READ and bounds.POSITION in values and line is not None:
+    start = values.get(bounds.POSITION, values.get("start"))
+    if finding.kind in _OUT_OF_BOUNDS and start is not None and line is not None:
         device = values.get("device")
-        return *place, finding.loop, device, values[bounds.POSITION], finding.cause, finding.advice
+        return *place, finding.loop, device, start, values.get(bounds.BOUND), finding.advice
     return (id(finding),)
 
 
 def _likewise(found: Finding, others: Sequence[Finding]) -> Finding:
-    if found.kind is Fault.OUT_OF_BOUNDS_READ:
+    if found.kind in _OUT_OF_BOUNDS:
         return bounds.with_other_reads(found, others)
     return writers.likewise(found, others)
 
 
 def _without_named(findings: Iterable[Finding]) -> list[Finding]:
-    """Leave out what another engine found of an operand that a finding of the line names too."""
+    """Leave out what another engine found of an operand that a finding of the line names too.
+
+    An output that is not written has no line of its own.
+    """
+
+    def named_as(finding: Finding, operand: str | None) -> tuple[object, ...]:
+        of_output = finding.kind is Fault.OUTPUT_NOT_WRITTEN
+        line = None if of_output else finding.witness.line
+        return finding.kind, finding.kernel, line, operand
+
     given = list(findings)
     named = {
-        (finding.kind, finding.kernel, finding.witness.line, operand)
+        named_as(finding, operand)
         for finding in given
         if (names := finding.values.get(writers.LIKEWISE)) is not None
         for operand in names.split(", ")
     }
-    return [
-        one for one in given if (one.kind, one.kernel, one.witness.line, one.operand) not in named
-    ]
+    return [one for one in given if named_as(one, one.operand) not in named]
 
 
 _OF_CORES = (
@@ -387,7 +436,7 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.OUT_OF_BOUNDS_READ, Fault.UNINITIALIZED_READ): _is_indexed_by,
     (Fault.OUT_OF_BOUNDS_WRITE, Fault.UNINITIALIZED_READ): _is_indexed_by,
     (Fault.INTEGER_OVERFLOW, Fault.UNINITIALIZED_READ): _is_computed,
-    (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_READ): _is_of_line,
+    (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_READ): _is_fetched_past_end,
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_WRITE): _is_of_line,
     (Fault.INTERPRET_ERROR, Fault.OUT_OF_BOUNDS_READ): _cannot_copy,
     (Fault.INTERPRET_ERROR, Fault.OUT_OF_BOUNDS_WRITE): _cannot_copy,
@@ -396,6 +445,9 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DATA_RACE, Fault.DMA_NOT_AWAITED): _is_of_extra_copy,
     (Fault.DMA_NOT_AWAITED, Fault.DEADLOCK): _has_gone_elsewhere,
     (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE): _is_source_of_copy,
+    (Fault.OUT_OF_BOUNDS_WRITE, Fault.OUT_OF_BOUNDS_READ): _is_brought_back,
+    (Fault.OUTPUT_NOT_WRITTEN, Fault.BLOCK_OUT_OF_BOUNDS): is_of_same_output,
+    (Fault.OUTPUT_NOT_WRITTEN, Fault.OUTPUT_REVISITED): _is_left_for_another,
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
     (Fault.DATA_RACE, Fault.DATA_RACE): _is_of_same_copies,
     (Fault.DATA_RACE, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,

@@ -44,6 +44,8 @@ ARRIVAL = finding(
 TABLE = finding("UninitializedRead", "table", 3, shape="int32[4, 2] in SMEM")
 UNWRITTEN = finding("UninitializedRead", "n_ref", 5)
 OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
+OUTSIDE_OF_BOTH = finding("OutOfBoundsRead", "x_ref", 7, grid_point=(), index="x_ref[4]")
+STATIC = ("static",)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +118,21 @@ OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
             finding("OutputNotWritten", "o_ref", 7),
             replace(finding("NanProduced", "", 7), engines=("checks",)),
             finding("NanProduced", "", 7),
+        ),
+        (
+            OUTSIDE_OF_BOTH,
+            finding("OutOfBoundsWrite", "x_ref", 9, index="x_ref[4]"),
+            finding("OutOfBoundsWrite", "x_ref", 9, index="x_ref[5]"),
+        ),
+        (
+            finding("BlockOutOfBounds", "o_ref", 2),
+            finding("OutputNotWritten", "o_ref", 7),
+            finding("OutputNotWritten", "p_ref", 7),
+        ),
+        (
+            finding("LostWrite", "n_ref", 3, grid_point=(1,), values={"why": "reset late"}),
+            replace(finding("UninitializedRead", "m_ref", 5, grid_point=(0,)), engines=STATIC),
+            replace(finding("UninitializedRead", "m_ref", 5, grid_point=(2,)), engines=STATIC),
         ),
         (
             finding("OutputNotWritten", "o_ref", 2, values={"why": "left out"}),
@@ -386,8 +403,12 @@ def test_an_operand_that_another_engine_names_alone() -> None:
     q = finding("OutputNotWritten", "q_ref", 5, values={"likewise": "k_ref"})
     k = replace(finding("OutputNotWritten", "k_ref", 5), engines=("static",))
     assert merged([q, k]) == (q,)
-    other = replace(finding("OutputNotWritten", "k_ref", 6), engines=("static",))
+    elsewhere = replace(finding("OutputNotWritten", "k_ref", 6), engines=("static",))
+    assert merged([q, elsewhere]) == (q,)  # an output that is not written has no line of its own
+    other = replace(finding("OutputNotWritten", "v_ref", 5), engines=("static",))
     assert merged([q, other]) == (q, other)
+    q, k = (replace(one, kind=Fault.UNINITIALIZED_READ) for one in (q, elsewhere))
+    assert merged([q, k]) == (q, k)
 
 
 def entry(operand: str, at: int, index: str, position: str = "4") -> Finding:

@@ -93,7 +93,9 @@ def uninitialized_read(
         cause, advice = other_core.wording(seen.witness.operand)
         seen = seen.at(values={**seen.witness.values, **of_axes(other_core.axes)})
     elif elsewhere := [write for write in writes if at is None or write.line != at.line]:
-        cause = _written_elsewhere(elsewhere, seen.witness.grid_point)
+        cause, is_later = _written_elsewhere(elsewhere, seen.witness.grid_point)
+        if is_later and sum_axes is not None:
+            advice = f"write it where its sum begins: {when_zero(sum_axes)}"
     elif ever is not None:
         cause = f"nothing but {ever.text} is ever written of it"
         if ever.copies:
@@ -135,17 +137,20 @@ def unwritten_copied(seen: Sighting, *, source: str, reaches_output: bool) -> Fi
     return replace(found, comes_of=(Fault.UNINITIALIZED_READ,))
 
 
-def _written_elsewhere(writes: Sequence[Reset], reader: Point | None) -> str:
-    """Places where a buffer is written, if not before a read."""
+def _written_elsewhere(writes: Sequence[Reset], reader: Point | None) -> tuple[str, bool]:
+    """Places where a buffer is written, if not before a read.
+
+    Also whether these are other grid points.
+    """
     reaching = [write for write in writes if write.reaches]
     if not reaching:
         parts = " and ".join(f"{write.index} in line {write.line}" for write in writes)
-        return f"the stores before this line write {parts} alone"
+        return f"the stores before this line write {parts} alone", False
     points = [point for write in reaching for point in write.points]
     if reader in points:
         at = " at this grid point" if reader else ""
-        return f"it is written{at} in {reaching[0].where}, but only after this line"
-    return f"it is written only at {points_text(points)}, in {reaching[0].where}"
+        return f"it is written{at} in {reaching[0].where}, but only after this line", False
+    return f"it is written only at {points_text(points)}, in {reaching[0].where}", True
 
 
 def _first(element: WrittenElement | None, operand: str | None) -> str:

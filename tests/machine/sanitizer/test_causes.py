@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import found
 
+from pallas_debug import verify
 from pallas_debug.findings.faults import Fault
 
 F32, I32 = jnp.float32, jnp.int32
@@ -214,6 +215,30 @@ def test_a_state_is_carried_into_a_tile_in_which_another_sequence_begins() -> No
     assert not found(states_of_sequences, tiles, first, X[:32])
 
 
+def test_a_block_that_comes_from_the_grid_and_not_from_the_table_beside_it() -> None:
+    def picked(rows, x):
+        def kernel(rows_ref, x_ref, out_ref):
+            out_ref[...] = x_ref[...]
+
+        block = pl.BlockSpec((8, 128), lambda j, t, rows: (rows[t], j))
+        return pl.pallas_call(
+            kernel,
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1, grid=(2, 4), in_specs=[block], out_specs=block
+            ),
+            out_shape=jax.ShapeDtypeStruct(x.shape, F32),
+        )(rows, x)
+
+    rows = np.arange(4, dtype=np.int32)
+    (finding,) = verify(picked, rows, X[:32], targets="v5e", engines="static,machine").findings
+    assert finding.engines == ("machine", "static")
+    assert "gives block 1 along dimension 1 of float32[32, 128], which has 1" in finding.message
+    assert finding.cause == (
+        "the index equals the grid point along grid dimension 0, which has more steps than the "
+        "array has blocks there"
+    )
+
+
 def test_a_table_that_is_not_sorted_comes_back_to_a_block() -> None:
     (back,) = found(sums_by_table, np.array([0, 1, 0, 2, 2, 2, 3], np.int32), X)
     assert (back.kind, back.grid_point) == (Fault.OUTPUT_REVISITED, (2,))
@@ -222,6 +247,31 @@ def test_a_table_that_is_not_sorted_comes_back_to_a_block() -> None:
         "output block is written back when the next one begins"
     )
     assert back.advice == "sort the table, so that all grid points of a block follow one another"
+
+
+def test_a_state_that_is_set_one_step_late() -> None:
+    def states(x):
+        def kernel(x_ref, out_ref, last_ref, state_ref):
+            @pl.when(pl.program_id(1) == 1)
+            def _start() -> None:
+                state_ref[...] = jnp.zeros_like(state_ref)
+
+            out_ref[...] = state_ref[...] * x_ref[...]
+            state_ref[...] = state_ref[...] * 0.5 + x_ref[...]
+            last_ref[...] = state_ref[...]
+
+        block = pl.BlockSpec((8, 128), lambda i, j: (i * 3 + j, 0))
+        return pl.pallas_call(
+            kernel, grid=(2, 3), in_specs=[block], scratch_shapes=[TILE],
+            out_specs=[block, pl.BlockSpec((8, 128), lambda i, j: (i, 0))],
+            out_shape=[jax.ShapeDtypeStruct(x.shape, F32), jax.ShapeDtypeStruct((16, 128), F32)],
+        )(x)  # fmt: skip
+
+    (read,) = found(states, X[:48])
+    assert read.kind is Fault.UNINITIALIZED_READ
+    assert read.cause is not None
+    assert read.cause.startswith("it is written only at grid points (0, 1) and (1, 1), in line ")
+    assert read.advice == "write it where its sum begins: @pl.when(pl.program_id(1) == 0)"
 
 
 @pytest.mark.parametrize("parallel", [False, True])
