@@ -84,6 +84,7 @@ def uninitialized_read(
     }
     cause, advice = causes[before], "write all of it before this line"
     advice += ", or give it an input by input_output_aliases" if is_array else ""
+    begins = f"write it where its sum begins: {when_zero(sum_axes)}" if sum_axes is not None else ""
     at = seen.witness.source
     if (under := condition_of(writes or resets)) is not None:
         seen = seen.at(values={**seen.witness.values, WRITTEN_UNDER: under})
@@ -94,8 +95,7 @@ def uninitialized_read(
         seen = seen.at(values={**seen.witness.values, **of_axes(other_core.axes)})
     elif elsewhere := [write for write in writes if at is None or write.line != at.line]:
         cause, is_later = _written_elsewhere(elsewhere, seen.witness.grid_point)
-        if is_later and sum_axes is not None:
-            advice = f"write it where its sum begins: {when_zero(sum_axes)}"
+        advice = (begins if is_later else "") or advice
     elif ever is not None:
         cause = f"nothing but {ever.text} is ever written of it"
         if ever.copies:
@@ -107,11 +107,9 @@ def uninitialized_read(
         else:
             advice += ", or read only what is written"
     elif before != "some" and stays and not is_array:
-        advice = (
+        advice = begins or (
             "write it before this line at each grid point; or, if it is carried along a grid axis, "
             "at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
-            if sum_axes is None
-            else f"write it where its sum begins: {when_zero(sum_axes)}"
         )
     return seen.found(
         Fault.UNINITIALIZED_READ,
@@ -138,10 +136,7 @@ def unwritten_copied(seen: Sighting, *, source: str, reaches_output: bool) -> Fi
 
 
 def _written_elsewhere(writes: Sequence[Reset], reader: Point | None) -> tuple[str, bool]:
-    """Places where a buffer is written, if not before a read.
-
-    Also whether these are other grid points.
-    """
+    """Places where a buffer is written, if not before a read; whether at other grid points."""
     reaching = [write for write in writes if write.reaches]
     if not reaching:
         parts = " and ".join(f"{write.index} in line {write.line}" for write in writes)
