@@ -76,6 +76,14 @@ def test_a_block_that_no_grid_point_visits() -> None:
     )
     assert finding.cause == "no grid point visits the blocks that differ"
 
+    def onto_one(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            copy_twice, grid=(2,), in_specs=[pl.BlockSpec((8, 256), lambda i: (i, 0))],
+            out_specs=pl.BlockSpec((8, 256), lambda i: (0, 0)), out_shape=x,
+        )(x)  # fmt: skip
+
+    assert one(onto_one, double, X).cause == "no grid point visits 1 of the 2 blocks that differ"
+
 
 def test_an_operand_that_stays_at_its_first_block() -> None:
     def call(x: Any, scale: Any, moves: int = 0) -> Any:

@@ -353,6 +353,12 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
             "no grid point visits the blocks that differ",
             "visit every block: let the grid and the index map cover the array, with pl.cdiv",
         )
+    if written is not None and 0 < written.unvisited < written.differing:
+        return (
+            f"no grid point visits {written.unvisited:,} of the {written.differing:,} blocks that "
+            "differ",
+            "let the grid and the index map of the output reach every block",
+        )
     if found.history is not None:
         visits = None if found.written is None else found.written.visits
         cause = stored.not_reset(found.history, is_sum=visits != 1)
@@ -376,6 +382,12 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
         return _CAUSES[relation.kind]
     if mixed is not None:
         return mixed
+    if found.history is not None:
+        later = stored.carried_on(found.history)
+        if later is None and written is not None and (written.visits or 0) > 1:
+            later = stored.stored_before(found.history, written.points[-1:])
+        if later is not None:
+            return later
     ends = [one for one in found.region.dims if not one.is_all]
     is_end = len(ends) == 1 and ends[0].step == 1 and ends[0].last == ends[0].size - 1
     if is_end and written is not None and written.blocks > written.differing == 1:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pallas_debug.findings.wording.facts import Point, listed, loop, where
+from pallas_debug.findings.wording.facts import Point, listed, loop, when_zero, where
 from pallas_debug.model import SourceLine
 
 MAX_SOURCES = 4
@@ -235,3 +235,43 @@ def not_reset(found: StoreHistory, *, is_sum: bool) -> tuple[str, str] | None:
         "pl.program_id(axis) == 0), with the axis along which the block stays the same"
     )
     return cause, advice
+
+
+def carried_on(found: StoreHistory) -> tuple[str, str] | None:
+    """Cause and advice, if the first steps of a dimension get what the last step before them set.
+
+    A state is carried along the dimensions behind that one.
+    """
+    reader = () if found.store is None else found.store.last
+    for source in found.sources:
+        last = source.writes[-1] if source.writes else None
+        if last is None or not last.of_other_block or len(last.last) != len(reader):
+            continue
+        axis = next((i for i, (a, b) in enumerate(zip(last.last, reader, strict=True)) if a < b), 0)
+        behind = range(axis + 1, len(reader))
+        if last.last[:axis] != reader[:axis] or not behind or any(reader[axis + 1 :]):
+            continue
+        return (
+            f"{source.buffer} holds what {where(last.line)} set at grid point {last.last}, where "
+            f"grid dimension {axis} was at {last.last[axis]}; if nothing is to be carried from one "
+            "step of it to the next, that is stale",
+            f"if so, set {source.buffer} at the first step of each: {when_zero(behind)}",
+        )
+    return None
+
+
+def stored_before(found: StoreHistory, last: Sequence[Point]) -> tuple[str, str] | None:
+    """Cause and advice, if a sum is stored at a grid point that is not the last one of its block.
+
+    Args:
+      last: that grid point, if it is known.
+    """
+    store = found.store
+    is_sum = any(write.updates for source in found.sources for write in source.writes)
+    if store is None or store.updates or not is_sum or not last or store.last == last[0]:
+        return None
+    return (
+        f"{where(store.line)} stores the block at grid point {store.last}, and {last[0]} is the "
+        "last one that has it: whatever is added after the store is not in the result",
+        "store at the last step of each block, after the last addition",
+    )

@@ -1,0 +1,99 @@
+"""Causes of wrong results: states that are carried too far, and sums that are stored too early."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import pallas_debug
+from pallas_debug.model import Finding
+
+F32 = jnp.float32
+
+
+def found(function: Any, reference: Any, *args: Any) -> Finding:
+    (finding,) = pallas_debug.compare(function, reference, *args, interpret="hlo").findings
+    return finding
+
+
+def line_of(function: Callable[..., Any], text: str) -> int:
+    """Number of the only line of a function that has this text."""
+    lines, first = inspect.getsourcelines(function)
+    (number,) = [first + i for i, line in enumerate(lines) if text in line]
+    return number
+
+
+def differences(x: jax.Array) -> jax.Array:
+    """Differences of the rows of two sequences; the second goes on with the first."""
+
+    def kernel(x_ref: Any, o_ref: Any, last: Any) -> None:
+        @pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0))
+        def _() -> None:
+            last[...] = jnp.zeros_like(last)
+
+        o_ref[0] = x_ref[0] - last[0]
+        o_ref[1:] = x_ref[1:] - x_ref[:-1]
+        last[0] = x_ref[7]
+
+    rows = pl.BlockSpec((8, 128), lambda i, j: (i * 2 + j, 0))
+    return pl.pallas_call(
+        kernel, grid=(2, 2), in_specs=[rows], out_specs=rows, out_shape=x,
+        scratch_shapes=[pltpu.VMEM((1, 128), F32)],
+    )(x)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_what_the_last_step_of_a_row_of_the_grid_left() -> None:
+    def right(x: jax.Array) -> jax.Array:
+        return jnp.diff(x.reshape(2, 16, 128), axis=1, prepend=0).reshape(32, 128)
+
+    finding = found(differences, right, jnp.arange(32.0)[:, None] + jnp.zeros((32, 128)))
+    line = line_of(differences, "last[0] = x_ref[7]")
+    assert finding.cause == (
+        f"last holds what line {line} set at grid point (0, 1), where grid dimension 0 was at 0; "
+        "if nothing is to be carried from one step of it to the next, that is stale"
+    )
+    assert finding.advice == (
+        "if so, set last at the first step of each: @pl.when(pl.program_id(1) == 0)"
+    )
+
+
+def sums(x: jax.Array, *, last: int) -> jax.Array:
+    """Sums of three blocks, stored at a step."""
+
+    def kernel(x_ref: Any, o_ref: Any, acc: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            acc[...] = jnp.zeros_like(acc)
+
+        acc[...] += x_ref[...]
+
+        @pl.when(pl.program_id(0) == last)
+        def _() -> None:
+            o_ref[...] = acc[...]
+
+    return pl.pallas_call(
+        kernel, grid=(3,), in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),
+        scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+        out_shape=jax.ShapeDtypeStruct((8, 128), F32),
+    )(x)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_sum_that_is_stored_before_the_last_step_of_its_block() -> None:
+    x = jnp.arange(24.0)[:, None] ** 2 + jnp.arange(128.0)
+    finding = found(functools.partial(sums, last=1), lambda x: x.reshape(3, 8, 128).sum(0), x)
+    assert finding.cause == (
+        f"line {line_of(sums, 'o_ref[...] = acc')} stores the block at grid point (1,), and (2,) "
+        "is the last one that has it: whatever is added after the store is not in the result"
+    )
+    assert finding.advice == "store at the last step of each block, after the last addition"
