@@ -188,3 +188,13 @@ def test_an_infinity(operation: str, dtype: str, advice: str) -> None:
     seen = Sighting(kernel="rows", engine="machine", witness=witness)
     found = contents.infinity_produced(seen, operation=operation, values=[100.0], operands=[dtype])
     assert (found.cause, found.advice) == ("the result is larger than its dtype can hold", advice)
+
+
+def test_the_advice_on_a_zero_does_not_begin_with_what_hides_it() -> None:
+    facts: dict[str, Any] = {"operation": "div", "operands": ("float32[8]",) * 2, "element": (0,)}
+    advice = (
+        "find out why it is zero; if that may be, as in a row without entries, guard it: "
+        "jnp.where(d == 0, 1, d)"
+    )
+    assert contents.infinity_produced(SEEN, values=(3.0, 0.0), **facts).advice == advice
+    assert contents.nan_produced(SEEN, values=(0.0, 0.0), **facts).advice == advice

@@ -10,6 +10,7 @@ from typing import Literal
 from pallas_debug.findings.faults import Fault, Judge
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import (
+    GUARD,
     WHY,
     OtherCore,
     Point,
@@ -296,7 +297,7 @@ _NAN_CAUSES = {
     ),
     "div": (
         "0 / 0 or inf / inf: often a sum of weights that is zero for a row with nothing visible",
-        "divide by jnp.where(l == 0, 1, l)",
+        GUARD,
     ),
     "mul": ("0 times infinity", "mask the infinite factor before the product, not after it"),
     "log": ("the logarithm of a negative number", "clamp the operand, jnp.maximum(x, 0)"),
@@ -381,7 +382,7 @@ def _values(values: Sequence[float]) -> str:
 _NAN_DIVISIONS = {
     True: (
         "0 / 0: often a sum of weights that is zero for a row with nothing visible",
-        "divide by jnp.where(d == 0, 1, d), where d is the divisor",
+        GUARD,
     ),
     False: (
         "infinity divided by infinity: what made them went too far before, such as exp of a number "
@@ -416,7 +417,7 @@ def infinity_produced(
         advice += ", or use a wider dtype"
     is_by_zero = operation == "div" and len(values) == 2 and values[1] == 0
     if is_by_zero or (operation in ("rsqrt", "reciprocal", "log") and list(values) == [0]):
-        cause, advice = "the operand is zero here", "guard it: jnp.where(d == 0, 1, d)"
+        cause, advice = "the operand is zero here", GUARD
     message = f"`{operation}` made an infinity of {of}{at}"
     if decides is not None:
         other = seen.witness.other

@@ -20,6 +20,14 @@ WHY = "why"
 another finding may follow from that."""
 
 
+GUARD = (
+    "find out why it is zero; if that may be, as in a row without entries, guard it: "
+    "jnp.where(d == 0, 1, d)"
+)
+"""Advice on a zero that something is divided by, or that has no logarithm. A guard alone would hide
+that the zero is wrong."""
+
+
 def number(value: object) -> str:
     """A value as a message shows it: floats with six digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
-from pallas_debug.findings.wording.facts import Point, line_text, listed, number, two_cores
+from pallas_debug.findings.wording.facts import GUARD, Point, line_text, listed, number, two_cores
 from pallas_debug.findings.wording.order import of_axes
 from pallas_debug.model import Finding, SourceLine
 
@@ -98,7 +98,7 @@ def division_by_zero(
         Fault.DIVISION_BY_ZERO,
         f"{kind} {what}{of} by zero{at}; divisor {divisor}",
         "the divisor is zero here; the result is undefined, and differs between chips",
-        "guard it: jnp.where(d == 0, 1, d)",
+        GUARD,
     )
 
 
