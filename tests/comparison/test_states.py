@@ -66,11 +66,11 @@ def test_what_the_last_step_of_a_row_of_the_grid_left() -> None:
     )
 
 
-def sums(x: jax.Array, *, last: int) -> jax.Array:
-    """Sums of three blocks, stored at a step."""
+def sums(x: jax.Array, *, first: int = 0, last: int = 2) -> jax.Array:
+    """Sums of three blocks: reset at the steps up to one, and stored at a step."""
 
     def kernel(x_ref: Any, o_ref: Any, acc: Any) -> None:
-        @pl.when(pl.program_id(0) == 0)
+        @pl.when(pl.program_id(0) <= first)
         def _() -> None:
             acc[...] = jnp.zeros_like(acc)
 
@@ -88,12 +88,31 @@ def sums(x: jax.Array, *, last: int) -> jax.Array:
     )(x)  # fmt: skip
 
 
+X = jnp.arange(24.0)[:, None] ** 2 + jnp.arange(128.0)
+
+
+def right_sums(x: jax.Array) -> jax.Array:
+    return x.reshape(3, 8, 128).sum(0)
+
+
 @pytest.mark.slow
 def test_a_sum_that_is_stored_before_the_last_step_of_its_block() -> None:
-    x = jnp.arange(24.0)[:, None] ** 2 + jnp.arange(128.0)
-    finding = found(functools.partial(sums, last=1), lambda x: x.reshape(3, 8, 128).sum(0), x)
+    finding = found(functools.partial(sums, last=1), right_sums, X)
     assert finding.cause == (
         f"line {line_of(sums, 'o_ref[...] = acc')} stores the block at grid point (1,), and (2,) "
         "is the last one that has it: whatever is added after the store is not in the result"
     )
     assert finding.advice == "store at the last step of each block, after the last addition"
+
+
+@pytest.mark.slow
+def test_a_sum_that_the_last_step_of_its_block_begins() -> None:
+    finding = found(functools.partial(sums, first=2), right_sums, X)
+    assert finding.cause == (
+        "3 grid points have the block, and what is stored comes from grid point (2,) alone: line "
+        f"{line_of(sums, 'jnp.zeros_like')} sets acc there"
+    )
+    assert finding.advice == (
+        "if it is to be made of all of them, set acc at the first step of each block alone, and go "
+        "on with what is there at the others"
+    )

@@ -386,6 +386,7 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
         later = stored.carried_on(found.history)
         if later is None and written is not None and (written.visits or 0) > 1:
             later = stored.stored_before(found.history, written.points[-1:])
+            later = later or stored.stored_alone(found.history, written.visits or 0)
         if later is not None:
             return later
     ends = [one for one in found.region.dims if not one.is_all]

@@ -275,3 +275,24 @@ def stored_before(found: StoreHistory, last: Sequence[Point]) -> tuple[str, str]
         "last one that has it: whatever is added after the store is not in the result",
         "store at the last step of each block, after the last addition",
     )
+
+
+def stored_alone(found: StoreHistory, visits: int) -> tuple[str, str] | None:
+    """Cause and advice, if all that is stored was made at one of several grid points of the block.
+
+    Args:
+      visits: number of grid points that have the block.
+    """
+    store = found.store
+    behind = [write for source in found.sources for write in source.writes]
+    if store is None or len(found.writes) > 1 or store.updates or not behind:
+        return None
+    if any(point != store.last for write in behind for point in (write.first, write.last)):
+        return None
+    names = [source.buffer for source in found.sources if source.writes]
+    return (
+        f"{visits:,} grid points have the block, and what is stored comes from grid point "
+        f"{store.last} alone: {where(behind[0].line)} sets {names[0]} there",
+        f"if it is to be made of all of them, set {listed(names)} at the first step of each block "
+        "alone, and go on with what is there at the others",
+    )
