@@ -27,6 +27,7 @@ count: a running maximum that is not reset is reported though it cancels out but
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -208,11 +209,28 @@ class MemorySanitizer(MemoryTracker):
             name = suspect.buffer.name, suspect.kind
             if name not in found and (len(suspects) == 1 or self._matters([suspect])):
                 found[name] = suspect
-        # Each of several reads may hide the effect of the others.
-        chosen = list(found.values()) or suspects[:1]
+        chosen = list(found.values()) or self._needed(suspects)
         chosen = [first_that_matters(self._call, s, self._first, fill) for s in chosen]
         narrow(self._call, [s.key for s in suspects], chosen, self._first, fill)
         return chosen
+
+    def _needed(self, suspects: Sequence[SuspectRead]) -> list[SuspectRead]:
+        """The first read of each buffer among those that matter together alone.
+
+        Each of them hides the effect of the others: a result is NaN as long as one of them is. Any
+        read that the rest can do without is none of them, such as one of padding that is masked.
+        """
+        self._replays = 0
+        needed: dict[tuple[ReadKind, str], list[SuspectRead]] = {}
+        for suspect in suspects:
+            needed.setdefault((suspect.kind, suspect.buffer.name), []).append(suspect)
+        for left_out in sorted(needed):  # padding first
+            rest = [group for key, group in needed.items() if key != left_out]
+            if self._replays >= MAX_REPLAYS:
+                break
+            if rest and self._matters(itertools.chain(*rest)):
+                del needed[left_out]
+        return [group[0] for group in needed.values()]
 
     def _is_race(self, suspect: SuspectRead) -> bool:
         """Whether a read may race with the copy that fills what it reads."""
