@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.wording.facts import where
-from pallas_debug.findings.wording.order import PARALLEL, SIDES, WRITES
+from pallas_debug.findings.wording.order import CORES, PARALLEL, SIDES, WRITES
 from pallas_debug.findings.wording.semaphores import NOT_AWAITED, SIGNALLED_BY
 from pallas_debug.model import Finding
 
@@ -31,6 +31,8 @@ def reworded(finding: Finding, by: Sequence[Finding]) -> Finding:
                 finding = of_other_slot(finding, one)
             case Fault.OUTPUT_NOT_WRITTEN if one.operand == finding.operand:
                 finding = of_shared_places(finding)
+            case Fault.DATA_RACE:
+                finding = of_line_for_one(finding)
             case Fault.UNINITIALIZED_READ:
                 finding = of_carried_state(finding, one)
     return finding
@@ -109,6 +111,19 @@ def of_shared_places(race: Finding) -> Finding:
         race,
         cause="the grid points write to the same elements, and leave others as they were",
         advice="give each grid point elements of its own",
+    )
+
+
+def of_line_for_one(race: Finding) -> Finding:
+    """A race of two cores that both run one line, and what else they race for by that."""
+    is_one = race.source is not None and race.source == race.other
+    if CORES not in race.values or race.values.get(SIDES) != WRITES or not is_one:
+        return race
+    return replace(
+        race,
+        cause=f"both cores run {where(race.source)}, and write the same elements",
+        advice="let the core for which this part is meant run it alone, under a pl.when; or let "
+        "each core write elements of its own",
     )
 
 

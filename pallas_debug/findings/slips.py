@@ -159,7 +159,18 @@ def _is_of_same_copies(finding: Finding, cause: Finding) -> bool:
     is_one = WRITES in both and _share_copies(finding, cause)
     is_one = is_one or (both == (WRITES, WRITES) and _signal_same(finding, cause))
     is_one = is_one or _lack_one_wait(finding, cause) or _lack_one_signal(finding, cause)
+    is_one = is_one or _run_one_line(finding, cause)
     return is_one and _place(cause) < _place(finding)
+
+
+def _run_one_line(finding: Finding, cause: Finding) -> bool:
+    """Return whether two cores both copy to one place in a line that is meant for one of them.
+
+    What that one does there, such as a wait, the other does not.
+    """
+    cores = [set(race.values.get(CORES, "").split(", ")) for race in (finding, cause)]
+    is_pair = cores[0] == cores[1] != {""} and cause.values.get(SIDES) == WRITES
+    return is_pair and len(_lines(cause)) == 1 and not is_of_same_output(finding, cause)
 
 
 def _lack_one_wait(a: Finding, b: Finding) -> bool:
@@ -370,8 +381,8 @@ def _slip(finding: Finding) -> tuple[object, ...]:
     if bounds.GRID_AXIS in values:
         return *place, values[bounds.GRID_AXIS], values.get("block"), finding.advice
     if finding.kind in (Fault.BLOCK_OUT_OF_BOUNDS, Fault.X64_INDEX_MAP) and line is not None:
-        given = (values.get(name) for name in ("dimension", "block", "element"))
-        return *place, line, *given, finding.cause
+        given = (values.get(name) for name in ("block", "element"))
+        return *place, line, *given, finding.cause, finding.advice
     start = values.get(bounds.POSITION, values.get("start"))
     if finding.kind in _OUT_OF_BOUNDS and start is not None and line is not None:
         device = values.get("device")

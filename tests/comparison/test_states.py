@@ -116,3 +116,30 @@ def test_a_sum_that_the_last_step_of_its_block_begins() -> None:
         "if it is to be made of all of them, set acc at the first step of each block alone, and go "
         "on with what is there at the others"
     )
+
+
+def sums_in_place(x: jax.Array) -> jax.Array:
+    """Sums of three blocks in the output itself, which each step resets."""
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        @pl.when(pl.program_id(0) >= 0)
+        def _() -> None:
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        o_ref[...] += x_ref[...]
+
+    return pl.pallas_call(
+        kernel, grid=(3,), in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),
+        out_shape=jax.ShapeDtypeStruct((8, 128), F32),
+    )(x)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_sum_in_the_output_that_each_step_begins() -> None:
+    finding = found(sums_in_place, right_sums, X)
+    line = line_of(sums_in_place, "jnp.zeros_like")
+    assert finding.cause == (
+        "3 grid points have the block, and what is stored comes from grid point (2,) alone: line "
+        f"{line} sets o_ref there"
+    )

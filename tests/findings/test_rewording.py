@@ -78,3 +78,20 @@ def test_more_signals_than_waits_before_copies_of_another_device() -> None:
         "wait for room before each copy, and let as many signals come before the first one as "
         "there are buffers to fill"
     )
+
+
+def test_a_line_for_one_core_that_both_run() -> None:
+    facts = {"cores": "0, 1", "both sides": "copies that write"}
+    both = finding("DataRace", "o_ref", 9, other=line(9), values=facts)
+    early = finding("DataRace", "part", 7, other=line(3), values={"cores": "1, 0"})
+    (found,) = merged([early, both])
+    assert found.consequences == (early,)
+    assert found.cause == "both cores run line 9, and write the same elements"
+    assert found.advice == (
+        "let the core for which this part is meant run it alone, under a pl.when; or let each core "
+        "write elements of its own"
+    )
+    others = replace(early, witness=replace(early.witness, values={"cores": "2, 3"}))
+    assert len(merged([others, both])) == 2
+    apart = replace(both, witness=replace(both.witness, other=line(8)))
+    assert len(merged([early, apart])) == 2

@@ -386,6 +386,8 @@ def test_operands_that_share_a_block_specification() -> None:
     assert found.message == "BlockOutOfBounds; likewise k_ref"
     assert found.values["likewise"] == "k_ref"
     assert merged([found, k]) == (found,)
+    exchanged = block("v_ref", 5, dimension="1")  # of the operands of a product, say
+    assert merged([q, exchanged])[0].message == "BlockOutOfBounds; likewise v_ref"
     for other in (block("v_ref", 6), block("v_ref", 5, block="3")):
         assert merged([q, other]) == (q, other)
 

@@ -284,12 +284,15 @@ def stored_alone(found: StoreHistory, visits: int) -> tuple[str, str] | None:
       visits: number of grid points that have the block.
     """
     store = found.store
-    behind = [write for source in found.sources for write in source.writes]
-    if store is None or len(found.writes) > 1 or store.updates or not behind:
+    own = found.writes if store is not None and store.updates else found.writes[:-1]
+    made = [(found.output, one) for one in own]
+    made += [(source.buffer, one) for source in found.sources for one in source.writes]
+    behind = [write for _, write in made]
+    if store is None or not behind or (own and own[0].updates):
         return None
     if any(point != store.last for write in behind for point in (write.first, write.last)):
         return None
-    names = [source.buffer for source in found.sources if source.writes]
+    names = list(dict.fromkeys(name for name, _ in made))
     return (
         f"{visits:,} grid points have the block, and what is stored comes from grid point "
         f"{store.last} alone: {where(behind[0].line)} sets {names[0]} there",
