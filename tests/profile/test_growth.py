@@ -99,3 +99,23 @@ def test_scores_of_a_block_with_itself_grow_with_its_square(tmp_path: Path) -> N
     assert growth.units["MXU"].keys() == {(0, 0)}
     square = growth.shares[0, 0]
     assert growth.share({0: 4}, 1e9) == pytest.approx(4 * square + (1 - square))
+
+
+@pytest.mark.slow
+def test_a_triangle_that_is_multiplied_grows_with_its_square(tmp_path: Path) -> None:
+    """Columns of a mask that nothing else is used with are as many as the rows they multiply."""
+
+    def sums(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: Any, o_ref: Any) -> None:
+            row = jax.lax.broadcasted_iota(jnp.int32, (64, 64), 0)
+            column = jax.lax.broadcasted_iota(jnp.int32, (64, 64), 1)
+            triangle = jnp.where(row >= column, 1.0, 0.0)
+            o_ref[...] = jnp.dot(triangle, x_ref[...], preferred_element_type=jnp.float32)
+
+        chunk = pl.BlockSpec((64, 128), lambda i, j: (i, j))
+        return pl.pallas_call(kernel, out_shape=x, grid=(8, 4), in_specs=[chunk], out_specs=chunk)(
+            x
+        )
+
+    growth = grown(sums, jax.ShapeDtypeStruct((512, 512), jnp.float32), to=tmp_path)
+    assert growth.units["MXU"].keys() == {(0, 0, 1)}

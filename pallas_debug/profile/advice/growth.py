@@ -56,6 +56,9 @@ class _Dimension:
             return self.axes
         return every if self.wanted is None else self.wanted
 
+    def want(self, axes: Axes) -> None:
+        self.wanted = axes | (self.wanted or frozenset())
+
 
 def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
     """Divide the work of a kernel without loops by the axes that it grows along."""
@@ -220,7 +223,23 @@ class _Followed:
                 other = result[after]
                 axes = other.wanted if other.is_free else other.axes
                 if axes is not None:
-                    dimension.wanted = axes | (dimension.wanted or frozenset())
+                    dimension.want(axes)
+        for one, other in self._contracted(operation):
+            for free, used in ((one, other), (other, one)):
+                axes = used.wanted if used.is_free else used.axes
+                if free.is_free and axes is not None:
+                    free.want(axes)
+
+    def _contracted(self, operation: ProgramOperation) -> Iterator[tuple[_Dimension, _Dimension]]:
+        """Dimensions of both factors of a product that are multiplied and summed."""
+        found = _CONTRACTED.search(operation.text)
+        if operation.name != "tpu.matmul" or found is None or len(operation.operands) < 2:
+            return
+        left, right = (self._dimensions(o, operation.line) for o in operation.operands[:2])
+        places = ([int(n) for n in found[side].split(", ") if n] for side in ("left", "right"))
+        for a, b in zip(*places, strict=False):
+            if left and right and a < len(left) and b < len(right):
+                yield left[a], right[b]
 
 
 def _block_dimensions(operand: OperandBlocks, grid: tuple[int, ...]) -> list[_Dimension]:
