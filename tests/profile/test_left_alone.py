@@ -235,3 +235,27 @@ def test_masked_blocks_that_are_written_stay() -> None:
     stats = pallas_debug.stats(masked_scores, x, x, target="v5e", estimate=False)
     assert stats.traffic.bound == "compute"
     assert "masked-steps" not in {advice.kind for advice in stats.advice}
+
+
+def warped(cost: jax.Array) -> jax.Array:
+    """Cheapest paths through a table, a row at a time."""
+
+    def kernel(cost_ref: Any, out_ref: Any) -> None:
+        column = lax.broadcasted_iota(jnp.int32, (1, 128), 1)
+
+        def row(i: Any, best: jax.Array) -> jax.Array:
+            left = jnp.where(column >= 1, pltpu.roll(best, 1, 1), 1e9)
+            best = cost_ref[pl.ds(i, 1), :] + jnp.minimum(best, left)
+            out_ref[pl.ds(i, 1), :] = best
+            return best
+
+        lax.fori_loop(0, 128, row, jnp.zeros((1, 128), jnp.float32))
+
+    return _in_blocks(kernel, cost)[0]
+
+
+@pytest.mark.slow
+def test_rotations_of_what_each_iteration_makes_stay() -> None:
+    """Each row adds its costs before the next rotation: no steps that double give the same."""
+    cost = jax.ShapeDtypeStruct((128, 128), jnp.float32)
+    assert pallas_debug.stats(warped, cost, target="v5e", estimate=False).advice == ()

@@ -122,7 +122,7 @@ def _in_loops(program: MosaicProgram) -> list[_Rolls]:
             continue
         amount = program.constant(roll.operands[1], roll.line)
         if roll.operands[0] in loop.carried:
-            is_each = amount in (1, place[1] - 1)
+            is_each = amount in (1, place[1] - 1) and _is_carried_on(program, roll, loop)
         else:
             made = program.producer(roll.operands[0], roll.line)
             index = affine_index(program, loop, roll.operands[1], roll.line)
@@ -131,6 +131,18 @@ def _in_loops(program: MosaicProgram) -> list[_Rolls]:
         if is_each:
             found.append(_Rolls(first=roll, count=loop.trips, size=place[1], is_loop=True))
     return found
+
+
+def _is_carried_on(program: MosaicProgram, roll: ProgramOperation, loop: ProgramLoop) -> bool:
+    """Whether the next iteration rotates what this one has rotated, and nothing made of it.
+
+    A recurrence combines its state with a rotation of it, and with other data in each iteration.
+    """
+    place = loop.carried.index(roll.operands[0])
+    return any(
+        user.name == "scf.yield" and user.operands[place : place + 1] == value.results
+        for user, value in program.final_users(roll, _MASKED)
+    )
 
 
 def _place(roll: ProgramOperation) -> tuple[int, int] | None:
