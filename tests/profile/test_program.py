@@ -98,6 +98,17 @@ def test_loops_and_constants() -> None:
     assert not program.depends_on("%c0", load.line, loop.counter)
 
 
+def test_equal_arithmetic_on_equal_values_is_one_value() -> None:
+    line = "      %1 = arith.muli %arg3, %c8_i32_0 : i32 loc(#loc2)\n"
+    again = line.replace("%1", "%1_0") + line.replace("%1", "%1_1").replace("muli", "addi")
+    program = MosaicProgram(Module.of(PROGRAM.replace(line, line + again), "mlir"))
+    at = next(o.line for o in program.operations if o.name == "tpu.assume_multiple")
+    product, same, total = (program.identity(name, at) for name in ("%1", "%1_0", "%1_1"))
+    assert product == same
+    assert total != product
+    assert program.identity("%3", at + 2) != product  # of another operation
+
+
 def test_parameters_stand_for_operands() -> None:
     schedule = schedule_of(LISTING)
     subject = AdviceSubject(

@@ -273,6 +273,54 @@ def pages_waited_for_remedied(pages: jax.Array, q: jax.Array, cache: jax.Array) 
     return _paged(pages, q, cache, ahead=True)
 
 
+def _taken_in_turn(x: jax.Array, waits_at_once: bool) -> jax.Array:
+    """A sum over blocks of rows in two buffers, of which one is filled ahead."""
+    rows, count = 256, x.shape[0] // 256
+
+    def kernel(x_hbm: jax.Ref, out_ref: jax.Ref, slots: jax.Ref, done: jax.Ref) -> None:
+        def copy(i: jax.Array, slot: jax.Array) -> Any:
+            at = pl.ds(pl.multiple_of(i * rows, rows), rows)
+            return pltpu.make_async_copy(x_hbm.at[at], slots.at[slot], done.at[slot])
+
+        def step(i: jax.Array, total: jax.Array) -> jax.Array:
+            slot = lax.rem(i, 2)
+
+            @pl.when(i + 1 < count)
+            def _() -> None:
+                copy(i + 1, 1 - slot).start()  # SLOW
+                if waits_at_once:
+                    copy(i + 1, 1 - slot).wait()
+
+            if not waits_at_once:
+                copy(i, slot).wait()
+            x = slots[slot]
+            return total + jnp.sum((jnp.exp(x) * jnp.tanh(x)).reshape(-1, 8, x.shape[1]), axis=0)
+
+        copy(0, 0).start()
+        if waits_at_once:
+            copy(0, 0).wait()
+        out_ref[...] = lax.fori_loop(0, count, step, jnp.zeros(out_ref.shape, F32))
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((8, x.shape[1]), F32),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        scratch_shapes=[
+            pltpu.VMEM((2, rows, x.shape[1]), F32),
+            pltpu.SemaphoreType.DMA((2,)),
+        ],
+    )(x)
+
+
+def next_waited_for(x: jax.Array) -> jax.Array:
+    """The copy for the next iteration is waited for before the work on this one."""
+    return _taken_in_turn(x, waits_at_once=True)
+
+
+def next_waited_for_remedied(x: jax.Array) -> jax.Array:
+    return _taken_in_turn(x, waits_at_once=False)
+
+
 _CACHE = (
     jax.ShapeDtypeStruct((16,), jnp.int32),
     jax.ShapeDtypeStruct((16, 1024, 128), F32),
@@ -315,6 +363,15 @@ KERNELS = (
             jax.ShapeDtypeStruct((64, 128, 128), jnp.bfloat16),
         ),
         says=("64 times", "into a second buffer with a semaphore of its own"),
+    ),
+    SlowKernel(
+        advice="copy-wait",
+        summary="Two buffers of which the next is waited for before the work on this one.",
+        function=next_waited_for,
+        remedied=next_waited_for_remedied,
+        helper=_taken_in_turn,
+        args=(jax.ShapeDtypeStruct((4096, 512), F32),),
+        says=("wait for the copy in the next iteration", "another slot of slots"),
     ),
     SlowKernel(
         advice="copy-latency",

@@ -106,6 +106,10 @@ class ProgramLoop:
     def __contains__(self, line: int) -> bool:
         return self.line < line < self.stop
 
+    def passes(self, value: str) -> bool:
+        """Whether a value is the loop's counter, or carried by it."""
+        return value == self.counter or value in self.carried
+
 
 class MosaicProgram:
     """Operations of the kernel's function in a Mosaic module."""
@@ -113,6 +117,8 @@ class MosaicProgram:
     def __init__(self, module: Module) -> None:
         self.module = module
         self._work = MAX_WORK
+        self._identities: dict[int, str] = {}
+        self._numbers: dict[tuple[str, ...], int] = {}
 
     @cached_property
     def span(self) -> tuple[int, int]:
@@ -280,6 +286,26 @@ class MosaicProgram:
             a, b = (self.constant(operand, found.line, depth + 1) for operand in found.operands)
             return _ARITHMETIC[found.name](a, b) if a is not None and b is not None else None
         return None
+
+    def identity(self, value: str, line: int, depth: int = 0) -> str:
+        """Name of a value that is the same for equal arithmetic on equal values, of any operation.
+
+        `1 - slot` is another value each time that the kernel writes it.
+        """
+        made = self.producer(value, line)
+        if made is None:
+            around = (loop.line for loop in self.loops_around(line) if loop.passes(value))
+            return f"{value}@{next(around, 0)}"
+        if made.name == "arith.index_cast":
+            return self.identity(made.operands[0], made.line, depth + 1)
+        text = made.text.partition(" = ")[2].partition(" loc(")[0]
+        if not made.name.startswith("arith.") or depth > MAX_DEPTH:
+            return f"{value}@{made.line}"
+        if made.line not in self._identities:
+            operands = [self.identity(o, made.line, depth + 1) for o in made.operands]
+            key = (_VALUE.sub("%", text), *operands)
+            self._identities[made.line] = f"#{self._numbers.setdefault(key, len(self._numbers))}"
+        return self._identities[made.line]
 
     @cached_property
     def loops(self) -> tuple[ProgramLoop, ...]:

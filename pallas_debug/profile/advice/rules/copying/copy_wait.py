@@ -19,6 +19,7 @@ from pallas_debug.profile.advice.rules.copying.places import (
     varies,
 )
 from pallas_debug.profile.advice.rules.copying.small_copies import advise_small_copies
+from pallas_debug.profile.advice.rules.row_loop import index_values, memory_of
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 
 MIN_GAIN = 0.15
@@ -69,6 +70,7 @@ def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
                     f"beside {compute:.0f} of computation each"
                 ),
                 remedy=together
+                or _of_the_other_slot(subject, start)
                 or (
                     "start the copy for the next iteration before the work on this one, into a "
                     "second buffer with a semaphore of its own, and wait for the one that was "
@@ -145,6 +147,32 @@ def _started_together(subject: AdviceSubject, start: ProgramOperation) -> str:
         f"start the copies of {trips} iterations in a loop of their own, as each has its own "
         f"place in {where}, and wait for them in another loop after it"
     )
+
+
+def _of_the_other_slot(subject: AdviceSubject, start: ProgramOperation) -> str:
+    """Remedy for a copy beside whose slot the iteration works on another; empty for others."""
+    program = subject.program
+    assert program is not None
+    place = target_of(program, start)
+    if place is None or not is_into_vmem(start):
+        return ""
+    slot = next(iter(place.indices), None)
+    for loop in program.loops_around(start.line)[:1]:
+        loads = [
+            o
+            for o in program.named(*LOADS)
+            if o.line in loop and "vector<" in o.text and memory_of(program, o) == place.memory
+        ]
+        used = {program.identity(index_values(o)[0], o.line) for o in loads if index_values(o)}
+        if not loads or not isinstance(slot, str) or slot in used:
+            return ""
+        operand = subject.operand(place.memory)
+        return (
+            f"wait for the copy in the next iteration, before its data are loaded: this one works "
+            f"on another slot of {operand.name if operand is not None else 'the buffer'}; or let "
+            "a BlockSpec do that by itself"
+        )
+    return ""
 
 
 def _compute(subject: AdviceSubject, copy: PlacedInstruction, count: float) -> float:

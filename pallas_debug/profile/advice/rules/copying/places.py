@@ -41,7 +41,7 @@ class CopyPlace:
 
     Attributes:
       memory: the parameter or buffer of the program.
-      indices: into it, each a constant or the name of a value.
+      indices: into it, each a constant or the identity of a value.
     """
 
     memory: str
@@ -193,7 +193,9 @@ def _place(program: MosaicProgram, value: str, line: int) -> CopyPlace | None:
             return None
         for index in operation.operands[1:]:
             constant = program.constant(index, operation.line)
-            indices.append(index if constant is None else constant)
+            indices.append(
+                program.identity(index, operation.line) if constant is None else constant
+            )
         value = operation.operands[0]
         operation = program.producer(value, operation.line)
     if operation is not None and operation.name not in _BUFFERS:
