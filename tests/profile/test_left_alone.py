@@ -259,3 +259,43 @@ def test_rotations_of_what_each_iteration_makes_stay() -> None:
     """Each row adds its costs before the next rotation: no steps that double give the same."""
     cost = jax.ShapeDtypeStruct((128, 128), jnp.float32)
     assert pallas_debug.stats(warped, cost, target="v5e", estimate=False).advice == ()
+
+
+def stepped(x: jax.Array, w: jax.Array, *, keeps: str) -> jax.Array:
+    """A product of one row in each step, with a sum or a state that the steps pass on."""
+    steps, _, dim = x.shape
+
+    def kernel(x_ref: Any, w_ref: Any, out_ref: Any, state_ref: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            state_ref[...] = jnp.zeros_like(state_ref)
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        row = state_ref[...] if keeps == "state" else x_ref[0]
+        found = jnp.dot(row.astype(jnp.bfloat16), w_ref[...], preferred_element_type=jnp.float32)
+        if keeps == "state":
+            state_ref[...] = jnp.tanh(x_ref[0] + found)
+            out_ref[0] = state_ref[...]
+        else:
+            out_ref[0] += found
+
+    own = pl.BlockSpec((1, 1, dim), lambda i: (i, 0, 0))
+    one = pl.BlockSpec((1, 1, dim), lambda i: (0, 0, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct(x.shape if keeps == "state" else (1, 1, dim), jnp.float32),
+        grid=(steps,),
+        in_specs=[own, pl.BlockSpec(w.shape, lambda i: (0, 0))],
+        out_specs=own if keeps == "state" else one,
+        scratch_shapes=[pltpu.VMEM((1, dim), jnp.float32)],
+    )(x, w)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps", ["state", "sum"])
+def test_rows_of_steps_that_need_each_other_stay(keeps: str) -> None:
+    """A step multiplies what the one before computed, or adds to its result."""
+    x = jax.ShapeDtypeStruct((32, 1, 256), jnp.bfloat16)
+    w = jax.ShapeDtypeStruct((256, 256), jnp.bfloat16)
+    function = functools.partial(stepped, keeps=keeps)
+    assert pallas_debug.stats(function, x, w, target="v5e", estimate=False).advice == ()

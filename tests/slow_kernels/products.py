@@ -1,4 +1,4 @@
-"""Products in a loop, of a few rows in each of its iterations."""
+"""Products of a few rows in each iteration of a loop, or in each grid step."""
 
 import jax
 import jax.numpy as jnp
@@ -212,7 +212,119 @@ def wide_inputs_of_a_recurrence_remedied(x: jax.Array, w: jax.Array, u: jax.Arra
     return _wide(x, w, u, ahead=True)
 
 
+def _decoded(q: jax.Array, k: jax.Array, v: jax.Array, steps_per_head: int) -> jax.Array:
+    """Attention of the next token's rows to all keys, of which 8 query heads share a head."""
+    heads, length, dim = k.shape
+
+    def kernel(q_ref: jax.Ref, k_ref: jax.Ref, v_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        contracted = (((1,), (1,)), ((), ()))
+        scores = lax.dot_general(  # SLOW
+            *(q_ref[0], k_ref[0], contracted), preferred_element_type=F32
+        )
+        p = jnp.exp(scores - jnp.max(scores, axis=1, keepdims=True))
+        found = jnp.dot(p.astype(BF16), v_ref[0], preferred_element_type=F32)
+        out_ref[0] = (found / jnp.sum(p, axis=1, keepdims=True)).astype(BF16)
+
+    rows = q.reshape(heads * steps_per_head, -1, dim)
+    block = pl.BlockSpec((1, *rows.shape[1:]), lambda i: (i, 0, 0))
+    keys = pl.BlockSpec((1, length, dim), lambda i: (i // steps_per_head, 0, 0))
+    out = pl.pallas_call(
+        kernel,
+        out_shape=rows,
+        grid=(rows.shape[0],),
+        in_specs=[block, keys, keys],
+        out_specs=block,
+    )(rows, k, v)
+    return out.reshape(q.shape)
+
+
+def decoded_row_by_row(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Each grid step takes one query head, of 8 that attend to the same keys."""
+    return _decoded(q, k, v, steps_per_head=8)
+
+
+def decoded_row_by_row_remedied(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    return _decoded(q, k, v, steps_per_head=1)
+
+
+def _decoded_in_blocks(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Attention to blocks of keys, whose results a step passes on to the next in scratch."""
+    heads, groups, rows, dim = q.shape
+    size = 1024
+
+    def kernel(q_ref: jax.Ref, k_ref: jax.Ref, v_ref: jax.Ref, out_ref: jax.Ref, *kept: jax.Ref):
+        max_ref, sum_ref, total_ref = kept
+        j = pl.program_id(2)
+
+        @pl.when(j == 0)
+        def _() -> None:
+            max_ref[...] = jnp.full_like(max_ref, -1e30)
+            sum_ref[...] = jnp.zeros_like(sum_ref)
+            total_ref[...] = jnp.zeros_like(total_ref)
+
+        contracted = (((1,), (1,)), ((), ()))
+        scores = lax.dot_general(  # SLOW
+            *(q_ref[0, 0], k_ref[0], contracted), preferred_element_type=F32
+        )
+        largest = jnp.maximum(max_ref[...], jnp.max(scores, axis=1, keepdims=True))
+        p, scale = jnp.exp(scores - largest), jnp.exp(max_ref[...] - largest)
+        sum_ref[...] = sum_ref[...] * scale + jnp.sum(p, axis=1, keepdims=True)
+        found = jnp.dot(p.astype(BF16), v_ref[0], preferred_element_type=F32)
+        total_ref[...] = total_ref[...] * scale + found
+        max_ref[...] = largest
+
+        @pl.when(j == pl.num_programs(2) - 1)
+        def _() -> None:
+            out_ref[0, 0] = (total_ref[...] / sum_ref[...]).astype(BF16)
+
+    block = pl.BlockSpec((1, 1, rows, dim), lambda h, g, j: (h, g, 0, 0))
+    keys = pl.BlockSpec((1, size, dim), lambda h, g, j: (h, j, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=q,
+        grid=(heads, groups, k.shape[1] // size),
+        in_specs=[block, keys, keys],
+        out_specs=block,
+        scratch_shapes=[pltpu.VMEM((rows, n), F32) for n in (1, 1, dim)],
+    )(q, k, v)
+
+
+def decoded_row_by_row_in_blocks(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Each query head goes through all keys, of which it fetches every block again."""
+    return _decoded_in_blocks(q, k, v)
+
+
+def decoded_row_by_row_in_blocks_remedied(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    heads, groups, rows, dim = q.shape
+    together = q.reshape(heads, 1, groups * rows, dim)
+    return _decoded_in_blocks(together, k, v).reshape(q.shape)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="thin-steps",
+        summary="Attention of one query row in each grid step, to keys that 8 steps share.",
+        function=decoded_row_by_row,
+        remedied=decoded_row_by_row_remedied,
+        helper=_decoded,
+        args=(
+            jax.ShapeDtypeStruct((32, 128), BF16),
+            *(jax.ShapeDtypeStruct((4, 2048, 128), BF16),) * 2,
+        ),
+        says=("1 row of q_ref by blocks of k_ref and v_ref that 8 steps", "what 8 do"),
+    ),
+    SlowKernel(
+        advice="thin-steps",
+        summary="Attention of one query head after another to the same blocks of keys.",
+        function=decoded_row_by_row_in_blocks,
+        remedied=decoded_row_by_row_in_blocks_remedied,
+        helper=_decoded_in_blocks,
+        args=(
+            jax.ShapeDtypeStruct((2, 4, 2, 128), BF16),
+            *(jax.ShapeDtypeStruct((2, 4096, 128), BF16),) * 2,
+        ),
+        says=("2 rows of q_ref by blocks of k_ref and v_ref that 4 steps", "what 4 do"),
+    ),
     SlowKernel(
         advice="thin-product",
         summary="Products of 16 rows in each iteration, by the same matrices, on one line.",

@@ -37,6 +37,7 @@ from pallas_debug.profile.advice.rules.products import (
     narrow_product,
     one_hot,
     thin_product,
+    thin_steps,
     vector_product,
     wide_product,
 )
@@ -68,6 +69,7 @@ KINDS: tuple[AdviceKind, ...] = (
     one_hot.KIND,
     wide_product.KIND,
     thin_product.KIND,
+    thin_steps.KIND,
     vector_product.KIND,
     rounding.KIND,
     arithmetic.KIND,

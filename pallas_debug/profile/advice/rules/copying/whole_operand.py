@@ -19,6 +19,7 @@ from pallas_debug.profile.advice.rules.copying.grid_order import (
 )
 from pallas_debug.profile.advice.rules.copying.small_blocks import advise_small_blocks
 from pallas_debug.profile.advice.rules.copying.two_passes import advise_two_passes
+from pallas_debug.profile.advice.rules.products.thin_steps import advise_thin_steps
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import OperandBlocks
 
@@ -27,6 +28,9 @@ MIN_GAIN = 0.25
 
 ROOM = 0.9
 """Share of the VMEM that the kernel may use which it then uses at most."""
+
+OTHERS = (advise_small_blocks, advise_grid_order, advise_two_passes, advise_thin_steps)
+"""Rules whose remedy leaves fewer copies as well."""
 
 _LETTERS = "ijklmn"
 
@@ -56,9 +60,7 @@ def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
         cycles = running + size / subject.bytes_per_cycle + subject.latency
         if cycles <= (1 - MIN_GAIN) * now.cycles and (best is None or cycles < best[0]):
             best = cycles, operand, vmem, moved
-    if best is None or any(
-        rule(subject) for rule in (advise_small_blocks, advise_grid_order, advise_two_passes)
-    ):
+    if best is None or any(rule(subject) for rule in OTHERS):
         return ()
     cycles, operand, vmem, moved = best
     count, total = copies(operand, blocks.grid) or 0, operand.total or 0
@@ -102,10 +104,10 @@ KIND = AdviceKind(
     name="whole-operand",
     title="An input that is fetched again, and would fit in VMEM",
     condition=(
-        "The grid comes back to blocks of an input, neither larger blocks nor another order of the "
-        f"grid is advised, and with all of it in VMEM, of which at most {ROOM:.0%} of what the "
-        f"kernel may use is then used, at least {MIN_GAIN:.0%} of the estimated cycles of a kernel "
-        "that is not bound by computation would be saved."
+        "The grid comes back to blocks of an input, neither larger blocks, nor more rows in a "
+        "step, nor another order of the grid is advised, and with all of it in VMEM, of which at "
+        f"most {ROOM:.0%} of what the kernel may use is then used, at least {MIN_GAIN:.0%} of the "
+        "estimated cycles of a kernel that is not bound by computation would be saved."
     ),
     remedy="Give the input one block, the whole array, in one buffer, and read parts of it.",
     rule=advise_whole_operand,

@@ -1,0 +1,234 @@
+"""Advice: grid steps multiply a few rows each by a matrix that others multiply by, too."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
+from pallas_debug.profile.advice.pipelines import SUBLANES, depends
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    STORES,
+    MosaicProgram,
+    ProgramOperation,
+    shape_of,
+)
+from pallas_debug.profile.advice.rules.row_loop import memory_of
+from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+
+MIN_GAIN = 0.25
+"""Minimum share of the estimated cycles that is saved."""
+
+MIN_MATRIX = 128 * 128
+"""Minimum elements of the matrix: what a step does besides decides with a smaller one."""
+
+LONGER = 1.1
+"""Time of a step with up to 8 rows, relative to one with fewer.
+
+1.07 and 1.10 were compiled for attention to 2,048 keys on v5e and v6e, 1.08 and 1.10 in blocks of
+512 keys, 1.11 and 1.15 with keys in int8, 1.11 and 1.12 for products with a matrix of 512 by 512.
+"""
+
+_CONTRACTED = re.compile(r"dot_dimension_numbers<\[(?P<left>\d(?:, \d)*)\], \[\d(?:, \d)*\], ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ThinProducts:
+    """Products of a step, all of which have few rows.
+
+    Attributes:
+      first: one of them.
+      rows: of each.
+      left: operand whose rows are multiplied.
+      right: operands that the matrices are made of.
+      times: number of steps with the same matrices.
+    """
+
+    first: ProgramOperation
+    rows: int
+    left: OperandBlocks
+    right: tuple[OperandBlocks, ...]
+    times: int
+
+
+def advise_thin_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program, blocks, step = subject.program, subject.blocks, subject.step
+    rate = subject.bytes_per_cycle
+    if program is None or blocks is None or step is None or not rate or not subject.cycles:
+        return ()
+    found = _products(subject, program, blocks)
+    if found is None or subject.depends_on_tables:
+        return ()
+    together = min(found.times, SUBLANES // found.rows)
+    points = subject.core_points
+    copies = step.copies * points
+    for operand in found.right:
+        if operand.visits is not None and operand.name not in subject.resident:
+            count = operand.visits.copies
+            saved = count - max(count / together, operand.visits.distinct)
+            copies -= max(saved, 0.0) * operand.block_bytes / rate / subject.cores
+    ends = sum(o.block_bytes for o in blocks.pipelined if o.name not in subject.resident) / rate
+    compute = step.compute * points * LONGER / together
+    then = max(compute, copies) + ends + subject.latency
+    if together < 2 or then > (1 - MIN_GAIN) * subject.cycles:
+        return ()
+    rows = "1 row" if found.rows == 1 else f"{found.rows} rows"
+    *names, last = [operand.name for operand in found.right]
+    matrices = f"{', '.join(names)} and {last}" if names else last
+    return (
+        Advice(
+            kind=KIND.name,
+            source=program.source(found.first),
+            operand=found.left.name,
+            message=(
+                f"each of the {blocks.points:,} grid steps multiplies {rows} of {found.left.name} "
+                f"by blocks of {matrices} that {found.times} steps multiply by; a vector register "
+                f"has {SUBLANES} rows, and the MXU takes as long for all of them"
+            ),
+            remedy=(
+                f"let a step take what {together} do, with {together} times the rows in the block "
+                f"of {found.left.name} and in those of the outputs, and multiply them at once as "
+                f"the rows of one matrix: about {then:,.0f} of {subject.cycles:,.0f} cycles"
+            ),
+            evidence=(
+                derived("grid steps", blocks.points),
+                derived("steps with the same matrices", found.times),
+                derived("rows in each", found.rows),
+                derived("cycles of a step", round(step.compute), unit="cycles"),
+                derived("estimated cycles", round(subject.cycles), unit="cycles"),
+                derived("estimated cycles with more rows in a step", round(then), unit="cycles"),
+            ),
+        ),
+    )
+
+
+def _products(
+    subject: AdviceSubject, program: MosaicProgram, blocks: BlockMap
+) -> _ThinProducts | None:
+    """The products of a step; None if one has many rows, or a matrix of its own."""
+    products = [o for o in program.named("tpu.matmul") if not program.is_conditional(o.line)]
+    if not products or len(products) != sum(1 for _ in program.named("tpu.matmul")):
+        return None
+    named = {operand.name: operand for operand in blocks.pipelined}
+    rows: set[int] = set()
+    right: dict[str, OperandBlocks] = {}
+    left: dict[str, OperandBlocks] = {}
+    for product in products:
+        count, size = _sizes(product)
+        rows.add(count)
+        sources = [_inputs(subject, program, product, place) for place in (0, 1)]
+        if size < MIN_MATRIX or not all(sources):
+            return None
+        for name in sources[1] or ():
+            if name in named:
+                right[name] = named[name]
+        for name in sources[0] or ():
+            if name in named:
+                left[name] = named[name]
+    left = {name: operand for name, operand in left.items() if name not in right}
+    if len(rows) != 1 or not 0 < max(rows) <= SUBLANES // 2 or not right or not left:
+        return None
+    moving = max(left.values(), key=lambda o: o.visits.distinct if o.visits is not None else 0)
+    distinct = [
+        o.visits.distinct if o.visits is not None else blocks.points for o in right.values()
+    ]
+    times = blocks.points // max(max(distinct), 1)
+    if moving.visits is None or moving.visits.distinct < times:
+        return None  # the same rows again
+    outputs = [o for o in blocks.pipelined if o.kind == "output"]
+    if any(o.visits is None or o.visits.distinct < times for o in outputs):
+        return None  # steps that add to each other's results
+    if not _is_reset(subject, program, blocks, moving, tuple(right.values())):
+        return None
+    return _ThinProducts(
+        first=products[0],
+        rows=max(rows),
+        left=moving,
+        right=tuple(right.values()),
+        times=times,
+    )
+
+
+def _sizes(product: ProgramOperation) -> tuple[int, int]:
+    """Rows of the left operand of a product, and elements of the right one."""
+    types = re.findall(r"vector<[^>]*>", product.text)
+    contracted = _CONTRACTED.search(product.text)
+    shapes = [shape_of(text) for text in types[:2]]
+    if contracted is None or len(shapes) != 2 or shapes[0] is None or shapes[1] is None:
+        return 0, 0
+    summed = math.prod(shapes[0][0][int(n)] for n in contracted["left"].split(", "))
+    return math.prod(shapes[0][0]) // max(summed, 1), math.prod(shapes[1][0])
+
+
+def _inputs(
+    subject: AdviceSubject, program: MosaicProgram, product: ProgramOperation, place: int
+) -> set[str] | None:
+    """Names of the inputs that a factor is computed from; None if it is of anything else, too."""
+    sources = program.sources_of(product.operands[place], product.line)
+    if sources is None:
+        return None
+    found = set()
+    for load in sources:
+        if load.name not in LOADS:
+            continue
+        operand = subject.operand(memory_of(program, load) or "")
+        if operand is None or (place == 1 and operand.kind != "input"):
+            return None
+        if operand.kind == "input":
+            found.add(operand.name)
+    return found
+
+
+def _is_reset(
+    subject: AdviceSubject,
+    program: MosaicProgram,
+    blocks: BlockMap,
+    left: OperandBlocks,
+    right: tuple[OperandBlocks, ...],
+) -> bool:
+    """Whether steps with other rows pass nothing on to each other in scratch or in an output.
+
+    What they keep is stored anew in a branch that reads the place along an axis inside of those
+    that choose the rows, as at the first block of keys.
+    """
+    axes = [
+        axis
+        for axis in range(len(blocks.grid))
+        if depends(left, axis) and not any(depends(o, axis) for o in right)
+    ]
+    kept = set()
+    for access in program.named(*LOADS):
+        memory = memory_of(program, access) or ""
+        operand = subject.operand(memory)
+        if operand is None or operand.kind == "input" or "vector<" not in access.text:
+            continue
+        if program.final_users(access):  # each store is preceded by a load that nothing uses
+            kept.add(memory)
+    if not kept:
+        return True
+    inner = program.counters[max(axes) + 1 :] if axes else ()
+    stored = set()
+    for store in program.named(*STORES):
+        for branch in program.operations_around(store.line):
+            if branch.name != "scf.if":
+                continue
+            read = program.sources_of(branch.operands[0], branch.line) or ()
+            if any(counter in o.operands for o in read for counter in inner):
+                stored.add(memory_of(program, store))
+    return kept <= stored
+
+
+KIND = AdviceKind(
+    name="thin-steps",
+    title="A product of a few rows in every grid step",
+    condition=(
+        f"Each product of a grid step has at most {SUBLANES // 2} rows, the steps with other rows "
+        "multiply by the same blocks and pass nothing on to each other, and up to "
+        f"{SUBLANES} rows in a step would save at least {MIN_GAIN:.0%} of the estimated cycles."
+    ),
+    remedy="Let a step take more rows, such as all query heads that share a head of keys.",
+    rule=advise_thin_steps,
+)
