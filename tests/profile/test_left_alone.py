@@ -299,3 +299,20 @@ def test_rows_of_steps_that_need_each_other_stay(keeps: str) -> None:
     w = jax.ShapeDtypeStruct((256, 256), jnp.bfloat16)
     function = functools.partial(stepped, keeps=keeps)
     assert pallas_debug.stats(function, x, w, target="v5e", estimate=False).advice == ()
+
+
+def pairs_of_rows(x: jax.Array, y: jax.Array) -> Any:
+    def kernel(x_ref: Any, y_ref: Any, sum_ref: Any, max_ref: Any) -> None:
+        products = x_ref[...][:, None, :] * y_ref[...][None, :, :]
+        sum_ref[...] = jnp.sum(products, axis=-1)
+        max_ref[...] = jnp.max(products, axis=-1)
+
+    return _in_blocks(kernel, x, y, sizes=((32, 128), (32, 128)))
+
+
+@pytest.mark.slow
+def test_pairs_that_are_needed_themselves_stay() -> None:
+    """The MXU sums their products, and knows nothing of the largest."""
+    args = [jax.ShapeDtypeStruct((n, 128), jnp.float32) for n in (32, 128)]
+    stats = pallas_debug.stats(pairs_of_rows, *args, target="v5e", estimate=False)
+    assert "broadcast-product" not in {advice.kind for advice in stats.advice}

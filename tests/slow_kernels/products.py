@@ -300,7 +300,80 @@ def decoded_row_by_row_in_blocks_remedied(q: jax.Array, k: jax.Array, v: jax.Arr
     return _decoded_in_blocks(together, k, v).reshape(q.shape)
 
 
+def _by_rows(kernel: object, x: jax.Array, y: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], y.shape[0]), F32),
+        grid=(x.shape[0] // 64,),
+        in_specs=[
+            pl.BlockSpec((64, x.shape[1]), lambda i: (i, 0)),
+            pl.BlockSpec(y.shape, lambda i: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((64, y.shape[0]), lambda i: (i, 0)),
+    )(x, y)
+
+
+def distances_of_pairs(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Squared distances of all rows to each other, in three dimensions."""
+
+    def kernel(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        difference = x_ref[...][:, None, :] - y_ref[...][None, :, :]
+        out_ref[...] = jnp.sum(difference * difference, axis=-1)  # SLOW
+
+    return _by_rows(kernel, x, y)
+
+
+def distances_of_pairs_remedied(x: jax.Array, y: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def product(a: jax.Array, b: jax.Array) -> jax.Array:
+            contracted = (((1,), (1,)), ((), ()))
+            highest = lax.Precision.HIGHEST
+            return lax.dot_general(a, b, contracted, highest, preferred_element_type=F32)
+
+        x, y = x_ref[...], y_ref[...]
+        columns = product(jnp.ones((1, y.shape[1]), F32), y * y)
+        out_ref[...] = jnp.sum(x * x, axis=1, keepdims=True) - 2 * product(x, y) + columns
+
+    return _by_rows(kernel, x, y)
+
+
+def products_of_pairs(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Products of all rows of bf16 with each other, in three dimensions."""
+
+    def kernel(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x, y = x_ref[...].astype(F32), y_ref[...].astype(F32)
+        out_ref[...] = jnp.sum(x[:, None, :] * y[None, :, :], axis=-1)  # SLOW
+
+    return _by_rows(kernel, x, y)
+
+
+def products_of_pairs_remedied(x: jax.Array, y: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        contracted = (((1,), (1,)), ((), ()))
+        out_ref[...] = lax.dot_general(
+            x_ref[...], y_ref[...], contracted, preferred_element_type=F32
+        )
+
+    return _by_rows(kernel, x, y)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="broadcast-product",
+        summary="Distances of all rows to each other on the vector unit.",
+        function=distances_of_pairs,
+        remedied=distances_of_pairs_remedied,
+        args=(jax.ShapeDtypeStruct((256, 64), F32), jax.ShapeDtypeStruct((128, 64), F32)),
+        says=("all 64 by 128 pairs of rows, of 64 elements", "|x|² - 2 x·y + |y|²"),
+    ),
+    SlowKernel(
+        advice="broadcast-product",
+        summary="Products of all rows with each other on the vector unit.",
+        function=products_of_pairs,
+        remedied=products_of_pairs_remedied,
+        args=(jax.ShapeDtypeStruct((256, 128), BF16), jax.ShapeDtypeStruct((128, 128), BF16)),
+        says=("multiplies all 64 by 128 pairs", "of bf16, with preferred_element_type"),
+    ),
     SlowKernel(
         advice="thin-steps",
         summary="Attention of one query row in each grid step, to keys that 8 steps share.",

@@ -34,6 +34,7 @@ from pallas_debug.profile.advice.rules.copying import (
     wide_operand,
 )
 from pallas_debug.profile.advice.rules.products import (
+    broadcast_product,
     narrow_product,
     one_hot,
     thin_product,
@@ -71,6 +72,7 @@ KINDS: tuple[AdviceKind, ...] = (
     thin_product.KIND,
     thin_steps.KIND,
     vector_product.KIND,
+    broadcast_product.KIND,
     rounding.KIND,
     arithmetic.KIND,
     transpose.KIND,

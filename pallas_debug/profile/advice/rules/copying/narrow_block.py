@@ -18,6 +18,7 @@ from pallas_debug.profile.advice.program import (
     ProgramOperation,
     shape_of,
 )
+from pallas_debug.profile.advice.rules.products.broadcast_product import places_of_pairs
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.blocks import OperandBlocks
 
@@ -93,8 +94,8 @@ class Uses:
 
 def advise_narrow_block(subject: AdviceSubject) -> tuple[Advice, ...]:
     blocks = subject.blocks
-    if blocks is None or subject.program is None:
-        return ()
+    if blocks is None or subject.program is None or places_of_pairs(subject):
+        return ()  # what takes long is each pair of rows, in three dimensions
     inputs = [o for o in blocks.pipelined if o.kind == "input" and len(o.dimensions) >= 2]
     filled = [(operand, _fill(operand)) for operand in inputs]
     total = sum(fill.registers for _, fill in filled)
