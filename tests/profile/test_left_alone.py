@@ -316,3 +316,62 @@ def test_pairs_that_are_needed_themselves_stay() -> None:
     args = [jax.ShapeDtypeStruct((n, 128), jnp.float32) for n in (32, 128)]
     stats = pallas_debug.stats(pairs_of_rows, *args, target="v5e", estimate=False)
     assert "broadcast-product" not in {advice.kind for advice in stats.advice}
+
+
+def turned(x: jax.Array) -> Any:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = x_ref[...].T
+
+    return _in_blocks(kernel, x, sizes=(x.shape[::-1],))[0]
+
+
+@pytest.mark.slow
+def test_a_transpose_that_is_the_result_stays() -> None:
+    """Outside of the kernel, it takes another kernel, and nothing is left of this one."""
+    x = jax.ShapeDtypeStruct((256, 128), jnp.float32)
+    assert pallas_debug.stats(turned, x, target="v5e", estimate=False).advice == ()
+
+
+def multiplied(x: jax.Array, w: jax.Array, *, whole: bool) -> jax.Array:
+    """A product in few large steps, which fetch a factor twice, or hold it as a whole."""
+    rows, columns, size = 512, 1024, 512
+
+    def kernel(x_ref: Any, w_ref: Any, out_ref: Any, total_ref: Any) -> None:
+        i, k = pl.program_id(0), pl.program_id(2)
+
+        @pl.when(k == 0)
+        def _() -> None:
+            total_ref[...] = jnp.zeros_like(total_ref)
+
+        at = pl.ds(pl.multiple_of(i * rows, rows), rows)
+        x = x_ref[at, pl.ds(pl.multiple_of(k * size, size), size)] if whole else x_ref[...]
+        total_ref[...] += jnp.dot(x, w_ref[...], preferred_element_type=jnp.float32)
+
+        @pl.when(k == pl.num_programs(2) - 1)
+        def _() -> None:
+            out_ref[...] = total_ref[...].astype(jnp.bfloat16)
+
+    held = pl.BlockSpec(x.shape, lambda i, j, k: (0, 0), pipeline_mode=pl.Buffered(1))
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], w.shape[1]), jnp.bfloat16),
+        grid=(x.shape[0] // rows, w.shape[1] // columns, w.shape[0] // size),
+        in_specs=[
+            held if whole else pl.BlockSpec((rows, size), lambda i, j, k: (i, k)),
+            pl.BlockSpec((size, columns), lambda i, j, k: (k, j)),
+        ],
+        out_specs=pl.BlockSpec((rows, columns), lambda i, j, k: (i, j)),
+        scratch_shapes=[pltpu.VMEM((rows, columns), jnp.float32)],
+    )(x, w)
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_product_in_few_steps_stays(whole: bool) -> None:
+    """Its factors as a whole are fetched before any work: 3 % fewer cycles, not 27 %."""
+    x = jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16)
+    stats = pallas_debug.stats(
+        functools.partial(multiplied, whole=whole), x, x, target="v6e", estimate=False
+    )
+    assert stats.traffic.bound == "memory"
+    assert stats.advice == ()

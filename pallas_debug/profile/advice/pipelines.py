@@ -167,6 +167,16 @@ def depends(operand: OperandBlocks, axis: int) -> bool | None:
     return False
 
 
+def has_own_blocks(operand: OperandBlocks, axis: int) -> bool:
+    """Whether an operand has other blocks for each index of an axis."""
+    return any(
+        dimension.kind != "element"
+        and dimension.strides is not None
+        and [n for n, stride in enumerate(dimension.strides) if stride] == [axis]
+        for dimension in operand.dimensions
+    )
+
+
 def ordered_axes(subject: AdviceSubject, blocks: BlockMap) -> frozenset[int] | None:
     """Axes of the grid on which the kernel's work depends; None if that is not known.
 
@@ -405,7 +415,9 @@ def running_in_bursts(subject: AdviceSubject, blocks: BlockMap, without: str) ->
     for count, transfer in times:
         latency = subject.latency if steady is not None and transfer > steady else 0.0
         total += count * max(step.compute, transfer + latency)
-    return total / subject.cores
+    # The first fetches and the last write-back overlap with nothing.
+    ends = sum(o.block_bytes for o in moving) / rate
+    return total / subject.cores + ends
 
 
 def size_text(count: float) -> str:

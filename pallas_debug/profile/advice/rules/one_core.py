@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.pipelines import ordered_axes
+from pallas_debug.profile.advice.pipelines import has_own_blocks, ordered_axes
 from pallas_debug.profile.advice.subject import AdviceSubject
-from pallas_debug.profile.blocks import OperandBlocks
 
 MIN_GAIN = 0.25
 """Minimum share of a step's cycles that the other core saves."""
@@ -34,7 +33,7 @@ def advise_one_core(subject: AdviceSubject) -> tuple[Advice, ...]:
     axes = [
         axis
         for axis, size in enumerate(blocks.grid[: min(ordered, default=len(blocks.grid))])
-        if size >= cores and all(_has_own_blocks(o, axis) for o in outputs)
+        if size >= cores and all(has_own_blocks(o, axis) for o in outputs)
     ]
     if not axes:
         return ()
@@ -62,16 +61,6 @@ def advise_one_core(subject: AdviceSubject) -> tuple[Advice, ...]:
                 derived("cycles that its copies take", round(step.copies), unit="cycles"),
             ),
         ),
-    )
-
-
-def _has_own_blocks(output: OperandBlocks, axis: int) -> bool:
-    """Whether an output has other blocks for each index of an axis."""
-    return any(
-        dimension.kind != "element"
-        and dimension.strides is not None
-        and [n for n, stride in enumerate(dimension.strides) if stride] == [axis]
-        for dimension in output.dimensions
     )
 
 

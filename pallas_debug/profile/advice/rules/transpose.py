@@ -17,7 +17,7 @@ from pallas_debug.profile.advice.advice import (
     percent,
 )
 from pallas_debug.profile.advice.moves import is_transpose
-from pallas_debug.profile.advice.program import PASSED_ON, ProgramOperation, shape_of
+from pallas_debug.profile.advice.program import PASSED_ON, STORES, ProgramOperation, shape_of
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected
 from pallas_debug.profile.units import MXU
 
@@ -59,6 +59,9 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         if program.is_conditional(operation.line):
             continue  # perhaps only in the first of several steps
+        users = [user for user, _ in program.final_users(operation, _CONVERSIONS)]
+        if users and all(user.name in STORES for user in users):
+            continue  # its transpose is the result, which XLA would make in another kernel
         operand = subject.operand(loaded.operands[0])
         if operand is None or operand.kind != "input":
             continue
@@ -219,7 +222,7 @@ KIND = AdviceKind(
     name="transpose",
     title="An operand or a product is transposed in every grid step",
     condition=(
-        "A block of an input is transposed as it was loaded, and for at least "
+        "A block of an input is transposed as it was loaded, and not only stored, and for at least "
         f"{MIN_WAIT:.0%} of the computation the MXU waits for it; or, without a product, at least "
         f"{MIN_SHARE:.0%} of the executed bundles use the transpose units. Or a product is "
         "transposed, of which only the transpose is used."

@@ -10,6 +10,7 @@ from pallas_debug.profile.advice.pipelines import (
     SUBLANES,
     copies,
     depends,
+    has_own_blocks,
     size_text,
 )
 from pallas_debug.profile.advice.subject import AdviceSubject
@@ -29,6 +30,8 @@ def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     for axis, passes in enumerate(blocks.grid):
         if passes < 2 or any(depends(o, axis) is not False for o in inputs):
+            continue
+        if _reads_parts(subject, blocks, axis):
             continue
         for operand in inputs:
             inner = [n for n in range(axis + 1, len(blocks.grid)) if depends(operand, n)]
@@ -65,6 +68,19 @@ def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
                 )
             )
     return tuple(found)
+
+
+def _reads_parts(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool:
+    """Whether the kernel takes another part of an input, all of which it has, for each result."""
+    program, axes = subject.program, range(len(blocks.grid))
+    if program is None or axis >= len(program.counters):
+        return False
+    is_read = any(program.counters[axis] in o.operands for o in program.operations)
+    whole = [
+        o for o in blocks.pipelined if o.kind == "input" and not any(depends(o, n) for n in axes)
+    ]
+    outputs = [o for o in blocks.pipelined if o.kind == "output"]
+    return is_read and bool(whole) and any(has_own_blocks(o, axis) for o in outputs)
 
 
 def _spanning(
