@@ -375,3 +375,20 @@ def test_a_product_in_few_steps_stays(whole: bool) -> None:
     )
     assert stats.traffic.bound == "memory"
     assert stats.advice == ()
+
+
+def ranks(x: jax.Array) -> Any:
+    """How many elements of a row are larger than each."""
+
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        x = x_ref[...]
+        out_ref[...] = jnp.sum((x[:, :, None] > x[:, None, :]).astype(jnp.float32), axis=1)
+
+    return _in_blocks(kernel, x)[0]
+
+
+@pytest.mark.slow
+def test_sums_over_the_axis_before_the_last_stay() -> None:
+    """What moves on their line is what is repeated, and takes as long if that axis is kept."""
+    x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+    assert pallas_debug.stats(ranks, x, target="v5e", estimate=False).advice == ()
