@@ -392,3 +392,29 @@ def test_sums_over_the_axis_before_the_last_stay() -> None:
     """What moves on their line is what is repeated, and takes as long if that axis is kept."""
     x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
     assert pallas_debug.stats(ranks, x, target="v5e", estimate=False).advice == ()
+
+
+def scaled_by_sums(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Each step sums its many rows, and multiplies the one that is left."""
+
+    def kernel(x_ref: Any, w_ref: Any, out_ref: Any) -> None:
+        total = jnp.sum(x_ref[...], axis=0, keepdims=True)
+        scale = jnp.dot(total, w_ref[...], precision=lax.Precision.HIGHEST)
+        out_ref[...] = jnp.tanh(x_ref[...] * scale)
+
+    block = pl.BlockSpec((256, 128), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(4,),
+        in_specs=[block, pl.BlockSpec(w.shape, lambda i: (0, 0))],
+        out_specs=block,
+    )(x, w)
+
+
+@pytest.mark.slow
+def test_a_product_of_one_row_beside_work_on_many_stays() -> None:
+    """More rows in a step take longer, whatever the product takes."""
+    args = [jax.ShapeDtypeStruct((n, 128), jnp.float32) for n in (1024, 128)]
+    stats = pallas_debug.stats(scaled_by_sums, *args, target="v6e", estimate=False)
+    assert "thin-steps" not in {advice.kind for advice in stats.advice}

@@ -136,6 +136,8 @@ def _products(
         o.visits.distinct if o.visits is not None else blocks.points for o in right.values()
     ]
     times = blocks.points // max(max(distinct), 1)
+    if not all(o.name in right or _is_thin(o, max(rows), max(distinct)) for o in blocks.pipelined):
+        return None  # what a step does with many rows takes longer with more of them
     if moving.visits is None or moving.visits.distinct < times:
         return None  # the same rows again
     outputs = [o for o in blocks.pipelined if o.kind == "output"]
@@ -150,6 +152,12 @@ def _products(
         right=tuple(right.values()),
         times=times,
     )
+
+
+def _is_thin(operand: OperandBlocks, rows: int, others: int) -> bool:
+    """Whether the blocks that other rows come with have few rows as well."""
+    changes = operand.visits is None or operand.visits.distinct > others
+    return not changes or math.prod(d.size for d in operand.dimensions[:-1]) <= rows
 
 
 def _sizes(product: ProgramOperation) -> tuple[int, int]:
