@@ -147,7 +147,99 @@ def attention_over_narrow_slices_remedied(q: jax.Array, k: jax.Array, v: jax.Arr
     return _attention(q, k, v, 512)
 
 
+def _by_blocks(kernel: object, x: jax.Array, *others: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(x.shape[0] // 128,),
+        in_specs=[
+            pl.BlockSpec((128, x.shape[1]), lambda i: (i, 0)),
+            *(pl.BlockSpec(other.shape, lambda i: (0, 0)) for other in others),
+        ],
+        out_specs=pl.BlockSpec((128, x.shape[1]), lambda i: (i, 0)),
+    )(x, *others)
+
+
+def groups_of_lanes(x: jax.Array) -> jax.Array:
+    """A group norm whose groups are a dimension of their own."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...].reshape(128, 8, 16)
+        x = x - jnp.mean(x, axis=(0, 2), keepdims=True)  # SLOW
+        scale = jax.lax.rsqrt(jnp.mean(x * x, axis=(0, 2), keepdims=True) + 1e-5)
+        out_ref[...] = (x * scale).reshape(128, 128)
+
+    return _by_blocks(kernel, x)
+
+
+def groups_of_lanes_remedied(x: jax.Array) -> jax.Array:
+    lane = jnp.arange(128) // 16
+    groups = (lane[:, None] == lane[None, :]).astype(F32) / (16 * 128)
+
+    def kernel(x_ref: jax.Ref, groups_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def mean(x: jax.Array) -> jax.Array:
+            rows = jnp.sum(x, axis=0, keepdims=True)
+            return jnp.dot(rows, groups_ref[...], precision=jax.lax.Precision.HIGHEST)
+
+        x = x_ref[...]
+        x = x - mean(x)
+        out_ref[...] = x * jax.lax.rsqrt(mean(x * x) + 1e-5)
+
+    return _by_blocks(kernel, x, groups)
+
+
+def _scanned(x: jax.Array, decay: jax.Array, b: jax.Array, turned: bool) -> jax.Array:
+    """A scan whose state has 256 channels of 16 elements."""
+    length, channels = x.shape
+    size = b.shape[1]
+
+    def kernel(x_ref: jax.Ref, decay_ref: jax.Ref, b_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def step(t: jax.Array, state: jax.Array) -> jax.Array:
+            row = pl.ds(t, 1)
+            if turned:
+                state = state * decay_ref[row, :] + x_ref[row, :] * b_ref[t]
+                out_ref[row, :] = jnp.sum(state, axis=0, keepdims=True)
+            else:
+                decays, columns = (ref[row, :].reshape(channels, 1) for ref in (decay_ref, x_ref))
+                state = state * decays + columns * b_ref[row, :]  # SLOW
+                out_ref[row, :] = jnp.sum(state, axis=1).reshape(1, channels)
+            return state
+
+        start = jnp.zeros((size, channels) if turned else (channels, size), F32)
+        jax.lax.fori_loop(0, length, step, start)
+
+    return pl.pallas_call(kernel, out_shape=x)(x, decay, b)
+
+
+def states_of_few_columns(x: jax.Array, decay: jax.Array, b: jax.Array) -> jax.Array:
+    """The state has its channels in rows."""
+    return _scanned(x, decay, b, turned=False)
+
+
+def states_of_few_columns_remedied(x: jax.Array, decay: jax.Array, b: jax.Array) -> jax.Array:
+    return _scanned(x, decay, b, turned=True)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="narrow-values",
+        summary="A group norm of groups of 16 lanes.",
+        function=groups_of_lanes,
+        remedied=groups_of_lanes_remedied,
+        args=(jax.ShapeDtypeStruct((512, 128), F32),),
+        says=("f32[128, 8, 16] fill 16 of 128 lanes", "sum groups of 16 of them by a product"),
+    ),
+    SlowKernel(
+        advice="narrow-values",
+        summary="A scan whose state has 16 columns.",
+        function=states_of_few_columns,
+        remedied=states_of_few_columns_remedied,
+        helper=_scanned,
+        rearrange=lambda x, decay, b: (x, decay, b.reshape(*b.shape, 1)),
+        args=(*(jax.ShapeDtypeStruct((16, 256), F32),) * 2, jax.ShapeDtypeStruct((16, 16), F32)),
+        says=("f32[256, 16] fill 16 of 128 lanes", "keep (16, 256) in what the loop carries"),
+        targets=("v6e",),
+    ),
     SlowKernel(
         advice="narrow-block",
         summary="A softmax over rows of 16 elements.",

@@ -45,6 +45,7 @@ from pallas_debug.profile.advice.rules.products import (
 from pallas_debug.profile.advice.rules.reducing import (
     lane_reduction,
     narrow_slices,
+    narrow_values,
     running_sum,
     single_rolls,
 )
@@ -78,6 +79,7 @@ KINDS: tuple[AdviceKind, ...] = (
     transpose.KIND,
     relayout.KIND,
     half_lanes.KIND,
+    narrow_values.KIND,
     lane_reduction.KIND,
     narrow_slices.KIND,
     kept_in_memory.KIND,

@@ -18,6 +18,7 @@ from pallas_debug.profile.advice.advice import (
 from pallas_debug.profile.advice.moves import is_move, is_vector_instruction
 from pallas_debug.profile.advice.program import LOADS, MAX_LINES, STORES, MosaicProgram, shape_of
 from pallas_debug.profile.advice.rules.products.broadcast_product import places_of_pairs
+from pallas_debug.profile.advice.rules.reducing.narrow_values import places_of_narrow
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.units import MXU
 
@@ -39,10 +40,10 @@ _LAYOUT = re.compile(
 def advise_relayout(subject: AdviceSubject) -> tuple[Advice, ...]:
     if subject.relaid is None or subject.is_memory_bound:
         return ()
-    found, pairs = [], places_of_pairs(subject)
+    found, others = [], places_of_pairs(subject) | places_of_narrow(subject)
     for source, changes in _relayouts(subject).items():
-        if (source.file, source.line) in pairs:
-            continue  # as a product, it is never spread over three dimensions
+        if (source.file, source.line) in others:
+            continue  # in the shape that is advised, it needs no relayout
         lines = dict.fromkeys((source, *(line for change in changes for line in change.users)))
         moves = [p for line in lines for p in selected(subject.at(line), is_move)]
         loop = subject.loop_of(moves)
