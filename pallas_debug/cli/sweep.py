@@ -300,7 +300,7 @@ def _count(found: SweepResult) -> int:
 
 
 def _best(best: SettingResult, found: SweepResult, target: str) -> str:
-    of_target = [r for r in found.results if r.target == target and r.ok]
+    of_target = [r for r in found.results if r.target == target and r.ok and not r.partial]
     cycles = [r.cycles.value for r in of_target if r.cycles.value]
     ratio = max(cycles) / min(cycles) if cycles else 1.0
     than = f"; the worst takes {ratio:.2f} times as many" if ratio >= _WORTH_SAYING else ""

@@ -22,7 +22,7 @@ from pallas_debug.store.remote.paths import is_local
 from pallas_debug.sweeps.grid import Setting, fingerprint
 from pallas_debug.sweeps.task import KnownResult
 
-_KIND, _SCHEMA = "setting", 1
+_KIND, _SCHEMA = "setting", 2
 _MAX_RECORD = 1 << 20
 
 _TOKEN = "token-"

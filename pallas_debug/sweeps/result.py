@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pallas_debug.profile.figures import Figure, missing, shown
@@ -51,6 +51,8 @@ class SettingResult:
       kernels: names of the kernels' folders in the dump directory.
       cycles: our estimate; `compiler_cycles` is libtpu's own.
       vmem: of the kernel that needs most.
+      left_out: elements of each operand that are in no block.
+      partial: operands of which other settings leave out less, so that they do more work.
       failure: why there are no figures; None if there are.
       seconds: that the worker took; None if it did not finish.
       is_cached: whether an earlier run had compiled everything.
@@ -66,6 +68,8 @@ class SettingResult:
     fills: Figure = field(default_factory=lambda: missing("not compiled"))
     vmem: Figure = field(default_factory=lambda: missing("not compiled", unit="bytes"))
     vmem_capacity: Figure = field(default_factory=lambda: missing("not compiled", unit="bytes"))
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    partial: tuple[str, ...] = ()
     failure: SettingFailure | None = None
     seconds: float | None = None
     is_cached: bool = False
@@ -78,11 +82,27 @@ class SettingResult:
     def label(self) -> str:
         return ", ".join(f"{name}={text}" for name, text in self.setting.items())
 
-    def _rank(self) -> tuple[bool, float, float, float]:
-        """Sort key: fewest cycles first, then bundles; what has no figures comes last."""
+    @property
+    def reason(self) -> str | None:
+        """Why it is not compared with others; None if it is."""
+        if self.failure is not None:
+            return str(self.failure)
+        if not self.partial:
+            return None
+        parts = [f"{self.left_out[name]:,} elements of {name}" for name in self.partial]
+        return (
+            f"its blocks leave out {' and '.join(parts)} that others cover, and it does less work; "
+            "let blocks divide the arrays, or round the grid up with pl.cdiv"
+        )
+
+    def _rank(self) -> tuple[bool, bool, float, float, float]:
+        """Sort key: fewest cycles first, then bundles; what has no figures comes last.
+
+        What leaves out a part of the work comes before that, after the others.
+        """
         numbers = (self.cycles.value, self.bundles.value, self.vmem.value)
         cycles, bundles, vmem = (float("inf") if n is None else float(n) for n in numbers)
-        return not self.ok, cycles, bundles, vmem
+        return not self.ok, bool(self.partial), cycles, bundles, vmem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +156,23 @@ class SweepResult:
 def ranked(results: Sequence[SettingResult], targets: Sequence[str]) -> tuple[SettingResult, ...]:
     """Sort results by target, best first."""
     order = {target: n for n, target in enumerate(targets)}
-    return tuple(sorted(results, key=lambda r: (order.get(r.target, len(order)), *r._rank())))
+    least: dict[tuple[str, str], int] = {}
+    for result in results:
+        for name, count in result.left_out.items():
+            key = result.target, name
+            least[key] = min(count, least.get(key, count))
+    compared = (
+        replace(
+            result,
+            partial=tuple(
+                name
+                for name, count in result.left_out.items()
+                if count > least[result.target, name]
+            ),
+        )
+        for result in results
+    )
+    return tuple(sorted(compared, key=lambda r: (order.get(r.target, len(order)), *r._rank())))
 
 
 def table(
@@ -147,7 +183,8 @@ def table(
     libtpu's own estimate of cycles has a column if the stage `estimate` was kept.
 
     Args:
-      reasons: why settings failed, to which the rows refer by number; without, a row has its own.
+      reasons: why settings failed or are partial, to which the rows refer by number; without, a
+        row has its own.
     """
     has_estimate = any(result.compiler_cycles.is_known for result in results)
     names = list(results[0].setting) if results else []
@@ -157,18 +194,19 @@ def table(
 
 
 def reasons_of(results: Sequence[SettingResult]) -> list[str]:
-    """Return why settings failed, each reason once."""
-    return list(dict.fromkeys(str(r.failure) for r in results if r.failure is not None))
+    """Return why settings failed or are not compared, each reason once."""
+    return list(dict.fromkeys(r.reason for r in results if r.reason is not None))
 
 
 def _row(result: SettingResult, reasons: Sequence[str], *, has_estimate: bool) -> list[str]:
     cycles = (result.cycles, result.compiler_cycles) if has_estimate else (result.cycles,)
     figures = (*cycles, result.bundles, result.spills)
-    status = "ok"
-    if result.failure is not None:
-        why = str(result.failure)
-        at = f" at {result.failure.stage} ({reasons.index(why) + 1})" if why in reasons else ""
-        status = f"failed{at}" if at else f"failed: {why}"
+    status, why = "ok", result.reason
+    if why is not None:
+        what = "failed" if result.failure is not None else "partial"
+        at = f" at {result.failure.stage}" if result.failure is not None else ""
+        number = f"{at} ({reasons.index(why) + 1})" if why in reasons else ""
+        status = f"{what}{number}" if number else f"{what}: {why}"
     vmem = result.vmem.value
     used = f"{vmem / 1024:,.0f} KiB" if vmem is not None else "-"
     return [result.target, *result.setting.values(), *map(_cell, figures), used, status]

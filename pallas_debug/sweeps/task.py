@@ -23,6 +23,7 @@ from pallas_debug.findings.explain import explain
 from pallas_debug.hooks import hookimpl
 from pallas_debug.model import Compilation, Dump, Failure, Kernel, Target
 from pallas_debug.profile.figures import Figure, Origin, missing
+from pallas_debug.profile.stats import Profile
 from pallas_debug.session import Options
 from pallas_debug.store import StoredCompilation, StoredKernel, files, open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -241,8 +242,13 @@ def _of_target(task: SweepTask, root: Path, dumps: tuple[Dump, ...], target: str
             message=f"its kernels were not compiled for {target}: the code asked for another chip",
         )
         return KnownResult(result=replace(result, failure=lost), keys=())
-    figures = _figures([_profiled(root / dump.folder.name, c.target) for dump, c in made])
-    return KnownResult(result=replace(result, **figures), keys=keys)
+    profiled = [_profiled(root / dump.folder.name, c.target) for dump, c in made]
+    figures = _figures([one for one, _ in profiled])
+    left_out: dict[str, int] = {}
+    for (dump, _), (_, untouched) in zip(made, profiled, strict=True):
+        kernel = f"{dump.name}: " if len(made) > 1 else ""
+        left_out |= {f"{kernel}{name}": count for name, count in untouched.items()}
+    return KnownResult(result=replace(result, left_out=left_out, **figures), keys=keys)
 
 
 def _plain(text: str) -> str:
@@ -262,17 +268,17 @@ def _of_kernel(kernel: Kernel, failure: Failure) -> SettingFailure:
     )
 
 
-def _profiled(folder: Path, target: str) -> dict[str, Figure]:
-    """Return the figures of one kernel, read from the dump."""
+def _profiled(folder: Path, target: str) -> tuple[dict[str, Figure], dict[str, int]]:
+    """Return the figures of one kernel, and what its blocks leave out, read from the dump."""
     (kernel,) = open_dumps(folder).kernels()
     stored: StoredCompilation = kernel.target(target)
     found = read_profile(_checked(kernel), stored)
     if found is None:
         why = _missing(stored)
         gone = missing(why or "the compiler wrote no schedule")
-        return dict.fromkeys(_SUMS + _MAXIMA, gone)
+        return dict.fromkeys(_SUMS + _MAXIMA, gone), {}
     profile = found.profile  # not its `stats`: lines, units and advice take longer than the rest
-    return {
+    figures = {
         "cycles": profile.cycles.total,
         "compiler_cycles": profile.cycles.compiler,
         "bundles": profile.counts.bundles,
@@ -280,6 +286,24 @@ def _profiled(folder: Path, target: str) -> dict[str, Figure]:
         "fills": profile.counts.fills,
         "vmem": profile.memory.vmem,
         "vmem_capacity": profile.memory.capacity,
+    }
+    return figures, _left_out(profile)
+
+
+def _left_out(profile: Profile) -> dict[str, int]:
+    """Elements of each operand in no block.
+
+    Of a buffer that an input and an output share, and of blocks that a table selects, not all need
+    to be in a block.
+    """
+    if profile.blocks is None or profile.kernel is None or profile.kernel.aliases:
+        return {}
+    return {
+        operand.name: operand.visits.untouched
+        for operand in profile.blocks.pipelined
+        if operand.visits is not None
+        and operand.visits.untouched is not None
+        and not operand.tables
     }
 
 

@@ -17,6 +17,7 @@ from pallas_debug.sweeps.result import (
     SettingResult,
     SweepResult,
     ranked,
+    reasons_of,
     table,
 )
 
@@ -85,6 +86,21 @@ def test_best_first() -> None:
     assert (best, of_v5e) == (order[0], order[1])
     assert found.ok
     assert repr(found) == "<SweepResult f: 5 of 6 compiled, best q=5: 70 cycles>"
+
+
+def test_settings_that_do_less_work_come_after_the_others() -> None:
+    results = [
+        _result(1, 500, left_out={"x": 0, "y": 64}),
+        _result(2, 100, left_out={"x": 8, "y": 64}),
+        _result(3, 900, left_out={"x": 0, "y": 64}),
+        _result(4, 50, left_out={"x": 8}, target="v6e"),
+        _result(5, None, failure=FAILED),
+    ]
+    order = ranked(results, ["v5e", "v6e"])
+    assert [r.setting["q"] for r in order] == ["1", "3", "2", "5", "4"]
+    assert [r.partial for r in order] == [(), (), ("x",), (), ()]
+    statuses = [row[-1] for row in table(order, reasons_of(order))[1]]
+    assert statuses == ["ok", "ok", "partial (1)", "failed at compile (2)", "ok"]
 
 
 def test_table_says_why_there_are_no_figures() -> None:

@@ -16,7 +16,7 @@ import pytest
 import pallas_debug
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.sweeps import task as tasks
-from pallas_debug.sweeps.result import SweepResult
+from pallas_debug.sweeps.result import SweepResult, table
 from pallas_debug.sweeps.task import FunctionName, SweepTask, TaskOutcome
 
 X = jax.ShapeDtypeStruct((64, 128), "float32")
@@ -54,6 +54,27 @@ def found(swept_module: Any, dumps: Path) -> SweepResult:
         return pallas_debug.sweep(
             swept_module.scale, over=OVER, args=(X,), to=dumps, executor=executor
         )
+
+
+@pytest.mark.slow
+def test_blocks_that_leave_out_rows_are_not_best(swept_module: Any, tmp_path: Path) -> None:
+    """Two blocks of 24 rows take less time than eight of 8, and 16 rows are not computed."""
+    found = pallas_debug.sweep(
+        swept_module.scale,
+        over={"block": [24, 8]},
+        args=(X,),
+        to=tmp_path,
+        executor=ThreadPoolExecutor(1),
+    )
+    whole, partial = found.results
+    assert (whole.setting["block"], partial.setting["block"]) == ("8", "24")
+    assert whole.cycles.value is not None
+    assert partial.cycles.value is not None
+    assert partial.cycles.value < whole.cycles.value
+    assert partial.partial == ("x_ref", "o_ref")
+    assert partial.left_out["o_ref"] == 16 * 128
+    assert found.best() == whole
+    assert "partial: its blocks leave out 2,048 elements of x_ref" in str(table(found.results))
 
 
 @pytest.mark.slow
