@@ -199,7 +199,7 @@ def _is_reset(
 ) -> bool:
     """Whether steps with other rows pass nothing on to each other in scratch or in an output.
 
-    What they keep is stored anew in a branch that reads the place along an axis inside of those
+    What they keep is stored again in a branch that reads the place along an axis inside of those
     that choose the rows, as at the first block of keys.
     """
     axes = [
