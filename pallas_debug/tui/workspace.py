@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from textual import events, getters, on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
@@ -74,14 +74,6 @@ class Workspace(Shell):
     #title:nocolor, #status:nocolor { text-style: reverse; }
     """
 
-    kernels = getters.query_one(KernelPane)
-    steps = getters.query_one(StepPane)
-    failure = getters.query_one(FailurePane)
-    text = getters.query_one(TextPane)
-    diff = getters.query_one(DiffPane)
-    trail = getters.query_one(TrailPane)
-    source = getters.query_one(SourcePane)
-
     zoomed: reactive[bool] = reactive(False, init=False)
     diffing: reactive[bool] = reactive(False, init=False)
     noise: reactive[bool] = reactive(False, init=False)
@@ -99,6 +91,14 @@ class Workspace(Shell):
     ) -> None:
         super().__init__(keymap=keymap, colors=colors)
         self.browser = browser
+        # Attributes, not queries: a key reads them more than a hundred times.
+        self.kernels = KernelPane(browser, id="kernels")
+        self.steps = StepPane(id="steps")
+        self.failure = FailurePane(id="failure")
+        self.text = TextPane(id="text")
+        self.diff = DiffPane(id="diff")
+        self.trail = TrailPane(id="trail")
+        self.source = SourcePane(id="source")
         self.recorded = recorded
         self.point: tuple[int, ...] | None = recorded.points[0] if recorded else None
         """Grid point whose recorded values are shown; None for none."""
@@ -119,13 +119,13 @@ class Workspace(Shell):
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
         with Horizontal(id="panes"):
-            yield KernelPane(self.browser, id="kernels")
+            yield self.kernels
             with Vertical(id="middle"):
-                yield StepPane(id="steps")
+                yield self.steps
             with Vertical(id="right"):
-                yield FailurePane(id="failure")
-                yield TextPane(id="text")
-                for hidden in (DiffPane(id="diff"), TrailPane(id="trail"), SourcePane(id="source")):
+                yield self.failure
+                yield self.text
+                for hidden in (self.diff, self.trail, self.source):
                     yield hidden.add_class("hidden")
         yield Prompt(id="prompt")
         yield Static(id="status", markup=False)
@@ -133,7 +133,7 @@ class Workspace(Shell):
     @property
     def is_composed(self) -> bool:
         """Whether the panes exist: messages may still arrive when the app has removed them."""
-        return bool(self.query(KernelPane))
+        return self.kernels.is_attached
 
     @property
     def shown(self) -> FindView:

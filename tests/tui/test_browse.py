@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pilot import drive, press
+from pilot import drive, press, until
 from textual import events
 from textual.app import App
 from textual.pilot import Pilot
@@ -42,6 +43,17 @@ async def test_first_screen(raw: Path, golden: Golden, libtpu: str, size: str) -
             await pilot.pause(0.02)
         await settled(app, pilot)
         golden(app, f"{libtpu}-{size}")
+
+
+@drive
+async def test_the_first_screen_enables_the_garbage_collector(raw: Path) -> None:
+    gc.disable()  # as the command does
+    try:
+        app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+        async with app.run_test() as pilot:
+            await until(pilot, gc.isenabled)
+    finally:
+        gc.enable()
 
 
 @drive
