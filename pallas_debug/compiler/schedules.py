@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pallas_debug.compiler.stages import Stages
+from pallas_debug.profile.hlo import kernel_calls
 from pallas_debug.store import layout
 
 _LATE = 0.5
@@ -25,9 +26,6 @@ _HLO = re.compile(r"(?P<stamp>\d{6,})-.+-hlo\.txt")
 _SPARSE = re.compile(r"(?!sc-).+_(?P<stamp>\d{13,})_bundles\.txt")
 """Bundles of a SparseCore; those that start with `sc-` set it up."""
 
-_KERNEL_CALL = re.compile(
-    r"^\s*(?:ROOT )?%?(?P<name>[^\s=%]+) = .*\btpu_custom_call\b", re.MULTILINE
-)
 _SECTION = re.compile(r"^HLO: ", re.MULTILINE)
 
 _PROGRAM = "TLP"
@@ -153,7 +151,7 @@ def _operation(found: list[DumpedFile], hlo: str | None) -> str | None:
 
     Without the HLO it is the operation with the largest text that is not libtpu's own.
     """
-    named = {match["name"] for match in _KERNEL_CALL.finditer(hlo or "")}
+    named = kernel_calls(hlo or "")
     others = [f for f in found if f.operation != _PROGRAM and not f.operation.startswith("<")]
     candidates = [f for f in others if f.operation in named] if named else others
     largest = max(candidates, key=lambda file: _size(file.path), default=None)

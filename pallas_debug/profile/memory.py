@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pallas_debug.model import Compilation, Kernel, Operand, OperandKind
 from pallas_debug.profile.chips import CHIPS
 from pallas_debug.profile.figures import Figure, missing
+from pallas_debug.profile.hlo import kernel_calls
 
 _DATA = re.compile(r"const\s+DATA\s*=\s*")
 _WINDOW = re.compile(
@@ -83,11 +84,19 @@ class MemoryMap:
 
 
 def memory_map(
-    vmem: str | None, kernel: Kernel | None = None, compilation: Compilation | None = None
+    vmem: str | None,
+    kernel: Kernel | None = None,
+    compilation: Compilation | None = None,
+    *,
+    hlo: str | None = None,
 ) -> MemoryMap:
-    """Read the text of `vmem.html`, and name its parts after the kernel's operands."""
+    """Read the text of `vmem.html`, and name its parts after the kernel's operands.
+
+    Args:
+      hlo: XLA's program around the kernel, whose copies have allocations of their own.
+    """
     limit = vmem_limit(kernel, compilation)
-    data = _data(vmem) if vmem else None
+    data = _data(vmem, kernel_calls(hlo or "")) if vmem else None
     in_smem = tuple(_in_smem(kernel)) if kernel is not None else ()
     smem = _total(in_smem) if kernel is not None else missing("the kernel is unknown", unit="bytes")
     if data is None:
@@ -155,8 +164,12 @@ def _total(uses: tuple[AllocatedMemory, ...]) -> Figure:
 _Rows = list[tuple[str, int, int | None]]
 
 
-def _data(html: str) -> tuple[_Rows, int | None, int | None] | None:
-    """Allocations of the kernel's operation as tag, bytes and padding; their sum; the capacity."""
+def _data(html: str, calls: Collection[str]) -> tuple[_Rows, int | None, int | None] | None:
+    """Allocations of the kernel's operation as tag, bytes and padding; their sum; the capacity.
+
+    Args:
+      calls: names of the operations that call the kernel; of several, the largest counts.
+    """
     at = _DATA.search(html)
     if at is None:
         return None
@@ -167,17 +180,16 @@ def _data(html: str) -> tuple[_Rows, int | None, int | None] | None:
     operations = _dict(_dict(page).get("hlo_breakdowns"))
     # The kernel's operation is listed under its name and as `<top-inlining-caller>`.
     names = [name for name in operations if not name.startswith("<")] or list(operations)
+    found = [_dict(operations[name]) for name in names if name in calls or not calls]
+    operation = max(found, key=lambda o: _int(o.get("total_size")) or 0, default={})
+    total = _int(operation.get("total_size"))
     rows: _Rows = []
-    total: int | None = None
-    for name in names[:1]:
-        operation = _dict(operations[name])
-        total = _int(operation.get("total_size"))
-        for block in _list(operation.get("blocks")):
-            for allocation in _list(_dict(block).get("allocations")):
-                entry = _dict(allocation)
-                size = _int(entry.get("size"))
-                if size is not None:
-                    rows.append((str(entry.get("tag", "")), size, _int(entry.get("padding"))))
+    for block in _list(operation.get("blocks")):
+        for allocation in _list(_dict(block).get("allocations")):
+            entry = _dict(allocation)
+            size = _int(entry.get("size"))
+            if size is not None:
+                rows.append((str(entry.get("tag", "")), size, _int(entry.get("padding"))))
     return rows, total, _int(_dict(_dict(page).get("global_info")).get("vmem_capacity"))
 
 

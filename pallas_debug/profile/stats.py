@@ -223,7 +223,7 @@ class Profile:
     def memory(self) -> MemoryMap:
         if self.schedule.is_sparse:
             return unknown_memory("the kernel runs on the SparseCore")
-        return memory_map(self.texts.vmem, self.kernel, self.compilation)
+        return memory_map(self.texts.vmem, self.kernel, self.compilation, hlo=self.texts.hlo)
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:

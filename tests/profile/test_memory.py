@@ -121,6 +121,27 @@ def test_sizes_that_are_no_numbers_are_left_out() -> None:
     assert (found.uses, found.vmem.value, found.smem.value) == ((), None, None)
 
 
+def test_copies_around_the_kernel_are_not_its_memory() -> None:
+    def of(tag: str, size: int) -> dict[str, object]:
+        return {"blocks": [{"allocations": [{"tag": tag, "size": size}]}], "total_size": size}
+
+    operations = {
+        "<top-inlining-caller>": of("", 1 << 20),
+        "copy": of("operand span for operand 0", 131_072),
+        "kernel.1": of("scratch operand", 4096),
+    }
+    text = f"const DATA = {json.dumps({'hlo_breakdowns': operations})};"
+    hlo = """\
+  %copy = f32[1,2,256,64]{3,2,1,0:T(8,128)S(1)} copy(%args_0_.1)
+  %kernel.1 = f32[64,128] custom-call(%copy), custom_call_target="tpu_custom_call"
+"""
+    found = memory_map(text, KERNEL, hlo=hlo)
+    assert [(use.name, use.size.value) for use in found.uses if use.space == "vmem"] == [
+        ("acc", 4096)
+    ]
+    assert found.vmem.value == 4096
+
+
 def test_sizes_of_the_grid_are_not_numbered_among_operands() -> None:
     size = operand("grid[0]", "dynamic_grid", (), dtype="int32", memory_space="smem")
     kernel = replace(KERNEL, operands=(size, *KERNEL.operands))
