@@ -57,7 +57,7 @@ def run(options: ReportOptions) -> int:
     if not kernels and not any(record.findings for record in reader.iter_runs()):
         raise UsageError(where.no_kernels(options.directory))
     where.check_targets(options.targets, kernels)
-    title = options.title or f"{directory.resolve().name} · pallas-debug"
+    title = options.title or directory.resolve().name
     try:
         written = write_report(
             reader,

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SHOWN = 12
 """Maximum number of Python lines printed without `--all`."""
 
+NAMES = 30
+"""Columns of a name in a table; a longer one is cut."""
+
 LEGEND = "c: stated by libtpu, d: derived from what it wrote, a: rests on an assumption, -: unknown"
 
 
@@ -275,7 +278,7 @@ def _advice(stats: Stats) -> Iterator[str]:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= 30 else f"{name[:29]}…"
+    return name if len(name) <= NAMES else f"{name[: NAMES - 1]}…"
 
 
 def _lines(stats: Stats, *, whole: bool) -> Iterator[str]:
@@ -284,10 +287,13 @@ def _lines(stats: Stats, *, whole: bool) -> Iterator[str]:
         return
     yield f"{'line':32} {'share':>7} {'own':>7} {'bundles':>8} {'spills':>7} {'fills':>6} copies"
     for cost in shown:
-        place = line_text(cost.source)
-        name = f"{place} {cost.source.function or ''}".rstrip()
+        name = one_line(line_text(cost.source))
+        if len(name) > NAMES - 2:  # the number matters more than the start of the file's name
+            name = name if len(name) <= NAMES else f"…{name[1 - NAMES :]}"
+        elif cost.source.function:
+            name += f" {cost.source.function}"
         yield (
-            f"  {_cut(one_line(name)):30} {cost.share:7.1%} {cost.own_share:7.1%} "
+            f"  {_cut(one_line(name)):{NAMES}} {cost.share:7.1%} {cost.own_share:7.1%} "
             f"{cost.bundles:8,} {cost.spills:7,} {cost.fills:6,} {cost.copies:6,}"
         )
     more = len(stats.lines) - len(shown)

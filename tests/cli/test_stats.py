@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pallas_debug_kernels.registry import operation
 import pallas_debug
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
-from pallas_debug.cli.stats import _sections, _text
+from pallas_debug.cli.stats import _lines, _sections, _text
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.profile.stats import Stats
 from pallas_debug.store import open_dumps
@@ -317,6 +318,14 @@ def test_which_kernel() -> None:
 
     with pytest.raises(CannotRunError, match="does not compile for v5e: "):
         pallas_debug.stats(huge, X, estimate=False)
+
+
+def test_a_long_file_name_keeps_its_line_number(dumps: Path) -> None:
+    stats = stats_of(dumps, "tpu7x")
+    line = stats.lines[0]
+    source = replace(line.source, file=f"a_{'long_' * 8}name.py", line=7412)
+    shown = list(_lines(replace(stats, lines=(replace(line, source=source),)), whole=False))
+    assert shown[1].startswith("  …g_long_long_long_name.py:7412  ")
 
 
 @pytest.mark.parametrize("width", [80, 120])

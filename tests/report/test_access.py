@@ -220,3 +220,26 @@ def test_nothing_moves_where_motion_is_reduced(browser: Browser, page: Path) -> 
     )
     moving = browser.run("document.getAnimations().length")
     assert moving == 0
+
+
+@pytest.mark.slow
+def test_room_for_values_and_between_kernels(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    room = """
+      const facts = document.createElement('dl');
+      facts.className = 'pd-facts';
+      facts.innerHTML = '<div><dt>cycles of a step that would not grow with the blocks</dt>' +
+        '<dd>1,234,567 cycles</dd></div>';
+      facts.style.width = '340px';
+      document.querySelector('#overview').append(facts);
+      return facts.querySelector('dd').getBoundingClientRect().width;
+    """
+    assert browser.run(room) > 100
+    gaps = """
+      const cards = [...document.querySelectorAll('#findings .pd-part > section')];
+      return cards.slice(1).map((card, n) =>
+        card.getBoundingClientRect().top - cards[n].getBoundingClientRect().bottom);
+    """
+    found = browser.run(gaps)
+    assert found
+    assert min(found) > 16

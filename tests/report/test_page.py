@@ -182,7 +182,7 @@ def test_forked_processes_write_the_same_page(dumps: Path, write: Write, run_pyt
         shutil.copytree(double, dumps / f"double-0000000{number}")
     wanted = write(dumps).read_bytes()
     made = dumps.parent / "forked.html"
-    run = run_python("-m", "pallas_debug", "report", dumps, "-o", made, "--title", "dumps")
+    run = run_python("-m", "pallas_debug", "report", dumps, "-o", made)
     assert run.returncode == 0, run.stderr
     assert made.read_bytes() == wanted
 
