@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,7 @@ from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.errors import KernelFault, UsageError, ValuesDiffer
 from pallas_debug.findings import stops
 from pallas_debug.findings.faults import Fault
-from pallas_debug.guards import check_function
+from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.inputs.made_up import Filled, filled
 from pallas_debug.model import Finding, Gap
@@ -271,6 +272,8 @@ def prepare(
     """
     check_function("pallas_debug.compare", function)
     check_function("pallas_debug.compare", reference)
+    own = inspect.signature(compare).parameters
+    check_arguments("pallas_debug.compare", function, args, kwargs, own)
     if trace.is_traced((args, kwargs)):
         raise UsageError(
             f"pallas_debug.compare({runs.name_of(function)}, …) runs its functions and cannot be "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.dumping import dump_function
-from pallas_debug.guards import check_function
+from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
 from pallas_debug.store.remote.paths import place
@@ -68,6 +69,8 @@ def dump(
     """
     with WithoutOurFrames():
         check_function("pallas_debug.dump", function)
+        own = inspect.signature(dump).parameters
+        check_arguments("pallas_debug.dump", function, args, kwargs, own)
         options = Options(
             dumps=place(to),
             targets=targets_by_name(targets),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pallas_debug import defaults
 from pallas_debug._api.dump import dump
 from pallas_debug.errors import CannotRunError, UsageError
-from pallas_debug.guards import check_function
+from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.render import headline
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -54,6 +55,8 @@ def stats(
     """
     with WithoutOurFrames():
         check_function("pallas_debug.stats", function)
+        own = inspect.signature(stats).parameters
+        check_arguments("pallas_debug.stats", function, args, kwargs, own)
         if "," in target:
             raise UsageError(f"stats are of one target, and {target!r} lists several")
         with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:

@@ -226,6 +226,20 @@ def test_a_call_that_python_refuses_is_no_finding() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "verb, given, meant",
+    [("dump", "target", "targets"), ("stats", "targets", "target"), ("compare", "rtoll", "rtol")],
+)
+def test_a_misspelt_argument_is_suggested(verb: str, given: str, meant: str) -> None:
+    function = getattr(pallas_debug, verb)
+    functions = (plain, plain) if verb == "compare" else (plain,)
+    with pytest.raises(UsageError) as raised:
+        function(*functions, 1.0, **{given: "v5e"})
+    assert str(raised.value).endswith(
+        f"pallas_debug.{verb} has no argument {given!r} (did you mean {meant!r}?)"
+    )
+
+
 def test_a_misspelt_name_is_suggested(run_python: Callable[..., Any]) -> None:
     done = run_python("-c", "import pallas_debug; pallas_debug.verfy")
     assert done.stderr.rstrip().endswith("has no attribute 'verfy'. Did you mean: 'verify'?")
