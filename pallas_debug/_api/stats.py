@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug import defaults
 from pallas_debug._api.dump import dump
 from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.findings.sighting import with_text
 from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.render import headline
 from pallas_debug.store import open_dumps
@@ -87,4 +89,7 @@ def stats(
                 raise CannotRunError(
                     f"libtpu wrote no schedule of {chosen[0].kernel.name} for {compilation.target}"
                 )
-            return found.profile.stats
+            # The folder goes, and with it the source; a notebook shows the lines.
+            counted = found.profile.stats
+            costs = (replace(c, source=with_text(c.source) or c.source) for c in counted.lines)
+            return replace(counted, lines=tuple(costs))

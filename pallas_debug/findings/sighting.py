@@ -45,7 +45,7 @@ class Sighting:
                 message=message,
                 cause=cause,
                 advice=advice,
-                witness=replace(at, source=_with_text(at.source), other=_with_text(at.other)),
+                witness=replace(at, source=with_text(at.source), other=with_text(at.other)),
                 engines=(self.engine,),
                 targets=self.targets,
                 count=self.count,
@@ -53,7 +53,7 @@ class Sighting:
         )
 
 
-def _with_text(line: SourceLine | None) -> SourceLine | None:
+def with_text(line: SourceLine | None) -> SourceLine | None:
     """A line with its text, which the compiler's locations lack, if the file can be read."""
     if line is None or line.text:
         return line

@@ -232,6 +232,9 @@ def test_a_kernel_without_a_loop_and_libtpus_estimate() -> None:
     assert stats.cycles.compiler.value == pytest.approx(stats.cycles.as_compiler.value, rel=0.05)
     assert stats.traffic.flops.value == 0
     assert stats.traffic.vector_operations.value == 64 * 128
+    texts = [line.source.text for line in stats.lines]
+    assert all(texts)
+    assert f"<code>{texts[0]}</code>" in stats._repr_html_()
 
 
 def heads(x: jax.Array) -> jax.Array:

@@ -216,8 +216,9 @@ def lines_table(
         return Markup()
     shown = stats.lines[:MAX_LINES]
     more = len(stats.lines) - len(shown)
+    where = "" if link is nowhere else " in the source"
     caption = "Python lines by share of the executed bundles, calls included" + (
-        f"; {more} more in the source" if more else ""
+        f"; {more} more{where}" if more else ""
     )
     return table(
         caption,
