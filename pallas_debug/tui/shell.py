@@ -222,8 +222,8 @@ class Shell(App[None], inherit_bindings=False):
         self._update_bottom()
 
     def show_status(self, parts: Iterable[str]) -> None:
-        """Show the status in the bottom line, the most important part first."""
-        self._status = "  ".join(part for part in parts if part)
+        """Show the status in the bottom line, the most important part first, and two keys."""
+        self._status = "  ".join(part for part in (*parts, "? help  q quit") if part)
         self._update_bottom()
 
     def _update_bottom(self) -> None:

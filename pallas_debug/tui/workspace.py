@@ -224,11 +224,7 @@ class Workspace(Shell):
         """Show the steps of the current kernel, at the failing pass if it failed."""
         self._listed = self.entry, self.wanted_target
         if self.entry is None:
-            if self.browser.entries:
-                self.show_message("no kernel matches the filter; press f to change it")
-            else:
-                roots = " and ".join(map(str, self.browser.roots))
-                self.show_message(f"no kernels in {roots}; `pallas-debug dump` creates some")
+            self.update_status()
             return
         before = self.steps.current
         steps = self.browser.steps(self.entry, self.wanted_target)
@@ -382,7 +378,10 @@ class Workspace(Shell):
     @on(FindView.Found)
     def update_status(self) -> None:
         """Update the title above the panes, and the status below them."""
-        if not self.is_composed or self.entry is None:
+        if not self.is_composed:
+            return
+        if self.entry is None:
+            self.show_status([self._nothing()])
             return
         if self.sourcing and self.focused is not self.source:
             self._follow_text()
@@ -405,9 +404,15 @@ class Workspace(Shell):
                 self.diff.state if shown is self.diff else self.text.origin_text,
                 "" if shown is self.diff else self.text.state,
                 failure.headline if failure else "",
-                "? help  q quit",
             ]
         )
+
+    def _nothing(self) -> str:
+        """Why no kernel is listed."""
+        if self.browser.entries:
+            return "no kernel matches the filter; press f to change it"
+        roots = " and ".join(map(str, self.browser.roots))
+        return f"no kernels in {roots}; `pallas-debug dump` creates some"
 
     def _compared(self) -> str:
         base, place = self.base, self.place

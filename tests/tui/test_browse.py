@@ -240,7 +240,8 @@ async def test_an_empty_directory_says_what_makes_a_kernel(tmp_path: Path) -> No
         await pilot.pause()
         assert "`pallas-debug dump` creates some" in status(app)
         await press(pilot, "j", "tab", "right_square_bracket", "t", "slash", "x", "enter", "y", "n")
-        assert app.is_running
+        assert "`pallas-debug dump` creates some" in status(app)
+        assert status(app).endswith("? help  q quit")
 
 
 @drive

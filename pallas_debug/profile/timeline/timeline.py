@@ -291,7 +291,8 @@ class _Maker:
         elif operand.unknown is not None:
             note = f"another block at every step is assumed: {operand.unknown}"
         elif operand.tables:
-            note = f"as {', '.join(operand.tables)} was in the first call"
+            were = "was" if len(operand.tables) == 1 else "were"
+            note = f"as {' and '.join(operand.tables)} {were} in the first call"
         return TimelineLane(
             name=operand.name,
             kind=operand.kind,
