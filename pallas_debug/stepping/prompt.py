@@ -270,7 +270,7 @@ def written(item: ElementWriter) -> str:
     if item.how == "given":
         return f"{item.element} is {item.value}: given by the caller"
     if item.how == "never":
-        return f"{item.element} is {item.value}: never written"
+        return f"{item.element} was never written"
     assert item.place is not None
     place = item.place
     if place.line is None:

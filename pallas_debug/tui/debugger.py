@@ -60,6 +60,8 @@ class Pane(Static, can_focus=True):
         Binding("up,k", "move(-1)", show=False),
         Binding("pagedown,space,ctrl+d", "move(10)", show=False),
         Binding("pageup,ctrl+u", "move(-10)", show=False),
+        Binding("left,h", "pan(-8)", show=False),
+        Binding("right,l", "pan(8)", show=False),
         Binding("g,home", "move(-1000000)", show=False),
         Binding("G,end", "move(1000000)", show=False),
     ]
@@ -68,7 +70,7 @@ class Pane(Static, can_focus=True):
         super().__init__(id=id)
         self.border_title = title
         self.rows: list[Text] = []
-        self.cursor = 0
+        self.cursor = self.panned = 0
 
     def show(self, rows: Sequence[Text], cursor: int | None = None) -> None:
         self.rows = list(rows)
@@ -80,7 +82,7 @@ class Pane(Static, can_focus=True):
         top = min(max(self.cursor - height // 2, 0), max(len(self.rows) - height, 0))
         shown = Text(no_wrap=True, overflow="ellipsis")
         for number in range(top, min(top + height, len(self.rows))):
-            row = self.rows[number].copy()
+            row = self.rows[number][self.panned :]
             row.truncate(max(self.size.width, 1), overflow="ellipsis")
             if number == self.cursor and self.has_focus:
                 row.stylize("reverse")
@@ -92,6 +94,11 @@ class Pane(Static, can_focus=True):
         self.cursor = min(max(self.cursor + by, 0), max(len(self.rows) - 1, 0))
         self.draw()
         self.app.call_later(self.app.cursor_moved, self)  # type: ignore[attr-defined]
+
+    def action_pan(self, by: int) -> None:
+        longest = max((len(row) for row in self.rows), default=0)
+        self.panned = max(min(self.panned + by, longest - self.size.width + 1), 0)
+        self.draw()
 
     def on_resize(self, event: events.Resize) -> None:
         self.draw()
@@ -145,8 +152,10 @@ _OTHER = (
     (":", "command line"),
     ("tab", "next pane"),
     ("j k g G", "move in a pane"),
+    ("h l", "left and right, where lines are longer than the pane"),
     (".", "back to the current line"),
     ("esc", "stop what is running; leave the command line"),
+    ("ctrl+z", "back to the shell; fg comes back"),
     ("? q", "this help; quit"),
 )
 
@@ -166,8 +175,9 @@ class DebuggerApp(App[None]):
     #line.asking { display: block; }
     .narrow #right { display: none; }
     .narrow #output { height: 4; }
-    .low #heat { display: none; }
+    .low #heat { height: 7; }
     .low #output { height: 4; }
+    .lowest #heat { display: none; }
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -183,6 +193,7 @@ class DebuggerApp(App[None]):
         Binding("full_stop", "show_current", show=False),
         Binding("escape", "dismiss_top", show=False, priority=True),
         Binding("question_mark", "help", show=False),
+        Binding("ctrl+z", "suspend_process", show=False),
         Binding("q", "quit", show=False),
     ]
 
@@ -212,11 +223,15 @@ class DebuggerApp(App[None]):
 
     def on_mount(self) -> None:
         self.query_one("#source", Pane).focus()
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self._run(lambda: ())
 
     def on_resize(self, event: events.Resize) -> None:
         self.screen.set_class(event.size.width < 80, "narrow")
         self.screen.set_class(event.size.height < 30, "low")
+        self.screen.set_class(event.size.height < 24, "lowest")
+        if self.shown is not None:
+            self.call_after_refresh(self._show_sized)
 
     # Running
 
@@ -273,12 +288,18 @@ class DebuggerApp(App[None]):
         self.query_one("#title", Static).update(Text(visible(prompt.location(view.place))))
         self._show_source(follow=True)
         self._show_values()
-        self._show_heat()
-        output = [Text(visible(line)) for line in self._output]
-        self.query_one("#output", Pane).show(output, cursor=len(output) - 1)
+        self._show_sized()
         keys = "s step  n next  p point  c continue  SHIFT back  : command  ? help  q quit"
         fault = f"the run stops here: {view.fault}" if view.fault is not None else keys
         self.notify_status(fault)
+
+    def _show_sized(self) -> None:
+        """Show what is made for the size of its pane."""
+        self._show_heat()
+        pane = self.query_one("#output", Pane)
+        lines = (Text(visible(line)) for line in self._output)
+        rows = [row for line in lines for row in line.wrap(self.console, max(pane.size.width, 1))]
+        pane.show(rows, cursor=len(rows) - 1)
 
     def notify_status(self, text: str) -> None:
         self.query_one("#status", Static).update(Text(visible(text)))

@@ -22,7 +22,7 @@ from pallas_debug.errors import UsageError
 from pallas_debug.machine.debugger import live
 from pallas_debug.stepping import describe, plain, unwritten
 from pallas_debug.stepping.conditions import ConditionFailed
-from pallas_debug.stepping.prompt import CommandPrompt, summary
+from pallas_debug.stepping.prompt import CommandPrompt, summary, written
 from pallas_debug.stepping.session import SteppingError, StepSession
 
 SOURCE = """
@@ -358,6 +358,7 @@ def test_who_wrote_an_element(session: StepSession) -> None:
     session.to_point((0, 0))
     (never,) = session.who("acc_ref[0, 0]")
     assert (never.how, never.value) == ("never", "nan")
+    assert written(never) == "acc_ref[0, 0] was never written"
     with pytest.raises(ConditionFailed, match=r"`x_ref\[0\]` is 128 elements: name one"):
         session.who("x_ref[0]")
 

@@ -117,3 +117,25 @@ async def test_at_every_size(session: StepSession, size: str) -> None:
         assert isinstance(app.focused, Pane)
         assert "▶" in screen_text(app)
         assert "the beginning of the run" in screen_text(app)
+
+
+@pytest.mark.large
+@drive
+async def test_what_is_longer_than_a_small_screen(session: StepSession) -> None:
+    app = DebuggerApp(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(app, pilot)
+        assert "q_ref  min " in text_of(app, "heat")
+        assert app.query_one("#heat").display
+        await pilot.press("colon")
+        app.query_one("#line", Input).value = f"break {STORE} if max(abs(m_next - m_prev)) > 1e3"
+        await typed(app, pilot, "enter")
+        output = app.query_one("#output", Pane)
+        assert max(len(row) for row in output.rows) <= output.size.width
+        assert " ".join(row.plain for row in output.rows).endswith("m_prev)) > 1e3")
+        await pilot.press("tab")
+        start = app.query_one("#values", Pane).rows[0].plain[8:20]
+        await typed(app, pilot, "l")
+        assert f"│{start}" in screen_text(app)
+        await typed(app, pilot, "h")
+        assert f"│{start}" not in screen_text(app)

@@ -97,15 +97,21 @@ def test_it_is_drawn_again_after_ctrl_z_and_fg(tmux: Tmux, raw: Path) -> None:
 
 def test_the_debugger_steps_both_ways(tmux: Tmux) -> None:
     words = [str(COMMAND), "step", "pallas_debug_kernels:vector_add"]
-    tmux.send(f"{shlex.join(words)}; echo it ended with $?", "Enter")
+    tmux.send(shlex.join(words), "Enter")
     tmux.wait_for("vector_add · grid point (0", "q quit", "▶")
     tmux.send("p")
     tmux.wait_for("grid point (1")
     tmux.send("P")
     tmux.wait_for("grid point (0")
+    tmux.send("C-z")
+    tmux.wait_for("Stopped", "ready: ")
+    tmux.send("fg", "Enter")
+    tmux.wait_for("vector_add · grid point (0", "q quit", "▶")
     tmux.send("c")
     tmux.wait_for("the run has ended")
     tmux.send("S")
     tmux.wait_for("▶     out_ref[...] =")
     tmux.send("q")
+    tmux.wait_for("ready: ")
+    tmux.send("echo it ended with $?", "Enter")
     tmux.wait_for("it ended with 0")
