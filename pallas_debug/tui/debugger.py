@@ -277,6 +277,7 @@ class DebuggerApp(App[None]):
         )
 
     def _show(self, view: DebuggerView) -> None:
+        is_first = self.shown is None
         self.running = False
         self.shown = view
         hidden = set(prompt.place_lines(view.place, view.fault))  # the screen shows them
@@ -289,6 +290,8 @@ class DebuggerApp(App[None]):
         self._show_source(follow=True)
         self._show_values()
         self._show_sized()
+        if is_first:  # notes begin with the finding at which the screen opens
+            self.query_one("#output", Pane).action_move(-MAX_OUTPUT)
         keys = "s step  n next  p point  c continue  SHIFT back  : command  ? help  q quit"
         fault = f"the run stops here: {view.fault}" if view.fault is not None else keys
         self.notify_status(fault)

@@ -121,6 +121,17 @@ async def test_at_every_size(session: StepSession, size: str) -> None:
 
 @pytest.mark.large
 @drive
+async def test_many_notes_are_shown_from_the_first(session: StepSession) -> None:
+    app = DebuggerApp(session, notes=["the finding", *"abcdefgh"])
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(app, pilot)
+        assert "note: the finding" in screen_text(app)
+        await typed(app, pilot, "n")
+        assert "note: h" in screen_text(app)
+
+
+@pytest.mark.large
+@drive
 async def test_what_is_longer_than_a_small_screen(session: StepSession) -> None:
     app = DebuggerApp(session)
     async with app.run_test(size=(80, 24)) as pilot:
