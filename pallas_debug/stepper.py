@@ -215,7 +215,7 @@ def _not_called(
         times = "once" if count == 1 else f"{count} times"
         return UsageError(f"kernel `{kernel.name}` was called {times}, and call={call} was asked")
     why = recorder.left_out(kernel.digest)
-    if why is not None:
+    if why is not None and error is None:
         return CannotRunError(f"kernel `{kernel.name}` cannot be stepped through: {why}")
     return error or UsageError(f"kernel `{kernel.name}` was traced, and never called")
 

@@ -337,8 +337,14 @@ def raised(
     frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     if code not in frames and not (function is None and _run_module in frames):
         return None
+    from pallas_debug.findings.explain import explain
+
     print_their_traceback(error)
-    return ProgramFailed(f"{what} raised {type(error).__name__}: {error}".partition("\n")[0])
+    message = f"{what} raised {type(error).__name__}: {error}".partition("\n")[0]
+    known = explain(f"{error}\n(of a Pallas kernel)")
+    if known is not None:
+        message += f"; {known.title}: {known.cause}; {known.advice}"
+    return ProgramFailed(message)
 
 
 _run_module = runpy.run_module.__code__

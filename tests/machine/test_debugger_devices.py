@@ -147,3 +147,12 @@ def test_devices_that_run_a_kernel_each_on_its_own() -> None:
     with pytest.raises(UsageError) as error:
         opened(doubled, call=2)
     assert str(error.value) == ("kernel `doubled_kernel` was called once, and call=2 was asked")
+
+
+def test_an_error_of_the_run_says_more_than_why_its_calls_were_not_kept() -> None:
+    def run() -> None:
+        jax.jit(shift).lower(X)
+        raise ValueError("before it ran")
+
+    with pytest.raises(ValueError, match="before it ran"):
+        stepper.capture(run)

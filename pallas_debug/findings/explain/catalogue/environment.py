@@ -52,6 +52,15 @@ ENTRIES = (
         ambiguous=True,
     ),
     entry(
+        "too-few-devices",
+        "No registered implementation for untyped custom call to xla.sdy.GlobalToLocalShape",
+        title="a program for a mesh runs where there are fewer devices than the mesh has",
+        cause="an AbstractMesh names no devices, and jax compiles for it whether there are enough "
+        "or not",
+        advice="run it on as many devices; on a CPU, set "
+        "XLA_FLAGS=--xla_force_host_platform_device_count=N before jax is imported",
+    ),
+    entry(
         "libtpu-in-use",
         "Internal error when accessing libtpu multi-process lockfile",
         "libtpu.so already in use",
