@@ -163,6 +163,7 @@ _OTHER = (
 class DebuggerApp(App[None]):
     """Source with the current line, values, heat map, output and a command line."""
 
+    TITLE = "pallas-debug"
     ENABLE_COMMAND_PALETTE = False
 
     CSS = """
@@ -336,7 +337,7 @@ class DebuggerApp(App[None]):
         for number, (value, held) in enumerate(self.shown.values):
             if value.name == self.shown.selected:
                 cursor = number
-            row = Text(visible(value.name), style="bold")
+            row = Text().append(visible(value.name), style="bold")
             row.append(f" {value.kind} ", style="cyan")
             row.append(visible(held))
             if value.block is not None:

@@ -138,6 +138,9 @@ async def test_what_is_longer_than_a_small_screen(session: StepSession) -> None:
         await settled(app, pilot)
         assert "q_ref  min " in text_of(app, "heat")
         assert app.query_one("#heat").display
+        row = app.query_one("#values", Pane).rows[0]
+        assert [row.plain[s.start : s.end] for s in row.spans if s.style == "bold"] == ["q_ref"]
+        assert not row.style
         await pilot.press("colon")
         app.query_one("#line", Input).value = f"break {STORE} if max(abs(m_next - m_prev)) > 1e3"
         await typed(app, pilot, "enter")
