@@ -25,8 +25,8 @@ class KernelsOptions:
 def run(options: KernelsOptions) -> int:
     """List the bundled kernels and their specs, which are named sets of arguments.
 
-    Any of them is an example for `pallas-debug dump pallas_debug_kernels:NAME --spec SPEC`. The
-    broken ones, from `pallas_debug_kernels.broken`, are listed last.
+    Those with specs are examples for `pallas-debug dump pallas_debug_kernels:NAME --spec SPEC`. The
+    broken ones are listed last; in Python, `pallas_debug_kernels.broken.broken(NAME)` returns one.
     """
     from pallas_debug_kernels import operations
     from pallas_debug_kernels.broken import BROKEN
