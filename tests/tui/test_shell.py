@@ -98,7 +98,11 @@ async def test_the_palette_has_every_action_and_does_it(add: Path) -> None:
                 assert any(label.startswith(action.title) for label in labels), action.name
         await press(pilot, *"next pass that", "enter")
         await until(pilot, lambda: app.steps.cursor > 0)
-        await press(pilot, "ctrl+p", "escape")
+        await press(pilot, "ctrl+p", *"nowhere")
+        assert str(app.screen.query_one(Static).render()) == "what to do: nothing matches"
+        await press(pilot, *["backspace"] * 7)
+        assert str(app.screen.query_one(Static).render()) == "what to do"
+        await press(pilot, "escape")
         assert len(app.screen_stack) == 1
 
 

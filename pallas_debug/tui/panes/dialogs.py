@@ -101,6 +101,8 @@ class Chooser(ModalScreen[T | None], Generic[T]):
         shown = self.query_one(ChoiceList)
         shown.labels = [label for label, _ in self._shown]
         shown.changed(keep=keep)
+        nothing = "" if self._shown else ": nothing matches"
+        self.query_one(Static).update(self._title + nothing)
 
     def action_move(self, lines: int) -> None:
         self.query_one(ChoiceList).cursor += lines
