@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import glob
 import sys
 from collections.abc import Sequence
@@ -59,7 +58,6 @@ def run(options: BrowseOptions) -> int:
         raise UsageError(f"browse takes two directories at most, not {len(where)}: {listed}")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CannotRunError(_without_a_terminal(where))
-    gc.disable()  # a tenth of the time to the first screen; the app enables it
     from pallas_debug.tui import terminal
 
     with terminal.type_ahead() as settings:  # importing Textual takes a while

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -53,16 +52,6 @@ def preload() -> None:
     import pallas_debug.tui.panes.dialogs  # noqa: F401
 
 
-def collect_garbage() -> None:
-    """Enable the garbage collector if it was disabled to start faster.
-
-    It need not look at what exists by now, most of which is modules.
-    """
-    if not gc.isenabled():
-        gc.freeze()
-        gc.enable()
-
-
 class BrowseApp(MovingActions, ViewingActions, OutputActions):
     """`pallas-debug browse`: kernels, their passes, and the text of each.
 
@@ -107,7 +96,6 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         if self._start_notes:
             self.show_message("; ".join(self._start_notes))
         self.watch_terminal()
-        self.call_after_refresh(collect_garbage)
 
     @work(thread=True, group="preload")
     def _preload(self) -> None:

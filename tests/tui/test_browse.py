@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -46,16 +45,6 @@ async def test_first_screen(raw: Path, golden: Golden, libtpu: str, size: str) -
 
 
 @drive
-async def test_the_first_screen_enables_the_garbage_collector(raw: Path) -> None:
-    gc.disable()  # as the command does
-    try:
-        app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
-        async with app.run_test() as pilot:
-            await until(pilot, gc.isenabled)
-    finally:
-        gc.enable()
-
-
 @drive
 async def test_a_failed_kernel_opens_at_the_pass_that_failed(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "misaligned"))
