@@ -163,7 +163,7 @@ def keys() -> str:
     parts = [
         "Keys of `pallas-debug browse`. `?` shows the same, with your own keys and those of the "
         "focused pane; `ctrl+p` lists every action by title. Use the names of actions in "
-        "[your keymap](../guides/browse.md#keys-of-your-own).",
+        "[your keymap](../guides/browse.md#custom-keys).",
         f"## {MOVING}",
         "In every list and text, and in the help. These are not in the keymap, which takes "
         "precedence.",
