@@ -24,12 +24,12 @@ def console() -> None:
 
 
 def _end(codes: list[object]) -> None:
-    """End the process without freeing the memory it holds, a tenth of the time of `verify`.
+    """End the process without freeing its memory, which would take a tenth of the time of `verify`.
 
     Python has waited for its threads and called all other `atexit` handlers by now.
 
     Args:
-      codes: exit code, if that is known; else Python ends the process.
+      codes: the exit code if it is known; otherwise Python ends the process.
     """
     code = codes[0] if codes else ""
     if code is not None and not isinstance(code, int):

@@ -1,7 +1,7 @@
 """Compact output for programs and coding assistants: `--for-agents`.
 
 Records of `key: value` lines, separated by an empty line. Keys and their order are stable: a key
-that has no value is left out, and new keys may be added. The first line names the format.
+without a value is left out, and new keys may be added. The first line names the format.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from pallas_debug.model import Finding
 
 VERSION = 1
-"""Version of the format; goes up when a key is removed, renamed or changes its meaning."""
+"""Version of the format, incremented when a key is removed, renamed or changes its meaning."""
 
 Fields = Mapping[str, object]
 
 
 def render(kind: str, records: Iterable[Fields]) -> str:
-    """Return records as text, after a first one with the format."""
+    """Return records as text, preceded by a record that names the format."""
     first = {"format": f"pallas-debug/{kind}-lines/{VERSION}"}
     return "\n\n".join("\n".join(_lines(fields)) for fields in (first, *records))
 
@@ -66,7 +66,7 @@ def list_text(numbers: Iterable[int]) -> str:
 
 
 def of_answers(answers: Iterable[Mapping[str, Any]]) -> str:
-    """Return the answers of `explain`, from their JSON: a record for each error."""
+    """Return a record for each error in the JSON of `explain`."""
     records: list[Fields] = []
     for answer in answers:
         if not answer["errors"]:
@@ -120,7 +120,7 @@ Reading dumps needs no jax. `pallas-debug doctor` says what is missing on a mach
 
 
 def guide() -> str:
-    """Return what a program or assistant needs to know to use the commands."""
+    """Return instructions for programs and coding assistants that use the commands."""
     parts = [HEAD, "## Commands\n", *(f"- `{name}`: {what}" for name, what in COMMANDS.items())]
     parts += ["\n## Exit codes\n", *(f"- {code.value}: {text}" for code, text in MEANING.items())]
     parts += ["\nThe same outcome has the same code in every command:\n"]

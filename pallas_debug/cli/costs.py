@@ -24,13 +24,13 @@ SHOWN = 10
 _BLANK = " " * 34
 
 MIN_REST = 0.01
-"""Minimum share of bundles, or of cycles, that is said to count for no line."""
+"""Minimum share of bundles or cycles without a line that is reported."""
 
 
 def run(
     kernel: StoredKernel, target: str | None, options: SourceOptions, *, source: list[str]
 ) -> int:
-    """Print the cost of each line, or of one."""
+    """Print the cost of each line, or of a single line."""
     if options.stage is not None:
         raise UsageError("--cost is of the final schedule, and --pass names another text")
     stored = kernel.target(target)
@@ -62,10 +62,10 @@ def run(
 
 
 def schedule_of(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfile:
-    """Read the schedule of a compilation, and print what is damaged.
+    """Read the schedule of a compilation, and report damaged parts.
 
     Raises:
-      CannotRunError: it was dumped without, or did not compile.
+      CannotRunError: the kernel was dumped without a schedule, or did not compile.
     """
     from pallas_debug.store.profiles import read_profile
 
@@ -88,7 +88,7 @@ def check_compiled(
     """Refuse a compilation that failed before it had a schedule.
 
     Raises:
-      CannotRunError: it did.
+      CannotRunError: the compilation failed.
     """
     made = stored.compilation
     if (
@@ -105,10 +105,10 @@ def check_compiled(
 
 
 def check_bundles(read: StoredProfile, name: str, target: str) -> None:
-    """Refuse a schedule whose bundles are damaged, once the damage is printed.
+    """Refuse a schedule whose bundles are damaged, after printing the damage.
 
     Raises:
-      CannotRunError: they are.
+      CannotRunError: bundles are damaged.
     """
     if read.problems and read.profile.texts.bundles is None:
         raise CannotRunError(
@@ -117,7 +117,7 @@ def check_bundles(read: StoredProfile, name: str, target: str) -> None:
 
 
 def _left_out(profile: Profile, costs: Sequence[LineCost]) -> Iterator[str]:
-    """State what is in no line's share: bundles without a line, and cycles between bundles."""
+    """Print what is assigned to no line: bundles without a line, and cycles between bundles."""
     rest = 1 - sum(cost.own_share for cost in costs)
     if rest >= MIN_REST:
         yield (
@@ -187,7 +187,7 @@ def _print(
 
 
 def _echo(text: str, units: str) -> None:
-    """Print a line with its units, which go below it where the terminal is too narrow."""
+    """Print a line with its units, below it if the terminal is too narrow."""
     width = output.terminal_width()
     if not width or len(text) + len(units) <= width:
         output.echo(text + units)
@@ -207,7 +207,7 @@ def _cells(cost: LineCost) -> str:
 
 
 def _units(cost: LineCost) -> str:
-    """Units that a line uses, calls included, as a comment behind the source."""
+    """Units that a line uses, calls included, as a trailing comment."""
     if not cost.own_share or not cost.units:
         return ""
     return "  # " + ", ".join(f"{name} {count:,}" for name, count in cost.units.items())

@@ -1,4 +1,4 @@
-"""End of a command that runs a user's program, which may never return: a deadline, or SIGTERM."""
+"""Deadline and SIGTERM handler for commands that run a user's program, which may never return."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _ELSEWHERE = (
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib", "scripts")),
     "<frozen",
 )
-"""Beginnings of the paths of files that are not the user's: ours, Python's, and installed ones."""
+"""Path prefixes of files that are not the user's: ours, Python's, and installed packages."""
 
 
 Cause = Literal["time", "SIGTERM"]
-"""Why a process was ended."""
+"""Reason for which a process was ended."""
 
 
 @contextlib.contextmanager
@@ -35,10 +35,10 @@ def deadline(
 ) -> Iterator[None]:
     """End this process if the block takes longer, or on SIGTERM.
 
-    A thread that runs a program of XLA cannot be interrupted, only its process can be ended.
+    A thread that runs an XLA program cannot be interrupted; only its process can be ended.
 
     Args:
-      seconds: None for no deadline but `busy`.
+      seconds: the deadline; if None, only `busy` applies.
       stop: called with the line where the user's program was, and the cause; returns the exit code.
       busy: without a deadline, end the process after this much time and as much CPU time of its
         own, so that neither a wait nor a machine with many cores ends it early.

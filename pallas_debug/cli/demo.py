@@ -27,9 +27,9 @@ class DemoOptions:
     help="The dump directory.",
 )
 def run(options: DemoOptions) -> int:
-    """Dump the bundled flash attention for v5e and v6e, and say what to look at.
+    """Dump the bundled flash attention for v5e and v6e, and suggest what to look at.
 
-    The same as `pallas-debug dump pallas_debug_kernels:flash_attention` with its arguments.
+    Equivalent to `pallas-debug dump pallas_debug_kernels:flash_attention` with its arguments.
     """
     directory = options.directory
     arguments = [

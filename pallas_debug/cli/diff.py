@@ -51,7 +51,7 @@ class DiffOptions:
     help="Compare with the same stage of another target, kernel or dump: v6e, or a path.",
 )
 @click.option(
-    "-i", "--ignore", help="Differences to ignore: ssa, loc, attrs, joined by commas; or all."
+    "-i", "--ignore", help="Differences to ignore, comma-separated: ssa, loc, attrs; or all."
 )
 @click.option(
     "-U",
@@ -65,7 +65,7 @@ class DiffOptions:
 @click.option(
     "--stats",
     is_flag=True,
-    help="Compare what kernels cost, not their texts: WHERE and another place, or --against.",
+    help="Compare costs instead of texts, between WHERE and another path or --against.",
 )
 @shared.as_json
 def run(options: DiffOptions) -> int:
@@ -80,8 +80,8 @@ def run(options: DiffOptions) -> int:
     pallas-debug diff --stats old/ new/       cycles, spills, units, lines of all kernels
     pallas-debug diff --stats dumps/flash --against v6e
 
-    A STAGE is one that `show` takes. WHERE is a kernel's folder, or a dump directory (ours or raw),
-    followed by the start of a kernel's name if it contains several.
+    STAGE is any stage or pass that `show` accepts. WHERE is a kernel's folder, or a dump directory
+    (ours or raw), followed by the start of a kernel's name if it contains several.
 
     With `--ignore ssa`, renumbered values do not count as changes, but other operands do. The exit
     code does not depend on whether there are differences.
@@ -172,7 +172,7 @@ def _named(kernel: StoredKernel, target: str | None, stage: str | None) -> Store
 
 
 def _before(kernel: StoredKernel, target: str | None, text: StoredText) -> StoredText:
-    """Return the text before a pass: that of the previous pass, or `mosaic` for the first."""
+    """Return the stage before a pass: the previous pass, or `mosaic` for the first."""
     if text.target is None or text.stage in (*STAGES, texts.LOG, *texts.OF_SCHEDULE):
         raise UsageError(f"{text.stage} is no pass: name the stage to compare it with, too")
     stored = kernel.target(target)
@@ -230,7 +230,7 @@ def _only_target(kernel: StoredKernel) -> str | None:
 
 
 def _same_target(kernel: StoredKernel, target: str | None) -> str | None:
-    """Return the same target if the other kernel has it, or else that kernel's only target."""
+    """Return the same target if the other kernel has it, otherwise that kernel's only target."""
     known = any(target in (c.target, c.folder.name) for c in kernel.compilations)
     return target if known or len(kernel.compilations) != 1 else kernel.compilations[0].target
 

@@ -1,4 +1,4 @@
-"""`pallas-debug diff --stats`: what two kernels cost, or those of two dumps."""
+"""`pallas-debug diff --stats`: compare the costs of two kernels, or of the kernels of two dumps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pallas_debug.profile.stats import Stats
 
 MAX_LINES = 10
-"""Maximum number of lines that are listed for a kernel on a terminal."""
+"""Maximum number of lines listed per kernel on a terminal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +47,13 @@ class CostSide:
 
     @functools.cached_property
     def stats(self) -> Stats | None:
-        """Its statistics; None if its schedule was not kept, or is that of a SparseCore."""
+        """Statistics of the kernel; None if its schedule was not saved or is for a SparseCore."""
         found = read_profile(self.kernel, self.stored)
         return None if found is None or self.is_sparse else found.profile.stats
 
     @property
     def is_sparse(self) -> bool:
-        """Whether it runs on a SparseCore, whose schedule is not read."""
+        """Whether the kernel runs on a SparseCore, whose schedule is not read."""
         return is_there(self.stored.named(SPARSECORE).path)
 
     @functools.cached_property
@@ -66,7 +66,7 @@ class CostSide:
             return None, []
 
     def text(self, line: SourceLine) -> str | None:
-        """The text of a line of the kernel's file as it was dumped."""
+        """Text of a line of the kernel's file, as it was dumped."""
         file, lines = self._lines
         if line.file == file and 0 < line.line <= len(lines):
             return lines[line.line - 1]
@@ -77,7 +77,7 @@ def run(
     old_at: Path, new_at: Path | None, kernel: str | None, target: str | None, as_json: bool,
     against: str | None,
 ) -> int:  # fmt: skip
-    """Compare what kernels cost, and print the comparisons that changed most first."""
+    """Compare the costs of kernels, and print the largest changes first."""
     if new_at is None and against is None:
         raise UsageError(
             "diff --stats takes two places, such as `diff --stats old/ new/`, or one and "
@@ -133,7 +133,7 @@ def _is_place(text: str) -> bool:
 
 
 def _sides(at: Path, kernel: str | None, target: str | None) -> list[CostSide]:
-    """Return the compilations at a place: a target's, a kernel's or all of a dump directory."""
+    """Return the compilations at a path: of a target, a kernel, or a whole dump directory."""
     is_one = kernel is not None or is_there(at / COMPILATION) or is_there(at / KERNEL)
     if is_one or where.split_prefix(at)[1] is not None:
         found, of_path = where.kernel_at(at, kernel)
@@ -220,7 +220,7 @@ def _print(a: CostSide, b: CostSide, comparison: StatsComparison) -> None:
 
 
 def _name(change: FigureChange) -> str:
-    """Name of a figure, with its unit where the name does not say it."""
+    """Name of a figure, with its unit if the name does not include it."""
     unit = change.after.unit or change.before.unit
     return f"{change.name} in bytes" if unit == "bytes" else change.name
 
@@ -255,10 +255,10 @@ def _as_json(a: CostSide, b: CostSide, comparison: StatsComparison) -> dict[str,
 
 
 def checked(stages: Sequence[str]) -> Path | None:
-    """Return the second place.
+    """Return the second path to compare.
 
     Raises:
-      UsageError: there are more.
+      UsageError: there are more than two.
     """
     if len(stages) > 1:
         raise UsageError(f"diff --stats takes two places at most, not {len(stages) + 1}")

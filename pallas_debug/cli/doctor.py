@@ -18,7 +18,7 @@ class DoctorOptions:
 
 @shared.as_json
 def run(options: DoctorOptions) -> int:
-    """Report what works on this machine, and a remedy for what does not.
+    """Check what works on this machine, and suggest a remedy for each problem.
 
     Compiles a kernel for every target. The exit code is 3 if kernels cannot be dumped.
     """

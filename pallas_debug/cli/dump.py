@@ -59,7 +59,7 @@ class DumpOptions(shared.ProgramOptions):
 @shared.as_json
 @shared.what
 def run(options: DumpOptions) -> int:
-    """Compile the kernels of WHAT for TPU targets, and keep every stage as files.
+    """Compile the kernels of WHAT for TPU targets, and save every stage as a file.
 
     \b
     pallas-debug dump SCRIPT.py [ARGS]…
@@ -67,9 +67,9 @@ def run(options: DumpOptions) -> int:
     pallas-debug dump package.module:function --arg 'bf16[1,2,512,128]' --arg causal=True
     pallas-debug dump pallas_debug_kernels:flash_attention
 
-    A script or module is run, with its own ARGS, and every kernel that it lowers is compiled in
-    the background; put options of `dump` before WHAT. A function is not run: it is traced with
-    abstract arguments. A bundled kernel comes with arguments.
+    A script or module is run with its own ARGS, and every kernel that it lowers is compiled in the
+    background; put options of `dump` before WHAT. A function is not run, but traced with abstract
+    arguments. A bundled kernel has default arguments.
     """
     function = None if options.module else programs.named_function(options.what)
     if function is not None and options.rest:
@@ -95,7 +95,7 @@ command = shared.make(
 
 
 def _with_options_after(options: DumpOptions) -> int:
-    """Run with the options after a function too, since it has no arguments of its own."""
+    """Accept options after a function too, because it has no arguments of its own."""
     context = click.get_current_context()
     with command.make_context(
         context.info_name,
@@ -198,7 +198,7 @@ def _of_program(options: DumpOptions) -> list[Dump]:
                 lambda: len(session.dumps) * len(session.targets), lambda: session.queue.pending
             ) as tick:
                 session.wait(tick)
-        finally:  # afterwards, as the record says what was not compiled
+        finally:  # afterwards, because the record lists what was not compiled
             session.record_run(" ".join(["-m", what] if options.module else [what]))
     _report_misplaced_options(options)
     for error in session.problems:
@@ -219,7 +219,7 @@ def _of_program(options: DumpOptions) -> list[Dump]:
 
 
 def _report_misplaced_options(options: DumpOptions) -> None:
-    """Name the words after a script that look like options of `dump`: the script got them."""
+    """Warn about words after a script that look like options of `dump`, but went to the script."""
     ours = {name for parameter in command.params for name in parameter.opts if name[:2] == "--"}
     words = dict.fromkeys(word.partition("=")[0] for word in options.rest)
     found = [word for word in words if word in ours]

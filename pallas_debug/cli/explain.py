@@ -30,10 +30,10 @@ _KIND = re.compile(r"(?:[A-Z][a-z]+){2,}")
 _URL = re.compile(r"\w[\w+.-]*://\S+$")
 _PATH = re.compile(r"\S*/\S*|\S+\.(?:log|txt|out|err)")
 _LINE = 1 << 20
-"""Maximum number of characters read of a line; the rest of a longer one is skipped."""
+"""Maximum number of characters read from a line; the rest is skipped."""
 
 MAX_LOG = 1 << 30
-"""Maximum number of characters of a log."""
+"""Maximum number of characters in a log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +56,12 @@ def run(options: ExplainOptions) -> int:
       a file        a log or traceback; `-` is standard input
       a directory   dumps: explains every compilation that failed
       a code        XLA's error code: E1001
-      an id         an entry of --list: scoped-vmem-overflow
+      an id         an entry listed by --list: scoped-vmem-overflow
       a finding     its kind: UninitializedRead
       a message     in quotes; or a vector layout of a Mosaic dump
 
-    The exit code is 1 if nothing was recognised. --for-agents without WHAT explains the commands to
-    a coding assistant.
+    The exit code is 1 if nothing was recognised. Without WHAT, --for-agents explains the commands
+    to a coding assistant.
     """
     if options.as_list:
         return _list(as_json=options.as_json)
@@ -122,7 +122,7 @@ def _answer(what: str) -> _Answer:
     if _URL.match(what):
         return _of_dumps(place(what))
     path = Path(what)
-    if os.path.lexists(path):  # False if `what` is no path, whatever its length
+    if os.path.lexists(path):  # False if `what` is not a path, whatever its length
         return _of_dumps(path) if path.is_dir() else _of_file(path)
     if _NAME.fullmatch(what) or what in {known.id for known in explain.entries()}:
         found = explain.entry(what)
@@ -234,7 +234,7 @@ def _unknown(text: str) -> str:
 
 
 def _of_dumps(directory: Path) -> _Answer:
-    """Explain every failed compilation, grouping the targets for which a kernel fails alike."""
+    """Explain every failed compilation, grouping the targets with the same failure."""
     from pallas_debug.findings import explain
     from pallas_debug.render import plural
     from pallas_debug.store import open_dumps

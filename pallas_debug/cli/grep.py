@@ -41,7 +41,7 @@ class GrepOptions:
 @click.option("-F", "--fixed", is_flag=True, help="PATTERN is plain text.")
 @click.option("-c", "--count", is_flag=True, help="Print the number of matching lines per text.")
 @click.option("-l", "--files", is_flag=True, help="Print only the names of texts that match.")
-@click.option("-k", "--kernel", help="Only kernels with this in their name.")
+@click.option("-k", "--kernel", help="Only kernels whose name contains this.")
 @click.option("-t", "--target", help="Only these targets, joined by commas.")
 @click.option("-p", "--pass", "stage", help="Only this stage or pass, by number or name.")
 @shared.as_json
@@ -49,13 +49,12 @@ def run(options: GrepOptions) -> int:
     """Search DIRECTORY (`dumps` by default) for PATTERN, a regular expression.
 
     All stages and passes of all kernels are searched, each text once: a pass that changed nothing
-    has none of its own. The source, the program and the compiler's log are searched only if named:
-    `--pass source`, `program` or `log`. Lines are printed as `grep -n` prints them.
+    has no text of its own. The source, the program and the compiler's log are searched only on
+    request: `--pass source`, `program` or `log`. Lines are printed as by `grep -n`.
 
-    The syntax of regular expressions is that of RE2: Python's, without look-around and
-    back-references.
+    Regular expressions use RE2 syntax: Python's, without look-around and back-references.
 
-    The exit code is 1 when nothing is found, and 3 when a text could not be searched.
+    The exit code is 1 if nothing is found, and 3 if a text could not be searched.
     """
     from pallas_debug.ir.search import Query
     from pallas_debug.store.texts import TextFilter, texts_in
@@ -85,10 +84,10 @@ command = shared.make("grep", GrepOptions, run)
 
 
 def _check_names(options: GrepOptions, targets: Sequence[str], texts: Sequence[StoredText]) -> None:
-    """Check that there are texts of the kernel, targets and pass that were named.
+    """Check that there are texts for the kernel, targets and pass given on the command line.
 
     Raises:
-      UsageError: there are none of one of them.
+      UsageError: there are none for one of them.
     """
     from pallas_debug.store import layout
     from pallas_debug.store.texts import ALL, texts_in
@@ -181,7 +180,7 @@ def _found(
 
 
 def _print(hit: Hit) -> None:
-    """Print a hit as `grep -n` does, with an ellipsis where a long line was cut."""
+    """Print a hit like `grep -n`, with an ellipsis where a long line was cut."""
     more = "…" if hit.cut else ""
     if not output.colored():
         output.echo(f"{hit.path}:{hit.line}:{more}{''.join(hit.parts)}{more}")

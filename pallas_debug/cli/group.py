@@ -19,14 +19,14 @@ COMMANDS: dict[str, str] = {
     "diff": "Show what a pass changed, or what differs between two stages.",
     "grep": "Search all stages and passes of all kernels.",
     "source": "Show the source of a kernel with the operations that come from each line.",
-    "report": "Write one HTML page over dumped kernels.",
+    "report": "Write one HTML page about dumped kernels.",
     "timeline": "Show when a kernel computes, copies and waits; write a trace for Perfetto.",
     "stats": "Show what a kernel costs: bundles, cycles, units, spills, memory and traffic.",
     "explain": "Explain errors from a message, a log, a dump or a code.",
     "reproduce": "Write a script that reproduces a dumped kernel's failure.",
     "targets": "List the chips that kernels can be compiled for.",
     "kernels": "List the bundled kernels and their specs.",
-    "doctor": "Report what works on this machine, and a remedy for what does not.",
+    "doctor": "Check what works on this machine, and suggest a remedy for each problem.",
     "demo": "Dump the bundled flash attention for two targets.",
 }
 """Name and summary of each command; its file in this folder has the same name."""

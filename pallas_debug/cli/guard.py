@@ -26,7 +26,7 @@ _KEEP_RESULTS = ("dump", "demo", "sweep")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""Raised by click (8.2 or later) where no command is given; its message is the help."""
+"""Raised by click (8.2 or later) if no command is given; its message is the help text."""
 
 _MAX_MESSAGE = 300
 """Maximum number of characters quoted from an unexpected exception's message."""
@@ -78,7 +78,7 @@ def _hint() -> None:
 
 
 def _end() -> NoReturn:
-    """End the process from another thread, as the main thread is in XLA."""
+    """End the process from another thread, because the main thread is inside XLA."""
     try:
         _print_message(_stopped())
         sys.stderr.flush()
@@ -87,7 +87,7 @@ def _end() -> NoReturn:
 
 
 def _reader_went_away() -> Exit:
-    """Drop the rest of the output, which Python would flush at its exit."""
+    """Discard the rest of the output, which Python would otherwise flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return Exit.OK
 

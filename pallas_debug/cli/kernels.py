@@ -21,12 +21,12 @@ class KernelsOptions:
     as_json: bool
 
 
-@click.option("--json", "as_json", is_flag=True, help="As JSON, with every spec's arguments.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every spec's arguments.")
 def run(options: KernelsOptions) -> int:
     """List the bundled kernels and their specs, which are named sets of arguments.
 
-    Those with specs are examples for `pallas-debug dump pallas_debug_kernels:NAME --spec SPEC`. The
-    broken ones are listed last; in Python, `pallas_debug_kernels.broken.broken(NAME)` returns one.
+    Try those with specs with `pallas-debug dump pallas_debug_kernels:NAME --spec SPEC`. The broken
+    ones are listed last; in Python, `pallas_debug_kernels.broken.broken(NAME)` returns one.
     """
     from pallas_debug_kernels import operations
     from pallas_debug_kernels.broken import BROKEN
@@ -84,7 +84,7 @@ def _broken_as_json(kernel: BrokenKernel) -> dict[str, Any]:
 
 
 def _argument(arg: Any) -> str:
-    """Format an abstract array as `dump --arg` takes it, such as `float32[8,128]`."""
+    """Format an abstract array for `dump --arg`, such as `float32[8,128]`."""
     if hasattr(arg, "shape") and hasattr(arg, "dtype"):
         return f"{arg.dtype.name}[{','.join(map(str, arg.shape))}]"
     if isinstance(arg, tuple):

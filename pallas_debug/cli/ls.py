@@ -34,20 +34,20 @@ class LsOptions:
 @click.argument("directory", type=shared.PLACE, default=defaults.DIRECTORY)
 @click.option("-k", "--kernel", help="List the passes of this kernel.")
 @click.option("-t", "--target", help="Only this target.")
-@click.option("-n", "--name", help="Only kernels with this in their name.")
+@click.option("-n", "--name", help="Only kernels whose name contains this.")
 @click.option(
     "--status", type=click.Choice(["ok", "failed"]), help="Only compilations with this outcome."
 )
-@click.option("--test", help="Only kernels of tests and scripts with this in their name.")
+@click.option("--test", help="Only kernels of tests and scripts whose name contains this.")
 @click.option("-a", "--all", "show_all", is_flag=True, help="Include passes that changed nothing.")
 @shared.as_json
 def run(options: LsOptions) -> int:
-    """List the kernels of DIRECTORY (`dumps` by default), or the passes of one.
+    """List the kernels of DIRECTORY (`dumps` by default), or the passes of one kernel.
 
-    DIRECTORY is a dump directory, a kernel's folder in one (the start of its name suffices, as in
-    dumps/rmsnorm), or a directory of raw dumps, as libtpu writes them with --xla_mosaic_dump_to.
+    DIRECTORY is a dump directory, a kernel's folder in it (the start of its name is enough, as in
+    dumps/rmsnorm), or a directory of raw dumps, written by libtpu with --xla_mosaic_dump_to.
 
-    The exit code is 3 if something in it cannot be read.
+    The exit code is 3 if something in DIRECTORY cannot be read.
     """
     from pallas_debug.store import open_dumps
 
@@ -83,7 +83,7 @@ def run(options: LsOptions) -> int:
             )
     problems = 0
     for k, compilations in chosen:
-        # Check every file only for a single kernel; checking those of many would be slow.
+        # Check every file only for a single kernel; checking the files of many would be slow.
         damaged = [d for c in compilations for d in c.damaged()] if of_one else []
         for problem in [k.problem, *(c.problem for c in compilations), *damaged]:
             if problem:
@@ -127,7 +127,7 @@ def _print_passes(
 
 
 def _others(stored: StoredCompilation) -> list[list[str]]:
-    """Rows of LLO passes and files of the schedule, and of those that are missing."""
+    """Rows for LLO passes and files of the schedule, including those that are missing."""
     from pallas_debug.store import layout, texts
 
     made = stored.compilation

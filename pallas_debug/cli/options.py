@@ -32,8 +32,9 @@ def make(
     """Return a click command that fills `kind`, a dataclass of options, and passes it to `run`.
 
     Args:
-      run: carries click's parameters, named like the fields; its docstring is the help text.
-      needs_jax: refuse to run, with exit code 3, where jax is not installed.
+      run: the function with click's parameters, named like the fields; its docstring is the help
+        text.
+      needs_jax: whether to refuse to run, with exit code 3, if jax is not installed.
     """
 
     def callback(**given: Any) -> int:
@@ -50,7 +51,7 @@ def make(
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionOptions:
-    """A function, and its arguments."""
+    """Options for a function and its arguments."""
 
     what: str
     args: tuple[str, ...]
@@ -60,7 +61,7 @@ class FunctionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CallOptions(FunctionOptions):
-    """Program to run: a script, a module, or a function with its arguments."""
+    """Options for a program to run: a script, a module, or a function with its arguments."""
 
     rest: tuple[str, ...]
     module: bool
@@ -191,6 +192,6 @@ def targets(default: str) -> Decorator:
 
 
 def what(function: Any) -> Any:
-    """Arguments: a script or module with its own arguments, or a function."""
+    """Arguments WHAT and REST: a script or module with its own arguments, or a function."""
     rest = click.argument("rest", nargs=-1, type=click.UNPROCESSED)
     return click.argument("what")(rest(function))

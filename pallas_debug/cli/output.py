@@ -23,7 +23,7 @@ _UNSAFE = re.compile(
 """Characters that are valid in a JSON string, but that a terminal may interpret or hide."""
 
 MIN_WRAPPED = 40
-"""Minimum width of a terminal to break lines for."""
+"""Minimum width of a terminal for which lines are wrapped."""
 
 SCHEMAS = {
     "diff": 1,
@@ -44,7 +44,8 @@ SCHEMAS = {
 }
 """Version of each command's JSON output; `schemas.py` has its fields.
 
-It goes up when a field is removed, renamed or changes its type or meaning, and not for a new field.
+It is incremented when a field is removed, renamed or changes its type or meaning, but not for a new
+field.
 """
 
 
@@ -104,7 +105,7 @@ def shown(text: str) -> str:
 def echo(text: str, *, newline: bool = True) -> None:
     """Write text to standard output; see `shown`.
 
-    A name that is not UTF-8 reaches a pipe as its original bytes.
+    A name that is not UTF-8 is written to a pipe as its original bytes.
     """
     if sys.stdout.isatty():
         click.echo(visible(text), nl=newline)
@@ -115,12 +116,12 @@ def echo(text: str, *, newline: bool = True) -> None:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; 0 if standard output is none."""
+    """Columns of the terminal; 0 if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def echo_wrapped(text: str, indent: int) -> None:
-    """Write a line; on a terminal, break it at spaces to fit, and indent what follows.
+    """Write a line; on a terminal, wrap it at spaces and indent the continuation lines.
 
     In a pipe it stays one line, for `grep`.
     """
@@ -144,12 +145,12 @@ def echo_wrapped(text: str, indent: int) -> None:
 def _encoded(text: str) -> bytes:
     try:
         return text.encode(errors="surrogateescape")
-    except UnicodeEncodeError:  # a surrogate that encodes no byte
+    except UnicodeEncodeError:  # a surrogate that does not encode a byte
         return text.encode(errors="backslashreplace")
 
 
 def colored() -> bool:
-    """Return whether to colour standard output: a capable terminal, and no `NO_COLOR`."""
+    """Return whether to colour standard output: on a capable terminal, unless `NO_COLOR` is set."""
     dumb = os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not dumb and not os.environ.get("NO_COLOR")
 

@@ -16,9 +16,9 @@ class ComparedStats:
     Attributes:
       kernel: its name in the new place.
       old, new: folders of the compilations.
-      figures: those that changed, most first.
-      lines: those whose cycles changed, most first.
-      versions: of programs where they differ: before and after.
+      figures: figures that changed, largest change first.
+      lines: lines whose cycles changed, largest change first.
+      versions: versions of programs that differ, before and after.
     """
 
     kernel: str
@@ -37,9 +37,9 @@ class DiffStatsDocument:
     """Output of `diff --stats --json`.
 
     Attributes:
-      comparisons: what changed most comes first.
+      comparisons: comparisons, largest change first.
       unpaired: folders without a counterpart.
-      without_schedule: folders whose cost is unknown, as they were dumped without it.
+      without_schedule: folders whose cost is unknown, because they were dumped without a schedule.
     """
 
     comparisons: tuple[ComparedStats, ...]
@@ -60,8 +60,8 @@ class LineBundle:
 
     Attributes:
       bundle: its address.
-      executed: how often it runs; null if that is not known.
-      instructions: those of the line.
+      executed: how often it runs; null if unknown.
+      instructions: the instructions that belong to the line.
     """
 
     bundle: int
@@ -71,6 +71,6 @@ class LineBundle:
 
 @dataclass(frozen=True, kw_only=True)
 class StatsDocument:
-    """Output of `stats --json`; every figure says where it is from."""
+    """Output of `stats --json`; every figure states its origin."""
 
     stats: Stats

@@ -38,7 +38,7 @@ def named_function(what: str) -> tuple[str, str] | None:
 
 
 def refuse_arguments(options: FunctionOptions) -> None:
-    """Reject options for functions if given for a script or module.
+    """Reject options that apply only to functions, for a script or module.
 
     Raises:
       UsageError: `--arg`, `--inputs` or `--spec` was given.
@@ -49,7 +49,7 @@ def refuse_arguments(options: FunctionOptions) -> None:
 
 
 def not_a_function(option: str, what: str) -> UsageError:
-    """Error for an option for functions that is given with a script or module."""
+    """Error for an option that applies only to functions, given with a script or module."""
     return UsageError(
         f"{option} is for package.module:function, and {what!r} is a script or module"
         f"{_with_colon(what)}"
@@ -107,7 +107,7 @@ def import_function(module: str, name: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(dotted)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{dotted}.".startswith(f"{error.name}."):
-            raise  # of a module that this one imports
+            raise  # raised for a module that this one imports
         raise _no_module(error.name) from error
     for part in name.split("."):
         try:
@@ -124,7 +124,7 @@ def _dotted(module: str) -> str:
     """Return the name under which a module can be imported, after making its folder importable.
 
     Raises:
-      UsageError: it is a path, and there is no such file.
+      UsageError: the name is a path, and there is no such file.
     """
     if not module.endswith(".py"):
         sys.path.insert(0, str(Path.cwd()))
@@ -133,7 +133,7 @@ def _dotted(module: str) -> str:
     if not path.is_file():
         raise UsageError(f"no such file: {module}{_near_file(path)}")
     folder, names = path.resolve().parent, [path.stem]
-    while (folder / "__init__.py").is_file():  # a module of a package, for its relative imports
+    while (folder / "__init__.py").is_file():  # by its package, for relative imports
         names.insert(0, folder.name)
         folder = folder.parent
     sys.path.insert(0, str(folder))
@@ -166,7 +166,7 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def pretending(options: ProgramOptions) -> contextlib.AbstractContextManager[None]:
-    """Context in which a program, its imports included, meets the devices that it asks for."""
+    """Context in which a program and its imports see the devices that they ask for."""
     if not options.pretend:
         return contextlib.nullcontext()
     from pallas_debug.compiler import targets
@@ -181,7 +181,7 @@ def check_call(
     """Check that a function can be called with these arguments, as far as its signature says.
 
     Raises:
-      UsageError: it cannot.
+      UsageError: the arguments do not fit.
     """
     refusal = refused_call(function, args, kwargs)
     if refusal is not None:
@@ -194,7 +194,7 @@ def check_call(
 
 
 def _on_an_instance(what: str, signature: inspect.Signature) -> str:
-    """Advice on a method that is named on its class, `kern:Layer.call`, and so lacks `self`."""
+    """Advice for a method given by its class, `kern:Layer.call`, which lacks `self`."""
     module, _, name = what.rpartition(":")
     if "." not in name or next(iter(signature.parameters), None) != "self":
         return ""
@@ -207,10 +207,10 @@ def _on_an_instance(what: str, signature: inspect.Signature) -> str:
 def function_arguments(
     function: Callable[..., Any], options: FunctionOptions, *, values: bool = False
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a function: of `--arg`, `--inputs`, or a bundled kernel's spec.
+    """Return the arguments of a function, from `--arg`, `--inputs`, or a bundled kernel's spec.
 
     Args:
-      values: whether arrays have values; without, those of `--arg` and specs are only shapes.
+      values: whether arrays need values; otherwise arrays of `--arg` and specs are only shapes.
 
     Raises:
       UsageError: an argument does not parse, there is no such spec or function, or several of the
@@ -324,10 +324,10 @@ def raised(
     """Return the error for an exception of the user's program, with its traceback printed.
 
     Args:
-      function: that was called; None for a script or module.
+      function: the function that was called; None for a script or module.
 
     Returns:
-      None if the program did not run when it was raised: it is ours.
+      None if the program was not running when it was raised: the exception is ours.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -354,7 +354,7 @@ def check_exists(what: str, *, module: bool) -> None:
     """Check that a script or module exists.
 
     Raises:
-      UsageError: it does not.
+      UsageError: it does not exist.
     """
     if module:
         if _spec(what) is None:

@@ -38,11 +38,11 @@ class ReportOptions:
 @click.option("-t", "--target", "targets", multiple=True, help="Only this target; can be repeated.")
 @click.option("--title", help="Title of the page; by default the directory's name.")
 def run(options: ReportOptions) -> int:
-    """Write one HTML page over the kernels of DIRECTORY (`dumps` by default).
+    """Write one HTML page about the kernels of DIRECTORY (`dumps` by default).
 
-    The page shows kernels and targets, findings at their lines, source that is linked to the
-    operations of each pass, sizes and times of passes, and diffs. It is a single file that refers
-    to nothing else: it opens from a disk, from CI artefacts and without a network.
+    The page shows kernels and targets, findings at their lines, source linked to the operations of
+    each pass, sizes and times of passes, and diffs. It is a single self-contained file, which opens
+    from a disk or from CI artefacts, without a network.
 
     The exit code is 3 if something in DIRECTORY cannot be read; the page says so, too.
     """

@@ -39,7 +39,7 @@ class ReproduceOptions:
 @click.option(
     "-t",
     "--target",
-    help="The chip; by default that of the dump, or the first that the kernel failed for.",
+    help="The chip; by default the dump's, or the first one for which the kernel failed.",
 )
 @click.option(
     "-o",
@@ -47,8 +47,12 @@ class ReproduceOptions:
     type=click.Path(path_type=Path, dir_okay=False),
     help="The file to write; standard output by default.",
 )
-@click.option("--run", "is_run", is_flag=True, help="Run the script, and compare with the dump.")
-@click.option("--shrink", is_flag=True, help="Make the kernel smaller while it fails the same way.")
+@click.option(
+    "--run", "is_run", is_flag=True, help="Run the script, and compare its outcome with the dump."
+)
+@click.option(
+    "--shrink", is_flag=True, help="Make the kernel smaller as long as it fails in the same way."
+)
 @click.option(
     "--trust",
     is_flag=True,
@@ -59,7 +63,7 @@ class ReproduceOptions:
     type=click.FloatRange(min=0, min_open=True),
     default=120.0,
     show_default=True,
-    help="Seconds for --run, and for --shrink.",
+    help="Time limit for --run and --shrink, in seconds.",
 )
 def run(options: ReproduceOptions) -> int:
     """Write a script that reproduces a dumped kernel's failure, or shows that it compiles.
@@ -69,9 +73,9 @@ def run(options: ReproduceOptions) -> int:
     pallas-debug reproduce dumps -k cumsum_rows --run
     pallas-debug reproduce dumps -k cumsum_rows --shrink -o small.py
 
-    WHERE is a dump directory, a kernel's or a target's folder in one, or a copy of these. The
-    script needs only jax, and libtpu to compile: neither pallas-debug nor the program that the
-    kernel came from. --run and --shrink ask first if you did not make the dump on this machine.
+    WHERE is a dump directory, a kernel's or a target's folder in it, or a copy of these. The script
+    needs only jax, plus libtpu to compile, but neither pallas-debug nor the program that the kernel
+    came from. --run and --shrink ask first if you did not make the dump on this machine.
     """
     from pallas_debug.reproduce import recorded, script
 

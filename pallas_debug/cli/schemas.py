@@ -34,14 +34,14 @@ class VerifyDocument:
 
     Attributes:
       ok: whether everything requested was judged, and nothing was found.
-      name: of what was verified.
+      name: name of the function, script or module that was verified.
       kernels: names in order of first lowering.
       outcomes: one for every kernel, engine and target requested.
       findings: worst first, each fault once.
       suppressed: findings that match a suppression.
-      problems: requested work that failed outside the outcomes.
+      problems: other requested work that failed.
       notes: general remarks, such as that arguments were made up.
-      versions: of jax, jaxlib and libtpu.
+      versions: versions of jax, jaxlib and libtpu.
       reference: name of the function that the results were compared with; null if there was none.
     """
 
@@ -63,12 +63,13 @@ class SweepDocument:
 
     Attributes:
       ok: whether every setting was tried, and one compiled for each target.
-      name: of the function.
-      results: by target, best first; settings that did not compile come last.
+      name: name of the function.
+      results: results by target, best first; settings that did not compile come last.
       unfinished: settings without a result, because the sweep was stopped.
-      problems: what went wrong outside the settings.
-      seconds: from start to end.
-      verdict: of the best setting with `--check`, as `verify --json` prints it; else null.
+      problems: problems that do not belong to a setting.
+      seconds: duration of the sweep.
+      verdict: with `--check`, the verdict on the best setting, as in `verify --json`; otherwise
+        null.
     """
 
     ok: bool
@@ -101,9 +102,9 @@ class ListedKernel:
     """A kernel of a dump directory.
 
     Attributes:
-      name: of its folder; `kernel.name` is the kernel's own.
+      name: name of its folder; `kernel.name` is the kernel's own name.
       folder: where its files are.
-      kernel: null if it cannot be read, and in raw dumps.
+      kernel: the kernel; null if it cannot be read, and in raw dumps.
       problem: why it cannot be read.
     """
 
@@ -126,9 +127,9 @@ class ShowDocument:
     """Output of `show --json`.
 
     Attributes:
-      kernel: name of its folder.
-      target: null for a text that is the same for every target.
-      stage: as it was requested.
+      kernel: name of the kernel's folder.
+      target: the target; null for a text that is the same for every target.
+      stage: the stage, as it was requested.
     """
 
     kernel: str
@@ -181,7 +182,7 @@ class DiffDocument:
 
     Attributes:
       removed, added: numbers of lines.
-      operations: those whose number changed, by name.
+      operations: operations whose number changed, by name.
       hunks: changes with lines of context; empty with `--summary`.
     """
 
@@ -199,9 +200,9 @@ class GrepMatch:
     """A matching line.
 
     Attributes:
-      line, column: of the match, from 1.
-      text: the line, or the part of a long one around the match.
-      cut: whether it is such a part.
+      line, column: position of the match, from 1.
+      text: the line, or for a long line the part around the match.
+      cut: whether `text` is only a part of the line.
     """
 
     kernel: str
@@ -235,10 +236,10 @@ class GrepDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceLineCounts:
-    """A Python line and the numbers of operations that come from it, by name.
+    """A Python line, with the number of operations that come from it, by name.
 
     Attributes:
-      text: null for a line of another file than the kernel's.
+      text: text of the line; null if it is not in the kernel's file.
     """
 
     file: str
@@ -271,12 +272,12 @@ class SourceDocument:
     """Output of `source --json`.
 
     Attributes:
-      stage: null with `--line`, unless a pass was named; `bundles` with `--cost`.
-      file: the kernel's own, as the compiler names it.
-      lines: without `--line` and `--cost`.
-      texts: with `--line`, without `--cost`.
-      costs: with `--cost`, most expensive line first.
-      bundles: with `--cost` and `--line`.
+      stage: null with `--line`, unless a pass was given; `bundles` with `--cost`.
+      file: the kernel's own file, as the compiler names it.
+      lines: present without `--line` and `--cost`.
+      texts: present with `--line`, without `--cost`.
+      costs: present with `--cost`, most expensive line first.
+      bundles: present with `--cost` and `--line`.
     """
 
     kernel: str
@@ -306,18 +307,18 @@ class CatalogueEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainedError:
-    """An error, and what the catalogue says of it.
+    """An error, with its explanation from the catalogue.
 
     Attributes:
-      entry: id of the entry; null, as the fields up to `versions`, if none recognises the error.
+      entry: id of the entry; if no entry matches, this and the fields up to `versions` are null.
       code: XLA's code, such as `E1001`.
-      targets: chips that the entry is about; empty for all.
-      kinds: kinds of findings that are explained by it.
-      details: facts of this error: allocations, blocks that would fit.
-      kernel: its name, if known.
-      folder, target, failure: of a failed compilation in a dump.
-      count, at, workers: how often a log has it, in which lines, from which hosts.
-      text: the error itself; null for an entry that was named.
+      targets: chips to which the entry applies; empty for all.
+      kinds: kinds of findings that the entry explains.
+      details: facts about this error: allocations, blocks that would fit.
+      kernel: name of the kernel, if known.
+      folder, target, failure: the failed compilation, for an error in a dump.
+      count, at, workers: for a log, the number of occurrences, their lines and their hosts.
+      text: the error itself; null if the entry was requested by its id.
     """
 
     entry: str | None
@@ -347,8 +348,8 @@ class ExplainAnswer:
     Attributes:
       what: the argument.
       known: whether something was recognised.
-      lines, others: of a log: its number of lines, and of errors of something else.
-      layouts: of a Mosaic vector layout: what it says.
+      lines, others: for a log, its number of lines, and the number of unrelated errors.
+      layouts: for a Mosaic vector layout, its description.
     """
 
     what: str
@@ -420,8 +421,8 @@ class ListedCheck:
 
     Attributes:
       state: `ok`, `warning` or `failed`.
-      remedy: what to do about it.
-      patches: what pallas-debug replaces in jax, and the check covers.
+      remedy: what to do about a problem.
+      patches: replacements in jax that the check covers.
     """
 
     name: str
@@ -455,4 +456,4 @@ DOCUMENTS: dict[str, type] = {
     "timeline": TimelineDocument,
     "verify": VerifyDocument,
 }
-"""The document of each command that takes `--json`."""
+"""JSON document of each command that accepts `--json`."""

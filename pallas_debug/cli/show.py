@@ -36,7 +36,7 @@ class ShowOptions:
 @shared.target
 @shared.as_json
 def run(options: ShowOptions) -> int:
-    """Print a STAGE of a kernel in DIRECTORY to standard output.
+    """Print a stage of a kernel in DIRECTORY to standard output.
 
     \b
     STAGE is one of
@@ -50,17 +50,17 @@ def run(options: ShowOptions) -> int:
       a pass      by number or name: 13, infer-vector-layout
 
     \b
-    and, as far as the kernel was dumped with --stages,
+    and, if the kernel was dumped with the matching --stages,
       llo:PASS    an LLO pass by number or name: llo:54, llo:post-ra
       bundles     the final VLIW bundles
       utilization, analysis, critical-path, profile, registers, gaps
                   the compiler's tables of them
       sparsecore  the bundles of a kernel on the SparseCore
-      estimate    its estimate of cycles
-      vmem, hlo   the map of VMEM (HTML); the HLO around the kernel
+      estimate    libtpu's estimate of cycles
+      vmem, hlo   the memory map of VMEM (HTML); the HLO around the kernel
 
-    DIRECTORY is a dump directory, a kernel's folder or a target's in one, or a directory of raw
-    dumps; if it contains several kernels, add the start of a name, as in dumps/rmsnorm.
+    DIRECTORY is a dump directory, a kernel's or a target's folder in it, or a directory of raw
+    dumps; if it contains several kernels, append the start of a name, as in dumps/rmsnorm.
     """
     found, of_path = where.kernel_at(options.directory, options.kernel)
     target, stage = options.target or of_path, options.stage

@@ -40,20 +40,25 @@ class SourceOptions:
 @shared.kernel
 @shared.target
 @click.option("-p", "--pass", "stage", help="Count in this stage or pass; the last one by default.")
-@click.option("-n", "--line", metavar="LINE", help="The operations of one line: 12, or tile.py:12.")
-@click.option("-a", "--all", "whole", is_flag=True, help="The whole file; all texts with --line.")
-@click.option("--cost", is_flag=True, help="Cost of each line in the final schedule.")
+@click.option(
+    "-n", "--line", metavar="LINE", help="Print the operations of a line: 12, or tile.py:12."
+)
+@click.option(
+    "-a", "--all", "whole", is_flag=True, help="Print the whole file; with --line, all texts."
+)
+@click.option("--cost", is_flag=True, help="Print the cost of each line in the final schedule.")
 @shared.as_json
 def run(options: SourceOptions) -> int:
-    """Show the source of a kernel, and beside each line how many operations come from it.
+    """Show the source of a kernel, with the number of operations that come from each line.
 
-    The source is the one in the dump, not the file as it is today. Operations of functions that a
-    line calls count for that line, too. `--line` prints the operations themselves, in each stage
-    and pass.
+    The source is the copy in the dump, not the current file. Operations of functions that a line
+    calls count for that line too. `--line` prints the operations themselves, in each stage and
+    pass.
 
-    `--cost` prints what each line costs in the final schedule, calls included: its share of the
-    bundles that run, bundles, spills and fills of registers, copies, and the units it uses; with
-    `--line`, the bundles themselves. The kernel must have been dumped with `--stages bundles`.
+    `--cost` prints the cost of each line in the final schedule, including its calls: its share of
+    the executed bundles, its bundles, register spills and fills, copies, and the units that it
+    uses; with `--line`, it prints the bundles themselves. The kernel must have been dumped with
+    `--stages bundles`.
 
     Raw dumps have locations only if libtpu ran with --xla_mosaic_enable_dump_debug_info=true.
     """

@@ -62,9 +62,9 @@ def run(options: StatsOptions) -> int:
     pallas-debug stats dumps/flash -t v5e
     pallas-debug stats package.module:function --arg 'bf16[1,2,512,128]' -t v6e
 
-    WHAT is a dump directory, a kernel in one, or a function, which is compiled without being run.
-    A number ends in `c` if libtpu stated it, in `d` if it is derived from what libtpu wrote, and
-    in `a` if it rests on an assumption; `-` is one that is not available.
+    WHAT is a dump directory, a kernel in one, or a function, which is compiled without being run. A
+    number is marked `c` if libtpu stated it, `d` if it is derived from libtpu's output, and `a` if
+    it rests on an assumption; `-` means that it is not available.
     """
     stats, code = _of_function(options), Exit.OK
     if stats is None:
@@ -127,7 +127,7 @@ def _of_dump(options: StatsOptions) -> StoredProfile:
 
 
 def marked(figure: Figure, *, percent: bool = False) -> str:
-    """Print a figure with the letter of its origin; `-` if there is none."""
+    """Format a figure with the letter of its origin; `-` if it is unavailable."""
     if figure.value is None:
         return f"{figure.formula} {figure.origin[0]}" if figure.formula else "-"
     text = f"{figure.value * 100:.1f} %" if percent else str(figure)
@@ -139,7 +139,7 @@ def _text(stats: Stats, *, whole: bool) -> Iterator[str]:
 
 
 def _sections(stats: Stats, *, whole: bool) -> Iterator[tuple[Iterable[str], int]]:
-    """Lines, each with the column at which it goes on where a terminal is too narrow for it."""
+    """Lines, each with the column at which its continuation starts on a narrow terminal."""
     libtpu = stats.versions.get("libtpu")
     yield [f"{stats.kernel} on {stats.target}" + (f", libtpu {libtpu}" if libtpu else "")], 4
     yield [f"  {name:12} {value}".rstrip() for name, value in _facts(stats)], 15

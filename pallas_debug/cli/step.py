@@ -34,7 +34,7 @@ class StepOptions(shared.CallOptions):
 @shared.inputs
 @shared.spec
 @shared.module
-@click.option("-k", "--kernel", help="Name of the kernel; the first that is called by default.")
+@click.option("-k", "--kernel", help="Name of the kernel; by default the first that is called.")
 @click.option(
     "-c",
     "--call",
@@ -47,32 +47,32 @@ class StepOptions(shared.CallOptions):
     "-x",
     "--post-mortem",
     is_flag=True,
-    help="Run with the sanitizer first, and open at its first finding, or where the run stopped.",
+    help="Run the sanitizer first, and open at its first finding, or where the run stopped.",
 )
 @click.option(
     "--plain",
     is_flag=True,
-    help="A plain prompt instead of the terminal UI; the default without a terminal.",
+    help="Use a plain prompt instead of the terminal UI; the default without a terminal.",
 )
 @click.option(
     "--record",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Record the run in this folder instead; `step FOLDER` opens it, also without jax.",
+    help="Record the run in this folder instead; `step FOLDER` opens it, even without jax.",
 )
 @click.option(
     "--line",
     "lines",
     type=click.IntRange(min=1),
     multiple=True,
-    help="With --record: only values at this line; can be repeated.",
+    help="With --record: save only values at this line; can be repeated.",
 )
 @click.option(
     "--point",
     "points",
     multiple=True,
     metavar="I,J,…",
-    help="With --record: only values at this grid point; can be repeated.",
+    help="With --record: save only values at this grid point; can be repeated.",
 )
 @click.option(
     "--limit",
@@ -91,9 +91,9 @@ def run(options: StepOptions) -> int:
     pallas-debug step SCRIPT.py [ARGS]…
     pallas-debug step RECORDING
 
-    WHAT is run once, to find the arrays with which it calls the kernel. That call is then run in
-    the kernel machine, one line at a time. Without a terminal, commands are read from standard
-    input; `help` lists them.
+    WHAT is run once, to find the arrays with which it calls the kernel. That call then runs on the
+    kernel machine, one line at a time. Without a terminal, commands are read from standard input;
+    `help` lists them.
     """
     from pallas_debug.screen import open_session
     from pallas_debug.stepping import recording
@@ -155,7 +155,7 @@ def _point(text: str) -> tuple[int, ...]:
 def _called(
     options: StepOptions,
 ) -> tuple[Callable[..., Any] | None, Callable[[], Any], tuple[str, ...]]:
-    """Program that is run to find the kernel's arrays, and notes on those that are made up.
+    """Return the program to run to find the kernel's arrays, and notes on made-up arrays.
 
     Returns:
       The function, or None for a script; a call of it; the notes.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pallas_debug.verdict import Verdict
 
 _WORTH_SAYING = 1.005
-"""Minimum ratio of the worst setting's cycles to the best one's that is printed."""
+"""Minimum ratio of the worst setting's cycles to the best setting's that is printed."""
 
 _OVER = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<values>.+)", re.DOTALL)
 
@@ -107,14 +107,14 @@ def run(options: SweepOptions) -> int:
         --arg 'bf16[1,8,2048,128]' --arg 'bf16[1,8,2048,128]' --arg 'bf16[1,8,2048,128]'
     pallas-debug sweep pallas_debug_kernels:flash_attention --over block_k=64,128,256
 
-    The table is sorted by the estimate of cycles, best first; settings that do not compile come
-    last, with the reason. Nothing is run, unless --check verifies the winner.
+    The table is sorted by estimated cycles, best first; settings that do not compile come last,
+    with the reason. Nothing is run, unless --check verifies the best setting.
 
-    Results are kept in the dump directory: the same sweep, run again, continues where it stopped
-    and compiles only what has changed. The directory may be on an object store.
+    Results are saved in the dump directory: if you run the same sweep again, it continues where it
+    stopped and compiles only what has changed. The directory may be in an object store.
 
     The exit code is 1 if no setting compiled for a target or --check found something, and 3 if a
-    setting has no result because of the machine.
+    setting has no result because of a problem with the machine.
     """
     named = programs.named_function(options.what)
     if named is None:

@@ -62,7 +62,7 @@ class TimelineOptions:
     "--bandwidth",
     metavar="GB/S",
     type=click.FloatRange(min=0, min_open=True),
-    help="Bandwidth of HBM, instead of that in libtpu's own estimates.",
+    help="Bandwidth of HBM, instead of the one in libtpu's own estimates.",
 )
 @click.option("--ascii", "plain", is_flag=True, help="Draw with ASCII characters only.")
 @shared.as_json
@@ -74,10 +74,10 @@ def run(options: TimelineOptions) -> int:
     pallas-debug timeline dumps/flash -t v5e
     pallas-debug timeline dumps/flash -t v5e -o trace.json
 
-    The schedule's own scalar instructions say what each step runs and copies, copies that the
-    kernel starts included. Where they do not, libtpu's pipeline is simulated over the blocks that
-    the index maps name, and a note says so. Durations are estimates: cycles of the bundles, and
-    copies as long as in libtpu's own estimates.
+    What each step runs and copies, including copies started by the kernel, is read from the
+    schedule's scalar instructions. If that is not possible, libtpu's pipeline is simulated over the
+    blocks given by the index maps, and a note says so. Durations are estimates: cycles of the
+    bundles, and copies as long as in libtpu's own estimates.
     """
     from pallas_debug.cli.costs import check_bundles, schedule_of
 
@@ -147,7 +147,7 @@ def _write(timeline: Timeline, to: Path) -> None:
 
 
 def _is_unicode() -> bool:
-    """Whether standard output takes the characters of a strip."""
+    """Whether standard output can encode the characters of a strip."""
     try:
         "█░▼▲·┊×µ".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

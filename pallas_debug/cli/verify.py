@@ -111,12 +111,12 @@ def run(options: VerifyOptions) -> int:
 
     Runs the static analysis, jax's lowering and libtpu for each target, the checks and the
     sanitizer, and reports each fault once, however many of them found it. A function is traced and
-    run, with random values where `--arg` gives shapes; `--reference` names one that returns the
-    right results. A script or module is run once, and the calls that it makes of its kernels are
-    judged again with their arrays, for races too.
+    run, with made-up values if `--arg` gives only shapes; `--reference` names a function that
+    returns the correct results. A script or module is run once, and its calls of kernels are judged
+    again with their arrays, including for races.
 
     The exit code is 1 if something was found, 3 if nothing was found but not everything could be
-    judged, and 0 only if everything was. Findings that rest on made-up values do not count.
+    judged, and 0 only if everything was judged. Findings that rest on made-up values do not count.
     """
     from pallas_debug.verdict import Answers
 
@@ -194,7 +194,7 @@ def _print(verdict: Verdict, options: VerifyOptions) -> None:
 
 
 def _for_agents(verdict: Verdict) -> str:
-    """Return the verdict as records: itself, each finding, each gap."""
+    """Return the verdict as records: a summary, each finding, each gap."""
     from pallas_debug.cli import agents
 
     first = {
@@ -275,7 +275,7 @@ def _verdict(options: VerifyOptions, answers: Answers) -> Verdict:
 
 
 def _without_a_function() -> None:
-    """Stand in for a reference to a function that cannot be imported; it is not called."""
+    """Stand-in for the reference if the function cannot be imported; it is never called."""
 
 
 def _reference(what: str) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str |
     Args:
       where: a dump directory, the folder of a kernel or target in one, or raw dumps; or a dump
         directory followed by a prefix of a kernel's name, as in `dumps/rmsnorm`.
-      name: of the kernel, if `where` contains several.
+      name: name of the kernel, if `where` contains several.
 
     Raises:
       UsageError: there is no such kernel, or there are several.
@@ -33,8 +33,8 @@ def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str |
 
 
 def split_prefix(where: Path) -> tuple[Path, str | None]:
-    """Split `dumps/rmsnorm`, if that is no path, into a dump directory and a kernel's prefix."""
-    # An object store that cannot be asked is an error here, and not a name of nothing.
+    """Split `dumps/rmsnorm`, if it is not a path, into a dump directory and a kernel's prefix."""
+    # An object store that cannot be reached is an error here, not a path that does not exist.
     is_path = is_there(where) if is_local(where) else where.exists()
     if is_path or not where.name or not is_folder(where.parent):
         return where, None
@@ -42,16 +42,16 @@ def split_prefix(where: Path) -> tuple[Path, str | None]:
     if is_bare and not any(is_there(folder / KERNEL) for folder in _starting_with(where.name)):
         return where, None  # the name of a directory, rather than of a kernel in this one
     if not is_bare and is_local(where) and not _holds_dumps(where.parent):
-        return where, None  # nothing next to it is a kernel: it is a directory that is not there
+        return where, None  # nothing next to it is a kernel, so it is a missing directory
     return where.parent, where.name
 
 
 def _holds_dumps(folder: Path) -> bool:
-    """Whether a folder is a dump directory, or holds raw dumps, for which no folder is needed."""
+    """Whether a folder is a dump directory or contains raw dumps directly."""
     try:
         children = list(folder.iterdir())
     except OSError:
-        return True  # opening it says why
+        return True  # opening it raises an error that says why
     return any(is_there(child / KERNEL) or child.is_file() for child in children)
 
 
@@ -110,13 +110,13 @@ def only(kernels: Sequence[StoredKernel], where: Path) -> StoredKernel:
 
 
 def without_strangers(kernels: Sequence[StoredKernel], where: Path) -> Sequence[StoredKernel]:
-    """Return the kernels of a directory; none if it only has dump directories in it."""
+    """Return the kernels of a directory; none if it only contains dump directories."""
     is_any = any(k.kernel is not None or k.compilations for k in kernels)
     return kernels if is_any or not _dumps_below(where) else ()
 
 
 def no_kernels(where: Path) -> str:
-    """Say that a directory holds no kernels, and where there are some, or how to make them."""
+    """Message that a directory contains no kernels, with where to find some or how to dump them."""
     below = [one_line(where / name) for name in _dumps_below(where)[:5]]
     if below:
         return f"no kernels in {one_line(where)}; there are dumps in {', '.join(below)}"
@@ -127,10 +127,10 @@ def no_kernels(where: Path) -> str:
 
 
 def check_targets(wanted: Sequence[str], kernels: Sequence[StoredKernel]) -> None:
-    """Check that some kernel was compiled for each target that was named.
+    """Check that at least one kernel was compiled for each requested target.
 
     Raises:
-      UsageError: none was.
+      UsageError: no kernel was compiled for a target.
     """
     compiled = [c for k in kernels for c in k.compilations]
     known = sorted({one_line(c.target) for c in compiled})

@@ -1,7 +1,7 @@
-"""Options, each on the command line, in the ini file and in the environment.
+"""Options of the plugin, each on the command line, in the ini file and in the environment.
 
 The command line takes precedence, then the environment, then the ini file. On the command line the
-default is None, which distinguishes it from an explicit value.
+default is None, to distinguish a missing option from an explicit value.
 
 PYTEST_DONT_REWRITE
 """
@@ -19,8 +19,8 @@ import pytest
 if TYPE_CHECKING:
     import argparse
 
-# Copies of values in `pallas_debug.defaults`, which a run without kernels does not import; a test
-# compares them.
+# Copied from `pallas_debug.defaults`, which a run without kernels does not import; a test compares
+# the two.
 DUMPS = "dumps"
 MODES = ("auto", "hlo", "tpu", "gpu", "machine", "off")
 CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
@@ -31,13 +31,13 @@ SANITIZE = "machine,sanitize"
 
 MARKER = (
     "pallas(interpret=None, check=None, targets=None, requires=None, pretend=None): "
-    "how this test runs its Pallas kernels, whatever the run's options say. "
-    "interpret: a mode as --pallas-interpret takes it. "
-    "check: names as --pallas-check takes them, True for the default ones, False for none. "
-    "targets: chips for which its kernels are compiled while dumping, such as 'v5e,v6e'. "
-    "requires: what the target and the installed versions must be, else the test is skipped: "
-    "'v5e+', 'v6e', 'v5e or v6e', 'not v4', 'jax>=0.11', or several of them in a tuple. "
-    "pretend: chip as which jax's devices answer meanwhile, True for the run's first target."
+    "override the run's options for the Pallas kernels of this test. "
+    "interpret: a mode, as for --pallas-interpret. "
+    "check: names, as for --pallas-check; True for the default checks, False for none. "
+    "targets: chips for which its kernels are compiled when dumping, such as 'v5e,v6e'. "
+    "requires: required target or installed versions, otherwise the test is skipped: "
+    "'v5e+', 'v6e', 'v5e or v6e', 'not v4', 'jax>=0.11', or a tuple of several. "
+    "pretend: chip that jax's devices pretend to be; True for the run's first target."
 )
 """Description of the marker in `pytest --markers`."""
 
@@ -48,13 +48,13 @@ SWITCH = {
 
 
 class Option(NamedTuple):
-    """One option, in its three forms. (A dataclass costs every pytest run a millisecond.)
+    """An option in its three forms. (A dataclass would cost every pytest run a millisecond.)
 
     Attributes:
       name: `dump`, for `--pallas-dump`, the ini's `pallas_dump`, `PALLAS_DUMP`.
-      metavar: placeholder of a value; empty for a switch, which takes none on the command line.
-      const: value of the bare flag; None if a value is required.
-      check: raises `ValueError` for an invalid value.
+      metavar: placeholder for the value; empty for a switch, which takes no value.
+      const: value of the flag without a value; None if a value is required.
+      check: function that raises `ValueError` for an invalid value.
     """
 
     name: str
@@ -103,7 +103,7 @@ def _stages(value: str) -> None:
 
 def _pretended(value: str) -> None:
     if "," in value or not value.strip():
-        raise ValueError(f"{value!r} is not one target; jax's devices answer as one, such as v6e")
+        raise ValueError(f"{value!r} is not a single target, such as v6e")
 
 
 def _mode(value: str) -> None:
@@ -174,52 +174,52 @@ OPTIONS = (
         metavar="DIR",
         const=DUMPS,
         check=_directory,
-        help=f"compile every kernel that the tests lower, and keep all stages in DIR ({DUMPS!r})",
+        help=f"compile every kernel that the tests lower, and save all stages in DIR ({DUMPS!r})",
     ),
     Option(
         name="target",
         metavar="v5e,v6e",
         check=_target,
-        help="chips to compile for; kernels that query their chip get the first (v5e)",
+        help="chips to compile for; kernels that query their chip get the first one (default: v5e)",
     ),
     Option(
         name="stages",
         metavar="bundles,llo:post-ra",
         check=_stages,
         help="stages of each compilation to keep in the dump besides mosaic: bundles (the VLIW "
-        "schedule), estimate (and libtpu's cycle estimate), llo (all LLO passes), llo:PASS",
+        "schedule), estimate (with libtpu's cycle estimate), llo (all LLO passes), llo:PASS",
     ),
     Option(
         name="interpret",
         metavar="MODE",
         const="auto",
         check=_mode,
-        help="run kernels in an interpret mode: hlo, tpu, gpu, auto (HLO, TPU for kernels that "
-        "need it, machine for what neither can run), machine (the kernel machine) or off, with "
-        "parameters as in tpu,detect_races,num_cores_or_threads=2; while dumping on a machine "
-        "without an accelerator the default is auto",
+        help="run kernels in an interpret mode: hlo, tpu, gpu, auto (HLO; TPU for kernels that "
+        "need it; machine for kernels that neither can run), machine (the kernel machine) or off, "
+        "with parameters as in tpu,detect_races,num_cores_or_threads=2; auto is the default when "
+        "dumping on a machine without an accelerator",
     ),
     Option(
         name="pretend",
         metavar="v6e",
         const="on",
         check=_pretended,
-        help="let jax's devices answer as this chip (the first target), for code that queries "
-        "jax.default_backend(), a device's platform or device_kind, or jax.devices('tpu') before "
-        "it calls a kernel; programs run on the CPU as before, kernels in an interpret mode",
+        help="let jax's devices answer as this chip (default: the first target), for code that "
+        "queries jax.default_backend(), a device's platform or device_kind, or jax.devices('tpu') "
+        "before it calls a kernel; programs still run on the CPU, kernels in an interpret mode",
     ),
     Option(
         name="timeout",
         metavar="SECONDS",
         check=_seconds,
-        help="seconds that one compilation may take (120)",
+        help="maximum seconds for one compilation (default: 120)",
     ),
     Option(
         name="check",
         metavar="nan,index",
         const=",".join(DEFAULT_CHECKS),
         check=checks,
-        help="check every kernel while it runs, and fail the test in which a check fails: "
+        help="check every kernel while it runs, and fail the test if a check fails: "
         f"{', '.join(CHECKS)}, or all",
     ),
     Option(
@@ -227,25 +227,27 @@ OPTIONS = (
         metavar="v5e,v6e",
         const="all",
         check=_target,
-        help="fail every test whose kernels have a fault according to a static analysis, the "
-        "compiler for these chips (all) or the checks; a table at the end lists them by chip",
+        help="fail every test whose kernels have a fault according to the static analysis, the "
+        "compiler for these chips (default: all) or the checks; a table at the end lists the "
+        "faults by chip",
     ),
     Option(
         name="races",
         metavar="",
         const="on",
         check=switch,
-        help=f"detect data races, as --pallas-interpret={RACES} does, and fail the test in which "
-        "there is one",
+        help=f"detect data races, like --pallas-interpret={RACES}, and fail the test if there is "
+        "one",
     ),
     Option(
         name="sanitize",
         metavar="",
         const="on",
         check=switch,
-        help="run kernels on the kernel machine, as --pallas-interpret=machine,sanitize does, and "
-        "fail the test in which one reads what was never written or what another block left, "
-        "loses a write, races, deadlocks, leaves its bounds, overflows or makes a NaN",
+        help="run kernels on the kernel machine under the sanitizer, like "
+        "--pallas-interpret=machine,sanitize, and fail the test if a kernel reads unwritten or "
+        "stale memory, loses a write, races, deadlocks, accesses memory out of bounds, overflows "
+        "or produces a NaN",
     ),
     Option(
         name="watch",
@@ -258,14 +260,16 @@ OPTIONS = (
         name="hang",
         metavar="SECONDS",
         check=_seconds,
-        help="seconds without progress after which a kernel in TPU interpret mode is stopped (30)",
+        help="seconds without progress after which a kernel in TPU interpret mode is stopped "
+        "(default: 30)",
     ),
     Option(
         name="stop-after",
         metavar="SECONDS",
         check=_seconds,
-        help="seconds, of time and of CPU time, after which a kernel in TPU interpret mode is "
-        "stopped although it makes progress, with the grid point that it reached (no limit)",
+        help="seconds of both time and CPU time after which a kernel in TPU interpret mode is "
+        "stopped even if it makes progress, reporting the grid point that it reached (default: no "
+        "limit)",
     ),
     Option(
         name="flags",
@@ -279,15 +283,15 @@ OPTIONS = (
         metavar="",
         const="on",
         check=switch,
-        help="list the kernels that the source files of the run define and that never launched",
+        help="list kernels that are defined in source files of the run, but were never launched",
     ),
     Option(
         name="update-baselines",
         metavar="",
         const="on",
         check=switch,
-        help="record the present cycles of kernels as the baselines with which "
-        "`pallas.assert_cycles_within` compares them, instead of comparing",
+        help="record the current cycles of kernels as the baselines of "
+        "`pallas.assert_cycles_within`, instead of comparing them",
     ),
 )
 
@@ -376,7 +380,7 @@ def _warn_of_former_name(config: pytest.Config, option: Option) -> None:
 def separate_paths(args: list[str]) -> bool:
     """Separate `--pallas-check tests/` in a command line into the bare option and a path.
 
-    Values are optional, so argparse takes the word after an option for its value.
+    Values are optional, so argparse takes the word after an option as its value.
 
     Returns:
       Whether something was separated.

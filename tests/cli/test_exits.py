@@ -49,12 +49,12 @@ V5E = ["--target=v5e"]
 
 LINES: dict[str, list[list[str]]] = {
     "every kernel compiled": [["dump", "rows:double", *X], ["explain", "dumps"], ["ls", "dumps"]],
-    "`verify` judged everything that it was asked to judge, and found nothing": [
+    "`verify` judged everything requested, and found nothing": [
         ["verify", "rows:double", *X, *V5E, "--engine=static"]
     ],
-    "the directory holds no kernels, and is only listed": [["ls", "empty"]],
+    "the directory contains no kernels, and is only listed": [["ls", "empty"]],
     "a kernel failed to compile": [["dump", "rows:split", "--arg", "f32[128,128]"]],
-    "the program raised an exception, as it was imported, traced or run": [
+    "the program raised an exception when it was imported, traced or run": [
         ["dump", "raises.py"],
         ["dump", "-m", "raises"],
         ["dump", "raises:f"],
@@ -68,7 +68,7 @@ LINES: dict[str, list[list[str]]] = {
         ["verify", "raises:f", *V5E],
         ["verify", "rows:raises", *X, *V5E],
     ],
-    "a reference that raises, or returns other arrays than the function": [
+    "a reference that raises, or returns different kinds of arrays than the function": [
         ["verify", "rows:double", *X, *V5E, "--reference", "rows:raises"],
     ],
     "the program exited with a status other than 0": [
@@ -124,7 +124,7 @@ LINES: dict[str, list[list[str]]] = {
         ["verify", "rowz:double"],
         ["verify", "rows.py:dubble"],
     ],
-    "arguments that the function does not take": [
+    "arguments that the function does not accept": [
         ["dump", "rows:double"],
         ["dump", "rows:double", *X, *X],
         ["dump", "rows:double", *X, "--arg=scael=2"],
@@ -146,7 +146,7 @@ LINES: dict[str, list[list[str]]] = {
         ["explain", "./nowhere"],
         ["verify", "rows:double", *X, "--suppress", "nowhere.toml"],
     ],
-    "the directory holds no kernel to show, or several and none is named": [
+    "the directory contains no kernel to show, or several and none was selected": [
         *(
             [name, where]
             for name in ("show", "diff", "source", "reproduce")
@@ -175,10 +175,10 @@ LINES: dict[str, list[list[str]]] = {
 """Command lines by outcome."""
 
 ELSEWHERE = {
-    "`verify` found only what rests on made-up values of arguments",  # test_verify.py
-    "`verify` found nothing, and could not judge all that it was asked to judge",  # test_verify.py
-    "the reader of the output went away, as in `pallas-debug show … | head`",
-    "`reproduce --run` shows another outcome than the dump",  # reproduce/test_command.py
+    "`verify` found only faults that rest on made-up values of arguments",  # test_verify.py
+    "`verify` found nothing, but could not judge everything requested",  # test_verify.py
+    "the reader of the output closed it, as in `pallas-debug show … | head`",
+    "`reproduce --run` had a different outcome than the dump",  # reproduce/test_command.py
     "jax or libtpu is missing, or does not fit",  # project/test_without_jax.py
     "`doctor` found that kernels cannot be dumped",  # project/test_without_jax.py
     "`browse` was ended by a signal, or its terminal went away",  # tui/test_terminal.py

@@ -105,7 +105,7 @@ def test_it_is_the_first_target_or_that_of_the_test(
 @pytest.mark.slow
 def test_what_it_cannot_be(run_pytest: Run, pytester: pytest.Pytester) -> None:
     for value, message in (
-        ("v6e,v5e", "*'v6e,v5e' is not one target; jax's devices answer as one, such as v6e"),
+        ("v6e,v5e", "*'v6e,v5e' is not a single target, such as v6e"),
         ("v99", "*unknown target 'v99'; the known ones are v4, *"),
     ):
         run_pytest(f"--pallas-pretend={value}").stderr.fnmatch_lines([message])
