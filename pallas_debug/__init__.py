@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         known = sys.modules[__name__]
         message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message, name=name, obj=known)  # with it, Python suggests a name
+        raise AttributeError(message, name=name, obj=known)  # lets Python suggest similar names
     if _HOMES[name].startswith(("pallas_debug._api.", "pallas_debug.stepper")):
         from pallas_debug.installed import require_jax
 

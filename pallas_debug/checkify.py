@@ -5,10 +5,10 @@
     err, out = checkify.checkify(attention, errors=checkify.all_checks)(q, k, v)
     err.throw()
 
-Since jax 0.10.1 `checkify` reports no error inside a kernel. With this module it reports the first
-one in grid order: failed checks, NaNs produced in the kernel, out-of-bounds indices and divisions
-by zero, as selected by `errors`. Errors from before the kernel are kept, and results are those of
-the unchecked kernel. A warning names each kernel that cannot be instrumented.
+Since jax 0.10.1, `checkify` does not report errors inside a kernel. With this module it reports the
+first error in grid order: failed checks, NaNs produced in the kernel, out-of-bounds indices and
+divisions by zero, as selected by `errors`. Errors from before the kernel are preserved, and results
+are those of the unchecked kernel. A warning names each kernel that cannot be instrumented.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ DIRECTORY = "dumps"
 """Dump directory."""
 
 STAGES = ("mosaic", "llo", "bundles", "estimate")
-"""Stages of a compilation that a dump can keep; the first one always is."""
+"""Stages of a compilation that a dump can keep; the first is always kept."""
 
 ESTIMATE_TIMEOUT = 30.0
-"""Seconds for a compilation that also makes libtpu's cycle estimate, before it is made without.
+"""Time limit in seconds for a compilation with libtpu's estimate, before it is retried without it.
 
-libtpu simulates the whole grid, which takes some 25 ms of a core for each of its points.
+libtpu simulates the whole grid, which takes about 25 ms of CPU time per grid point.
 """
 
 REPORT = "report.html"
@@ -28,26 +28,25 @@ MAX_REPORT_JOBS = 4
 """Maximum number of processes in which `report` reads schedules."""
 
 MAX_CACHED_OBJECTS, MAX_CACHED_COPIES = 512 << 20, 128
-"""Maximum bytes, and number, of local copies of texts that were read from an object store."""
+"""Maximum size in bytes, and maximum number, of local copies of texts from an object store."""
 
 OBJECT_STORE_PAUSE = 10.0
-"""Seconds for which an object store that did not answer is not asked again."""
+"""Seconds to wait before asking an object store again that did not answer."""
 
 DASK_TIMEOUT = 10.0
-"""Seconds to wait for a Dask scheduler, or for a worker of it."""
+"""Seconds to wait for a Dask scheduler or one of its workers."""
 
 MAX_SETTINGS = 4096
 """Maximum number of settings of a sweep."""
 
 SETTING_MARGIN = 5.0
-"""Seconds after the time limit of a setting at which its process is killed, if its compiler was
-not."""
+"""Seconds past a setting's time limit before its process is killed, if its compiler was not."""
 
 WORKER_EXIT = 10.0
-"""Seconds in which a killed worker process has to be gone."""
+"""Seconds to wait for a killed worker process to exit."""
 
 COMPILE_TIMEOUT = 120.0
-"""Seconds for one compilation."""
+"""Time limit in seconds for one compilation."""
 
 HANG_AFTER = 30.0
 """Seconds without progress after which an interpreted kernel is stopped."""
@@ -56,49 +55,49 @@ VERIFY_HANG_AFTER = 5.0
 """The same limit in `verify`."""
 
 MAX_ITERATIONS = 100_000
-"""Iterations after which the kernel machine takes a loop to be endless that counts to no bound."""
+"""Iterations after which the kernel machine considers a loop without a bound endless."""
 
 MAX_STEPS = 100_000_000
-"""Grid points, times iterations of loops of fixed length, above which no kernel is interpreted."""
+"""Maximum grid points, times iterations of loops of fixed length, of an interpreted kernel."""
 
 MAX_SIMULATED_STEPS = 2_000_000
-"""The same in TPU interpret mode and on the kernel machine, where a step takes up to milliseconds;
+"""The same in TPU interpret mode and on the kernel machine, where a step can take milliseconds;
 loops that access no memory are not counted. The machine stops a loop that counts to a bound after
-as many iterations."""
+this many iterations."""
 
 MAX_BUSY = 1800.0
-"""Seconds, of time and of CPU time, after which `verify` takes a program for one that does not end,
-unless `--stop-after` sets another limit."""
+"""Seconds of both time and CPU time after which `verify` considers a program endless, unless
+`--stop-after` sets another limit."""
 
 MAX_SHADOW_BYTES = 4 << 30
-"""Maximum bytes of shadow memory of a sanitized kernel."""
+"""Maximum size in bytes of the shadow memory of a sanitized kernel."""
 
 MAX_INPUT_BYTES = 4 << 30
-"""Maximum bytes of one array that is made or read as an argument."""
+"""Maximum size in bytes of an array that is created or read as an argument."""
 
 TIMELINE_STEPS = 64
-"""Grid steps at the beginning of a trace file, and half as many at the end."""
+"""Number of grid steps at the beginning of a trace file; half as many are shown at the end."""
 
 MAX_TIMELINE_STEPS = 4096
 """Maximum grid steps at the beginning of a timeline."""
 
 SCRIPT_TIMEOUT = 120.0
-"""Seconds for one run of a reproduction script."""
+"""Time limit in seconds for one run of a reproduction script."""
 
 MAX_JOBS = 4
-"""Maximum number of compiler processes by default; at most one per core."""
+"""Default maximum number of compiler processes; at most one per core."""
 
 LIBTPU_DAYS = 180
 """Age in days above which `doctor` warns about a libtpu other than the one its jax was made for.
 
-jax and libtpu are kept compatible for some weeks; after half a year new kernels stop compiling.
+jax and libtpu stay compatible for a few weeks; after half a year, new kernels no longer compile.
 """
 
 RACES_MODE = "tpu,detect_races,num_cores_or_threads=2"
 """Interpret mode that detects data races."""
 
 SANITIZE_MODE = "machine,sanitize"
-"""Interpret mode that judges what kernels do, element by element."""
+"""Interpret mode of the sanitizer."""
 
 CHECKS = {
     "user": "`checkify.check` and `pl.debug_check` that fail",

@@ -25,7 +25,7 @@ Tables = Mapping[str, Sequence[prefetch.Tables]]
 
 @dataclass(frozen=True, kw_only=True)
 class Dumped:
-    """Kernels of a function.
+    """Result of dumping the kernels of a function.
 
     Attributes:
       dumps: in the order of their first lowering.
@@ -55,7 +55,7 @@ def dump_function(
         for target in session.targets:
             with session.collecting() as captures:
                 asked = trace.lower_for_kernels(function, args, kwargs, target)
-            # Tracing for another chip may produce other kernels.
+            # Tracing for another chip may produce different kernels.
             session.request(captures, (target,) if asked else session.targets)
             with guarded("capture", "computing the scalar prefetch of kernels", session.report):
                 tables = partial(prefetch.tables_for_estimates, function, args, kwargs, target)
@@ -65,7 +65,7 @@ def dump_function(
         name = getattr(function, "__qualname__", repr(function))
         try:
             session.wait(None if tick is None else lambda: tick(session))
-        finally:  # afterwards, as the record says what was not compiled
+        finally:  # afterwards, because the record lists what was not compiled
             session.record_run(f"{getattr(function, '__module__', 'function')}.{name}")
     for problem in session.problems:
         if session.uncaptured or not _is_spared(session, problem):
@@ -94,7 +94,7 @@ def _map_prefetched(
     """Record the blocks of kernels with scalar operands, with the values of the first call.
 
     Args:
-      tables: computes the values, and the same with those that a TPU may round differently.
+      tables: computes the values, and the values as a TPU may round them.
     """
     kernels = [
         c

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'v5e' or 'v5p'?)`: the known names closest to `name`, or no text."""
+    """Return ` (did you mean 'v5e' or 'v5p'?)` with the names closest to `name`, or no text."""
     import difflib  # costs a millisecond, and is needed only to report an error
 
     listed = list(dict.fromkeys(known))
@@ -40,7 +40,7 @@ class PatternError(UsageError):
     """Invalid regular expression, or one that cannot be matched in linear time.
 
     Attributes:
-      reason: why, without the text itself.
+      reason: why it is invalid, without the text itself.
     """
 
     def __init__(self, text: str, reason: str) -> None:
@@ -52,7 +52,7 @@ class KernelNotJudged(PallasDebugError):
     """A kernel that was not judged as requested, or only in part.
 
     Attributes:
-      gap: the same, as data.
+      gap: the message as data.
     """
 
     def __init__(self, text: str, gap: Gap) -> None:
@@ -61,18 +61,18 @@ class KernelNotJudged(PallasDebugError):
 
 
 class CannotRunError(PallasDebugError):
-    """Valid request that cannot be met on this machine or in this process."""
+    """Valid request that cannot be fulfilled on this machine or in this process."""
 
 
 class InterpretModeError(CannotRunError):
-    """A kernel that the requested interpret mode, or none, runs correctly."""
+    """A kernel that the requested interpret mode, or any mode, cannot run correctly."""
 
 
 class MachineError(CannotRunError):
     """A kernel that the kernel machine cannot run.
 
     Attributes:
-      where: line of the operation that it does not know; None if it is about the whole kernel.
+      where: line of the operation that the machine does not support; None for the whole kernel.
     """
 
     def __init__(self, text: str, where: SourceLine | None = None) -> None:
@@ -82,7 +82,7 @@ class MachineError(CannotRunError):
 
 
 class JaxAssertionError(CannotRunError, AssertionError):
-    """An assertion of jax's own that failed without a message while jax traced a kernel.
+    """An internal assertion of jax that failed without a message while jax traced a kernel.
 
     Attributes:
       headline: what failed and where, without its explanation.
@@ -100,11 +100,11 @@ class DumpDirectoryError(CannotRunError):
 
 
 class NoDumpsError(DumpDirectoryError, UsageError):
-    """No directory of dumps where one was named: there is nothing, or a file."""
+    """The path of a dump directory does not exist, or is a file."""
 
 
 class ProgramFailed(PallasDebugError):
-    """The user's own program raised an exception, or exited with a status that is not 0."""
+    """The user's program raised an exception, or exited with a status other than 0."""
 
 
 class LockTimeoutError(CannotRunError):
@@ -144,7 +144,7 @@ class IncompatibleJaxError(CannotRunError):
 
 
 class KernelFault(PallasDebugError):
-    """A kernel was stopped because of a fault; the text is the finding's."""
+    """A kernel was stopped because of a fault; the message is the finding's text."""
 
     def __init__(self, text: str, finding: Finding | None = None) -> None:
         self.finding = finding
@@ -157,7 +157,7 @@ class InternalError(PallasDebugError):
     Attributes:
       boundary: where it was caught: `hook`, `capture`, `lower`, `store`, `summary`, `report` or
         `engine`.
-      place: file and line of the innermost frame of pallas-debug, None if there is none.
+      place: file and line of the innermost frame of pallas-debug; None if there is no such frame.
     """
 
     def __init__(self, text: str, *, boundary: str = "", place: str | None = None) -> None:
@@ -175,7 +175,7 @@ class PallasDebugWarning(UserWarning):
 
 
 class DeprecatedNameWarning(PallasDebugWarning, FutureWarning):
-    """A former name is used, such as that of an environment variable; it will be removed."""
+    """A deprecated name is used, for example of an environment variable; it will be removed."""
 
 
 class PluginWarning(PallasDebugWarning):

@@ -2,7 +2,7 @@
 
 Floor 0 by its imports. `guarded` turns an exception of ours into a reported problem; the rest of
 the guarded block is skipped, and execution continues after it. `KeyboardInterrupt` and `SystemExit`
-propagate, as they are the user's.
+propagate, because they come from the user.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EXHAUSTED = {
     errno.ENFILE: ("the machine has too many open files", "Stop other programs"),
     errno.ENOMEM: ("the machine is out of memory", "Free some memory"),
 }
-"""Errors of the machine rather than of pallas-debug: what is exhausted, and the remedy."""
+"""Errors of the machine rather than of pallas-debug: the exhausted resource, and the remedy."""
 
 
 @contextlib.contextmanager
@@ -45,7 +45,8 @@ def guarded(
     Args:
       boundary: the boundary being crossed.
       doing: the activity, as a gerund: "capturing kernel `rows`".
-      report: called with the problem. If it raises as well, the problem is printed instead.
+      report: called with the problem. If it raises an exception too, the problem is printed
+        instead.
     """
     try:
         yield
@@ -59,7 +60,7 @@ def guarded(
 
 
 def _described(value: object) -> str:
-    """A value in a message: arrays by shape, as all their elements would hide the message."""
+    """Format a value for a message: arrays by shape, as their elements would hide the message."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         return repr(value)
@@ -73,14 +74,14 @@ def _described(value: object) -> str:
 def check_function(what: str, function: object) -> None:
     """Check that this is a function whose kernels are called before it returns.
 
-    The body of a coroutine or generator function runs later and in turns with other code, whose
-    kernels would be taken for those of the function.
+    The body of a coroutine or generator function runs later, interleaved with other code, and the
+    kernels of that code would be attributed to the function.
 
     Args:
-      what: takes the function; begins the message.
+      what: name of the caller that takes the function; begins the message.
 
     Raises:
-      UsageError: it is not.
+      UsageError: it is not such a function.
     """
     if not callable(function):
         raise UsageError(f"{what} takes a function, and not {_described(function)}")
@@ -109,11 +110,11 @@ def check_arguments(
     """Check that a function can be called with these arguments, as far as its signature says.
 
     Args:
-      what: calls the function; begins the message.
-      own: keyword arguments of `what` itself, one of which may be meant.
+      what: name of the caller of the function; begins the message.
+      own: keyword arguments of `what` itself, which the user may have meant.
 
     Raises:
-      UsageError: it cannot.
+      UsageError: the arguments do not fit.
     """
     refusal = refused_call(function, args, kwargs)
     if refusal is None:
@@ -132,10 +133,10 @@ def check_arguments(
 def refused_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[inspect.Signature, str] | None:
-    """Signature of a function that does not take these arguments, and why; None if it may."""
+    """Return a function's signature and why it does not accept these arguments; None if it may."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a builtin may have none
+    except (TypeError, ValueError):  # a builtin may have no signature
         return None
     try:
         signature.bind(*args, **kwargs)
@@ -145,7 +146,7 @@ def refused_call(
 
 
 def problem_of(error: Exception, boundary: Boundary, doing: str) -> PallasDebugError:
-    """Convert an exception to a problem: known errors unchanged, others as ours or the machine's.
+    """Convert an exception to a problem: known errors unchanged, others internal or the machine's.
 
     Args:
       error: the exception.
@@ -194,7 +195,7 @@ def _message(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str | None:
-    """Return the innermost frame of ours, as `pallas_debug/bridge/capture/capture.py:66`."""
+    """Return our innermost frame, such as `pallas_debug/bridge/capture/capture.py:66`."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename

@@ -63,17 +63,17 @@ class Specs:
 
     @hookspec
     def pallas_debug_kernel_captured(self, kernel: Kernel, jaxpr: str, source: str | None) -> None:
-        """Called when a kernel was lowered that this session had not seen.
+        """Called when a kernel is lowered for the first time in this session.
 
         Args:
-          kernel: its description.
-          jaxpr: its jaxpr with source lines.
+          kernel: description of the kernel.
+          jaxpr: the kernel's jaxpr, with source lines.
           source: text of the file that contains the kernel function.
         """
 
     @hookspec
     def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
-        """Called when a program that contains this kernel was run, or lowered ahead of time."""
+        """Called when a program that contains this kernel is run, or lowered ahead of time."""
 
     @hookspec(firstresult=True)
     def pallas_debug_claim_compilation(
@@ -87,31 +87,31 @@ class Specs:
     ) -> Compilation | None:
         """Return an earlier compilation with the same key, to be used instead of compiling.
 
-        It is compiled again if its `stages` lack some that the session asks for.
+        If it lacks some of the session's `stages`, the kernel is compiled again.
         """
 
     @hookspec
     def pallas_debug_compilation_finished(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Any]
     ) -> None:
-        """Called when a kernel was compiled, failed to compile, or was found already compiled.
+        """Called when a kernel has been compiled, failed to compile, or was found in a cache.
 
         Args:
-          files: by their path below the target's folder, bytes or a `Path` that exists until the
-            hook returns; empty if `compilation.cached`.
+          files: contents by path below the target's folder: bytes, or a `Path` that exists until
+            the hook returns; empty if `compilation.cached`.
         """
 
     @hookspec
     def pallas_debug_finding(self, finding: Finding) -> None:
-        """Called when a fault was found in a kernel."""
+        """Called when a fault is found in a kernel."""
 
     @hookspec
     def pallas_debug_print(self, record: PrintRecord) -> None:
-        """Called when a kernel printed a line."""
+        """Called when a kernel prints a line."""
 
 
 def plugin_manager(*plugins: object) -> pluggy.PluginManager:
-    """Return a manager with our hooks, the plugins of installed distributions, and these."""
+    """Return a manager with our hooks, the given plugins, and those of installed distributions."""
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Specs)
     for entry_point in _installed(tuple(sys.path)):
@@ -124,16 +124,16 @@ def plugin_manager(*plugins: object) -> pluggy.PluginManager:
 
 @functools.cache
 def _installed(path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
-    """The entry points of our group in the distributions found along `sys.path`.
+    """Entry points of our group in the distributions found along `sys.path`.
 
-    Kept, as `pluggy`'s `load_setuptools_entrypoints` looks at every distribution for each manager,
-    which in a large environment takes longer than a small kernel's checks.
+    Cached, because `pluggy`'s `load_setuptools_entrypoints` looks at every distribution for each
+    manager, which in a large environment takes longer than the checks of a small kernel.
     """
     return tuple(importlib.metadata.entry_points(group=GROUP))
 
 
 def notify(manager: pluggy.PluginManager, hook: str, **kwargs: Any) -> list[PallasDebugError]:
-    """Notify every plugin of an event, even if another one raises.
+    """Notify every plugin of an event, even if some of them raise an exception.
 
     Returns:
       The failures, one per plugin.
@@ -153,12 +153,12 @@ def first(
     report: Callable[[PallasDebugError], object],
     **kwargs: Any,
 ) -> Any:
-    """Return the first answer that is not None, as for a hook with `firstresult`, or None.
+    """Return the first result that is not None, like a hook with `firstresult`, or None.
 
     A third-party plugin that raises is reported and skipped.
 
     Raises:
-      Exception: whatever one of our own plugins raises: without its answer, the operation cannot
+      Exception: an exception of one of our own plugins: without its result, the operation cannot
         continue.
     """
     for implementation in _implementations(manager, hook):

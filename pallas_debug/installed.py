@@ -1,4 +1,4 @@
-"""Whether a usable jax is installed; it is an extra, as dumps are read without it.
+"""Check for a usable jax installation. jax is an extra: dumps can be read without it.
 
 Floor 0: nothing here imports jax.
 """
@@ -17,7 +17,7 @@ REMEDY = "pip install 'pallas-debug[tpu]'"
 
 
 def jax_problem() -> str | None:
-    """Return what is wrong with the installed jax, as a clause; None if it can be used."""
+    """Return why the installed jax cannot be used, as a clause; None if it can."""
     if not _is_there("jax"):
         return "jax is not installed"
     version = _version("jax")
@@ -32,10 +32,10 @@ def require_jax(what: str) -> None:
     """Check that a usable jax is installed.
 
     Args:
-      what: needs it; begins the message.
+      what: the command or function that needs jax; begins the message.
 
     Raises:
-      MissingJaxError: there is none.
+      MissingJaxError: no usable jax is installed.
     """
     problem = jax_problem()
     if problem is not None:
@@ -55,12 +55,12 @@ def numbers(version: str) -> tuple[int, ...]:
 def _is_there(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ValueError:  # a module without a spec, made by hand
+    except ValueError:  # a module without a spec, created by hand
         return True
 
 
 def _version(distribution: str) -> str:
-    """Return the version; that of a jax without metadata, such as a checkout, is not judged."""
+    """Return the version; a jax without metadata, such as a checkout, counts as recent enough."""
     from importlib import metadata  # takes 20 ms
 
     try:

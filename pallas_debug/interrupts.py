@@ -1,11 +1,12 @@
-"""Ctrl+c, and SIGTERM, during a program of XLA.
+"""Handling of ctrl+c and SIGTERM while XLA runs a program.
 
 Python handles signals in the main thread, between two bytecodes: not while XLA runs in that thread.
 If a callback of the program runs there, XLA turns the `KeyboardInterrupt` into a `JaxRuntimeError`:
-the test fails, and pytest goes on with the next one. Therefore a thread, which Python's C handler
-wakes through `signal.set_wakeup_fd`, counts the signals. Our callbacks abort their program when the
-count has changed, and `is_cause` tells callers that a `JaxRuntimeError` was a ctrl+c. The same
-thread ends a command on SIGTERM (`terminating`), which a Python handler could do only after XLA.
+the test fails, and pytest continues with the next test. Therefore a separate thread, which Python's
+C handler wakes through `signal.set_wakeup_fd`, counts the signals. Our callbacks abort their
+program when the count has changed, and `is_cause` tells callers whether a `JaxRuntimeError` was
+caused by ctrl+c. The same thread ends a command on SIGTERM (`terminating`), which a Python handler
+could do only after XLA has returned.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ import time
 from collections.abc import Callable, Iterator
 
 AGAIN_AFTER = 0.5
-"""Minimum seconds from the first ctrl+c to the one that ends a process; a shell may send two."""
+"""Minimum seconds from the first ctrl+c to one that ends a process; a shell may send two."""
 
 HINT_AFTER = 1.0
-"""Delay in seconds before a command that is still running says how to end it."""
+"""Delay in seconds before a command that is still running prints how to end it."""
 
 
 class Interrupted(Exception):
     """Raised in a callback to abort its program after ctrl+c; XLA makes it a `JaxRuntimeError`.
 
-    Not a `KeyboardInterrupt`, as jax's interpreters pass only an `Exception` on to other cores.
+    Not a `KeyboardInterrupt`, because jax's interpreters only forward an `Exception` to other
+    cores.
     """
 
 
@@ -107,12 +109,12 @@ def listening(
 ) -> Iterator[None]:
     """Count each ctrl+c in this block.
 
-    A no-op outside the main thread, and where other code handles SIGINT or has set a wakeup file
+    A no-op outside the main thread, and if other code handles SIGINT or has set a wakeup file
     descriptor, as event loops do.
 
     Args:
       ends: called in another thread on the second ctrl+c, to end the process.
-      hint: called in another thread, if the block is still running `HINT_AFTER` seconds after one.
+      hint: called in another thread if the block still runs `HINT_AFTER` seconds after a ctrl+c.
     """
     global _listener
     if (
@@ -134,17 +136,17 @@ def listening(
         yield
     finally:
         listener.ends = listener.hint = None
-        with contextlib.suppress(ValueError):  # the block is left in another thread
+        with contextlib.suppress(ValueError):  # the block ends in another thread
             now = signal.set_wakeup_fd(-1)
-            if now not in (-1, listener.write):  # set by other code since
+            if now not in (-1, listener.write):  # set by other code in the meantime
                 signal.set_wakeup_fd(now)
 
 
 @contextlib.contextmanager
 def terminating(ends: Callable[[], object]) -> Iterator[None]:
-    """Call `ends` in another thread on SIGTERM, also while XLA runs in this one.
+    """Call `ends` in another thread on SIGTERM, even while XLA runs in this thread.
 
-    A no-op outside `listening`, and where other code handles SIGTERM.
+    A no-op outside `listening`, and if other code handles SIGTERM.
     """
     if _listener is None or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -159,11 +161,11 @@ def terminating(ends: Callable[[], object]) -> Iterator[None]:
 
 
 def _wake(*_: object) -> None:
-    """Handle SIGTERM: that there is a handler makes Python write to the listener's pipe."""
+    """Handle SIGTERM: the existence of a handler makes Python write to the listener's pipe."""
 
 
 def count() -> int:
-    """Number of ctrl+c counted so far. Cheap enough to be called in every callback."""
+    """Number of times ctrl+c was pressed so far. Cheap enough to call in every callback."""
     return 0 if _listener is None else _listener.count
 
 
@@ -186,7 +188,7 @@ def end_if_since(begin: int) -> None:
 def is_cause(error: BaseException, begin: int) -> bool:
     """Whether ctrl+c since `count` returned `begin` caused an error of jax.
 
-    Exceptions of other modules, such as the user's, are never caused by it.
+    Exceptions of other modules, such as the user's, are never attributed to it.
     """
     return (
         _listener is not None

@@ -35,7 +35,7 @@ class SourceLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Operand:
-    """One operand of a kernel, in the order in which the kernel function receives it.
+    """An operand of a kernel; operands are in the order of the kernel function's parameters.
 
     Attributes:
       name: the parameter's name in the Python kernel, or jax's path (`args[0]`) for `*refs`.
@@ -44,7 +44,7 @@ class Operand:
       index_map: jaxpr of the index map as text; None if there is no block.
       memory_space: as requested by the kernel; `default` if it left the choice to Pallas.
       pipeline: buffering requested by the kernel, as text; None for jax's default.
-      block_source: line of its index map, or of its spec in the call; None if not found.
+      block_source: line of the index map, or of the block spec in the call; None if not found.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Operand:
 
 @dataclass(frozen=True, kw_only=True)
 class CostEstimate:
-    """Cost declared by the kernel's author: operations, transcendentals, bytes."""
+    """Cost estimate declared by the kernel's author: operations, transcendentals, bytes."""
 
     flops: int
     transcendentals: int
@@ -72,13 +72,13 @@ class Kernel:
     """A kernel as jax lowered it: its final form, after vmap, grad and the like.
 
     Attributes:
-      name: jax's name of the kernel (`name=` of the call, else the Python function's name).
+      name: jax's name for the kernel (`name=` of the call, or the Python function's name).
       digest: 64 hex digits over the kernel itself, without its line numbers; the same in each run.
       source: first line of the kernel function.
       grid: None for a dimension whose size is known only at run time.
       aliases: pairs of input and output position that share a buffer.
-      mesh: axis sizes of the mesh it runs under (`shard_map`), empty for a single device.
-      chip: device kind that the Python code queried during tracing, and may depend on, if any.
+      mesh: axis sizes of the mesh under which it runs (`shard_map`); empty for a single device.
+      chip: device kind that the code queried during tracing, and on which the kernel may depend.
     """
 
     name: str
@@ -107,9 +107,9 @@ class Target:
     """A chip to compile for.
 
     Attributes:
-      name: as users write it, and the folder's name: `v5e`, `v5e:2x4`, `tpu`.
-      topology: libtpu's name for it; None for the device of this host.
-      device_kind: jax's name of the chip, `TPU v5 lite`; None if only the device knows it.
+      name: the name that users write, and the folder's name: `v5e`, `v5e:2x4`, `tpu`.
+      topology: libtpu's name for the chip; None for the device of this host.
+      device_kind: jax's name for the chip, `TPU v5 lite`; None if only the device knows it.
       num_cores: TensorCores of one jax device (2 for megacore).
     """
 
@@ -130,7 +130,7 @@ class Pass:
       seconds: from the end of the previous pass to the end of this one, by file times.
       changed: whether the text differs from that of the previous pass.
       failed: whether the compiler stopped in this pass.
-      file: path below the target's folder; None if nothing changed and no text is kept.
+      file: path below the target's folder; None if nothing changed, in which case no text is kept.
     """
 
     number: int
@@ -151,18 +151,18 @@ class Explanation:
     belongs to a failure.
 
     Attributes:
-      id: short and stable across releases: `scoped-vmem-overflow`.
+      id: short identifier, stable across releases: `scoped-vmem-overflow`.
       cause, advice: a sentence each, without a full stop.
       code: XLA's error code, such as `E1001`, if it has one.
       details: facts about this particular failure: an allocation table, blocks that would fit.
       versions: a sentence on the releases of jax or libtpu affected; empty for all.
       targets: the chips affected; empty for all.
-      kind: kind of finding to report for such a failure.
-      kinds: kinds of findings that this explains.
+      kind: kind of finding to report for this failure.
+      kinds: kinds of findings that this entry explains.
       pattern: regular expression for the message; empty for entries that only findings refer to.
       marks: literal texts; every matching line contains at least one. A log is searched for these
         first; an entry without marks is tried on every line.
-      ambiguous: whether other programs print the same message; it needs a mention of a TPU nearby.
+      ambiguous: whether other programs print it too; then a TPU must be mentioned nearby.
       general: whether the entry applies only if no other does.
     """
 
@@ -222,13 +222,13 @@ class Failure:
 
     @property
     def is_of_the_machine(self) -> bool:
-        """Whether it says nothing about the kernel: no compiler, or one killed from outside."""
+        """Whether the machine is the cause, not the kernel: no compiler, or one that was killed."""
         killed = self.stage == "crash" and self.type in ("SIGKILL", "SIGTERM")
         return killed or self.stage == "setup"
 
     @property
     def headline(self) -> str:
-        """First non-empty line of the message, else the type."""
+        """First non-empty line of the message, or the type."""
         lines = (line.strip() for line in self.message.splitlines())
         return next((line for line in lines if line), self.type)
 
@@ -256,8 +256,8 @@ class MissingFile:
     """A file of a requested stage that a compilation does not have.
 
     Attributes:
-      cause: died with the flag, does not know it, took too long, wrote no file, or never got there.
-      flag: libtpu's flag that was left out; `message` is what the compiler said of it.
+      cause: the compiler died with the flag, does not know it, took too long, or did not write it.
+      flag: the libtpu flag that was left out; `message` is the compiler's message about it.
     """
 
     file: str
@@ -275,11 +275,11 @@ class Compilation:
       flags: libtpu flags, in its own syntax.
       switches: names of the options it was compiled with, such as `log_recorder`.
       stages: stages that were kept besides Mosaic's, as users write them: `llo:post-ra`, `bundles`.
-      missing: files of these stages that there are not, and why.
+      missing: files of these stages that do not exist, and why.
       notes: sentences for users of the executable.
       seconds: wall time of the compilation in the compiler's process.
-      versions: of jax, jaxlib and libtpu, and the compiler's build.
-      files: files of the target's folder but the manifest, by their paths; empty in older dumps.
+      versions: versions of jax, jaxlib and libtpu, and the compiler's build.
+      files: files of the target's folder except the manifest, by path; empty in older dumps.
     """
 
     kernel: str
@@ -313,7 +313,7 @@ class Compilation:
 
 @dataclass(frozen=True, kw_only=True)
 class Witness:
-    """Facts about the place where a fault shows.
+    """Facts about the place at which a fault appears.
 
     Attributes:
       loop: iterations of the loops around the line, outermost first.
@@ -350,10 +350,10 @@ class Finding:
       targets: chips affected, if the fault is not on all of them.
       count: number of times it was seen.
       consequences: findings that follow from this one, such as a compiler crash.
-      comes_of: kinds of fault that this one follows from, where one is found before it.
+      comes_of: kinds of faults that cause this one, if such a fault was found before it.
       made_up: arguments whose values were made up and that decide whether it happens, such as
         `lengths (int32[2], zeros)`; with real values it may not happen.
-      only_if: clause on which it depends that this is a fault, if that could not be determined:
+      only_if: condition, as a clause, under which this is a fault, if it could not be determined:
         `the caller of `forward` uses result 1 of 2`.
     """
 
@@ -373,7 +373,7 @@ class Finding:
 
     @property
     def counts(self) -> bool:
-        """Whether it is a fault for certain; else it is shown, and fails nothing."""
+        """Whether this is certainly a fault; otherwise it is shown, but fails nothing."""
         return not self.made_up and self.only_if is None
 
     @property
@@ -415,8 +415,8 @@ class Gap:
 
     Attributes:
       kernel: its name; empty for a whole run.
-      engine: what should have judged it: a target, `checks`, `static`.
-      reason: why not; of a judgement made in part, what was left out and why.
+      engine: engine that should have judged it: a target, `checks`, `static`.
+      reason: why it was not judged; if it was judged in part, what was left out and why.
       is_limit: whether the engine does not support such kernels, as opposed to having failed.
       is_partial, is_chosen: whether the engine judged the rest, and whether the user chose it.
     """
@@ -433,7 +433,7 @@ class Gap:
 class PrintRecord:
     """One line that a kernel printed, in an iteration of the loops around it, outermost first.
 
-    Each value is kept as text; large arrays show only their edges.
+    Each value is stored as text; large arrays show only their edges.
     """
 
     kernel: str
@@ -450,7 +450,7 @@ class RunRecord:
 
     Attributes:
       name: the test's node id or the command.
-      kernels: folder names of the kernels that it lowered or ran.
+      kernels: folder names of the kernels that the test or script lowered or ran.
     """
 
     run: str
@@ -491,7 +491,7 @@ class Dump:
         """Return the compilation for `target`.
 
         Raises:
-          KeyError: there is none; the message lists the existing ones.
+          KeyError: there is no such compilation; the message lists the existing ones.
         """
         for compilation in self.compilations:
             if compilation.target == target:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:  # importing them takes a tenth of `pallas-debug --help`
     )
 
 JUDGED = {"capture": "captured", "checks": "checked", "machine": "judged by the sanitizer"}
-"""By engine, what was not done to a kernel."""
+"""What each engine does with a kernel, for messages that it was not done."""
 
 OWN_ADVICE = ("timeout", "setup")
-"""Stages of failures whose message is our own and contains the advice."""
+"""Stages whose failure messages are ours and already contain the advice."""
 
 REAL_INPUTS = (
     "--arg lengths=@lengths.npy, --arg 'i32[2]=[512,100]', --inputs package.module:function, or "
@@ -52,8 +52,8 @@ def plural_of(count: int, noun: str) -> str:
 def visible(text: str, keep: str = "\n\t") -> str:
     """Escape every character that a terminal may interpret or hide, except those in `keep`.
 
-    Escapes what Python does not call printable: 7-bit and 8-bit controls, direction marks,
-    zero-width characters, lone surrogates, spaces other than U+0020.
+    Escapes all characters that Python considers unprintable: 7-bit and 8-bit controls, direction
+    marks, zero-width characters, lone surrogates, spaces other than U+0020.
     """
     if text.isprintable():
         return text
@@ -66,12 +66,12 @@ def one_line(name: str | os.PathLike[str]) -> str:
 
 
 def typed(name: str | os.PathLike[str]) -> str:
-    """Quote a name or path as a shell needs it, for a command to copy from a message."""
+    """Quote a name or path for a shell, in a command that users copy from a message."""
     return shlex.quote(one_line(name))
 
 
 class _Table(dict[int, str | int]):
-    """Translation table, filled as characters occur."""
+    """Translation table, filled lazily as characters occur."""
 
     def __init__(self, keep: str) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def _escaped(code: int) -> str:
 
 
 def relative(path: Path) -> str:
-    """Shorten a path to one relative to the working directory, if it is below it."""
+    """Return a path relative to the working directory, if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -108,9 +108,9 @@ def relative(path: Path) -> str:
 
 
 def below(file: str) -> str:
-    """Return `src/rows.py` for a file below the working directory, else the path unchanged.
+    """Return `src/rows.py` for a file below the working directory, otherwise the path unchanged.
 
-    For formats that name files of a repository: with slashes.
+    For output formats that refer to files of a repository: with slashes.
     """
     try:
         return Path(file).resolve().relative_to(Path.cwd()).as_posix()
@@ -166,7 +166,7 @@ def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
 
 
 def why_missing(missing: MissingFile) -> str:
-    """Explain why a compilation lacks a file of a stage that was asked for."""
+    """Explain why a compilation lacks a file of a requested stage."""
     flag, message = missing.flag or "a flag", one_line(missing.message)
     return {
         "aborted": f"the compiler died with {flag}, and compiled without it: {message}",
@@ -178,7 +178,7 @@ def why_missing(missing: MissingFile) -> str:
 
 
 def missing_lines(compilation: Compilation) -> list[str]:
-    """Return a line for each file that is missing; those of one reason share it."""
+    """Return a line for each missing file; files with the same reason share a line."""
     files: dict[str, list[str]] = {}
     for missing in compilation.missing:
         files.setdefault(why_missing(missing), []).append(one_line(missing.file))
@@ -186,7 +186,7 @@ def missing_lines(compilation: Compilation) -> list[str]:
 
 
 def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
-    """A line per failure; consecutive failures with the same explanation share it."""
+    """Return a line per failure; consecutive failures with the same explanation share it."""
     lines: list[str] = []
     before: list[str] = []
     for dump, compilation in failed:
@@ -200,14 +200,14 @@ def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
 
 
 def explanation(failure: Failure | None) -> list[str]:
-    """Brief explanation of a failure, indented; empty if its message says what to do."""
+    """Brief explanation of a failure, indented; empty if the message already says what to do."""
     if failure is None or failure.explanation is None or failure.stage in OWN_ADVICE:
         return []
     return [f"  {line}" for line in failure.explanation.brief()]
 
 
 def next_command(dumps: Sequence[Dump], root: Path) -> str:
-    """Next command to run: `show` for the first failure, else `ls`."""
+    """Next command to run: `show` for the first failure, otherwise `ls`."""
     for dump in dumps:
         for compilation in dump.compilations:
             if not compilation.ok:
@@ -255,14 +255,14 @@ def _finding_header(finding: Finding) -> str:
 
 
 def titled(finding: Finding) -> str:
-    """A finding's class, and its kernel if it belongs to one."""
+    """Title of a finding: its kind, and its kernel if it belongs to one."""
     kind = str(finding.kind)
     return kind if finding.kernel == NO_KERNEL else f"{kind} in kernel `{finding.kernel}`"
 
 
 def gap_title(gap: Gap) -> str:
     """`kernel `rows` was not checked`, or was `checked only in part`."""
-    if not gap.engine:  # whatever failed, it is not known which judgement that affects
+    if not gap.engine:  # something failed, but it is unknown which judgement that affects
         return gap.reason.partition(": ")[0]
     kernel = f"kernel `{gap.kernel}` was" if gap.kernel else "kernels were"
     done = JUDGED.get(gap.engine, f"judged ({gap.engine})")
@@ -270,7 +270,7 @@ def gap_title(gap: Gap) -> str:
 
 
 def gap_text(gap: Gap) -> str:
-    """A gap as text: the kernel, the reason, and what it means that nothing is found there."""
+    """A gap as text: the kernel, the reason, and what the absence of findings means."""
     if not gap.engine:
         return gap.reason
     end = "" if gap.reason.endswith(("?", ".")) else "."
@@ -280,7 +280,7 @@ def gap_text(gap: Gap) -> str:
 
 
 def consequence_texts(finding: Finding) -> list[str]:
-    """Messages of what follows from a finding, each with its line if that is another one."""
+    """Messages of a finding's consequences, each with its line if it differs from the finding's."""
     texts = []
     for consequence in finding.consequences:
         text, source = consequence.message.partition("\n")[0], consequence.source

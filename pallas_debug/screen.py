@@ -16,7 +16,7 @@ def open_session(
     plain: bool | None = None,
     post_mortem: bool = False,
 ) -> None:
-    """Open the terminal UI on a session, or the plain prompt, until the user leaves it."""
+    """Open the terminal UI or the plain prompt on a session, until the user quits."""
     if post_mortem:
         session.run()
         if session.track.fault is None:

@@ -1,4 +1,4 @@
-"""Open the debugger on a kernel that a function calls: capture a call, and step through it."""
+"""Open the debugger on a kernel: capture a call that a function makes, and step through it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from pallas_debug.stepping.session import StepSession
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedCall:
-    """A session on a call of a kernel, ready to be stepped through.
+    """A stepping session on a captured call of a kernel.
 
     Attributes:
-      notes: sentences about how it was captured.
+      notes: sentences about how the call was captured.
       result: what the function returned; None if it raised.
     """
 
@@ -59,27 +59,28 @@ def step(
         pallas_debug.step(layer, kernel="matmul", call=2)(x)
 
     The function is run once, to find the arrays with which it calls the kernel. The debugger then
-    runs that call in the kernel machine, and opens at its first line: in the terminal, or as a
-    plain prompt that reads commands from standard input if there is none. `help` lists them.
+    runs that call on the kernel machine, and opens at its first line: in the terminal, or without a
+    terminal as a plain prompt that reads commands from standard input. `help` lists the commands.
 
     Args:
       function: any function that calls a kernel, jitted or not.
-      kernel: name of the kernel; by default the first that is called.
-      call: number of its call, from 1.
-      plain: whether to use the plain prompt; by default without a terminal.
-      post_mortem: run to the end with the sanitizer first, and open at its first finding, or where
-        the run could not go on.
-      record: folder to record the whole run in, instead of opening the debugger.
-        `pallas-debug step FOLDER` opens it, on any machine; its options choose lines and points.
-      interpret: a mode as `pallas_debug.interpret` takes it, for the run that finds the arrays.
+      kernel: name of the kernel; by default the first one that is called.
+      call: number of the kernel's call, from 1.
+      plain: whether to use the plain prompt; by default only without a terminal.
+      post_mortem: whether to run to the end with the sanitizer first, and open at its first
+        finding, or where the run could not continue.
+      record: folder in which to record the whole run, instead of opening the debugger.
+        `pallas-debug step FOLDER` opens the recording on any machine; options of the command select
+        lines and points.
+      interpret: mode for the run that finds the arrays, as for `pallas_debug.interpret`.
       chip: target whose chip is reported to code that queries one; v5e by default.
 
     Returns:
-      A function with the same arguments, which opens the debugger, and returns what the function
-      returned, or None if it raised an exception.
+      A function with the same arguments. It opens the debugger, and returns the result of the
+      original function, or None if that raised an exception.
 
     Raises:
-      UsageError: it calls no kernel, or none of that name, or that kernel not that often.
+      UsageError: the function calls no kernel, no kernel of that name, or not that often.
       CannotRunError: the kernel machine cannot run the kernel; `MachineError` names the operation.
     """
     check_function("pallas_debug.step", function)
@@ -142,8 +143,8 @@ def capture(
     """Run something that calls a kernel, and open a session on one of its calls.
 
     Raises:
-      UsageError, CannotRunError: as `step` does. An exception of `run` is raised as it is, unless
-        the call had been made before it.
+      UsageError, CannotRunError: as for `step`. An exception raised by `run` is propagated, unless
+        the call was made before it.
     """
     if call < 1:
         raise UsageError(f"calls are counted from 1, and call={call} was given")
@@ -189,11 +190,11 @@ def capture(
 def _open_at_finding(
     session: StepSession, captured: Capture, arrays: Sequence[Sequence[Any]]
 ) -> list[str]:
-    """Run the kernel with the sanitizer, and go to its first finding; return that as notes."""
+    """Run the kernel with the sanitizer, go to its first finding, and return that as notes."""
     decoded = launch(captured)
     observers = areas.observers(decoded, arrays)
     findings = machine_run.run(decoded, arrays, observers=observers).findings
-    alone = None if captured.kernel.grid else ()  # findings do not name the only grid point
+    alone = None if captured.kernel.grid else ()  # findings omit a single grid point
     for finding in findings:
         point = alone if finding.grid_point is None else finding.grid_point
         if point is not None and finding.source is not None:
@@ -221,7 +222,7 @@ def _not_called(
 
 
 class _CallsByNumber(calls.CallRecorder):
-    """Keeps the call of each kernel that has a number, from 1."""
+    """Keeps the call with a given number of each kernel, counted from 1."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Users' tracebacks without the frames of pallas-debug.
+"""Removal of pallas-debug's frames from users' tracebacks.
 
-Functions of ours lie between a user's call and a user's kernel: decorators, and what replaces
-functions of jax. Their lines say nothing about an error in the kernel, so they are removed.
+Our functions are on the stack between a user's call and the kernel: decorators, and replacements of
+jax functions. Their lines do not help with an error in the kernel, so they are removed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import TracebackType
 from pallas_debug.errors import DeprecatedNameWarning, PallasDebugError
 
 KEEP = "PALLAS_TRACEBACK"
-"""Environment variable; if not empty, no frame is removed, and internal errors show their own."""
+"""Environment variable; if not empty, no frame is removed, and internal errors show a traceback."""
 
 FORMERLY = "PALLAS_DEBUG_TRACEBACK"
 """Former name of that variable."""
@@ -25,9 +25,9 @@ _PLUGIN = f"{os.sep}pallas_debug_pytest{os.sep}"
 
 
 class WithoutOurFrames:
-    """Context manager that calls `cut` for an exception that leaves its block.
+    """Context manager that calls `cut` on an exception raised in its block.
 
-    The function that contains the `with` statement is removed too, if it is one of ours.
+    The frame of the function that contains the `with` statement is removed too, if it is ours.
     """
 
     def __enter__(self) -> None:
@@ -41,8 +41,8 @@ class WithoutOurFrames:
 def cut(error: BaseException) -> None:
     """Remove the frames of pallas-debug from the traceback of an exception and of its causes.
 
-    The traceback of an exception that code of ours raised by mistake is left as it is: it is what a
-    report needs. Nothing is removed if the user asked for all frames, of jax
+    If our own code raised the exception by mistake, its traceback is left unchanged, because a bug
+    report needs it. Nothing is removed if the user asked to keep the frames of jax
     (`JAX_TRACEBACK_FILTERING=off`) or of pallas-debug.
     """
     if not is_asked_to_keep():
@@ -50,12 +50,12 @@ def cut(error: BaseException) -> None:
 
 
 def is_asked_to_keep() -> bool:
-    """Return whether the environment asks for all frames."""
+    """Return whether the environment asks to keep all frames."""
     return of_ours() or os.environ.get("JAX_TRACEBACK_FILTERING") == "off"
 
 
 def of_ours() -> bool:
-    """Return whether the environment asks for the frames of pallas-debug, under either name."""
+    """Return whether the environment asks to keep the frames of pallas-debug, under either name."""
     if os.environ.get(KEEP):
         return True
     if not os.environ.get(FORMERLY):

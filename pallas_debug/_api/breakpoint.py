@@ -1,17 +1,17 @@
-"""`pallas_debug.breakpoint`: a stop for the debugger, in a kernel."""
+"""`pallas_debug.breakpoint`: a breakpoint for the debugger, set in a kernel."""
 
 from pallas_debug.bridge.jaxprs import marker
 
 
 def breakpoint() -> None:
-    """Stop the debugger here, when it runs a kernel that calls this.
+    """Stop the debugger at this call, if it runs the kernel.
 
         def kernel(x_ref, o_ref):
             total = jnp.sum(x_ref[...])
             pallas_debug.breakpoint()
             o_ref[...] = x_ref[...] / total
 
-    `pallas_debug.step` stops at this line whenever it comes to it. Interpreters, the compiler for
-    TPUs and everything else ignore it; it may stay in a kernel. Outside a kernel it does nothing.
+    `pallas_debug.step` stops whenever it reaches this line. Interpreters, the TPU compiler and
+    everything else ignore it, so it may stay in a kernel. Outside a kernel it is a no-op.
     """
     marker.mark()

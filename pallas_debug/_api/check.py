@@ -31,10 +31,10 @@ class Report:
     """Results of the checks of one call.
 
     Attributes:
-      findings: every check that failed, each line once, in order of first failure. One with a
-        condition (`only_if`) that could not be determined is no failure.
+      findings: every check that failed, each line once, in order of first failure. A finding whose
+        condition (`only_if`) could not be determined is not a failure.
       prints: output of the kernels' prints.
-      gaps: kernels that could not be checked, or only in part: the absence of findings in these
+      gaps: kernels that could not be checked, or only in part: the absence of findings in them
         proves nothing.
     """
 
@@ -71,7 +71,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """The outcome in a line: `2 findings; 1 kernel not checked`."""
+        """Outcome in one line: `2 findings; 1 kernel not checked`."""
         counted = sum(finding.counts for finding in self.findings)
         rested = len(self.findings) - counted
         parts = [text.plural(counted, "finding")] if counted else []
@@ -107,22 +107,22 @@ def check(
     in the interpret modes and on a TPU.
 
     Args:
-      function: that calls kernels; it is run, so the wrapper cannot be used within jit. There, use
-        `checkify` (`pallas_debug.checkify`).
-      errors: names, as a list or joined by commas: `user`, `nan`, `index`, `div`, `float_div`,
-        `hint`, `uninitialized`; `all` for all of them.
-      interpret: a mode as `interpret` takes it; by default `auto` without an accelerator, else
-        `off`.
-      sanitize: run the kernels on the kernel machine instead of with added code. Its sanitizer
-        judges more than the checks do, and `errors` has no effect.
+      function: a function that calls kernels. It is run, so the wrapper cannot be used within jit;
+        use `checkify` (`pallas_debug.checkify`) there.
+      errors: names of checks, as a list or joined by commas: `user`, `nan`, `index`, `div`,
+        `float_div`, `hint`, `uninitialized`; `all` for all of them.
+      interpret: a mode, as for `pallas_debug.interpret`; by default `auto` without an accelerator,
+        otherwise `off`.
+      sanitize: whether to run the kernels on the kernel machine instead of with added code. Its
+        sanitizer finds more than the checks do, and `errors` has no effect.
       watch: grid points at which the sanitizer judges memory and arithmetic, for arrays too large
         for its shadow memory: a position, a range or `*` for each axis, such as `"0:4,*,7"`.
-      chip: target whose chip is reported to code that queries one; v5e by default. A kernel that
-        has no room in its memory is reported before it runs; without `chip`, one that has none on
-        any TPU.
+      chip: target whose chip is reported to code that queries it; v5e by default. A kernel that
+        does not fit into the chip's memory is reported before it runs; without `chip`, a kernel
+        that does not fit on any TPU.
 
     Returns:
-      A function of the same arguments that returns the report, and the result of `function`.
+      A function with the same arguments that returns the report and the result of `function`.
 
     Raises:
       UsageError: an unknown check, or a call within jit.
@@ -184,8 +184,8 @@ def _gaps(session: Session, earlier: dict[str, tuple[Kernel, list[Gap]]]) -> Ite
     """Yield what was not checked in a call, or only in part.
 
     Args:
-      earlier: by digest, kernels that an earlier call lowered, and their gaps: jax keeps its
-        program, and a later call does not lower it again.
+      earlier: by digest, kernels that an earlier call lowered, and their gaps: jax caches the
+        program, so a later call does not lower them again.
     """
     for kernel in session.kernels:
         gaps = [gap for gap in session.unchecked if gap.kernel == kernel.name]

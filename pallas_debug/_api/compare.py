@@ -34,10 +34,10 @@ class ComparisonReport:
 
     Attributes:
       name, reference: names of both functions.
-      outputs: one for each array that they return.
+      outputs: one for each array that the functions return.
       findings: faults that an interpreter reported, then a `ValueMismatch` for each output that
-        differs, or if none does, a `LowPrecisionProduct` for each that would on a TPU.
-      gaps: elements that could not be compared: the reference is NaN there.
+        differs; if none does, a `LowPrecisionProduct` for each output that would differ on a TPU.
+      gaps: elements that could not be compared, because the reference is NaN there.
       kernels: names of the kernels that the function called.
       notes: remarks, such as that the function called no kernel, or that arguments were made up.
     """
@@ -52,12 +52,12 @@ class ComparisonReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every element was compared and none differs by more than is allowed."""
+        """Whether every element was compared and none differs by more than the tolerance."""
         return not self.findings and not self.gaps
 
     @property
     def not_judged(self) -> tuple[str, ...]:
-        """Reasons of the gaps, each a sentence."""
+        """Reasons for the gaps, each a sentence."""
         return tuple(gap.reason for gap in self.gaps)
 
     def throw(self) -> None:
@@ -121,42 +121,43 @@ def compare(
         report = pallas_debug.compare(flash_attention, attention, q, k, v)
         report.throw()
 
-    An element differs if its error is more than `atol` plus `rtol` times the expected element. By
-    default `rtol` is that of the output's dtype (1e-9 for float64, 1e-4 for float32, 2**-8 for
-    float16, 2**-6 for bfloat16), and `atol` is `rtol` times the largest finite element that is
-    expected. Integers and bools must be equal, whatever is passed. Infinities must be equal. Where
-    the reference is NaN nothing is compared, and the report is not `ok`.
+    An element differs if its error is more than `atol` plus `rtol` times the expected element. The
+    default `rtol` depends on the output's dtype (1e-9 for float64, 1e-4 for float32, 2**-8 for
+    float16, 2**-6 for bfloat16), and the default `atol` is `rtol` times the largest finite element
+    of the reference. Integers and bools must be equal, whatever you pass. Infinities must be equal.
+    Elements that are NaN in the reference are not compared, and the report is then not `ok`.
 
-    If all agree, the function is run again with its float32 products as a TPU computes them, of
-    operands rounded to bfloat16: an output that is then off by more than bfloat16's tolerance is a
-    finding as well, unless the reference would be, too.
+    If all elements agree, the function is run again with its float32 products computed as on a TPU,
+    from operands rounded to bfloat16. An output that is then off by more than bfloat16's tolerance
+    is also a finding, unless the reference would be off too.
 
-    Both functions are run, the reference first. Either may call kernels: two versions of a kernel
-    can be compared.
+    Both functions are run, the reference first. Both may call kernels, so you can compare two
+    versions of a kernel.
 
     Args:
-      function: usually one that calls kernels; it need not.
-      reference: takes the same arguments, and returns arrays of the same structure and shapes.
+      function: the function to check; usually it calls kernels, but it does not have to.
+      reference: a function that takes the same arguments and returns arrays of the same structure
+        and shapes.
       *args: arrays, or `jax.ShapeDtypeStruct`s, which are filled with random normal values, or with
         zeros for integers and bools (matrices of narrow ones with random numbers). Anything
         else is passed through.
       rtol, atol: relative and absolute tolerance of floats.
-      same_dtypes: whether both must return the same dtypes. Without, floats of two precisions can
-        be compared, with the tolerance of the less precise one; integers and floats cannot.
-      interpret: a mode as `interpret` takes it; by default `auto` without an accelerator, else
-        `off`.
-      chip: target whose chip is reported to code that queries one; v5e by default.
+      same_dtypes: whether both must return the same dtypes. If False, floats of two precisions can
+        be compared, with the tolerance of the less precise dtype; integers and floats cannot.
+      interpret: a mode, as for `pallas_debug.interpret`; by default `auto` without an accelerator,
+        otherwise `off`.
+      chip: target whose chip is reported to code that queries it; v5e by default.
       **kwargs: passed to both functions, like `args`.
 
     Returns:
       A report with a finding for each output that differs: the first block, its grid point, the
-      first element, the number of elements, the largest errors, and the pattern that they have.
+        first element, the number of elements, the largest errors, and their pattern.
 
     Raises:
-      UsageError: a tolerance that is no number from 0 on, a call within jit, or a result that has
+      UsageError: a tolerance is not a number of at least 0, the call is within jit, or a result has
         no arrays.
-      InvalidReference: the reference raised an exception, or returned another structure, other
-        shapes or other dtypes.
+      InvalidReference: the reference raised an exception, or its structure, shapes or dtypes
+        differ.
       KernelFault: an interpreter stopped a kernel of the function.
     """
     asked = prepare(function, reference, args, kwargs, rtol, atol, same_dtypes)
@@ -185,10 +186,10 @@ def compare(
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A comparison with its arguments, to be run in a session.
+    """A comparison with its arguments, ready to run in a session.
 
     Attributes:
-      given: arguments with values.
+      given: the arguments, with values.
     """
 
     function: Callable[..., Any]
@@ -265,7 +266,7 @@ def prepare(
     atol: float | None,
     same_dtypes: bool,
 ) -> Prepared:
-    """Check what `compare` was given, and make up values where there are only shapes.
+    """Check the arguments of `compare`, and make up values for those given only by shape.
 
     Raises:
       UsageError: as for `compare`.

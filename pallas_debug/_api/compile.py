@@ -40,24 +40,24 @@ def compile(
     The first call with given argument shapes compiles, as with `jax.jit`; later calls reuse the
     executable. Arrays are traced; all other arguments are part of the program.
 
-    On a host without a TPU, calling raises `CannotRunError`. There, `lower(...)` still returns the
-    program, `pallas_debug.dump(function, ..., switches=...)` compiles its kernels and keeps every
-    stage, and `pallas_debug.interpret` runs them.
+    On a host without a TPU, calling the result raises `CannotRunError`. `lower(...)` still returns
+    the program, `pallas_debug.dump(function, ..., switches=...)` compiles its kernels and saves
+    every stage, and `pallas_debug.interpret` runs them.
 
     Args:
-      function: that calls kernels, jitted or not.
+      function: a function that calls kernels, jitted or not.
       log_recorder: show the output of `pl.debug_print`.
-      bounds_checks: halt the device at a slice, load or store that leaves its buffer.
+      bounds_checks: halt the device at a slice, load or store outside its buffer.
       poison_vmem: fill fresh VMEM with a pattern.
       transpose_trace: trace transposes for the profiler.
       poison_buffers: initialise buffers of `pl.run_scoped` with NaN, or with the smallest integer.
       assertions: halt the device at a `pl.debug_check` that fails.
-      chip: target whose chip is reported to code that queries one, on hosts without a TPU.
-      stages: refused, as libtpu reads the flags that write stages once per process, before this
-        call. `pallas_debug.dump` takes them.
+      chip: target whose chip is reported to code that queries it, on hosts without a TPU.
+      stages: not supported, because libtpu reads the flags that write stages only once per process,
+        before this call. Pass them to `pallas_debug.dump` instead.
 
     Returns:
-      A function of the same arguments, with `lower` and `compiled_for`.
+      A function with the same arguments, and with methods `lower` and `compiled_for`.
 
     Raises:
       UnknownTargetError: an unknown chip.
@@ -89,7 +89,7 @@ def _no_stages(function: Callable[..., object], stages: object) -> str:
 
 
 class Compiled(Generic[P, R]):
-    """Compiled function, as returned by `compile`; `switches` names those that are on."""
+    """Compiled function, as returned by `compile`; `switches` are the names of enabled switches."""
 
     def __init__(
         self, function: Callable[P, R], *, switches: tuple[str, ...] = (), chip: str = defaults.CHIP
@@ -105,7 +105,7 @@ class Compiled(Generic[P, R]):
         """Run the function on the TPU of this host.
 
         Raises:
-          CannotRunError: there is none, or its compiler rejects a switch.
+          CannotRunError: there is no TPU, or its compiler rejects a switch.
           UsageError: called within jit, vmap or grad.
         """
         with WithoutOurFrames():
@@ -120,7 +120,7 @@ class Compiled(Generic[P, R]):
             return cast(R, self._executable(call)(*call.arrays))
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Return the program for these arguments as given to the compiler (`jax.stages.Lowered`).
+        """Return the program for these arguments, as passed to the compiler (`jax.stages.Lowered`).
 
         Arguments may be abstract. The program is lowered for a TPU even if there is none.
         """

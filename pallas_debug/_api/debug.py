@@ -93,27 +93,27 @@ def debug(
     mode.
 
     Args:
-      function: to wrap; omitted when the decorator has options, or for a `with` block.
-      to: the dump directory; a URL such as `s3://bucket/dumps` for one in an object store.
-      targets: names, as a list or joined by commas; `""` captures without compiling.
-      interpret: a mode as `interpret` takes it, or `off` to leave it to the code; by default `auto`
-        without an accelerator.
-      sanitize: run kernels on the kernel machine and print what the sanitizer finds, as
-        `interpret="machine,sanitize"`.
-      watch: grid points at which the sanitizer judges memory and arithmetic, as `check` takes them.
-      pretend: whether jax's devices answer as the first target, as in `interpret`; a name is that
-        of another one.
-      timeout: seconds for one compilation.
+      function: the function to wrap; omitted if the decorator has options, or for a `with` block.
+      to: the dump directory; a URL such as `s3://bucket/dumps` for an object store.
+      targets: names of targets, as a list or joined by commas; `""` captures without compiling.
+      interpret: a mode, as for `pallas_debug.interpret`, or `off` to leave it to the code; by
+        default `auto` without an accelerator.
+      sanitize: whether to run kernels on the kernel machine and print the sanitizer's findings,
+        like `interpret="machine,sanitize"`.
+      watch: grid points at which the sanitizer judges memory and arithmetic, as for `check`.
+      pretend: whether jax's devices answer as the first target, as for `pallas_debug.interpret`; or
+        the name of another target.
+      timeout: maximum seconds for one compilation.
       jobs: maximum number of compiler processes; 0 is one per core, up to four.
       switches: names of compilation switches, such as `log_recorder`, as a list or joined by
         commas.
-      stages: stages of each compilation to keep besides `mosaic`, as `dump` takes them: `bundles`.
-      quiet: print no summary on standard error.
+      stages: stages of each compilation to keep besides `mosaic`, as for `dump`: `bundles`.
+      quiet: whether to print no summary on standard error.
 
     Raises:
       UnknownTargetError: an unknown target.
-      UsageError: an invalid interpret mode, an unknown switch or stage.
-      DumpDirectoryError: `to` cannot be written to.
+      UsageError: an invalid interpret mode, or an unknown switch or stage.
+      DumpDirectoryError: `to` is not writable.
     """
     if isinstance(function, str | Path):
         raise UsageError(
@@ -135,7 +135,7 @@ def debug(
 
 
 class Notice:
-    """Notice, printed once when the first kernel is captured, that kernels are interpreted."""
+    """Plugin that prints once, when the first kernel is captured, that kernels are interpreted."""
 
     @hookimpl
     def pallas_debug_kernel_captured(self) -> None:
@@ -199,7 +199,7 @@ class Debug:
             return
         for problem in session.problems:
             print_problem(problem)
-        if kind is None:  # else the exception in flight is the finding
+        if kind is None:  # otherwise the exception in flight is the finding
             for finding in session.observer.findings:
                 with guarded("summary", "printing a finding", print_problem):
                     sys.stderr.write(render.finding_text(finding) + "\n")
@@ -222,7 +222,7 @@ def print_once(text: str) -> None:
 
 
 def print_problem(problem: PallasDebugError) -> None:
-    """Report a problem of pallas-debug on standard error; a closed stream is ignored."""
+    """Report a problem of pallas-debug on standard error, if that is open."""
     with contextlib.suppress(OSError, ValueError):
         print_once(f"pallas-debug: {problem}")
 

@@ -1,6 +1,6 @@
 """`pallas-debug doctor`: checks of what works on this machine, with remedies.
 
-Every check is performed for real: patches are compared with the installed jax, and a kernel is
+Every check does the real thing: patches are compared with the installed jax, and a kernel is
 compiled for every target.
 """
 
@@ -40,7 +40,7 @@ class Check:
 
 
 def examine() -> Iterator[Check]:
-    """Yield the checks as they are made."""
+    """Run the checks, and yield each result."""
 
     yield Check(
         name="pallas-debug",
@@ -85,7 +85,7 @@ def _machine() -> Check:
 
 
 def _without_jax(problem: str) -> Iterator[Check]:
-    """Report what is missing; the other checks need jax and are left out."""
+    """Report that jax is missing; the other checks need it and are skipped."""
     yield Check(
         name="jax",
         state="failed",
@@ -169,7 +169,7 @@ def _pinned_libtpu() -> str | None:
 
 
 def _fits(installed: str, wanted: str) -> bool:
-    """Return whether a version meets a requirement as jax writes it: `==1.2.*` or `==1.2.3`."""
+    """Return whether a version meets one of jax's requirements: `==1.2.*` or `==1.2.3`."""
     pin = wanted.removeprefix("==")
     if pin.endswith(".*"):
         return (installed + ".").startswith(pin[:-1])
@@ -234,7 +234,7 @@ def _device() -> Iterator[Check]:
 
 
 def _interpreters() -> Iterator[Check]:
-    """Report what the installed interpreters cannot run, and which faults they silently ignore."""
+    """Report what the installed interpreters cannot run, and which faults they ignore silently."""
     from pallas_debug.bridge.interpret import limits as interpret_limits
     from pallas_debug.bridge.interpret import params as interpret_params
     from pallas_debug.errors import UsageError
@@ -298,7 +298,7 @@ def _compiles() -> Iterator[Check]:
 
 
 def _age(build: str | None) -> int | None:
-    """Return the days since a date such as `Oct 22 2026 00:45:19`."""
+    """Return the number of days since a date such as `Oct 22 2026 00:45:19`."""
     try:
         built = datetime.strptime(build or "", "%b %d %Y %H:%M:%S").replace(tzinfo=UTC)
     except ValueError:

@@ -38,32 +38,32 @@ def dump(
         dumps = pallas_debug.dump(attention, q, k, v, targets="v5e,v6e", causal=True)
         dumps[0].compilation("v5e").status
 
-    The function is traced with abstract arguments; once per target if it queries its chip during
+    The function is traced with abstract arguments, once per target if it queries the chip during
     tracing.
 
     Args:
-      function: that calls kernels, jitted or not.
+      function: a function that calls kernels, jitted or not.
       *args: arrays or `jax.ShapeDtypeStruct`s; anything else is passed unchanged.
-      targets: names, as a list or joined by commas.
-      to: the dump directory; a URL such as `s3://bucket/dumps` for one in an object store.
-      timeout: seconds for one compilation.
+      targets: names of targets, as a list or joined by commas.
+      to: the dump directory; a URL such as `s3://bucket/dumps` for an object store.
+      timeout: maximum seconds for one compilation.
       jobs: maximum number of compiler processes; 0 is one per core, up to four.
       switches: names of compilation switches, such as `log_recorder`, as a list or joined by
         commas.
       stages: stages of each compilation to keep besides `mosaic`, as a list or joined by commas:
-        `bundles` for the VLIW schedule, `estimate` for libtpu's cycle estimate too, `llo` for all
-        LLO passes, `llo:post-ra` for single ones.
+        `bundles` for the VLIW schedule, `estimate` to add libtpu's cycle estimate, `llo` for all
+        LLO passes, `llo:post-ra` for a single one.
       tick: called about ten times a second while compilations run.
-      **kwargs: for the function, like `args`.
+      **kwargs: keyword arguments for the function, treated like `args`.
 
     Returns:
-      The kernels in the order of their first lowering, each with its compilations; if a kernel
-      failed to compile, its compilation's `failure` says why.
+      The kernels in the order of their first lowering, each with its compilations. If a kernel
+      failed to compile, `failure` of its compilation says why.
 
     Raises:
       UnknownTargetError: an unknown target.
       UsageError: the function calls no kernel, or a switch or stage is unknown.
-      DumpDirectoryError: `to` cannot be written to.
+      DumpDirectoryError: `to` is not writable.
       LibtpuError: the TPU compiler is not available here.
       InternalError: a bug in pallas-debug prevented a kernel from being captured or compiled.
     """
@@ -81,6 +81,6 @@ def dump(
             stages=stage_names.parse(stages).names,
         )
         dumped = dump_function(function, args, kwargs, options, tick=tick)
-    for problem in dumped.spared:  # every kernel was compiled nevertheless
+    for problem in dumped.spared:  # every kernel was compiled anyway
         print_problem(problem)
     return dumped.dumps

@@ -65,19 +65,19 @@ def interpret(
 
     Nothing is compiled or dumped. The mode applies in all threads and to all functions called, even
     if jitted before; when nested, the innermost mode applies. A kernel's failure is raised before
-    the function returns or the block is left, and does not affect the next kernel.
+    the function or the block ends, and does not affect the next kernel.
 
     Args:
       mode: `hlo`; `tpu`; `gpu`; `machine` for the kernel machine; `auto` for HLO interpret mode,
-        with TPU interpret mode for each kernel that HLO mode cannot run, and the kernel machine
-        for what neither can; `off` for the mode that the code selects. Parameters may follow:
-        `"tpu,detect_races,num_cores_or_threads=2"`.
-      chip: target whose chip is reported to code that queries one during tracing.
-      pretend: whether jax's devices answer as `chip`, so that code which runs its kernels only on a
-        TPU does; a name such as `"v6e"` is that of the target to answer as instead of `chip`. A
-        no-op with an accelerator.
-      quiet: do not report on standard error which kernels `auto` does not run in HLO mode.
-      **params: of `pltpu.InterpretParams`, or of Mosaic GPU's.
+        with TPU interpret mode for kernels that HLO mode cannot run, and the kernel machine for
+        kernels that neither can run; `off` for the mode that the code selects. Parameters may
+        follow: `"tpu,detect_races,num_cores_or_threads=2"`.
+      chip: target whose chip is reported to code that queries it during tracing.
+      pretend: whether jax's devices answer as `chip`, for code that runs its kernels only on a TPU;
+        or the name of the target to answer as instead of `chip`, such as `"v6e"`. A no-op with an
+        accelerator.
+      quiet: whether not to report on standard error which kernels `auto` does not run in HLO mode.
+      **params: parameters of `pltpu.InterpretParams`, or of Mosaic GPU's.
 
     Raises:
       UsageError: an unknown mode or parameter, or a value of the wrong type.

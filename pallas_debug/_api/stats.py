@@ -1,4 +1,4 @@
-"""`pallas_debug.stats`: a kernel in numbers, from the schedule that libtpu compiles it to."""
+"""`pallas_debug.stats`: statistics of a kernel, from the schedule that libtpu makes for it."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ def stats(
     timeout: float = defaults.COMPILE_TIMEOUT,
     **kwargs: Any,
 ) -> Stats:
-    """Compile the kernel that a function calls, and return its schedule in numbers.
+    """Compile the kernel that a function calls, and return statistics of its schedule.
 
         stats = pallas_debug.stats(attention, q, k, v, target="v5e", causal=True)
         stats.cycles.total.value, stats.spills.value
 
-    Nothing is run, and nothing is kept: to keep the schedule, use `dump` with `stages="bundles"`.
+    Nothing is run or saved: to save the schedule, use `dump` with `stages="bundles"`.
 
     Args:
-      function: that calls kernels, jitted or not.
+      function: a function that calls kernels, jitted or not.
       *args: arrays or `jax.ShapeDtypeStruct`s; anything else is passed unchanged.
       target: the chip to compile for.
-      kernel: name of the kernel, where the function calls several.
-      estimate: whether to get libtpu's own estimate of cycles too, which takes time for each grid
+      kernel: name of the kernel, if the function calls several.
+      estimate: whether to also get libtpu's own estimate of cycles, which takes time for each grid
         point.
-      timeout: seconds for one compilation.
-      **kwargs: for the function, like `args`.
+      timeout: maximum seconds for one compilation.
+      **kwargs: keyword arguments for the function, treated like `args`.
 
     Raises:
-      UsageError: the function calls no kernel, or several of which `kernel` names none.
+      UsageError: the function calls no kernel, or several and `kernel` does not select one.
       UnknownTargetError: an unknown target.
       CannotRunError: the kernel does not compile, or there is no compiler.
     """

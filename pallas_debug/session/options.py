@@ -1,4 +1,4 @@
-"""Options of a session, and resolution of the targets and interpret mode that they name."""
+"""Options of a session, and resolution of their targets and interpret mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.model import Target
 
 Interpret = Mode | str | None
-"""Interpret mode, as text or `Mode`. None means `auto` without an accelerator, else `off`."""
+"""Interpret mode, as text or `Mode`. None means `auto` without an accelerator, otherwise `off`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,25 +29,25 @@ class Options:
 
     Attributes:
       dumps: directory to dump into; None to only capture.
-      targets: names to compile for; empty for none.
+      targets: names of targets to compile for; empty for none.
       chip: target whose chip is presented to code that queries it; defaults to the first target, or
         to v5e without targets.
-      pretend: whether jax's devices answer as that chip too; a name is that of another target,
-        which is then the chip.
+      pretend: whether jax's devices answer as that chip too; or the name of another target, which
+        is then the chip.
       interpret: mode in which kernels run, such as `hlo`, `tpu,detect_races`, `auto` or `off`; None
-        means `auto` without an accelerator, else `off`.
-      timeout: seconds per compilation.
+        means `auto` without an accelerator, otherwise `off`.
+      timeout: maximum seconds per compilation.
       jobs: maximum number of compiler processes.
       epoch: sessions with an equal epoch share jax's caches; by default each has its own.
       checks: names of checks for running kernels (`checks/names.py`); empty for none.
-      prints: record prints of interpreted kernels, and pass them to the plugins.
-      switches: options of compilations by name (`compiler/switches.py`), such as `log_recorder`.
-      stages: of compilations that are kept (`compiler/stages.py`), such as `bundles`.
-      stops_unfit: stop the program at a kernel that has no room in a chip's memory: on any of the
-        targets, on the chip, or, without either, on any TPU.
+      prints: whether to record prints of interpreted kernels, and pass them to the plugins.
+      switches: names of compilation switches (`compiler/switches.py`), such as `log_recorder`.
+      stages: stages of compilations to keep (`compiler/stages.py`), such as `bundles`.
+      stops_unfit: whether to stop the program at a kernel that does not fit into memory: of any
+        target; without targets, of the chip; without both, of any TPU.
       hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
-      stop_after: seconds, of time and of CPU time, after which a kernel in TPU interpret mode is
-        stopped although it makes progress; None sets no limit.
+      stop_after: seconds of both time and CPU time after which a kernel in TPU interpret mode is
+        stopped even if it makes progress; None for no limit.
     """
 
     dumps: Path | None = None
@@ -86,7 +86,7 @@ def sanitizing(asked: Interpret, watch: str | None = None) -> Mode:
       watch: grid points to watch, such as `0:4,*,7`; None for all.
 
     Raises:
-      UsageError: another mode was asked for, or `watch` is not understood.
+      UsageError: another mode was requested, or `watch` is invalid.
     """
     if asked is not None and Mode.parse(asked).kind not in ("auto", "machine"):
         raise UsageError(
@@ -98,10 +98,10 @@ def sanitizing(asked: Interpret, watch: str | None = None) -> Mode:
 
 
 def judging(asked: Interpret, *, sanitize: bool, watch: str | None) -> Interpret:
-    """Return the interpret mode, which is that of the sanitizer if that is asked for.
+    """Return the interpret mode: the sanitizer's if the sanitizer was requested.
 
     Raises:
-      UsageError: another mode was asked for, or grid points to watch without the sanitizer.
+      UsageError: another mode was requested, or grid points to watch without the sanitizer.
     """
     if sanitize:
         return sanitizing(asked, watch)
@@ -113,11 +113,11 @@ def judging(asked: Interpret, *, sanitize: bool, watch: str | None) -> Interpret
 
 
 def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
-    """Return the targets with these names; `tpu` becomes that of this host's device.
+    """Return the targets with these names; `tpu` becomes the target of this host's device.
 
     Raises:
       UnknownTargetError: an unknown name.
-      CannotRunError: `tpu` on a host without one.
+      CannotRunError: `tpu` on a host without a TPU.
     """
     if not names:
         return ()
@@ -126,17 +126,17 @@ def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
 
 
 def another_path() -> str:
-    """Question to a user whose function called no kernel."""
+    """Hint, as a question, for a user whose function called no kernel."""
     if chip.pretended() is not None:
         return "Does it take another path for them?"
     return "Does it take another path for them, or off a TPU (--pretend)?"
 
 
 def only_defines(program: str, option: str) -> str:
-    """Question to a user whose script or module called no kernel.
+    """Hint, as a question, for a user whose script or module called no kernel.
 
     Args:
-      option: of the plugin that does for tests what was to be done.
+      option: option of the pytest plugin that does the same for tests.
     """
     if re.fullmatch(r"(test_.*|.*_test)\.py", Path(program).name):
         return f"A file of tests is run by pytest: pytest {option} {program}"

@@ -1,6 +1,6 @@
 """Background compilation of captured kernels.
 
-Each kernel is compiled once per target, unless the dump directory already holds the result.
+Each kernel is compiled once per target, unless the dump directory already contains the result.
 Subscribers (`hooks.py`) are notified of every compilation; one of them, `StorePlugin`, stores it.
 """
 
@@ -77,7 +77,7 @@ def open_store(
 
     Raises:
       DumpDirectoryError: it is not writable.
-      UsageError: its URL names no object store.
+      UsageError: its URL does not refer to an object store.
     """
     if options.dumps is None:
         return None
@@ -93,7 +93,7 @@ class Queue:
     """Compiles kernels in the background.
 
     `made` holds the finished compilations by digest and target, `lost` the errors that prevented
-    others, `unfit` those that are not requested as the kernel has no room on the chip.
+    others, and `unfit` those that are not requested because the kernel does not fit on the chip.
     """
 
     def __init__(self, options: Options, plugins: pluggy.PluginManager, report: Report) -> None:
@@ -122,7 +122,7 @@ class Queue:
         return found
 
     def compiled(self) -> list[tuple[Kernel, Compilation]]:
-        """Return the finished compilations with their kernels, in the order in which they ended."""
+        """Return the finished compilations with their kernels, in order of completion."""
         made = dict(self.made)  # other threads add to it
         return [(self._requested[of], one) for of, one in made.items()]
 
@@ -147,9 +147,10 @@ class Queue:
                 self._futures.append(self._pool.submit(compile_it))
 
     def request_traced(self, captured: Capture, wanted: Iterable[Target]) -> None:
-        """Compile a kernel for those targets that it may have been traced for.
+        """Compile a kernel for those targets for which it may have been traced.
 
-        If the code asked for its chip, it may call another kernel on the others: see `elsewhere`.
+        If the code queried its chip, it may call another kernel on the other targets: see
+        `elsewhere`.
         """
         kernel, fitting = captured.kernel, list[Target]()
         for target in wanted:
@@ -168,7 +169,7 @@ class Queue:
         ]
 
     def why_elsewhere(self, digest: str, target: str) -> str | None:
-        """Explain why a kernel was not compiled for a target, if it was traced for another chip."""
+        """Explain why a kernel that was traced for another chip was not compiled for a target."""
         kernel = self._elsewhere.get((digest, target))
         if kernel is None or (digest, target) in self._requested:
             return None
@@ -207,10 +208,10 @@ class Queue:
     def uncompiled(self, kernels: Iterable[Kernel], *, has_ended: bool = True) -> Iterator[Gap]:
         """Yield requested compilations that failed for reasons other than the kernel.
 
-        The reason is that there is no compiler or no lock, a full disk, or a bug.
+        Possible reasons are a missing compiler or lock, a full disk, or a bug.
 
         Args:
-          has_ended: whether compilations that have no result yet count.
+          has_ended: whether compilations without a result count.
         """
         wanted = {kernel.digest for kernel in kernels}
         requested = dict(self._requested)  # other threads add to it
@@ -231,10 +232,10 @@ class Queue:
             with self._claimed(captured, target, key):
                 compilation = self._found(kernel, target, key)
                 kept = stage_names.of(compilation) if compilation else stage_names.NONE
-                # A kernel that jax refuses to lower has no stages to add.
+                # A kernel that jax cannot lower has no stages to add.
                 is_lowered = not (compilation and _is_refused(compilation))
                 if compilation is None or (is_lowered and not kept.covers(self._stages)):
-                    # Stages kept earlier are kept: the folder is replaced as a whole.
+                    # Keep stages from earlier runs too: the folder is replaced as a whole.
                     self._compile_now(captured, target, key, kept | self._stages)
                 else:
                     self._finished(kernel, compilation, {})
@@ -252,7 +253,7 @@ class Queue:
 
     @contextlib.contextmanager
     def _claimed(self, captured: Capture, target: Target, key: str) -> Iterator[None]:
-        """Hold the claim on this compilation; if denied, record it as unavailable."""
+        """Hold the claim on this compilation; if it is denied, record it as unavailable."""
         claim = first(
             self._plugins,
             "pallas_debug_claim_compilation",

@@ -43,18 +43,19 @@ from pallas_debug.session.queue import Queue, StorePlugin, open_store
 class Session:
     """Captures kernels between entering and leaving, and compiles them in the background.
 
-    Leaving waits for the compilations; leaving by ctrl+c, or ctrl+c while waiting, stops them.
-    `kernels`, `dumps` and `problems` hold the results, during and after; `uncaptured` the gaps of
-    kernels that could not be captured, `unchecked` those of checks and the sanitizer, `used` the
-    digests of kernels in programs that were lowered or run, and `launched` of those that ran to
-    completion in an interpreter or with checks. `queue` compiles them, `callers` knows who calls
-    them, `chip` is what code sees while it is traced, if any, and `interpret_mode` is the mode in
-    which kernels run, where `off` leaves it to the code.
+    Exiting waits for the compilations; exiting by ctrl+c, or ctrl+c while waiting, stops them.
+    `kernels`, `dumps` and `problems` hold the results, during the session and after it;
+    `uncaptured` the gaps for kernels that could not be captured, `unchecked` the gaps of checks and
+    the sanitizer, `used` the digests of kernels in programs that were lowered or run, and
+    `launched` the digests of kernels that ran to completion in an interpreter or with checks.
+    `queue` compiles the kernels, `callers` records their callers, `chip` is the chip that code sees
+    while it is traced, if any, and `interpret_mode` is the mode in which kernels run; `off` leaves
+    it to the code.
 
     Args:
-      options: what to do.
-      *plugins: notified of events.
-      runs: also notify them of every run of a kernel.
+      options: options of the session.
+      *plugins: plugins to notify of events.
+      runs: whether to also notify them of every run of a kernel.
       inform: called with a sentence for each kernel that `auto` does not run in HLO interpret mode.
 
     Raises:
@@ -159,7 +160,7 @@ class Session:
                 self.queue.close(stop=stop)
 
     def _leave(self, kind: type[BaseException] | None, *rest: Any) -> None:
-        """Undo the effects of entering; exceptions become problems, except those of kernels."""
+        """Undo the effects of entering; exceptions other than those of kernels become problems."""
         try:
             self._stack.__exit__(kind, *rest)
         except PallasDebugError:
@@ -185,7 +186,7 @@ class Session:
 
     @property
     def captures(self) -> list[capture.Capture]:
-        """Captures of `kernels`, which can be lowered again."""
+        """Captures of `kernels`, from which they can be lowered again."""
         return list(self._captures.values())
 
     @property
@@ -200,8 +201,7 @@ class Session:
 
     @property
     def kept(self) -> list[Dump]:
-        """The `dumps` that are completely in the dump directory, with their compilations there; all
-        `dumps` if nothing is dumped."""
+        """The `dumps` that were written completely; all `dumps` if nothing is written."""
         return self.dumps if self.store is None else self.store.kept(self.dumps)
 
     @property
@@ -216,8 +216,8 @@ class Session:
     def start_compiler(self) -> None:
         """Start a compiler process in the background, ahead of the first kernel.
 
-        If the dump directory has kernels, all results may come from there, so a process is started
-        only for the first kernel that needs one.
+        If the dump directory has kernels, all results may come from it, so a process is started
+        only when the first kernel needs it.
         """
         if self.store is None or self.store.is_empty():
             self.queue.start()
@@ -239,10 +239,10 @@ class Session:
 
         Args:
           kernels: defaults to all captured ones.
-          gaps: default to all that there are so far.
+          gaps: defaults to all gaps so far.
 
         Returns:
-          The file; None if nothing is dumped.
+          The file that was written; None if nothing is dumped.
         """
         if self.store is None:
             return None
@@ -264,12 +264,12 @@ class Session:
     def gaps(
         self, kernels: Iterable[Kernel] | None = None, *, since: int = 0, has_ended: bool = True
     ) -> Iterator[Gap]:
-        """Yield what was not captured, not checked, or not compiled.
+        """Yield kernels that were not captured, not checked, or not compiled, as gaps.
 
         Args:
-          kernels: only these; None for all.
-          since: number of kernels that could not be captured before, which are left out.
-          has_ended: whether compilations that have no result yet are gaps.
+          kernels: kernels to report; None for all.
+          since: number of kernels that could not be captured earlier, which are skipped.
+          has_ended: whether compilations without a result are gaps.
         """
         used = list(self.kernels if kernels is None else kernels)
         names = {kernel.name for kernel in used}
@@ -279,7 +279,7 @@ class Session:
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[capture.Capture]]:
-        """Capture kernels that this thread lowers without compiling them yet."""
+        """Capture kernels that this thread lowers, without compiling them yet."""
         before = getattr(self._local, "collected", None)
         collected: list[capture.Capture] = []
         self._local.collected = collected
@@ -339,8 +339,8 @@ class Session:
         """Change the chip presented to code that queries it; a no-op on a TPU.
 
         Args:
-          pretend: whether jax's devices answer as that chip too; by default as before. They answer
-            as themselves if there is an accelerator.
+          pretend: whether jax's devices answer as that chip too; unchanged by default. With an
+            accelerator they always answer as themselves.
         """
         if platform.has_tpu():
             yield
@@ -355,7 +355,7 @@ class Session:
         """Change whether jax's devices answer as the target, for one test within the session.
 
         Args:
-          name: of the target; True for the session's own, False for none.
+          name: name of the target; True for the session's own, False for none.
 
         Raises:
           UnknownTargetError: an unknown target.
@@ -399,7 +399,7 @@ class Session:
         return self.interpret_mode.kind != "off"
 
     def _chosen(self, choice: interpret.ModeChoice) -> None:
-        """Report a kernel that `auto` does not run in HLO mode. Runs within jax: never raises."""
+        """Report a kernel that `auto` does not run in HLO mode. Called within jax: never raises."""
         with self._guarded("report", f"telling how kernel `{choice.kernel}` runs"):
             sentence = choice.sentence
             with self._lock:
@@ -449,7 +449,7 @@ class Session:
         return self._room.refusal(token, self.observer.found)
 
     def _keep(self, captured: capture.Capture) -> None:
-        """Notify the plugins of a new kernel; parts that fail do not affect the others."""
+        """Notify the plugins of a new kernel; a part that fails does not affect the others."""
         kernel = captured.kernel
         for problem in captured.problems:
             self.report(problem)

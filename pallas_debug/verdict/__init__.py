@@ -1,8 +1,8 @@
 """`verify`: all engines on a function's kernels, one table, each fault reported once.
 
 Floor 3, above the engines. `run.py` runs the engines of `engines.py` on a function and merges their
-findings, `program.py` on the calls that a program makes; `formats/` renders the verdict. Only those
-that run engines import jax.
+findings; `program.py` does so for the calls that a program makes; `formats/` renders the verdict.
+Only modules that run engines import jax.
 """
 
 from __future__ import annotations

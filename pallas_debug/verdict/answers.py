@@ -1,4 +1,4 @@
-"""Answers of the engines as they come, and the verdict on a verification that was stopped."""
+"""Answers of the engines as they arrive, and the verdict of a verification that was stopped."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NOT_CONCLUDED = (
 
 
 class Answers:
-    """What the engines have answered so far, in order.
+    """Answers of the engines so far, in order.
 
-    Another thread may read it at any time, as one does that stops a command.
+    Another thread may read them at any time, such as the thread that stops a command.
     """
 
     def __init__(self) -> None:
@@ -37,21 +37,21 @@ class Answers:
         self._seen += seen
 
     def compile_in(self, session: Session) -> None:
-        """Note a session whose compilations become answers at its end, or when it is stopped."""
+        """Register a session whose compilations become answers when it ends or is stopped."""
         self._sessions = (*self._sessions, session)
 
     @property
     def seen(self) -> list[Seen]:
-        """The answers, as a list of the caller's own."""
+        """Return a copy of the answers."""
         return list(self._seen)
 
     def stopped(self, name: str, why: str, reference: str | None = None) -> Verdict:
-        """Build the verdict on a verification that was stopped, from the answers so far.
+        """Build the verdict of a verification that was stopped, from the answers so far.
 
         Args:
-          name: what was being verified.
+          name: name of the function or program.
           why: what stopped it, and where.
-          reference: name of the function whose results are the right ones.
+          reference: name of the function that returns the correct results.
         """
         seen = [*self.seen, *self._compiled()]
         given = [outcome for one in seen for outcome in one.outcomes if outcome.kernel]

@@ -1,4 +1,4 @@
-"""The engine `values`: the function's results against those of a reference."""
+"""The engine `values`: compare the function's results with a reference's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Expected:
     """Results of a reference.
 
     Attributes:
-      name: of the reference.
+      name: name of the reference.
       function: the reference.
     """
 
@@ -53,8 +53,9 @@ def expect(
       chips: names of targets; both functions are traced for the first.
 
     Raises:
-      InvalidReference: it raised an exception, or returned other arrays than the function does.
-      UsageError: it returned no arrays.
+      InvalidReference: the reference raised an exception, or its arrays do not match the
+        function's.
+      UsageError: the reference returned no arrays.
     """
     args, kwargs = call.values
     target = resolve_targets(tuple(chips), plugin_manager())[0]
@@ -99,10 +100,10 @@ def judged(
 ) -> Seen:
     """Compare the results of a function that calls these kernels.
 
-    If they agree, they are compared again as a TPU's products of float32 would make them.
+    If they agree, they are compared again with float32 products computed as on a TPU.
 
     Args:
-      ran: what the engine `checks` saw, whose result is compared; None to run the function here.
+      ran: the run of the engine `checks`, whose result is compared; None to run the function here.
     """
     kernels = [captured.kernel for captured in captures]
     if ran is None:
@@ -138,7 +139,7 @@ def judged(
 
 
 def _of_only(kernels: Sequence[Kernel], finding: Finding) -> Finding:
-    """A finding with the name of the function's kernel, if it has one, in place of its own."""
+    """Return the finding with the name of the function's kernel, if it calls only one."""
     return replace(finding, kernel=kernels[0].name) if len(kernels) == 1 else finding
 
 

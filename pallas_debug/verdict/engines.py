@@ -32,11 +32,12 @@ from pallas_debug.session import Session
 from pallas_debug.verdict.result import Engine, Outcome, Status
 
 MAX_CALLS = 8
-"""Maximum calls per kernel, each with different scalar prefetch, that are analysed statically."""
+"""Maximum number of calls per kernel, with different scalar prefetch, that are analysed
+statically."""
 
 
 _INFERRED = (Fault.UNINITIALIZED_READ, Fault.PADDING_READ, Fault.OUTPUT_NOT_WRITTEN)
-"""Faults that the checks infer from NaN, with which interpreters fill unwritten memory."""
+"""Faults that the checks infer from the NaN with which interpreters fill unwritten memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +52,9 @@ class Seen:
       refused: by kernel, why the kernel machine cannot run it.
       scratch: kernel and operand of outputs that every parallel step uses as scratch.
       launched: digests of the kernels that are known to have run to their end.
-      dropped: kernel and operand of outputs that were not written, and that programs drop.
-      watched: by kernel, at which of its grid points it was judged, if these are not all.
-      idle: by the digest of a kernel, lines of its loops whose bodies never ran.
+      dropped: kernel and operand of outputs that were not written, and that programs do not use.
+      watched: by kernel, the grid points at which it was judged, if not at all of them.
+      idle: by digest of the kernel, lines of loops whose bodies never ran.
     """
 
     outcomes: tuple[Outcome, ...] = ()
@@ -70,20 +71,20 @@ class Seen:
     idle: Mapping[str, Collection[SourceLine]] = field(default_factory=dict)
 
     def without_races(self, scratch: Collection[tuple[str, str | None]]) -> Seen:
-        """Leave out races of outputs that serve as scratch: no step reads what another wrote."""
+        """Leave out races of outputs that serve as scratch: no step reads another step's writes."""
         return self._without(
             lambda f: f.kind is Fault.DATA_RACE and (f.kernel, f.operand) in scratch
         )
 
     def without_unwritten(self, dropped: Collection[Dropped]) -> Seen:
-        """Leave out outputs that are not written, where nothing uses them; others are faults."""
+        """Leave out unwritten outputs that nothing uses; other unwritten outputs are faults."""
         left = self._without(
             lambda f: f.kind is Fault.OUTPUT_NOT_WRITTEN and (f.kernel, f.operand) in dropped
         )
         return replace(left, findings=tuple(outputs.certain(f) for f in left.findings))
 
     def as_used(self, uses: Callable[[str], OutputUses]) -> Seen:
-        """Judge outputs that are not written by what programs use of each kernel's outputs."""
+        """Judge unwritten outputs by whether programs use them."""
         left, dropped = self, frozenset[Dropped]()
         for kernel in dict.fromkeys(finding.kernel for finding in self.findings):
             mine = [finding for finding in left.findings if finding.kernel == kernel]
@@ -94,7 +95,7 @@ class Seen:
         return replace(left, dropped=left.dropped | dropped)
 
     def without_inferences(self, known: Mapping[str, Collection[Fault]]) -> Seen:
-        """Leave out what the checks infer of unwritten memory, and the sanitizer did not see.
+        """Leave out faults that the checks infer from NaN, but that the sanitizer did not see.
 
         Args:
           known: kernels that the sanitizer judged, and the faults that it found in each.
@@ -111,7 +112,7 @@ class Seen:
         return self.with_findings(tuple(f for f in self.findings if not test(f)))
 
     def with_findings(self, kept: tuple[Finding, ...]) -> Seen:
-        """Replace the findings; a kernel that has none left is `ok`."""
+        """Replace the findings; a kernel without remaining findings is `ok`."""
         if kept == self.findings:
             return self
         still = {finding.kernel for finding in kept}
@@ -125,7 +126,7 @@ class Seen:
         )
 
     def _cleared(self, outcome: Outcome) -> Outcome:
-        """An outcome whose findings were all left out."""
+        """Return the outcome after all of its findings were left out."""
         partly = self.watched.get(outcome.kernel)
         if partly is None:
             return replace(outcome, status="ok")
@@ -138,7 +139,7 @@ class Call:
 
     Attributes:
       args, kwargs: arguments, with concrete or abstract arrays.
-      values: the same with concrete arrays; values are made up for abstract ones.
+      values: the same with concrete arrays, with made-up values for abstract arrays.
       watch: grid points that the sanitizer watches; None for all.
     """
 
@@ -163,7 +164,8 @@ class Traced:
     Attributes:
       captures: the kernels, without duplicates.
       targets: by digest, the targets for which the function calls the kernel.
-      untraced: by name, targets without kernels and the reason: the trace failed, or called none.
+      untraced: by name, targets without kernels and the reason: the trace failed, or called no
+        kernel.
       failed: whether a trace failed.
     """
 
@@ -251,8 +253,8 @@ def static(
     """Run the static analysis on a kernel.
 
     Args:
-      given: of each call, the sizes of the grid that it passes and its scalar prefetch, as far as
-        they are known; empty if they are unknown.
+      given: for each call, the grid sizes that it passes and its scalar prefetch, as far as they
+        are known; empty if they are unknown.
     """
     start = time.perf_counter()
     calls: Sequence[prefetch.Tables | None] = given or [None]
@@ -300,18 +302,18 @@ def _removed(findings: Sequence[Finding]) -> Seen:
 
 
 def takes_tables(kernel: Kernel) -> bool:
-    """Whether a call passes scalar prefetch, or sizes of the grid."""
+    """Whether a call passes scalar prefetch or grid sizes."""
     return bool(kernel.of_kind("scalar_prefetch") or kernel.of_kind("dynamic_grid"))
 
 
 def prefetched(
     call: Call, captures: Sequence[tuple[Capture, tuple[Target, ...]]]
 ) -> tuple[dict[str, list[prefetch.Tables]], list[str]]:
-    """Scalar prefetch of each kernel's calls, and the problems met in computing it."""
+    """Scalar prefetch of each kernel's calls, and problems in computing it."""
     found: dict[str, list[prefetch.Tables]] = {}
     problems: list[str] = []
     takes = [pair for pair in captures if takes_tables(pair[0].kernel)]
-    # A function may call different kernels for another chip.
+    # A function may call other kernels for another chip.
     for target in {targets[0].name: targets[0] for _, targets in takes}.values():
         try:
             found = {**prefetch.tables(call.function, call.args, call.kwargs, target), **found}
@@ -341,17 +343,17 @@ def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
 
 
 def not_compiled(kernel: Kernel, target: str, reason: str) -> Outcome:
-    """Outcome of a compilation that could not be attempted, or was cut off."""
+    """Outcome of a compilation that was not attempted, or was interrupted."""
     return replace(outcome_of(kernel, "compile", "unjudged", reason), target=target)
 
 
 def find_unfit(
     session: Session, wanted: Sequence[tuple[Capture, tuple[Target, ...]]]
 ) -> str | None:
-    """Note in the session's queue which kernels have no room on which targets.
+    """Note in the session's queue which kernels do not fit on which targets.
 
     Returns:
-      Why nothing is interpreted, if a kernel has room on no target.
+      Why nothing is interpreted, if a kernel fits on no target.
     """
     nowhere = None
     for captured, targets in wanted:
@@ -395,13 +397,13 @@ def _uncompiled(session: Session, kernel: Kernel, target: str) -> Outcome:
 
 
 def traced_for(session: Session, kernel: Kernel, targets: Iterable[Target]) -> list[Target]:
-    """The targets that a kernel may have been traced for, of these."""
+    """Return those of these targets for which a kernel may have been traced."""
     queue = session.queue
     return [t for t in targets if queue.why_elsewhere(kernel.digest, t.name) is None]
 
 
 def own_problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
-    """Our own bugs and machine errors that are not the reason of any outcome."""
+    """Our own bugs and machine errors that are not the reason for an outcome."""
     known = {str(problem) for problem in session.lost.values()}
     known |= {gap.reason for gap in session.uncaptured}
     reasons = "\n".join(outcome.reason or "" for outcome in outcomes)
@@ -415,7 +417,7 @@ def own_problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ..
 
 
 def problems(session: Session) -> tuple[tuple[str, ...], list[str]]:
-    """Problems of a session besides its kernels' outcomes: ours, and those of plugins."""
+    """Problems of a session besides its kernels' outcomes: our own, and those of plugins."""
     plugins = [str(p) for p in session.problems if isinstance(p, PluginError)]
     return own_problems(session, ()), plugins
 
@@ -461,9 +463,9 @@ def outcome_of(
 
 
 def tracked(seen: Sequence[Seen]) -> dict[str, frozenset[Fault]]:
-    """Kernels of which the sanitizer judged every call, and the faults that it found in each.
+    """Kernels whose every call the sanitizer judged, and the faults that it found in each.
 
-    It knows which memory was written; the checks infer it.
+    The sanitizer knows which memory was written, whereas the checks infer it.
     """
     outcomes = [o for one in seen for o in one.outcomes if o.engine == "machine"]
     refused = {kernel for one in seen for kernel in one.refused}
@@ -487,7 +489,7 @@ def not_traced(error: BaseException, name: str) -> Finding:
 
 
 def known_issues(captured: Capture, targets: Sequence[Target]) -> list[str]:
-    """Known bugs of the installed releases that may affect this kernel, as sentences."""
+    """Known bugs in the installed releases that may affect this kernel, as sentences."""
     found = explain.known_issues(
         captured.kernel, captured.jaxpr, captured.kernel.versions, [t.name for t in targets]
     )

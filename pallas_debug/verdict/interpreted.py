@@ -34,14 +34,14 @@ from pallas_debug.verdict.engines import (
 from pallas_debug.verdict.result import Engine, Outcome, Status
 
 MAX_POINTS = 4096
-"""Maximum grid points of a kernel in TPU interpret mode, which takes about a minute for them."""
+"""Maximum grid points of a kernel in TPU interpret mode, where they take about a minute."""
 
 
 MAX_MACHINE_POINTS = 32768
 """Maximum grid points of a kernel that the kernel machine judges."""
 
 MAX_WALKED_POINTS = 1 << 20
-"""Maximum grid points of a kernel on the kernel machine, if few enough of them are judged."""
+"""Maximum grid points of a kernel on the kernel machine, if only few of them are judged."""
 
 SMALL = 4_000_000
 """Maximum elements, over all grid points, of kernels that are interpreted without optimisation."""
@@ -50,8 +50,8 @@ SMALL = 4_000_000
 def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float) -> Seen:
     """Interpret the kernels with checks, in HLO interpret mode if it supports them.
 
-    If a NaN comes from an infinity, the fault is the line that produced the infinity: a second run
-    looks for it. Infinities alone are no fault, as in masks.
+    If a NaN comes from an infinity, the fault is the line that produced the infinity, which a
+    second run looks for. Infinities alone are not a fault, because masks use them.
     """
     options = Options(
         checks=defaults.DEFAULT_CHECKS,
@@ -73,7 +73,7 @@ def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float)
 def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
     """Run the kernels on the kernel machine, and judge what they do element by element.
 
-    Kernels that it cannot run are judged in TPU interpret mode, and noted.
+    Kernels that it cannot run are judged in TPU interpret mode, with a note.
     """
     kernels = [captured.kernel for captured in captures]
     large = next(filter(None, (_beyond_machine(kernel, call.watch) for kernel in kernels)), None)
@@ -114,7 +114,7 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
 
 
 def _of_a_gpu(captures: Sequence[Capture]) -> str | None:
-    """Why TPU interpret mode does not run these kernels: one of them is for a GPU."""
+    """Reason why TPU interpret mode does not run these kernels: one of them is for a GPU."""
     for captured in captures:
         if backend := gpu_backend(captured.params):
             return (
@@ -125,7 +125,7 @@ def _of_a_gpu(captures: Sequence[Capture]) -> str | None:
 
 
 def _too_large(kernels: Sequence[Kernel], most: int, walker: str) -> str | None:
-    """Why kernels have too many grid points to be walked one by one."""
+    """Reason why kernels have too many grid points to interpret."""
     for large in kernels:
         points = math.prod(size or 1 for size in large.grid)
         if points > most:
@@ -137,7 +137,7 @@ def _too_large(kernels: Sequence[Kernel], most: int, walker: str) -> str | None:
 
 
 def _beyond_machine(kernel: Kernel, watch: str | None) -> str | None:
-    """Why a kernel has too many grid points for the kernel machine, and which it can watch.
+    """Reason why a kernel has too many grid points for the kernel machine, and which it can watch.
 
     Args:
       watch: grid points that are watched; None for all.
@@ -190,7 +190,7 @@ def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float)
 
 def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine) -> Seen:
     """Run the function in a session with these options; outcomes are those of `engine`."""
-    args, kwargs = trace.copied(*call.values)  # the next run needs them, too
+    args, kwargs = trace.copied(*call.values)  # the next run needs them too
     start = time.perf_counter()
     result, stopped, returned = None, None, False
     with (
@@ -253,7 +253,7 @@ def as_it_ran(
 
     Args:
       stopped: what ended the program, if it did not return.
-      is_explained: whether a finding explains this; if not, any kernel may be at fault.
+      is_explained: whether a finding explains that; if not, any kernel may be at fault.
     """
     gaps = [gap for gap in session.unchecked if gap.kernel == kernel.name]
     if any(finding.kernel == kernel.name for finding in session.observer.findings):
@@ -289,7 +289,7 @@ def _why_not_run(kernel: Kernel, session: Session, stopped: str | None) -> str:
 def ran_once(
     run: Callable[[], BaseException | None], session: Session, asked: Sequence[Engine]
 ) -> Seen:
-    """Run a program once in a session, and collect what the checks find in its kernels."""
+    """Run a program once in a session, and collect the findings of the checks in its kernels."""
     error = run()
     kernels = session.kernels
     try:
@@ -301,7 +301,7 @@ def ran_once(
     stopped = None if error is None else raised.in_a_line(error)
     outcomes: list[Outcome] = []
     if "checks" in asked:
-        outcomes += [  # whatever stopped the program is a finding, if only of the program
+        outcomes += [  # the exception that stopped the program is a finding at least of the program
             as_it_ran(kernel, "checks", session, stopped, is_explained=True) for kernel in kernels
         ]
     if error is not None and not findings:
@@ -316,7 +316,7 @@ def replayed(
     engine: Engine, captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float,
     watch: str | None = None,
 ) -> Seen:  # fmt: skip
-    """Judge the calls that a program made of a kernel, with their arrays.
+    """Judge a program's calls of a kernel, with their arrays.
 
     Args:
       engine: `machine` or `races`.

@@ -1,5 +1,5 @@
-"""What rests on made-up values of arguments: findings that are seen in a run alone and decided by
-them, and judgements of loops that such values keep from running.
+"""Results that rest on made-up values of arguments: findings that are only seen in a run and depend
+on these values, and judgements of loops that did not run because of them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _OF_LOOPS = frozenset({"static", "checks", "machine", "races"})
 """Engines that follow loops with the values at hand."""
 
 _BY_ACCESS = (Severity.STOPS, Severity.BOUNDS, Severity.ORDER, Severity.UNDEFINED)
-"""Faults that depend on what is accessed and when, and not on the values that are read."""
+"""Faults that depend on what is accessed and when, not on the values that are read."""
 
 _OF_WRITES = (Fault.LOST_WRITE, Fault.CONFLICTING_WRITES)
-"""Wrong values that depend on accesses alone: one write replaces another, whatever both wrote."""
+"""Wrong values that depend only on accesses: one write replaces another, whatever both wrote."""
 
 
 def without_idle_loops(seen: Sequence[Seen], integers: Sequence[str]) -> list[Seen]:
-    """Leave loops whose bodies never ran out of what was judged, if integers were made up.
+    """Exclude loops whose bodies never ran from the judgement, if integers were made up.
 
     Args:
       integers: arguments with made-up integers or bools.
@@ -65,12 +65,12 @@ def marked(
     target: Target,
     problems: list[str],
 ) -> tuple[Finding, ...]:
-    """Set `made_up` of the findings that rest on made-up values; these come last.
+    """Set `made_up` of findings that rest on made-up values, and move them to the end.
 
     Args:
       named: arguments with made-up values, by their number among the leaves.
-      problems: gets a sentence if the dependence could not be determined; every finding of a run
-        is then taken to rest on these values.
+      problems: receives a sentence if the dependence could not be determined; then every finding of
+        a run is assumed to rest on these values.
     """
     if not named or not any(_may_rest(finding) for finding in findings):
         return tuple(findings)

@@ -1,4 +1,4 @@
-"""`verify_program`: judge the calls that a program makes of its kernels, with their arrays."""
+"""`verify_program`: judge a program's calls of kernels, with their arrays."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def verify_program(
     Args:
       run: runs the program and returns the exception that ended it, None on success.
       name: name of the program.
-      source: its file, if any.
-      answers: takes the engines' answers as they come.
+      source: file of the program, if any.
+      answers: receives the engines' answers as they arrive.
 
     Raises:
       UsageError: as for `verify`.
@@ -87,7 +87,7 @@ def verify_program(
     def uses(name: str) -> OutputUses:
         return session.callers.uses(by_name[name]) if name in by_name else {}
 
-    first, *rest = answers.seen  # of the programs themselves
+    first, *rest = answers.seen  # problems of the programs themselves
     seen = [first, *(one.as_used(uses) for one in rest)]
     judging = Judging(request, session, captures, left_out)
     judging.wanted = wanted
@@ -112,7 +112,7 @@ def _static_of_calls(
 
 
 def _recorded_tables(captured: Capture, recorder: calls.CallRecorder) -> list[prefetch.Tables]:
-    """Grids and scalar prefetch of the calls that a program made of a kernel."""
+    """Grids and scalar prefetch of a program's calls of a kernel."""
     kernel = captured.kernel
     count = len(kernel.of_kind("dynamic_grid")) + len(kernel.of_kind("scalar_prefetch"))
     known = recorder.calls(kernel.digest) if count else ()

@@ -17,11 +17,12 @@ ENGINES: tuple[Engine, ...] = ("trace", "static", "compile", "checks", "machine"
 """All engines, in the order in which they run and are listed."""
 
 BY_NAME: frozenset[Engine] = frozenset({"races"})
-"""Engines that run only if they are named: what they find, the others find as well."""
+"""Engines that only run if requested by name, because the others find the same faults."""
 
 Status = Literal["ok", "found", "skipped", "unsupported", "unjudged"]
-"""`ok`: nothing was found. `found`: something was. `skipped`: the function does not call the kernel
-for that chip. `unsupported`: the engine does not support such kernels or programs. `unjudged`: the
+"""`ok`: nothing was found. `found`: something was found. `skipped`: the function does not call the
+kernel for that chip. `unsupported`: the engine does not support such kernels or programs.
+`unjudged`: the
 engine should have judged the kernel, but did not."""
 
 
@@ -34,8 +35,8 @@ class Outcome:
       digest: distinguishes kernels of the same name; empty for a kernel that was not captured.
       target: chip compiled for; None for engines without a target.
       reason: why the kernel was not judged.
-      gaps: what was not judged although the engine ran.
-      seconds: time taken, if known for this kernel alone.
+      gaps: parts that were not judged although the engine ran.
+      seconds: time taken, if known separately for this kernel.
     """
 
     kernel: str
@@ -54,7 +55,7 @@ class Outcome:
 
     @property
     def gap(self) -> Gap:
-        """The missing judgement, for an outcome without one."""
+        """Gap for the missing judgement, if this outcome has none."""
         return Gap(
             kernel=self.kernel,
             engine=self.column,
@@ -64,12 +65,12 @@ class Outcome:
 
     @property
     def all_gaps(self) -> tuple[Gap, ...]:
-        """The missing judgement, if it was not made, and what was left out of it."""
+        """Gap for the judgement if it was not made, and gaps for the parts left out of it."""
         is_missing = self.status in ("unjudged", "unsupported")
         return (self.gap, *self.gaps) if is_missing else self.gaps
 
     def without(self, *left_out: Gap | str) -> Outcome:
-        """Add what was left out of the judgement: gaps, or reasons of partial ones."""
+        """Add the parts that were left out of the judgement: gaps, or reasons for partial gaps."""
         gaps = [
             replace(one, kernel=self.kernel, engine=self.column)
             if isinstance(one, Gap)
@@ -98,13 +99,13 @@ class Verdict:
       kernels: names in order of first lowering; kernels that share a name also have the first
         digits of their digest.
       outcomes: one for every kernel, engine and target requested, without exception.
-      findings: worst first; each fault is reported once, however many engines found it. Those that
-        rest on made-up values come last.
+      findings: worst first; each fault is reported once, however many engines found it. Findings
+        that rest on made-up values come last.
       suppressed: findings that match a suppression.
-      problems: requested work that failed outside the outcomes, such as keeping the files.
+      problems: other requested work that failed, such as saving the files.
       notes: general remarks: made-up arguments, suppressions that match nothing.
-      reference: name of the function that the results were compared with; None if there was none,
-        and no engine judged values.
+      reference: name of the function with which the results were compared; None if there was none,
+        so that no engine judged values.
     """
 
     name: str
@@ -119,7 +120,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether everything requested was judged and nothing was found that counts."""
+        """Whether everything requested was judged and no finding counts."""
         return not self.counted and self.complete
 
     @property
@@ -139,7 +140,7 @@ class Verdict:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Judgements that were not made or made only in part, including those beyond an engine's
+        """Judgements that were not made, or only in part, including those beyond an engine's
         limits.
 
         Kernels are labelled as in the table: by name, plus digest digits if several share the name.
@@ -154,7 +155,7 @@ class Verdict:
         )
 
     def throw(self) -> None:
-        """Raise if anything was found that counts, or was not judged.
+        """Raise an exception if a finding counts or anything was not judged.
 
         Raises:
           VerificationFailed: the verdict is not `ok`.

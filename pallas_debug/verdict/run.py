@@ -36,7 +36,7 @@ _RUN: tuple[Engine, ...] = ("checks", "machine", "races", "values")
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Parameters of a verification, as `verify` takes them."""
+    """Parameters of a verification, as in `verify`."""
 
     targets: str | Iterable[str] = defaults.VERIFY_TARGETS
     engines: str | Iterable[str] | None = None
@@ -52,7 +52,7 @@ class Request:
 
     @property
     def by_name(self) -> bool:
-        """Whether engines were named explicitly; each of them must then judge every kernel."""
+        """Whether engines were requested by name; each of them must then judge every kernel."""
         return self.engines is not None
 
     @property
@@ -60,7 +60,7 @@ class Request:
         """Engines to run, in order; `values` if there is a reference.
 
         Raises:
-          UsageError: there is no such engine, or `values` was named without a reference.
+          UsageError: an engine is unknown, or `values` was requested without a reference.
         """
         added: set[str] = set() if self.reference is None else {"values"}
         if self.engines is None:
@@ -86,7 +86,7 @@ class Request:
         """Tolerance of the comparison with the reference.
 
         Raises:
-          UsageError: it is no number from 0 on, or there is no reference.
+          UsageError: it is not a number of at least 0, or there is no reference.
         """
         if self.reference is None and (self.rtol, self.atol) != (None, None):
             raise UsageError("rtol and atol are for the comparison with a reference: pass one")
@@ -97,7 +97,7 @@ class Request:
         """Grid points that the sanitizer watches.
 
         Raises:
-          UsageError: they are not understood, or the sanitizer does not run.
+          UsageError: they are invalid, or the sanitizer does not run.
         """
         if self.watch is not None and "machine" not in self.asked:
             raise UsageError(
@@ -112,7 +112,7 @@ class Request:
         """Names of the targets.
 
         Raises:
-          UsageError: there is none.
+          UsageError: there are no targets.
         """
         chips = targets_by_name(self.targets)
         if not chips:
@@ -127,7 +127,7 @@ class Request:
         """Suppressions, read from the file.
 
         Raises:
-          UsageError: not a valid suppressions file.
+          UsageError: the suppressions file is invalid.
         """
         return suppressions.read(Path(self.suppress)) if self.suppress is not None else ()
 
@@ -176,19 +176,20 @@ def verify(
         else is passed through. Findings that rest on such values say so, and do not count.
       targets: names, as a list or separated by commas; `all` for every generation.
       engines: any of `static`, `compile`, `checks`, `machine`, `races` and `values`; by default all
-        of them but `races`, and `values` if there is a reference. `machine` is the sanitizer, and
-        TPU interpret mode for kernels that the kernel machine cannot run; `races` is TPU interpret
-        mode for all of them. A kernel that a named engine cannot judge counts as work not done.
-      suppress: a file of findings that do not count, with reasons.
-      to: a dump directory in which to keep the compilations and the findings.
-      timeout: seconds per compilation.
-      jobs: maximum compiler processes; 0 for one per core, but at most four.
+        except `races`, and `values` only with a reference. `machine` is the sanitizer, or TPU
+        interpret mode for kernels that the kernel machine cannot run; `races` is TPU interpret mode
+        for all kernels. If an engine requested here cannot judge a kernel, that counts as work not
+        done.
+      suppress: a file that lists findings to ignore, with reasons.
+      to: a dump directory in which to save the compilations and the findings.
+      timeout: maximum seconds per compilation.
+      jobs: maximum number of compiler processes; 0 for one per core, up to four.
       hang_after: seconds without progress before an interpreted kernel is stopped.
       tick: called about ten times a second while waiting for compilations.
-      reference: function of the same arguments whose results are the right ones; see `compare`.
-      rtol, atol: tolerance of the comparison with it, as `compare` takes them.
-      watch: grid points at which the sanitizer judges memory and arithmetic, as `check` takes them;
-        a kernel that it watches in part counts as not judged by it.
+      reference: function of the same arguments that returns the correct results; see `compare`.
+      rtol, atol: tolerance of the comparison with the reference, as for `compare`.
+      watch: grid points at which the sanitizer judges memory and arithmetic, as for `check`; a
+        partly watched kernel counts as not judged by the sanitizer.
       **kwargs: passed to the function, like `args`.
 
     Returns:
@@ -197,7 +198,7 @@ def verify(
 
     Raises:
       UsageError: unknown engine, invalid suppressions file, or a function that calls no kernel.
-      InvalidReference: the reference raised an exception, or returned other arrays.
+      InvalidReference: the reference raised an exception, or its arrays do not match.
       UnknownTargetError: unknown target.
     """
     with WithoutOurFrames():
@@ -228,7 +229,7 @@ def verify_function(
     """Verify the kernels that a function calls, as `verify` does.
 
     Args:
-      answers: takes the engines' answers as they come.
+      answers: receives the engines' answers as they arrive.
 
     Raises:
       UsageError, InvalidReference, UnknownTargetError: as for `verify`.
@@ -353,7 +354,7 @@ class Judging:
         )
 
     def _record(self, name: str, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> None:
-        """Record the findings that count, and the gaps, for `report` and `browse`."""
+        """Record the counted findings and the gaps, for `report` and `browse`."""
         missing = (o.gap for o in outcomes if o.status in ("unjudged", "unsupported"))
         gaps = [*missing, *(gap for outcome in outcomes for gap in outcome.gaps)]
         kernels = [captured.kernel for captured in self._captures]
@@ -361,7 +362,7 @@ class Judging:
         self._session.record_run(name, kernels, prints=prints, findings=findings, gaps=gaps)
 
     def _with_lines(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-        """Give findings without a line that of their kernel, else of the first one."""
+        """Set the line of findings without a line to their kernel's, or the first kernel's."""
         lines = {c.kernel.name: c.kernel.source for c in reversed(self._captures)}
         first = self._captures[0].kernel.source if self._captures else None
         return tuple(
@@ -417,7 +418,9 @@ def _ask(
         answers.add(*(Seen(outcomes=ask.each(judged, e, "unjudged", nowhere)) for e in runs))
         session.wait(None if tick is None else lambda: tick(session))
         return found
-    with session.compiling_for(()):  # do not also compile what is lowered for interpretation
+    with session.compiling_for(
+        ()
+    ):  # do not compile kernels that are only lowered for interpretation
         for target, kernels in _by_chip(wanted, session.targets):
             _interpret(call, kernels, request, target, answers, expected)
     session.wait(None if tick is None else lambda: tick(session))
@@ -433,7 +436,7 @@ def static_of(
 def _by_chip(
     wanted: Sequence[tuple[Capture, tuple[Target, ...]]], targets: Sequence[Target]
 ) -> Iterator[tuple[Target, list[Capture]]]:
-    """Chips to interpret the function for, enough that it calls each kernel: usually one."""
+    """Chips for which to interpret the function so that it calls each kernel: usually one."""
     left = list(wanted)
     for target in targets:
         called = [captured for captured, chips in left if target in chips]
@@ -450,9 +453,9 @@ def _interpret(
     answers: Answers,
     expected: compared.Expected | None,
 ) -> None:
-    """Run the function in each engine; if none finds anything, compare the results of two.
+    """Run the function in each engine; if no engine finds anything, compare the results of two.
 
-    Then compare with those of a reference.
+    Then compare the results with those of a reference.
     """
     asked, hang_after = request.asked, request.hang_after
     kernels = [captured.kernel for captured in captures]

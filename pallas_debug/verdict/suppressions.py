@@ -1,6 +1,6 @@
 """Suppressions: findings that do not count, each with a reason.
 
-Read from a TOML file, `pallas-debug.toml` in the project unless another is named:
+They are read from a TOML file, by default `pallas-debug.toml` in the project:
 
     [[suppress]]
     kind = "PaddingRead"
@@ -30,7 +30,7 @@ _KEYS = ("kind", "kernel", "line", "operand", "reason")
 
 @dataclass(frozen=True, kw_only=True)
 class Suppression:
-    """Rule for one suppression; `kernel` may contain `*`, `line` is `file.py:12` or `file.py`."""
+    """A suppression rule; `kernel` may contain `*`, `line` is `file.py:12` or `file.py`."""
 
     kind: str
     reason: str
@@ -64,7 +64,8 @@ def read(path: Path) -> tuple[Suppression, ...]:
     """Read the suppressions of a file.
 
     Raises:
-      UsageError: unreadable, not TOML, or not a valid suppression; the message gives the place.
+      UsageError: the file is unreadable, not TOML, or has an invalid suppression; the message says
+        where.
     """
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -99,7 +100,7 @@ def _suppression(path: Path, number: int, entry: object) -> Suppression:
 def apply(
     findings: Sequence[Finding], suppressions: Iterable[Suppression]
 ) -> tuple[tuple[Finding, ...], tuple[Suppressed, ...], tuple[str, ...]]:
-    """Split findings into those that count and those suppressed; name unused suppressions."""
+    """Split findings into counted and suppressed ones; list unused suppressions."""
     kept, left_out = [], []
     known = list(suppressions)
     used: set[Suppression] = set()

@@ -1,4 +1,4 @@
-"""Verdict table: built from what was requested, then filled with the engines' answers.
+"""Verdict table: built from the request, then filled with the engines' answers.
 
 A cell without an answer is `unjudged`: neither a failing engine nor a compilation that never starts
 can leave a hole in the table. Pure functions; no engine, no jax.
@@ -14,7 +14,7 @@ from pallas_debug.render import one_line
 from pallas_debug.verdict.result import Engine, Outcome, Status
 
 DIGITS = 8
-"""Hex digits of the digest that distinguish kernels of one name, as in the folders of a dump."""
+"""Number of digits of the digest that distinguish kernels of the same name, as in dumps."""
 
 NO_ANSWER = "the engine ended without an answer (please report it)"
 
@@ -32,13 +32,13 @@ class AskedKernel:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Judgements requested of a verification.
+    """Judgements requested in a verification.
 
     Attributes:
       targets: targets of `compile`.
       elsewhere: by digest, targets for which the function does not call the kernel, and why.
-      by_name: whether the engines were named explicitly. A named engine has to judge: whatever is
-        beyond its limits counts as not done.
+      by_name: whether the engines were requested by name. Such an engine must judge everything: a
+        kernel beyond its limits counts as not done.
     """
 
     kernels: tuple[AskedKernel, ...]
@@ -49,7 +49,7 @@ class Asked:
 
 
 def cells(asked: Asked, unanswered: str = NO_ANSWER) -> tuple[Outcome, ...]:
-    """Build one outcome per kernel, engine and target; none of them judged yet."""
+    """Build an outcome per kernel, engine and target, none of them judged yet."""
     found = []
     for kernel, engine in itertools.product(dict.fromkeys(asked.kernels), asked.engines):
         if engine == "trace":  # `trace` judges the whole function
@@ -73,8 +73,8 @@ def fill(
 ) -> tuple[Outcome, ...]:
     """Fill each cell with its answer; answers that fit no cell come first.
 
-    Of several answers to one cell the worst counts, with the gaps of all. A cell without any is not
-    judged, for the reason `unanswered`.
+    If a cell has several answers, the worst counts, with the gaps of all. A cell without an answer
+    is not judged, for the reason `unanswered`.
     """
     by_cell: dict[tuple[object, ...], list[Outcome]] = {}
     for answer in answers:
@@ -122,5 +122,5 @@ def labels(kernels: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
 
 
 def judgements(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """Outcomes of cells that have something to judge."""
+    """Outcomes of cells that have something to judge, without skipped ones."""
     return tuple(o for o in outcomes if o.kernel and o.status != "skipped")

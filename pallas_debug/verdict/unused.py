@@ -1,7 +1,7 @@
-"""What the program around kernels says of findings.
+"""Findings that depend on the program around the kernels.
 
-Outputs that nothing uses need not be written, and of inputs that are one array, one may read what
-the other leaves out.
+Outputs that nothing uses need not be written, and if two inputs are the same array, one may read
+the parts that the other leaves out.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def without_unused(
     target: Target,
     problems: list[str],
 ) -> list[Seen]:
-    """Leave out unwritten outputs of which the function uses nothing.
+    """Leave out unwritten outputs that the function does not use.
 
     Args:
-      problems: gets a sentence if that could not be determined; then it depends on each program
-        within the function.
+      problems: receives a sentence if that could not be determined; then each program within the
+        function decides.
     """
     unwritten = _unwritten(finding for one in seen for finding in one.findings)
     if not unwritten:
@@ -56,10 +56,10 @@ def with_separate_inputs(
     target: Target,
     problems: list[str],
 ) -> list[Seen]:
-    """Count inputs of which a part is not read, where no other operand is the same array.
+    """Count inputs that are partly unread, if no other operand is the same array.
 
     Args:
-      problems: gets a sentence if that could not be determined.
+      problems: receives a sentence if that could not be determined.
     """
     if not any(_may_be_shared(finding) for one in seen for finding in one.findings):
         return list(seen)
@@ -108,9 +108,9 @@ def resolved(
     kwargs: Mapping[str, Any],
     session: Session,
 ) -> tuple[Finding, ...]:
-    """Determine what findings depend on by the function that calls the kernels, if it is traceable.
+    """Resolve conditions of findings by the function that calls the kernels, if it is traceable.
 
-    Its results count as used.
+    The function's results count as used.
     """
     unwritten = _unwritten(finding for finding in findings if finding.only_if)
     target = session.chip
@@ -133,7 +133,7 @@ def dropped(
     unwritten: Iterable[Dropped],
     report: Callable[[PallasDebugError], None],
 ) -> frozenset[Dropped] | None:
-    """Those of these outputs that no call in a function uses; None if it cannot be traced."""
+    """Return those outputs that no call in a function uses; None if it cannot be traced."""
     found: dict[str, frozenset[int]] | None = None
     with guards.guarded("engine", "looking for outputs that nothing uses", report):
         found = unused.unused_outputs(function, args, kwargs, target)
@@ -149,7 +149,7 @@ def dropped(
 
 
 def notes(seen: Iterable[Seen], findings: Iterable[Finding]) -> list[str]:
-    """Notes about outputs that are not written, unless there is a finding about them."""
+    """Notes about unwritten outputs for which there is no finding."""
     names = {key for one in seen for key in one.dropped} - _unwritten(findings)
     return [outputs.note(kernel, operand) for kernel, operand in sorted(names, key=str)]
 

@@ -1,4 +1,4 @@
-"""A verdict as text (`text.py`), in a notebook, for code scanning, and for a workflow's log.
+"""Output formats of a verdict: text (`text.py`), notebooks, code scanning, workflow logs.
 
-Floor 3. Renders what a `Verdict` says; no engine, no jax.
+Floor 3. Renders a `Verdict` without engines or jax.
 """

@@ -13,7 +13,7 @@ from pallas_debug.verdict.result import Verdict
 def lines(verdict: Verdict) -> list[str]:
     """Format each finding as `::error file=rows.py,line=12,title=OutOfBoundsRead in gather::…`.
 
-    A missing judgement that was requested is an error too; a finding that rests on made-up values
+    A requested judgement that was not made is an error too; a finding that rests on made-up values
     is a warning, and a limitation of an engine a notice.
     """
     found = [_annotation(finding) for finding in verdict.findings]
@@ -28,8 +28,8 @@ def lines(verdict: Verdict) -> list[str]:
 def quoted(text: str, token: str | None = None) -> str:
     """Wrap text so that the runner does not interpret commands in it.
 
-    Names and messages come from the code under test. The runner takes any line that begins with
-    `::` for a command, even with spaces before it.
+    Names and messages come from the code under test. The runner interprets any line that begins
+    with `::` as a command, even with spaces before it.
 
     Args:
       token: ends the quotation; random by default, so that it cannot be guessed.

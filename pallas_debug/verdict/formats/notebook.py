@@ -1,4 +1,4 @@
-"""A verdict in a notebook: the table of kernels and engines, findings, and what was not judged."""
+"""A verdict in a notebook: the table of kernels and engines, findings, and missing judgements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARKS: dict[Status, Mark] = {
 
 
 def verdict_html(verdict: Verdict) -> str:
-    """The whole verdict."""
+    """Render the whole verdict as HTML."""
     found = [replace(finding, kernel=one_line(finding.kernel)) for finding in verdict.findings]
     return checks_html(
         verdict_mark(verdict.ok, text.last_word(verdict)),

@@ -1,4 +1,4 @@
-"""A verdict as text: table, findings, what was not judged, summary line."""
+"""A verdict as text: table, findings, missing judgements, summary line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_REFERENCE = "values not judged (no reference)"
 """End of the summary line of a verdict without a reference."""
 
 MAX_REASON = 160
-"""Maximum length of a reason in the summary line; the lines above give it in full."""
+"""Maximum length of a reason in the summary line; the lines above show it in full."""
 
 
 def verdict_text(verdict: Verdict) -> str:
@@ -48,7 +48,7 @@ def table(verdict: Verdict) -> str:
 
 
 def cells(verdict: Verdict) -> tuple[list[str], list[tuple[str, list[Outcome | None]]]]:
-    """Headings of the columns; then for each kernel its label and its outcomes, None for none."""
+    """Headings of the columns; for each kernel, its label and outcomes, None for an empty cell."""
     outcomes = [o for o in verdict.outcomes if o.kernel]
     columns = sorted(dict.fromkeys(map(_column, outcomes)), key=lambda c: ENGINES.index(c[0]))
     rows: list[tuple[str, list[Outcome | None]]] = []
@@ -96,7 +96,7 @@ def _suppressed(verdict: Verdict) -> list[str]:
 
 
 def not_judged(verdict: Verdict) -> list[str]:
-    """List what was not judged, each reason once with all cells it applies to; then the notes."""
+    """List missing judgements, each reason once with all cells it applies to; then the notes."""
     names = _labels(verdict)
     reasons: dict[tuple[str, str], list[str]] = {}
     for outcome in verdict.outcomes:
@@ -119,7 +119,7 @@ def _several(where: Sequence[str]) -> str:
 
 
 def last_word(verdict: Verdict) -> str:
-    """Summary line: what was not judged, then `2 findings in 1 kernel` or `nothing found in …`."""
+    """Summary line: missing judgements, then `2 findings in 1 kernel` or `nothing found in …`."""
     kernels = render.plural(len(verdict.kernels), "kernel")
     found = render.plural(len(verdict.counted), "finding")
     parts = list(filter(None, [missing(verdict), _not_done(verdict)]))
