@@ -41,8 +41,8 @@ def _matters(failure: SiteFailure, run: CheckedRun) -> bool:
 def _nan_matters(failure: SiteFailure, run: CheckedRun) -> bool:
     """Whether a NaN may have changed a result.
 
-    It has not if no output holds one, unless it went into a comparison or an integer. If outputs
-    hold NaNs, one that was masked is their origin only if no other one is.
+    It has not if no output contains a NaN, unless it went into a comparison or an integer. If
+    outputs contain NaNs, a masked NaN is their origin only if there is no other.
     """
     if not run.sees_outputs:
         return True
@@ -57,11 +57,11 @@ def _read_matters(failure: SiteFailure, run: CheckedRun) -> bool:
     """Whether a NaN that was read is a fault: only if it is kept and has no other origin.
 
     Interpreters fill memory that was never written, and the padding of a ragged last block, with
-    NaN. A kernel may well read this and mask it, and may even store padding into the padding of an
-    output. If inputs contain NaN themselves, nothing is proven.
+    NaN. A kernel may read this and mask it, and may even store padding into the padding of an
+    output. If the inputs contain NaN, nothing is proven.
     """
     if failure.site.details["integer"]:
-        # Only where the value shows in an output, which differs with another fill value.
+        # Only if the value reaches an output, which then differs with another fill value.
         same = (f for f in run.failures if f.site.details.get("integer"))
         return bool(run.filled) and failure is min(same, key=lambda f: f.order)
     if failure.site.operation == "store" or run.inputs:
@@ -70,7 +70,7 @@ def _read_matters(failure: SiteFailure, run: CheckedRun) -> bool:
     unmasked = [f for f in floats if not _is_masked(f)]
     is_read = any(f.site.check == "uninitialized" and f.site.operation != "store" for f in unmasked)
     if is_read and _is_masked(failure):
-        return False  # the NaN seen came from elsewhere
+        return False  # the NaN came from elsewhere
     possible = unmasked if is_read else floats
     earlier = (f for f in possible if f.order < failure.order)
     if any(f.site.check in _OF_NAN for f in earlier):
@@ -94,7 +94,7 @@ _OF_NAN = ("nan", "uninitialized")
 
 
 def _is_window(failure: SiteFailure) -> bool:
-    """Whether a buffer is a window of jax's `emit_pipeline`, which may hold a part of a block."""
+    """Whether a buffer is a window of jax's `emit_pipeline`, which may contain a partial block."""
     return (failure.site.operand or "").endswith(".window_ref")
 
 
@@ -110,9 +110,9 @@ def _is_unwritten(run: CheckedRun) -> bool:
 
 
 def _bools_read(run: CheckedRun, name: str) -> Finding | None:
-    """A buffer of booleans on whose initial values results depend, at the first line that reads it.
+    """A boolean buffer whose initial values affect results, at the first line that reads it.
 
-    Neither value of a boolean tells that it was not written, so the read itself is not observed.
+    Neither value of a boolean shows that it was not written, so the read itself is not observed.
     """
     of_it = [s for s in run.sites if s.check == "uninitialized" and s.operand == name]
     reads = sorted((s for s in of_it if s.operation != "store"), key=lambda site: site.step)
@@ -184,7 +184,7 @@ def _named(failure: SiteFailure) -> dict[str, str]:
 
 
 def _operands(failure: SiteFailure) -> list[Any]:
-    """Operands of the operation at the element that failed, as far as they were recorded."""
+    """Operands of the operation at the element that failed, if they were recorded."""
     return [value for name, value in _recorded(failure).items() if name.isdigit()]
 
 
@@ -197,13 +197,13 @@ def _element(failure: SiteFailure) -> tuple[int, ...] | None:
 
 
 def _ranges(failure: SiteFailure) -> list[tuple[float, float]]:
-    """Least and greatest number of each operand, where no single element is at fault."""
+    """Smallest and largest number of each operand, if no single element is at fault."""
     known = _recorded(failure)
     return [(known[f"min{i}"], known[f"max{i}"]) for i in range(2) if f"min{i}" in known]
 
 
 def _at_element(seen: Sighting, failure: SiteFailure) -> Sighting:
-    """Add the element that failed, and the operands there, to the witness."""
+    """Add the element that failed, and its operands, to the witness."""
     element, values = _element(failure), _operands(failure)
     facts = dict(seen.witness.values)
     if element is not None:
@@ -248,7 +248,7 @@ def _not_finite(seen: Sighting, failure: SiteFailure, found: Callable[..., Findi
 
 
 def _entry(failure: SiteFailure) -> str | None:
-    """The table entry that an index was computed from: `table[2], which is 9`."""
+    """Table entry from which an index was computed: `table[2], which is 9`."""
     table, known = failure.site.details.get("table"), _recorded(failure)
     if table is None:
         return None

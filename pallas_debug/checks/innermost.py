@@ -1,4 +1,4 @@
-"""Findings of jax's interpreters, for the innermost of the observers that want them."""
+"""Delivery of findings of jax's interpreters to the innermost observer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pallas_debug.checks.observer import RunObserver
 from pallas_debug.model import Finding
 
 _observers: list[object] = []
-"""Stack of what reports now, one entry for each `reporting`."""
+"""Stack of active observers, one entry for each `reporting`."""
 
 
 @contextlib.contextmanager
 def reporting(
     observer: RunObserver, *, hang_after: float, stop_after: float | None
 ) -> Iterator[None]:
-    """Send what TPU interpret mode finds to an observer, unless an inner one takes it.
+    """Send findings of TPU interpret mode to an observer, unless an inner observer takes them.
 
     Args:
       hang_after, stop_after: limits of a run in seconds, see `tpu_interpret.reporting`.

@@ -14,7 +14,7 @@ def parse(text: str | Iterable[str]) -> tuple[str, ...]:
     """Parse `"user,nan"`, `"all"` or an iterable of names; results are in the order of `CHECKS`.
 
     Raises:
-      UsageError: unknown check, none named, or something else in place of names.
+      UsageError: a check is unknown, there is none, or the value is not a list of names.
     """
     names = text.split(",") if isinstance(text, str) else list(text)
     if not all(isinstance(name, str) for name in names):

@@ -1,4 +1,4 @@
-"""Collector of what running kernels report: findings of all engines, and prints.
+"""Collector of reports from running kernels: findings of all engines, and prints.
 
 Called from runtime threads in the middle of a program, so no exception may escape.
 """
@@ -28,12 +28,13 @@ class RunObserver:
     Implements `Observer` of `bridge/instrument/observe.py` and `bridge/interpret/tpu_interpret.py`.
 
     Args:
-      checks: names; empty for none.
+      checks: names of the checks; empty for none.
       prints: whether to collect prints.
       found: called with each finding when it is first seen.
       printed: called with each print that is kept.
       skipped: called once for each kernel that is not checked, or only in part, and each reason.
-      report: called with exceptions raised by `found`, `printed` or `skipped`, which go no further.
+      report: called with exceptions raised by `found`, `printed` or `skipped`, which are not
+        propagated.
     """
 
     def __init__(
@@ -71,47 +72,47 @@ class RunObserver:
 
     @property
     def races(self) -> tuple[Finding, ...]:
-        """Races with a copy in flight since the last `clear()`, which fail nothing."""
+        """Races with a copy in flight since the last `clear()`; they do not fail anything."""
         return self._races.findings
 
     @property
     def copying(self) -> dict[str, str]:
-        """Interpret modes of kernels with copies of which not all accesses were compared."""
+        """Interpret modes of kernels with copies whose accesses were not all compared."""
         with self._lock:
             return dict(self._copying)
 
     def suspected(self, finding: Finding) -> None:
-        """Keep a race that was noticed in a run without race detection."""
+        """Record a race that was noticed in a run without race detection."""
         self._races.add(finding)
 
     def copied(self, kernel: str, mode: str) -> None:
-        """Note a kernel with copies that runs without race detection."""
+        """Record a kernel with copies that runs without race detection."""
         with self._lock:
             self._copying[kernel] = mode
 
     def looped(
         self, digest: str, *, skipped: AbstractSet[SourceLine], ran: AbstractSet[SourceLine]
     ) -> None:
-        """Note the loops of a kernel that was judged, whose bodies did not run, and did."""
+        """Record which loops of a judged kernel ran, and which were reached but never ran."""
         with self._lock:
             self._skipped_loops.setdefault(digest, set()).update(skipped)
             self._run_loops.setdefault(digest, set()).update(ran)
 
     def idle_loops(self, digest: str) -> frozenset[SourceLine]:
-        """Loops of a kernel that were reached, and whose bodies never ran."""
+        """Loops of a kernel that were reached but whose bodies never ran."""
         with self._lock:
             ran = self._run_loops.get(digest, set())
             return frozenset(self._skipped_loops.get(digest, set()) - ran)
 
     @property
     def dropped(self) -> frozenset[Dropped]:
-        """Kernels and outputs that are not written, and that their programs drop."""
+        """Kernels and outputs that are not written, and that their programs do not use."""
         with self._lock:
             return frozenset(self._dropped)
 
     @property
     def records(self) -> tuple[PrintRecord, ...]:
-        """Prints since the last `clear()`; a final record gives the number cut."""
+        """Prints since the last `clear()`; a final record states how many were dropped."""
         with self._lock:
             records = tuple(self._printed)
             if not self._cut:
@@ -140,10 +141,10 @@ class RunObserver:
         self.found(*found, uses=run.uses)
 
     def found(self, *findings: Finding, uses: OutputUses | None = None) -> None:
-        """Collect what one run of a kernel shows, causes with their consequences; report the new.
+        """Collect the findings of a run of a kernel, causes with their consequences; report new ones.
 
         Args:
-          uses: what the program uses of the kernel's outputs, if known.
+          uses: which of the kernel's outputs the program uses, if known.
         """
         if uses:
             findings, dropped = outputs.judged(findings, uses)
@@ -168,8 +169,8 @@ class RunObserver:
         """Record a kernel that the sanitizer cannot judge.
 
         Args:
-          runs: how it runs all the same, `in HLO interpret mode instead`; None if the program
-            stops at it.
+          runs: how it runs instead, `in HLO interpret mode instead`; None if the program stops at
+            it.
         """
         self.refusals.setdefault(kernel, reason)
         if runs is None:
@@ -178,7 +179,7 @@ class RunObserver:
         self._skip(Gap(kernel=kernel, engine="machine", reason=reason, is_limit=True))
 
     def judged_in_part(self, kernel: str, reason: str) -> None:
-        """Record a kernel of which the sanitizer did not judge all grid points, as asked."""
+        """Record a kernel that the sanitizer judged at only some grid points, as requested."""
         self._skip(
             Gap(
                 kernel=kernel,

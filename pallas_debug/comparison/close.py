@@ -1,4 +1,4 @@
-"""Comparison of what two kernels store on the way to their results."""
+"""Comparison of intermediate values that two kernels store."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pallas_debug.comparison.differences import INEXACT, unravel
 from pallas_debug.comparison.tolerances import Allowed, Tolerance
 
 MASK = 1e8
-"""Size from which an element is a mask, such as -1e30: no measure for the error of others, and the
-same as any other mask of its sign, such as minus infinity."""
+"""Magnitude from which an element is considered a mask, such as -1e30: it is no scale for the error
+of other elements, and equals any other mask of its sign, such as minus infinity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,8 @@ class Closeness:
         """The first element in which two arrays of the same shape differ; None if there is none.
 
         Args:
-          largest: magnitude of what the same memory held before, which a sum may have rounded at.
+          largest: magnitude of earlier contents of the same memory, at which a sum may have
+            rounded.
         """
         if not self.compares(a, b):
             return None
@@ -57,7 +58,7 @@ class Closeness:
 
     @staticmethod
     def compares(a: np.ndarray, b: np.ndarray) -> bool:
-        """Whether two arrays can be compared: both have floats, or both integers."""
+        """Whether two arrays can be compared: both contain floats, or both integers."""
         return _is_inexact(a) == _is_inexact(b) and not (a.dtype.names or b.dtype.names)
 
     @staticmethod
@@ -74,7 +75,7 @@ class Closeness:
 
     @staticmethod
     def text(value: Any) -> str:
-        """A value as messages show it."""
+        """Format a value for messages."""
         if not _is_inexact(value):
             return str(value)
         wide = _wide(np.asarray(value))[()]

@@ -33,13 +33,13 @@ from pallas_debug.model import Finding, Gap, Witness
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedOutput:
-    """One array of a result, compared.
+    """Outcome of the comparison of one array of a result.
 
     Attributes:
       name: `output`, or `output [1]` with its path in jax's notation.
       dtype: of the function's array.
-      differing: number of elements that differ by more than is allowed.
-      unjudged: number of elements at which the reference is NaN.
+      differing: number of elements that differ by more than the tolerance.
+      unjudged: number of elements that are NaN in the reference.
       allowed: the tolerance as text; empty if elements must be equal.
     """
 
@@ -58,9 +58,9 @@ class Results:
 
     Attributes:
       findings: one for each output that differs.
-      kernels: by finding, digest of the kernel that its output comes straight from, or None.
+      kernels: by finding, digest of the kernel that directly produces its output, or None.
       gaps: elements that could not be compared.
-      problems: errors of ours that left something out of a finding.
+      problems: our own errors, which left something out of a finding.
     """
 
     outputs: tuple[ComparedOutput, ...]
@@ -74,10 +74,10 @@ def leaves(result: Any, whose: str) -> list[Leaf]:
     """Arrays of a result.
 
     Args:
-      whose: function that returned it.
+      whose: name of the function that returned the result.
 
     Raises:
-      UsageError: it returned something that is not an array, or no arrays at all.
+      UsageError: the result contains something that is not an array, or no arrays at all.
     """
     found = []
     for path, dtype, array in arrays.host_leaves(result):
@@ -93,7 +93,7 @@ def leaves(result: Any, whose: str) -> list[Leaf]:
 
 
 def abstract_leaves(shapes: Sequence[tuple[str, str, tuple[int, ...]]]) -> list[Leaf]:
-    """Arrays of a result of which only path, dtype and shape are known; their values are zeros."""
+    """Arrays of a result whose values are unknown, as zeros, with path, dtype and shape."""
     zero = np.zeros(())
     return [
         Leaf(path=path, dtype=dtype, values=np.broadcast_to(zero, shape))
@@ -102,7 +102,7 @@ def abstract_leaves(shapes: Sequence[tuple[str, str, tuple[int, ...]]]) -> list[
 
 
 def output_name(path: str) -> str:
-    """An output as messages name it, by its path in jax's notation."""
+    """Name of an output in messages, by its path in jax's notation."""
     return f"output {path}" if path else "output"
 
 
@@ -110,7 +110,7 @@ def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) ->
     """Check that two results have the same arrays.
 
     Raises:
-      InvalidReference: they do not; the message has both.
+      InvalidReference: the arrays differ; the message shows both.
     """
     name, reference = f"`{judged.name}`", f"`{judged.reference}`"
     if [one.path for one in ours] != [one.path for one in theirs]:
@@ -148,8 +148,8 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
     """Compare the results of a function and its reference for the same arguments.
 
     Raises:
-      UsageError: a result has something that is not an array.
-      InvalidReference: they differ in structure, shapes or dtypes.
+      UsageError: a result contains something that is not an array.
+      InvalidReference: the results differ in structure, shapes or dtypes.
     """
     ours, theirs = leaves(result, judged.name), leaves(expected, judged.reference)
     check_alike(ours, theirs, judged)
@@ -200,7 +200,7 @@ def _reference_nan(pair: Differences, judged: Judged) -> Gap:
 
 
 class _Sources:
-    """Kernels that the outputs of a function come from; traced once, if something differs."""
+    """Kernels that produce the outputs of a function; traced once, if something differs."""
 
     def __init__(self, judged: Judged, problems: list[PallasDebugError]) -> None:
         self._judged = judged
@@ -240,7 +240,7 @@ class _Sources:
         return None
 
     def tables(self, origin: KernelOrigin) -> dict[int, np.ndarray]:
-        """Scalar prefetch of a kernel, if all of its calls have the same."""
+        """Scalar prefetch of a kernel, if it is the same in all of its calls."""
         assert origin.captured is not None
         kernel = origin.captured.kernel
         if not kernel.of_kind("scalar_prefetch"):
@@ -259,7 +259,7 @@ class _Sources:
         return {i: table for i, table in enumerate(calls[0]) if table is not None}
 
     def unread(self, origin: KernelOrigin) -> tuple[UnreadInput, ...]:
-        """Inputs that the kernel's grid does not visit as a whole."""
+        """Inputs that the kernel's grid does not visit completely."""
         if origin.captured is None:
             return ()
         doing = "looking for inputs that are not read"
@@ -270,7 +270,7 @@ class _Sources:
         return ()
 
     def _shared(self, captured: Capture) -> frozenset[str]:
-        """Inputs that may be the same array as another one, which may read the rest of it."""
+        """Inputs that may be the same array as another input, which may read the rest of it."""
         judged = self._judged
         calls = operand_arrays(judged.function, judged.args, judged.kwargs, judged.target)
         passed = ("dynamic_grid", "scalar_prefetch", "input")
@@ -280,7 +280,7 @@ class _Sources:
             for known in calls.get(captured.kernel.digest, ())
             if len(known) == len(names)
             for name, own in zip(names, known, strict=True)
-            if sum(bool(own & other) for other in known) > 1  # itself, and another one
+            if sum(bool(own & other) for other in known) > 1  # itself, and another
         )
 
 
@@ -290,10 +290,10 @@ class _Place:
 
     Attributes:
       what: the output.
-      element: the first one that differs.
-      blocks: those of the kernel's output; `unknown` is why not.
-      history: how that element came about; `unwatched` is why it is not known.
-      digest: of the kernel, if the output comes straight from one.
+      element: the first differing element.
+      blocks: blocks of the kernel's output; if they are not known, `unknown` says why.
+      history: how that element was computed; if it is not known, `unwatched` says why.
+      digest: digest of the kernel, if a kernel produces the output directly.
     """
 
     what: str
@@ -372,7 +372,7 @@ def _finding(
     place = _placed(pair, judged, sources.of(number), sources)
     aligned = sources.alignment()
     diverged = None if aligned is None else aligned.divergence
-    # What another block has left is the cause, even if the kernels differ in other ways before.
+    # Values left by another block are the cause, even if the kernels differ in other ways before.
     is_cause = place.history is None or place.history.carried is None
     if diverged is not None and is_cause:
         place = _where_diverged(place, diverged)
@@ -437,7 +437,7 @@ def _rounding(pair: Differences, judged: Judged, origin: KernelOrigin) -> Roundi
 
 
 def _of_kernel(origin: KernelOrigin, bad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A mask over a result as a mask over the kernel's output."""
+    """Map a mask over a result to a mask over the kernel's output."""
     if origin.numbers is None:
         return bad.reshape(shape)
     found = np.zeros(int(np.prod(shape)), bool)
@@ -449,7 +449,7 @@ def _of_kernel(origin: KernelOrigin, bad: np.ndarray, shape: tuple[int, ...]) ->
 def _of_result(
     origin: KernelOrigin, element: tuple[int, ...], shape: tuple[int, ...], bad: np.ndarray
 ) -> tuple[int, ...] | None:
-    """The differing element of the result that comes from this element of the kernel."""
+    """Return the differing element of the result that comes from this element of the kernel."""
     if origin.numbers is None:
         return element
     number = int(np.ravel_multi_index(element, shape)) if shape else 0

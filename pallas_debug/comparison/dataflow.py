@@ -1,4 +1,4 @@
-"""Loads that the value of a store was computed from, by following registers backwards."""
+"""Loads from which the value of a store was computed, found by following registers backwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Behind:
     """Dependencies of registers of a program.
 
     Attributes:
-      loads: steps, by identity, of this program and of those that its steps run.
+      loads: steps that load, by identity, in this program and in programs that its steps run.
       inputs: positions among the program's arguments.
     """
 
@@ -29,14 +29,14 @@ class _Behind:
 class Dataflow:
     """Backward slices of the programs of one kernel, each computed once.
 
-    Only data count: neither what decides whether a step is executed, nor indices.
+    Only data is followed, not the conditions under which a step is executed, nor indices.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, tuple[int, ...]], _Behind] = {}
 
     def loads(self, frames: Sequence[ProgramFrame], value: ir.Reg) -> frozenset[int]:
-        """Identities of the steps that loaded what a register of the innermost frame depends on."""
+        """Identities of the loads on which a register of the innermost frame depends."""
         found = _Behind()
         wanted = [value]
         for depth in range(len(frames) - 1, -1, -1):
@@ -69,7 +69,7 @@ class Dataflow:
     def _step(
         self, program: ir.KernelProgram, step: ir.MachineStep, needed: set[int]
     ) -> tuple[frozenset[int], Sequence[ir.Reg]]:
-        """Loads and registers behind those outputs of a step that are needed."""
+        """Loads and registers behind the needed outputs of a step."""
         match step:
             case ir.LoadStep() if step.output.number in needed:
                 return frozenset({id(step)}), [step.other] if step.other is not None else []
@@ -135,7 +135,7 @@ class Dataflow:
     def _outside(
         self, frame: ProgramFrame, positions: frozenset[int]
     ) -> tuple[list[ir.Reg], frozenset[int]]:
-        """Registers of the frame around it behind arguments, and loads of earlier iterations."""
+        """Registers of the enclosing frame behind arguments, and loads of earlier iterations."""
         step = frame.caller
         if isinstance(step, (ir.Branch, ir.Scoped)):
             return [step.inputs[i] for i in positions if i < len(step.inputs)], frozenset()

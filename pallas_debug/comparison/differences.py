@@ -1,4 +1,4 @@
-"""Differences of two arrays: which elements, the first one, the largest errors. numpy alone."""
+"""Differences of two arrays: the elements, the first one, the largest errors. Uses only numpy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pallas_debug.comparison.tolerances import Allowed, Tolerance
 from pallas_debug.findings.wording.facts import array_text
 
 INEXACT = ("float", "bfloat", "complex")
-"""Prefixes of dtypes that are compared with a tolerance; others must be equal."""
+"""Prefixes of dtypes that are compared with a tolerance; values of others must be equal."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -19,9 +19,9 @@ class Leaf:
     """An array of a result, on the host.
 
     Attributes:
-      path: in jax's notation; empty for a single array.
-      dtype: name of its dtype in jax.
-      values: floats as float64 and complex128, everything else unchanged.
+      path: path in jax's notation; empty for a single array.
+      dtype: jax's name of the dtype.
+      values: floats as float64 or complex128, everything else unchanged.
     """
 
     path: str
@@ -38,7 +38,7 @@ class Leaf:
 
     @property
     def wide(self) -> np.ndarray:
-        """Values as float64 or complex128; integers beyond 53 bits lose their last ones."""
+        """Convert values to float64 or complex128; integers beyond 53 bits lose low bits."""
         kind = np.complex128 if self.values.dtype.kind == "c" else np.float64
         return np.asarray(self.values, kind)
 
@@ -50,8 +50,8 @@ class Differences:
     """Elements of `actual` that differ from `expected`, an array of the same shape.
 
     Attributes:
-      bad: whether each element differs; those at which the reference is NaN do not.
-      unjudged: whether the reference is NaN there.
+      bad: mask of differing elements, without those that are NaN in the reference.
+      unjudged: mask of elements that are NaN in the reference.
       allowed: the tolerance; None if elements must be equal.
     """
 
@@ -77,7 +77,7 @@ class Differences:
 
     @cached_property
     def first(self) -> tuple[int, ...]:
-        """Index of the first differing element, in the order of memory."""
+        """Index of the first differing element in memory order."""
         return unravel(int(np.argmax(self.bad)), self.bad.shape)
 
     @cached_property
@@ -91,7 +91,7 @@ class Differences:
     def _errors(self) -> np.ndarray:
         with np.errstate(invalid="ignore", over="ignore"):
             errors = np.abs(self.actual.wide - self.expected.wide)
-        # A NaN that is not expected is worse than any number.
+        # An unexpected NaN is worse than any number.
         errors = np.where(np.isnan(errors), np.inf, errors)
         return np.where(self.bad, errors, -1.0)
 
@@ -101,7 +101,7 @@ class Differences:
         return self._worst(at, float(self._errors[at])), at
 
     def largest_relative(self) -> tuple[str, tuple[int, ...]] | None:
-        """Largest error relative to the expected element; None if all of these are zero."""
+        """Largest error relative to the expected element; None if all of those are zero."""
         if not self.actual.is_inexact:
             return None
         size = np.abs(self.expected.wide)

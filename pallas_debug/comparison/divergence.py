@@ -1,4 +1,4 @@
-"""The first store at which two runs of kernels diverge: both run in lock-step on the machine."""
+"""First store at which two kernels diverge, found by running both in lock-step on the machine."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from pallas_debug.machine.machine import Stopped
 from pallas_debug.model import SourceLine
 
 SECONDS = 60.0
-"""Time limit of two runs in lock-step."""
+"""Time limit in seconds for two runs in lock-step."""
 
 MAX_BYTES = 256 << 20
-"""Maximum bytes of stores of one run that wait for those of the other."""
+"""Maximum bytes of stores of one run that wait for the other run."""
 
 
 class NotAligned(Exception):
-    """The runs cannot be compared step by step; the message is the reason."""
+    """The runs cannot be compared step by step; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,8 @@ class Alignment:
     """Outcome of a comparison of two runs.
 
     Attributes:
-      divergence: None if none was found.
-      unknown: why it is not known whether there is one.
+      divergence: the first divergence; None if none was found.
+      unknown: why it is unknown whether there is a divergence.
       not_compared: operands whose stores were not compared, each with the reason, as clauses.
     """
 
@@ -55,12 +55,12 @@ class Alignment:
 
 @dataclass(eq=False)
 class NotCompared:
-    """Operands whose stores are not compared, by the reason.
+    """Operands whose stores are not compared, by reason.
 
     Attributes:
-      shapes: those whose stores have other shapes in the other kernel.
-      dtypes: those that hold floats in one kernel and integers in the other.
-      only: those of either kernel that have no counterpart.
+      shapes: operands whose stores have different shapes in the other kernel.
+      dtypes: operands with floats in one kernel and integers in the other.
+      only: operands of either kernel without a counterpart.
     """
 
     shapes: set[str] = field(default_factory=set)
@@ -113,8 +113,8 @@ def _programs(
     """Run two programs from kernel to kernel.
 
     Args:
-      left: gets the operands that are not compared.
-      is_only: whether our kernel is called once.
+      left: receives the operands that are not compared.
+      is_only: whether our kernel is called only once.
     """
     deadline = time.monotonic() + SECONDS
     results: list[Any] = [None, None]
@@ -155,7 +155,7 @@ class _AtPoint:
     """Stores of both runs to one operand at a grid point.
 
     Attributes:
-      lines: from which each run stores.
+      lines: lines from which each run stores.
     """
 
     counts: list[int] = field(default_factory=lambda: [0, 0])
@@ -166,7 +166,7 @@ class _AtPoint:
 
 @dataclass(eq=False)
 class _Waiting:
-    """Stores of both runs to one operand that have not met yet.
+    """Stores of both runs to one operand that have not been matched yet.
 
     Attributes:
       points: the last grid points, by position.
@@ -190,8 +190,8 @@ class _Candidate:
     """A difference; an earlier store may still turn out to differ.
 
     Attributes:
-      number: of the event in its run.
-      events: those of both runs; one of them is missing where only one stores.
+      number: number of the event in its run.
+      events: events of both runs; one is missing if only one run stores.
     """
 
     number: int
@@ -217,10 +217,10 @@ def _only_one(side: int, event: LockstepEvent, waiting: _Waiting) -> _Candidate:
 
 
 class _LockStep:
-    """Two calls of kernels, run in turns.
+    """Two calls of kernels that run in turns.
 
     Attributes:
-      results: of both, after the run.
+      results: results of both calls, after the run.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class _LockStep:
         return None
 
     def _operands(self) -> Divergence | None:
-        """Operands of the call that differ before it."""
+        """Operands that differ before the call."""
         machines = [run.machine for run in self._runs]
         inputs = [
             {
@@ -300,7 +300,7 @@ class _LockStep:
         return None
 
     def _turn(self) -> int | None:
-        """The run that goes on: the one that is behind."""
+        """The run whose turn it is: the one that is behind."""
         going = [i for i, run in enumerate(self._runs) if not run.is_done]
         if not going:
             return None
@@ -356,7 +356,7 @@ class _LockStep:
         assert b.value is not None
         if not self._close.compares(a.value, b.value):
             self._left.dtypes.add(a.operand)
-        # A sum whose terms cancel has rounded at the size of what it held before.
+        # A sum whose terms cancel has rounded at the magnitude of its earlier value.
         largest = max(self._largest.get(a.operand, 0.0), self._close.size(b.value))
         self._largest[a.operand] = largest
         at = self._close.first(a.value, b.value, largest)
@@ -366,7 +366,7 @@ class _LockStep:
             self._candidates.append(replace(found, kind="values", what=what, element=element))
 
     def _unmatched(self) -> None:
-        """Stores at a grid point that the other run has left."""
+        """Stores at a grid point that the other run has already passed."""
         passed = [None if run.is_done else run.position for run in self._runs]
         for key, waiting in self._waiting.items():
             for side, queue in enumerate(waiting.queues):
@@ -396,7 +396,7 @@ class _LockStep:
         return self._not_in_both(first, a, b)
 
     def _not_in_both(self, found: _Candidate, a: LockstepEvent, b: LockstepEvent) -> _Candidate:
-        """Store that one of two runs of the same code leaves out."""
+        """Store that only one of two runs of the same code executes."""
         waiting = self._waiting[a.kind, a.operand]
         here = waiting.at(a.position)
         for side, event, other in ((0, a, b), (1, b, a)):

@@ -1,4 +1,4 @@
-"""Functions and arguments of a comparison."""
+"""Functions and settings of a comparison."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pallas_debug.model import Target
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A function whose result is compared, and how.
+    """A function whose result is compared, with the settings of the comparison.
 
     Attributes:
-      target: chip to trace it for, if its kernels are looked for.
-      name: of the function.
+      target: chip for which to trace it, to find its kernels.
+      name: name of the function.
       reference: name of the reference.
-      other: the reference, to be run in lock-step if both call kernels; None if it is not to be.
+      other: the reference, to run in lock-step if both call kernels; None not to.
       same_dtypes: whether both must return the same dtypes.
     """
 

@@ -1,4 +1,4 @@
-"""A kernel that is run from store to store, to be compared with another one."""
+"""A kernel that runs from store to store, for a comparison with another kernel."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Point = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LockstepEvent:
-    """A store or a copy to an operand, or a block that an operand has.
+    """A store or copy to an operand, or a block that an operand gets.
 
     Attributes:
       kind: "store", "copy" or "block".
-      number: in the order of the run.
-      position: of the grid point, in the order of the grid.
+      number: number of the event in its run.
+      position: position of the grid point in the order of the grid.
       place: elements that are stored to, as text.
       array: shape of the buffer, or of the whole array for a block.
     """
@@ -60,7 +60,7 @@ class SteppedRun(MachineObserver):
 
     Attributes:
       machine: set before the first step.
-      pending: number of its events that wait for those of the other run.
+      pending: number of its events that wait for the other run.
       is_done: whether the kernel has ended, and all its events have been returned.
     """
 
@@ -82,7 +82,7 @@ class SteppedRun(MachineObserver):
         """The next event; None after the last.
 
         Raises:
-          OutOfTime: it has taken too long.
+          OutOfTime: the run has taken too long.
           Stopped: the machine stops at a fault.
         """
         machine = self.machine
@@ -167,9 +167,9 @@ class SteppedRun(MachineObserver):
 
 
 def operands_aligned(ours: Launch, theirs: Launch) -> dict[str, str]:
-    """Names of our operands and buffers by those of the other kernel's that they correspond to.
+    """Names of our operands and buffers by the corresponding names in the other kernel.
 
-    The same names correspond; operands that have other names, by their order.
+    Equal names correspond; operands with different names correspond by their order.
     """
     a, b = ([operand.name for operand in launch.operands] for launch in (ours, theirs))
     kinds = [[operand.kind for operand in launch.operands] for launch in (ours, theirs)]

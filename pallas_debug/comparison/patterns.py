@@ -1,7 +1,8 @@
-"""Patterns of differing elements: where they are, and how they relate to what is expected.
+"""Patterns of differing elements: where they are, and how they relate to the expected values.
 
-numpy alone. A relation is reported only if it holds for every differing element, except NaN,
-infinities and zeros, and shifts that begin outside the array, which carry their share.
+Uses only numpy. A relation is reported only if it holds for every differing element, except for
+NaN, infinities, zeros, and shifts that begin outside the array, which are reported with their
+share.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from pallas_debug.findings.wording.regions import (
 )
 
 EXPLAINS = 0.1
-"""Maximum error that a relation may leave of an element's difference."""
+"""Maximum share of an element's error that a relation may leave unexplained."""
 
 MIN_ELEMENTS = 4
-"""Minimum number of differing elements for a relation that few would fulfil by chance."""
+"""Minimum number of differing elements for a relation that few elements could satisfy by chance."""
 
 MIN_SHARE = 0.05
-"""Minimum share of the differing elements that a partial pattern is reported for."""
+"""Minimum share of the differing elements for which a partial pattern is reported."""
 
 SAMPLES = 64
-"""Elements on which the distance of a shift is tried, before it is verified on all."""
+"""Number of elements on which the distance of a shift is tried before it is verified on all."""
 
 MAX_DISTANCES = 1 << 16
-"""Longest dimension along which shifts are looked for."""
+"""Longest dimension along which shifts are searched for."""
 
 EXACT_INTEGERS = 2.0**53
 
 
 def region(bad: np.ndarray) -> DifferingRegion:
-    """Smallest product of index sets that holds all elements of a mask."""
+    """Smallest product of index sets that contains all elements of a mask."""
     dims = []
     for d in range(bad.ndim):
         others = tuple(i for i in range(bad.ndim) if i != d)
@@ -57,11 +58,11 @@ def indices(found: np.ndarray, size: int) -> DifferingIndices:
 
 
 class Pair:
-    """Values and what is expected, as float64 or complex128, with the elements that differ.
+    """Actual and expected values, as float64 or complex128, with the elements that differ.
 
     Args:
       room: allowed error of each element.
-      is_exact: whether these are integers, which must be equal.
+      is_exact: whether the values are integers, which must be equal.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Pair:
         return Pair(self.a, self.b, bad, self.room, is_exact=self.is_exact)
 
     def explains(self, predicted: np.ndarray, room: np.ndarray, bad: np.ndarray) -> np.ndarray:
-        """Elements of `bad` that a prediction explains; it has one for each of these."""
+        """Elements of `bad` that a prediction explains; it has a value for each of them."""
         a, b = self.a[bad], self.b[bad]
         with np.errstate(invalid="ignore", over="ignore"):
             left, difference = np.abs(a - predicted), np.abs(a - b)
@@ -90,14 +91,14 @@ class Pair:
 
 
 def relations(pair: Pair) -> tuple[Relation, ...]:
-    """Relations of the differing elements to what is expected, the most telling first."""
+    """Relations of the differing elements to the expected values, most informative first."""
     total = int(pair.bad.sum())
     if not total:
         return ()
     is_large = pair.is_exact and (
         max(np.abs(pair.a).max(initial=0), np.abs(pair.b).max(initial=0)) >= EXACT_INTEGERS
     )
-    if is_large:  # float64 does not hold them
+    if is_large:  # float64 cannot represent them
         return ()
     found = []
     left = pair.bad
@@ -115,7 +116,7 @@ def relations(pair: Pair) -> tuple[Relation, ...]:
         if kind != "zero":
             left = left & ~mask
     left &= np.isfinite(pair.b)
-    if found or left.sum() < total:  # what relates the others is not said to hold for all
+    if found or left.sum() < total:  # a relation of the others would not hold for all
         return tuple(found)
     for relate in (_constant, _scaled, _plus, _wrapped, _sliced, _transposed, _shifted):
         relation = relate(pair)
@@ -149,7 +150,7 @@ def _scaled(pair: Pair) -> Relation | None:
 
 
 def _rounded(value: complex) -> Iterator[complex]:
-    """A number, after the whole number or inverse of one that is close to it."""
+    """Format a number, preceded by a close integer or inverse of an integer."""
     if np.isreal(value) and value != 0:
         real = float(np.real(value))
         if abs(real - round(real)) < 0.01 * abs(real) and round(real):
@@ -181,7 +182,7 @@ def _wrapped(pair: Pair) -> Relation | None:
 
 
 def _sliced(pair: Pair) -> Relation | None:
-    """A factor for each row, or each column, or each slice along another dimension."""
+    """Factor per row, column, or slice along another dimension."""
     count = int(pair.bad.sum())
     if pair.is_exact or pair.a.dtype.kind == "c":
         return None
@@ -198,7 +199,7 @@ def _sliced(pair: Pair) -> Relation | None:
         room = (pair.room * np.maximum(1.0, np.abs(factors)))[pair.bad]
         offsets = (pair.b + (a - b))[pair.bad]
         if pair.explains(offsets, pair.room[pair.bad], pair.bad).all():
-            continue  # too alike within each slice to tell a factor from a term
+            continue  # too similar within each slice to distinguish a factor from an offset
         if pair.explains(predicted, room, pair.bad).all():
             used = factors[pair.bad.any(axis=dim, keepdims=True)]
             return Relation(
@@ -221,14 +222,14 @@ def _transposed(pair: Pair) -> Relation | None:
 
 
 def _is_few(pair: Pair) -> bool:
-    """Whether the differing elements are too few, or too alike, to recognise them elsewhere."""
+    """Whether the differing elements are too few, or too similar, to recognise them elsewhere."""
     if pair.bad.sum() < MIN_ELEMENTS:
         return True
     return len(np.unique(pair.b[pair.bad][:SAMPLES])) < MIN_ELEMENTS
 
 
 def _shifted(pair: Pair) -> Relation | None:
-    """A shift along one dimension, or a rotation, by the shortest distance that explains it."""
+    """Shift or rotation along one dimension, by the shortest distance that explains it."""
     if _is_few(pair):
         return None
     places = np.argwhere(pair.bad)
@@ -270,7 +271,7 @@ def _along(pair: Pair, d: int, sample: np.ndarray, size: int) -> Iterator[Relati
 
 
 def _has_source(shape: tuple[int, ...], d: int, by: int) -> np.ndarray:
-    """Mask of the elements whose source of a shift lies within the array."""
+    """Mask of the elements whose source under a shift lies within the array."""
     source = np.arange(shape[d]) - by
     inside = (source >= 0) & (source < shape[d])
     return inside.reshape([-1 if i == d else 1 for i in range(len(shape))])

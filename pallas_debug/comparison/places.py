@@ -18,34 +18,34 @@ from pallas_debug.findings.wording.regions import DifferingRegion
 from pallas_debug.profile.visits import visits as visits_of
 
 SECONDS = 5.0
-"""Time limit of the evaluation of an index map."""
+"""Time limit in seconds for the evaluation of an index map."""
 
 MAX_POINTS = 1 << 24
-"""Maximum grid points whose blocks are looked at."""
+"""Maximum number of grid points whose blocks are examined."""
 
 
 MAX_ELEMENTS = 16
-"""Maximum differing blocks of which the first element is found."""
+"""Maximum number of differing blocks whose first element is located."""
 
 
 class Unknown(Exception):
-    """The blocks of an output are not known; the message is the reason."""
+    """The blocks of an output are unknown; the message says why."""
 
 
 def written(
     captured: Capture, output: int, bad: np.ndarray, tables: Mapping[int, np.ndarray]
 ) -> tuple[Written, list[tuple[int, ...]], tuple[int, ...] | None]:
-    """Find the blocks that hold the differing elements, and the grid points that visit the first.
+    """Find the blocks with differing elements, and the grid points that visit the first of them.
 
     Args:
       output: number of the output among the kernel's.
       bad: mask of the differing elements, in the shape of the kernel's output.
-      tables: scalar prefetch by position, as far as it is known.
+      tables: known scalar prefetch, by position.
 
     Returns:
-      The blocks; the first differing element of each of them, for some of them, in grid order; and
-      the last grid point that visits the first, whose values the output keeps; None if it is not
-      known.
+      The blocks; the first differing element of some of the blocks, in grid order; and the last
+      grid point that visits the first block, whose values the output keeps, or None if it is
+      unknown.
 
     Raises:
       Unknown: the kernel has no blocks, or its index map cannot be evaluated.
@@ -97,9 +97,9 @@ def written(
 
 
 def unread(captured: Capture, tables: Mapping[int, np.ndarray]) -> tuple[UnreadInput, ...]:
-    """Inputs of which no grid point's block has a part.
+    """Inputs with a part that is in no grid point's block.
 
-    Left out are those whose blocks a table chooses, which rarely names all of them.
+    Inputs whose blocks are chosen by a table are left out, because tables rarely name all blocks.
     """
     try:
         grid = index_maps.grid(captured)
@@ -157,7 +157,7 @@ def _visits(
 
 
 def _tiles(bad: np.ndarray, sizes: tuple[int, ...], counts: tuple[int, ...]) -> np.ndarray:
-    """The mask by block and offset: block index and offset alternate among its dimensions."""
+    """Reshape the mask so that block index and offset within the block alternate as dimensions."""
     if not bad.ndim:
         return bad
     missing = [(0, n * c - end) for n, c, end in zip(sizes, counts, bad.shape, strict=True)]
@@ -166,7 +166,7 @@ def _tiles(bad: np.ndarray, sizes: tuple[int, ...], counts: tuple[int, ...]) -> 
 
 
 def _inside(tiles: np.ndarray, bad_blocks: np.ndarray) -> DifferingRegion | None:
-    """Differing part of each differing block, if it is the same in all of them."""
+    """Part of a block that differs, if it is the same in all differing blocks."""
     rank = bad_blocks.ndim
     offsets = np.asarray(tiles.any(axis=tuple(range(0, 2 * rank, 2)), keepdims=True))
     blocks = tiles.any(axis=tuple(range(1, 2 * rank, 2)), keepdims=True)

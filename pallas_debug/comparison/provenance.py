@@ -1,4 +1,4 @@
-"""Origin of a wrong element of a kernel's output, found by a run of the kernel on the machine."""
+"""Origin of a wrong element of a kernel's output, found by running the kernel on the machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
 
 SECONDS = 30.0
-"""Time limit of a run on the machine that looks for the writers of an element."""
+"""Time limit in seconds for a run on the machine that looks for the writes to an element."""
 
 Point = tuple[int, ...]
 
@@ -37,10 +37,10 @@ class NotWatched(Exception):
 
 
 def history(judged: Judged, origin: KernelOrigin, elements: Sequence[Point]) -> StoreHistory:
-    """Find the writers of an element of a kernel's output.
+    """Find the writes that produced an element of a kernel's output.
 
     Args:
-      elements: the element, and others to compare with it.
+      elements: the element, and other elements to compare with it.
 
     Raises:
       NotWatched: the machine cannot run the kernel, or not in time.
@@ -175,13 +175,13 @@ def _contributions(load: LoadedMemory, store: Write, first: StoredElement) -> Co
 
 
 def _joined(each: Iterable[Contribution]) -> tuple[Contribution, ...]:
-    """Contributions without repetition: those of one line to several places are one."""
+    """Merge contributions of the same line to several places."""
     found: list[Contribution] = []
     for one in each:
         last = found[-1] if found else None
         is_again = (
             last is not None and one.updates and (last.first, last.last) == (one.first, one.last)
-        )  # as where a loop of Python has the line several times
+        )  # as in an unrolled Python loop, where the line occurs several times
         if last is None or not _is_alike(last, one) or (one.updates and not is_again):
             found.append(one)
             continue

@@ -1,4 +1,4 @@
-"""The run of a reference; its exceptions are its own."""
+"""Runs of a reference, with its exceptions reported as the reference's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pallas_debug.errors import InvalidReference, PallasDebugError
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Name of a function as messages show it, without that of the function it is defined in."""
+    """Name of a function for messages, without the name of an enclosing function."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
@@ -30,7 +30,7 @@ def run(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     """Run a reference and wait for its result.
 
     Raises:
-      InvalidReference: it raised an exception; the message has its line.
+      InvalidReference: the reference raised an exception; the message includes its line.
     """
     try:
         return result(reference, args, kwargs)

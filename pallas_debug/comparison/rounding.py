@@ -1,10 +1,10 @@
-"""Results of a function as a TPU's products would make them, against those of its reference.
+"""Comparison of a function with its reference, with products rounded as on a TPU.
 
-A TPU rounds the float32 operands of a product at default precision to bfloat16. A kernel that
-agrees with its reference in float32 may be far off then: prefix sums by a triangular matrix of
-ones, indices picked by a one-hot matrix, exponents. Where the reference itself is as far off once
-its products are rounded, or its arguments if jax cannot trace it, the problem is ill-conditioned,
-and nothing is said of the kernel.
+At default precision, a TPU rounds the float32 operands of a product to bfloat16. A kernel that
+agrees with its reference in float32 may then be far off: prefix sums by a triangular matrix of
+ones, indices picked by a one-hot matrix, exponents. If the reference itself is as far off with
+rounded products, or with rounded arguments if jax cannot trace it, the problem is ill-conditioned,
+and nothing is reported about the kernel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pallas_debug.findings.wording import numbers
 from pallas_debug.model import Finding, Witness
 
 MAX_SITES = 8
-"""Maximum products that are rounded one at a time, to find those at fault."""
+"""Maximum number of products that are rounded one at a time, to find those at fault."""
 
 NOT_ROUNDED = (
     "its float32 products as a TPU computes them, of operands rounded to bfloat16: with those, the "
@@ -57,14 +57,14 @@ class RoundedResults:
 def compare_rounded(
     judged: Judged, captures: Iterable[Capture], result: Any, expected: Any
 ) -> RoundedResults:
-    """Compare the results of a function with rounded products with those of its reference.
+    """Compare a function's results, computed with rounded products, with its reference's.
 
     Args:
       captures: kernels that the function calls.
-      result: of the function as it is, which agrees with `expected`.
+      result: result of the unmodified function, which agrees with `expected`.
     """
     sites = {site: c.kernel.digest for c in captures for site in products.sites_in(c.params)}
-    if not sites or platform.has_accelerator():  # which has rounded them itself
+    if not sites or platform.has_accelerator():  # the device has rounded them itself
         return RoundedResults()
     comparison = _Comparison(judged, expected)
     try:
@@ -97,7 +97,7 @@ class _Comparison:
         self._expected = leaves(expected, judged.reference)
 
     def differing(self, exact: Sequence[ProductSite] = ()) -> list[tuple[int, Differences]]:
-        """Outputs that differ, by number, if all products but these are rounded."""
+        """Outputs that differ, by number, if all products except these are rounded."""
         return self._pairs(products.rounded(self._judged.function, exact=exact))
 
     def reference_differs(self) -> bool:
@@ -111,7 +111,7 @@ class _Comparison:
             return bool(self._pairs(products.of_rounded_arguments(function)))
 
     def at_fault(self, sites: Sequence[ProductSite]) -> tuple[list[ProductSite], bool]:
-        """Products that alone make a result differ, else all; whether exact ones cure it."""
+        """Products that alone make a result differ, or all; and whether exact products fix it."""
         if 1 < len(sites) <= MAX_SITES:
             alone = [s for s in sites if self.differing([o for o in sites if o != s])]
             if alone and len(alone) < len(sites):

@@ -1,4 +1,4 @@
-"""Default tolerances by dtype, and which differences they allow."""
+"""Default tolerances by dtype, and the differences that they allow."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ DEFAULTS = {
     "float8_e5m2": 2**-1,
     "float4": 1.0,
 }
-"""Default relative tolerance by dtype, or by how the names of its variants begin.
+"""Default relative tolerance by dtype, or by a prefix of the dtype's name.
 
-A kernel may sum and round in another order than its reference. Where the dtype has few bits, the
-last rounding dominates: two to four units in the last place are allowed. A float32 or float64 has
-bits to spare, and what dominates is the length of a sum: a thousand roundings are allowed, and
-more for float64, whose inputs are rarely that exact.
+A kernel may sum and round in another order than its reference. For dtypes with few bits, the last
+rounding dominates: two to four units in the last place are allowed. For float32 and float64, the
+length of a sum dominates: a thousand roundings are allowed, and more for float64, whose inputs are
+rarely that exact.
 """
 
 MAX_UNITS = {"float64": 16, "float32": 16}
-"""Maximum error, in units of rounding at the size of the largest element, that rounding explains,
-by dtype: that of a sum of 256 terms, whose roundings add up like a random walk."""
+"""Maximum error that rounding explains, by dtype, in units of rounding of the largest element: the
+error of a sum of 256 terms whose roundings add up like a random walk."""
 
 MAX_UNITS_OF_FEW_BITS = 4
-"""As `MAX_UNITS`, for dtypes of 16 bits or fewer: sums that lose more in them are a fault."""
+"""Like `MAX_UNITS`, for dtypes of 16 bits or fewer: sums that lose more are a fault."""
 
 BITS = {
     "float64": 52,
@@ -47,7 +47,7 @@ BITS = {
     "float8_e5m2": 2,
     "float4": 1,
 }
-"""Bits of the fraction by dtype, or by how the names of its variants begin."""
+"""Number of fraction bits by dtype, or by a prefix of the dtype's name."""
 
 COMPLEX = {"complex64": "float32", "complex128": "float64"}
 
@@ -57,8 +57,8 @@ class Tolerance:
     """Tolerance as requested.
 
     Attributes:
-      rtol: relative to the expected element; None for the default of the dtype.
-      atol: absolute; None for `rtol` times the largest finite element that is expected, so that a
+      rtol: relative tolerance; None for the default of the dtype.
+      atol: absolute tolerance; None for `rtol` times the largest finite expected element, so that a
         sum whose terms cancel is not held to the precision of its small result.
     """
 
@@ -80,9 +80,9 @@ class Tolerance:
         """Tolerance for one output.
 
         Args:
-          dtypes: of the function's result and the reference's; the less precise one decides.
-          expected: widened to float64 or complex128.
-          largest: a magnitude that the default of `atol` goes by, if it exceeds all of `expected`.
+          dtypes: dtypes of the function's result and the reference's; the less precise one decides.
+          expected: expected values, widened to float64 or complex128.
+          largest: magnitude used for the default of `atol`, if it exceeds all of `expected`.
         """
         rtol = max(map(default, dtypes)) if self.rtol is None else float(self.rtol)
         if self.atol is not None:
@@ -119,7 +119,7 @@ def default(dtype: str) -> float:
 
 
 def unit(dtype: str) -> float:
-    """Unit of rounding of a dtype: the distance of 1 to the next larger number."""
+    """Unit of rounding of a dtype: the distance from 1 to the next larger number."""
     return 2.0 ** -_by_name(BITS, dtype, 0)
 
 

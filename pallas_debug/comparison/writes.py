@@ -1,4 +1,4 @@
-"""Observer of writes: which stores and copies the elements of an output come from."""
+"""Observer of writes: the stores and copies that produced elements of an output."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from pallas_debug.machine.threads import Thread
 Point = tuple[int, ...]
 
 MAX_WRITES = 256
-"""Maximum writes to one buffer that are kept since it was last set as a whole."""
+"""Maximum number of writes to a buffer that are kept since it was last set completely."""
 
 
 class OutOfTime(Exception):
-    """A run on the machine has taken longer than it is worth."""
+    """A run on the machine exceeded its time limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Write:
-    """Writes of one step to one place, since another step has set it.
+    """Writes of one step to one place, since another step last set it.
 
     Attributes:
       step: the store, or the start of a copy.
       region: elements of the buffer.
-      number: of the last of them, in the order of all writes.
-      updates: whether what was there before is part of the value.
-      first, last: grid points.
-      iterations: at the last.
+      number: position of the last write in the order of all writes.
+      updates: whether the value depends on the previous contents.
+      first, last: grid points of the first and the last write.
+      iterations: loop iterations of the last write.
       points: number of grid points.
       count: number of writes.
-      blocks: of the output that is looked at, at the first and at the last.
-      since: the first grid point at which that output had the block that it had at the last.
-      sources: what the value of the last one was computed from.
-      origin: of a copy, the entry of a table that the index of its source comes from.
+      blocks: blocks of the watched output at the first and at the last write.
+      since: the first grid point at which that output had the block of the last write.
+      sources: what the value of the last write was computed from.
+      origin: for a copy, the table entry from which the index of its source comes.
     """
 
     step: ir.MachineStep
@@ -64,7 +64,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedMemory:
-    """A load, or the source of a copy: the memory, and who had written it until then."""
+    """A load, or the source of a copy: the memory, and the writes to it until then."""
 
     region: MemoryRegion
     point: Point
@@ -77,13 +77,14 @@ class LoadedMemory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredElement:
-    """Writes that made an element of an output.
+    """Writes that produced an element of an output.
 
     Attributes:
-      block: of the output, for one that is written block by block.
-      writes: to the element, oldest first; before an update all that it adds to.
-      visits: number of times that its block was written back.
-      before: whether nothing wrote it in the last of several visits, but in an earlier one.
+      block: block of the output, if it is written block by block.
+      writes: writes to the element, oldest first; before an update, all writes that it adds to.
+      visits: number of times that the block was written back.
+      before: whether the element was not written in the last of several visits, but in an earlier
+        one.
     """
 
     place: Point
@@ -94,18 +95,18 @@ class StoredElement:
 
 
 class WriteObserver(MachineObserver):
-    """Notes the writes behind some elements of an output.
+    """Records the writes behind some elements of an output.
 
-    Memory does not grow with the run: of the writes to one place only those since it was last set
-    are kept, and those of one step are counted together.
+    Memory does not grow with the run: only the writes to a place since it was last set are kept,
+    and writes of the same step are counted together.
 
     Attributes:
-      elements: those that are looked at.
+      elements: the watched elements.
 
     Args:
-      position: of the output among the kernel's operands.
-      elements: of the output.
-      deadline: of `time.monotonic()`.
+      position: position of the output among the kernel's operands.
+      elements: elements of the output to watch.
+      deadline: deadline in terms of `time.monotonic()`.
     """
 
     def __init__(self, position: int, elements: Sequence[Point], deadline: float) -> None:
@@ -123,7 +124,7 @@ class WriteObserver(MachineObserver):
         self._stored: dict[Point, StoredElement] = {}
 
     def stored(self) -> dict[Point, StoredElement]:
-        """The elements, after the run."""
+        """The elements with their writes, after the run."""
         found = dict(self._stored)
         for element in self.elements:
             if element not in found or found[element].block is None:
@@ -251,7 +252,7 @@ class WriteObserver(MachineObserver):
         found: dict[int, LoadedMemory] = {}
         for load in behind:
             loaded = self._loaded.get((thread.number, load))
-            # A load that was not executed at this grid point is in a branch that was not taken.
+            # A load that did not run at this grid point is in a branch that was not taken.
             if loaded is not None and loaded.point == thread.point:
                 known = found.get(loaded.buffer.number)
                 if known is None or _latest(loaded) >= _latest(known):
@@ -263,10 +264,10 @@ class WriteObserver(MachineObserver):
 
 
 def writers(writes: Sequence[Write], element: Point | None) -> tuple[Write, ...]:
-    """Writes that made an element of a buffer, oldest first.
+    """Writes that produced an element of a buffer, oldest first.
 
     Args:
-      element: None for any.
+      element: the element; None for any.
     """
     of_element = sorted(
         (w for w in writes if element is None or _selects(w.region, element)),
@@ -279,29 +280,29 @@ def writers(writes: Sequence[Write], element: Point | None) -> tuple[Write, ...]
 
 
 def behind(load: LoadedMemory, stored: Write, element: Point) -> tuple[Write, ...]:
-    """Writers of what a load contributed to an element of a store, if its place is the same there.
+    """Writes behind a load's contribution to an element of a store, if the positions correspond.
 
     Args:
-      element: of the buffer that was stored to.
+      element: element of the buffer that was stored to.
     """
     of_load = [write for write in load.writes if _overlap(write.region, load.region)]
     return writers(of_load, _corresponding(load.region, stored.region, element))
 
 
 def is_overwritten(write: Write, later: Sequence[Write]) -> bool:
-    """Whether a part of what a write brought may have been set again."""
+    """Whether a part of the data of a write may have been overwritten."""
     return any(not one.updates and _overlap(one.region, write.region) for one in later)
 
 
 def _corresponding(load: MemoryRegion, store: MemoryRegion, element: Point) -> Point | None:
-    """Element of a load at the position of an element of a store, as broadcasting aligns them."""
+    """Element of a load that broadcasting aligns with an element of a store."""
     offset = _offset(store, element)
     if offset is None or load.index is None or len(offset) != len(load.shape):
         return None
     if len(store.shape) == len(load.shape) and any(
         n not in (1, m) for n, m in zip(load.shape, store.shape, strict=True)
     ):
-        return None  # reduced, sliced or concatenated in between
+        return None  # it was reduced, sliced or concatenated in between
     if any(i >= n != 1 for i, n in zip(offset, load.shape, strict=True)):
         return None
     at = iter(offset)
@@ -329,7 +330,7 @@ def _offset(region: MemoryRegion, element: Point) -> Point | None:
 
 
 def _reset(writes: Mapping[Any, Write], known: Write) -> bool:
-    """Whether a part of what a step has written was set since."""
+    """Whether a part of what a step wrote has been set since."""
     return any(
         not write.updates and write.number > known.number and _overlap(write.region, known.region)
         for write in writes.values()
@@ -359,7 +360,7 @@ def _latest(load: LoadedMemory) -> int:
 
 
 def _key(region: MemoryRegion) -> Any:
-    """The place of a region, to be compared with others; None if it is too complex."""
+    """Hashable place of a region; None if it is too complex."""
     if region.index is None:
         return None
     return tuple(_entry_key(entry) for entry in region.index)
@@ -372,7 +373,7 @@ def _entry_key(entry: Entry) -> Any:
 
 
 def _selects(region: MemoryRegion, element: Point) -> bool:
-    """Whether an element is in a region; True where that is not known."""
+    """Whether an element is in a region; True if unknown."""
     if region.index is None:
         return True
     return all(map(_entry_selects, region.index, element))

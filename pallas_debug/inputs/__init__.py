@@ -1,7 +1,7 @@
-"""Arguments of a function, from texts as of `--arg`, from files, or from another function.
+"""Arguments of a function, from `--arg` texts, from files, or from another function.
 
-Above `bridge/`, which makes jax's arrays. `grammar.py` parses texts, `contents.py` makes the values
-of arrays with numpy, and `files.py` reads them; these three do not import jax.
+Above `bridge/`, which creates jax arrays. `grammar.py` parses texts, `contents.py` creates the
+values of arrays with numpy, and `files.py` reads them; these three do not import jax.
 """
 
 from pallas_debug.inputs.arguments import from_function as from_function

@@ -19,10 +19,10 @@ def parse(texts: Sequence[str], *, values: bool = True) -> tuple[list[Any], dict
     Arrays without a fill are `jax.ShapeDtypeStruct`s, the others jax arrays.
 
     Args:
-      values: whether to make values; without, every array is a `jax.ShapeDtypeStruct`.
+      values: whether to create values; if False, every array is a `jax.ShapeDtypeStruct`.
 
     Raises:
-      UsageError: a text is no argument, or its values do not fit.
+      UsageError: a text is not a valid argument, or its values do not fit.
     """
     args, kwargs = grammar.parse(tuple(texts), lambda name: arrays.dtype_named(name) is not None)
 
@@ -50,7 +50,7 @@ def _array(spec: ArraySpec, *, values: bool) -> Any:
     if not values and spec.shape is not None:
         return arrays.shape_dtype(spec.shape, str(spec.dtype))
     made = contents.made(spec, dtype)
-    if spec.dtype is None:  # as jax does: int64 becomes int32, unless x64 is enabled
+    if spec.dtype is None:  # like jax: int64 becomes int32, unless x64 is enabled
         made = contents.converted(f"--arg {spec.text!r}", made, arrays.canonical(made.dtype))
     return arrays.put(made) if values else arrays.shape_dtype(made.shape, str(made.dtype))
 
@@ -58,14 +58,14 @@ def _array(spec: ArraySpec, *, values: bool) -> Any:
 def from_function(function: Callable[[], Any], what: str) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments that `function()` returns.
 
-    It returns a pair of a tuple and a dict: positional and keyword arguments; or only a tuple or
-    list of positional ones, or only a dict of keyword ones.
+    It returns a pair of a tuple and a dict, positional and keyword arguments; or only a tuple or
+    list of positional arguments, or only a dict of keyword arguments.
 
     Args:
-      what: its name, for messages.
+      what: name of the function, for messages.
 
     Raises:
-      UsageError: it returned anything else.
+      UsageError: the function returned anything else.
     """
     returned = function()
     if isinstance(returned, (tuple, list)):

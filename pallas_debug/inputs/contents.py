@@ -1,4 +1,5 @@
-"""Values of arrays with numpy: from lists, files and named fills, checked against the dtype."""
+"""Values of arrays, created with numpy from lists, files and named fills, checked against the
+dtype."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _finfo: Any = ml_dtypes.finfo
 
 
 def made(spec: ArraySpec, dtype: np.dtype[Any] | None) -> Array:
-    """Make the array of a spec that has a fill.
+    """Create the array of a spec with a fill.
 
     Raises:
       UsageError: the values do not fit the dtype or the shape, or the array is too large.
@@ -48,10 +49,10 @@ def made(spec: ArraySpec, dtype: np.dtype[Any] | None) -> Array:
 
 
 def refuse_size(where: str, shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> None:
-    """Refuse to make an array that takes too much memory.
+    """Refuse to create an array that takes too much memory.
 
     Raises:
-      UsageError: with the size, and the limit.
+      UsageError: the array is too large; the message states the size and the limit.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size > defaults.MAX_INPUT_BYTES:
@@ -63,7 +64,7 @@ def refuse_size(where: str, shape: tuple[int, ...], dtype: str | np.dtype[Any]) 
 
 def _of_file(where: str, spec: ArraySpec, values: Array, dtype: np.dtype[Any] | None) -> Array:
     if values.dtype.kind == "V":
-        # numpy has no name for the dtypes of ml_dtypes, and writes their bytes alone.
+        # numpy has no name for the dtypes of ml_dtypes, and writes only their bytes.
         if dtype is None:
             raise UsageError(
                 f"{where} holds values of {values.dtype.itemsize} bytes without a dtype, as numpy "
@@ -89,7 +90,7 @@ def converted(where: str, values: Array, dtype: np.dtype[Any]) -> Array:
     """Convert values to a dtype that can hold them; floats are rounded.
 
     Raises:
-      UsageError: with the first value that does not fit.
+      UsageError: a value does not fit; the message names the first such value.
     """
     if values.dtype == dtype:
         return values
@@ -118,7 +119,7 @@ def converted(where: str, values: Array, dtype: np.dtype[Any]) -> Array:
     wide = values.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         narrow = wide.astype(dtype)
-    most = float(_finfo(dtype).max)  # dtypes without infinities may give that instead
+    most = float(_finfo(dtype).max)  # dtypes without infinities may saturate at this
     too_large = np.abs(wide) > most * 1.0625
     lost = np.isfinite(wide) & (too_large | ~np.isfinite(narrow.astype(np.float64)))
     _refuse(where, values, lost, f"does not fit {dtype}, which holds up to {most:g}")
@@ -153,7 +154,7 @@ def _leaves(values: Any) -> bool:
 
 
 def _exact(values: Any) -> Array:
-    """Numbers in a numpy dtype that holds them exactly: integers stay integers of any size."""
+    """Convert numbers to a numpy dtype that represents them exactly: integers stay integers."""
     flat = np.asarray(values, dtype=object)
     kinds = {type(value) for value in flat.flat}
     if complex in kinds:
@@ -202,7 +203,7 @@ def _filled(where: str, spec: ArraySpec, fill: FillSpec, dtype: np.dtype[Any]) -
 
 
 def _both(numbers: Sequence[float], first: float, second: float) -> tuple[float, float]:
-    """The two numbers of a fill, with defaults for those that were not given."""
+    """Return the two numbers of a fill, with defaults for missing ones."""
     given = [*numbers, *(first, second)[len(numbers) :]]
     return given[0], given[1]
 

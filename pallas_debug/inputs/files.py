@@ -16,7 +16,7 @@ def read(path: str) -> np.ndarray[Any, Any]:
     """Read `lengths.npy`, or `inputs.npz:lengths`.
 
     Raises:
-      UsageError: no such file or array, or not one of numbers.
+      UsageError: there is no such file or array, or the array does not contain numbers.
     """
     name, key = path, None
     if not Path(path).exists() and ".npz:" in path:

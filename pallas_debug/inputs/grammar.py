@@ -6,7 +6,7 @@
     fill      = "@" file | number | nested list | name ["(" numbers ")"]
     container = "(" values ")" | "[" values "]" | "{" string ":" value … "}"
 
-Whatever Python's `ast.literal_eval` takes is a literal.
+A literal is anything that Python's `ast.literal_eval` accepts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_DEPTH = 32
 """Maximum nesting of lists, tuples and dicts."""
 
 MAX_SHOWN = 200
-"""Maximum characters of a text that an error quotes."""
+"""Maximum number of characters quoted in an error."""
 
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=(?P<value>.*)", re.DOTALL)
 _ARRAY = re.compile(r"(?P<dtype>[A-Za-z]\w*)\[(?P<shape>[^\][()]*)\]")
@@ -69,7 +69,7 @@ FILLS: dict[str, tuple[int, int, str]] = {
     "randint": (1, 2, "randint(high), randint(low, high)"),
     "permutation": (0, 0, "permutation"),
 }
-"""Names of fills: least and most numbers they take, and how they are written."""
+"""Names of fills, with the minimum and maximum number of arguments and their syntax."""
 
 _KEYS = ("key", "PRNGKey")
 
@@ -86,11 +86,11 @@ class ArraySpec:
 
     Attributes:
       text: as written.
-      dtype: jax's name of it; None if the file says.
-      shape: None if the fill says.
-      fill: its values: a `FileSpec`, a `FillSpec`, a number, or a nested list of numbers; None if
-        there are none.
-      number: of the arrays before it in all arguments; the seed of random values.
+      dtype: jax's name of the dtype; None if the file determines it.
+      shape: shape of the array; None if the fill determines it.
+      fill: values: a `FileSpec`, a `FillSpec`, a number, or a nested list of numbers; None if there
+        are none.
+      number: number of arrays before it in all arguments; the seed of random values.
     """
 
     text: str
@@ -136,10 +136,11 @@ def parse(
     """Parse arguments; arrays, files, keys and dtypes among the values are specs.
 
     Args:
-      is_dtype: whether a word is the full name of a dtype.
+      is_dtype: returns whether a word is the full name of a dtype.
 
     Raises:
-      UsageError: with the text, the column, and what is accepted there.
+      UsageError: a text is invalid; the message has the text, the column, and what is accepted
+        there.
     """
     args: list[Any] = []
     kwargs: dict[str, Any] = {}

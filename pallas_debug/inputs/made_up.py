@@ -1,4 +1,4 @@
-"""Values for arguments that are given only by shape, and what they are called in findings."""
+"""Values for arguments that are given only by shape, and their names in findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Filled:
     Attributes:
       named: arguments whose values were made up, such as `lengths (int32[2], zeros)`, by their
         number among the leaves of `(args, kwargs)`.
-      integers: those of them that are integers or bools.
+      integers: the made-up arguments that are integers or bools.
     """
 
     args: tuple[Any, ...]
@@ -29,7 +29,7 @@ class Filled:
 
 
 def filled(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Filled:
-    """Replace abstract arguments of a function by arrays; see `arrays.concrete`.
+    """Replace abstract arguments of a function with arrays; see `arrays.concrete`.
 
     Raises:
       UsageError: an array would be too large.
@@ -49,7 +49,7 @@ def filled(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
 
 
 def _parameters(function: Callable[..., Any], args: Sequence[Any]) -> dict[int | str, str]:
-    """Names of positional arguments, as far as the function has any for them."""
+    """Names of positional arguments, for those that have a named parameter."""
     found: dict[int | str, str] = {i: f"argument {i + 1}" for i in range(len(args))}
     with contextlib.suppress(TypeError, ValueError):
         for i, parameter in enumerate(inspect.signature(function).parameters.values()):
