@@ -141,7 +141,7 @@ class RunObserver:
         self.found(*found, uses=run.uses)
 
     def found(self, *findings: Finding, uses: OutputUses | None = None) -> None:
-        """Collect the findings of a run of a kernel, causes with their consequences; report new ones.
+        """Collect the findings of a kernel's run, causes with their consequences; report new ones.
 
         Args:
           uses: which of the kernel's outputs the program uses, if known.

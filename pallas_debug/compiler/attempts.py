@@ -1,4 +1,4 @@
-"""Compilation with optional flags: where the compiler aborts on one, it compiles again without.
+"""Compilation with optional flags: if the compiler aborts on a flag, compile again without it.
 
 libtpu's cycle estimate aborts the process on some kernels ("Unsupported DMA direction: 10 on
 VL/VLP") and takes minutes on others, and another libtpu may not know a flag at all. None of this is
@@ -36,7 +36,7 @@ _FILES: Mapping[str, tuple[str, ...]] = {
 _REFUSED = re.compile(r"Unknown command line flag '(?P<u>\w+)'|specified for flag '(?P<i>\w+)'")
 
 _NOT_FOR_CHIP = re.compile(r"Dma latency model is currently only supported on ")
-"""Message of an abort that every kernel for this chip would meet."""
+"""Message of an abort that affects every kernel for this chip."""
 
 _ESTIMATING = re.compile(r"Static LLO profiling of \S+ failed")
 
@@ -44,7 +44,7 @@ _LOG_PREFIX = re.compile(r"^[A-Z]\d{4} \S+ +\d+ \S+\] ")
 """Level, date, time, thread and place of a line of libtpu's log."""
 
 _STOPPED = ("SIGKILL", "SIGTERM")
-"""Ends of a process that say nothing about its flags."""
+"""Ways in which a process ends that are unrelated to its flags."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Attempt:
     Attributes:
       dumped: the attempt whose LLO files are kept; the last one, or, for a kernel on which the
         compiler dies with any flags, the last one that wrote some.
-      left_out: what the attempts before it lacked, in order.
+      left_out: flags that earlier attempts failed on, in order.
     """
 
     outcome: RequestOutcome
@@ -102,12 +102,12 @@ def compiled(
     num_devices: int,
     options: Mapping[str, str],
 ) -> Iterator[Attempt]:
-    """Compile a module with the flags of `stages`, or as many of them as the compiler survives.
+    """Compile a module with as many of the flags of `stages` as the compiler survives.
 
     The files of the attempt exist until the context exits.
 
     Raises:
-      WorkerError, LibtpuError: as `Pool.compile`.
+      WorkerError, LibtpuError: as for `Pool.compile`.
     """
     with contextlib.ExitStack() as stack:
         chip = (topology or "").partition(":")[0]
@@ -146,7 +146,7 @@ def compiled(
 
 
 def _blamed(outcome: RequestOutcome, flags: ChildFlags) -> LeftOut | None:
-    """Return the flags to leave out; None if they are not the reason for how it ended."""
+    """Return the flags to leave out; None if flags are not the reason for the failure."""
     if not flags or outcome.ended in _STOPPED:
         return None
     if outcome.reply is not None:
@@ -170,7 +170,7 @@ def _blamed(outcome: RequestOutcome, flags: ChildFlags) -> LeftOut | None:
 
 
 def _overdue(flags: ChildFlags) -> LeftOut | None:
-    """Blame the estimate for a compilation that took too long, if it was made."""
+    """Return the flag of the estimate, if it was requested, to blame for a timeout."""
     if ESTIMATE_TO not in flags.names:
         return None
     message = (

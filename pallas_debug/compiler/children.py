@@ -20,13 +20,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from pallas_debug.errors import WorkerError
 
 IDLE_SECONDS = 60.0
-"""Seconds after which an idle shared child is ended, as it holds 200 to 400 MB."""
+"""Seconds after which an idle shared child is ended, because it occupies 200 to 400 MB."""
 
 WORTH_A_CHILD = 1.0
 """Seconds of queued work that justify another child."""
 
 MAX_STARTS = 3
-"""Maximum children in a row that one request starts, if each loses its files at once."""
+"""Maximum number of children that one request starts in a row, if each loses its files at once."""
 
 _LOOK_AGAIN = 0.25
 
@@ -54,7 +54,7 @@ class Child(Protocol):
     def alive(self) -> bool: ...
 
     def usable(self) -> bool:
-        """Whether it is alive and has its files."""
+        """Whether the child is alive and has its files."""
 
     def stop(self) -> None:
         """Kill the process without waiting for its end."""
@@ -73,8 +73,8 @@ class Lease(Generic[C]):
     """A session's claim on children.
 
     Args:
-      jobs: maximum number of children that work for it at a time.
-      key: returns the settings that a child started now would depend on.
+      jobs: maximum number of children that work for the lease at a time.
+      key: returns the settings on which a child started now would depend.
       start: starts a child.
     """
 
@@ -104,7 +104,7 @@ class Lease(Generic[C]):
             self._children.changed.notify_all()
 
     def take(self) -> C:
-        """Return an idle child, a new one, or the next to be returned.
+        """Return an idle child, a new child, or the next child that is released.
 
         Raises:
           WorkerError: the lease was stopped, or no child could be started.
@@ -150,11 +150,11 @@ class Lease(Generic[C]):
 class Children(Generic[C]):
     """All children of a pool, leased or idle.
 
-    There are never more than the largest number requested by a current lease, except for idle ones
-    left by an earlier, larger lease.
+    There are never more children than the largest number requested by a current lease, except for
+    idle children left by an earlier, larger lease.
 
     Args:
-      keeps_idle: keep idle children for `IDLE_SECONDS` after the last lease; else they end with it.
+      keeps_idle: whether to keep idle children for `IDLE_SECONDS` after the last lease.
     """
 
     def __init__(self, *, keeps_idle: bool) -> None:
@@ -182,7 +182,7 @@ class Children(Generic[C]):
                     self.changed.wait(timeout=_LOOK_AGAIN)
                     continue
                 elif self._is_full():
-                    # They have another environment, or one of them would have been used.
+                    # They have another environment, otherwise one of them would have been used.
                     if not self._idle:
                         self.changed.wait(timeout=_LOOK_AGAIN)
                         continue

@@ -42,8 +42,8 @@ def finished(
     """Convert the worker's outcome to a compilation, with the files to keep.
 
     Args:
-      switches: names of the options that it was compiled with.
-      notes: sentences to keep with an executable.
+      switches: names of the enabled switches.
+      notes: sentences to store with an executable.
       prints: known faults of the kernel's prints.
     """
     compiles = raw.compiles(outcome.dumps)
@@ -178,14 +178,14 @@ def _failure(
 
 
 def last_words(log: str) -> str:
-    """Return the line of a failed internal check, or else the last non-empty line."""
+    """Return the line of a failed internal check, or the last non-empty line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     checks = [line for line in lines if "Check failed" in line or _FATAL.match(line)]
     return (checks or lines or [""])[-1]
 
 
 def _failed_operation(passes: list[Pass], files: Files) -> SourceLine | None:
-    """For a message without a line, return that of the failed pass if it has only one."""
+    """For a message without a line, return the line of the failed pass if it has only one."""
     failed = next((p for p in passes if p.failed and p.file), None)
     path = files.get(failed.file) if failed and failed.file else None
     if not isinstance(path, Path):

@@ -58,7 +58,7 @@ class Jobs:
         """Compile, and yield the compilation with its files, which exist until the context exits.
 
         Args:
-          stages: to keep besides Mosaic's.
+          stages: stages to keep besides Mosaic's.
 
         Raises:
           CannotRunError: nothing can be compiled here.

@@ -1,8 +1,8 @@
 """A pool of compiler processes.
 
 A few threads take requests in turn, each with a child process that has libtpu loaded and compiles
-many kernels. A child that aborts, hangs or is killed costs one kernel its result and is replaced.
-Sessions of one process share its children (`children.py`).
+many kernels. If a child aborts, hangs or is killed, only one kernel has no result, and the child is
+replaced. Sessions of one process share its children (`children.py`).
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class RequestOutcome:
       ended: `timeout`, or how the process ended (`SIGABRT`, `exit code 1`); None with a reply.
       log: the compiler's output.
       dumps: Mosaic's passes; deleted when the request is done, like `llo`.
-      llo: what it wrote of LLO.
-      began: nanoseconds of the clock when it was sent.
+      llo: the LLO files that it wrote.
+      began: time at which it was sent, in nanoseconds.
     """
 
     reply: Reply | None
@@ -78,7 +78,7 @@ class PoolSettings:
     """Settings of children.
 
     Attributes:
-      jobs: maximum number of children; each takes some 400 MB once it has compiled.
+      jobs: maximum number of children; each takes about 400 MB once it has compiled.
       timeout: seconds per compilation.
       flags: flags for libtpu besides ours; read once per process.
     """
@@ -119,9 +119,9 @@ class Pool:
     exception, including ctrl+c, stops them.
 
     Args:
-      shared: use the children of this process, which remain for the next pool, rather than its own,
-        which end with it.
-      flags: of the children that most requests need; `compile` may ask for others.
+      shared: whether to use the children of this process, which remain for the next pool, rather
+        than children of its own, which end with it.
+      flags: flags of the children that most requests need; `compile` may ask for others.
 
     Attributes:
       left_out: flags that libtpu does not support, by name and chip; no chip means all.
@@ -153,7 +153,7 @@ class Pool:
 
     def submit(self, work: Callable[[], object]) -> concurrent.futures.Future[object]:
         """Run `work` in a thread of the pool, where `compile` has a child available."""
-        if self._process != os.getpid():  # forked: the threads stayed with the parent
+        if self._process != os.getpid():  # forked: the threads exist only in the parent
             self._executor, self._process = _executor(self.settings.jobs), os.getpid()
         self._lease.add_pending(1)
 
@@ -181,7 +181,7 @@ class Pool:
         The outcome's dump files exist until the context exits.
 
         Args:
-          flags: of the child; by default those of the pool.
+          flags: flags of the child; by default the pool's.
           timeout: maximum seconds, if less than the pool's.
 
         Raises:
@@ -204,7 +204,7 @@ class Pool:
             yield self._compile(request, lease, scratch.path, limit)
 
     def warm(self) -> None:
-        """Start a child ahead of need, unless there is one."""
+        """Start a child in advance, unless there is one."""
         check_machine()
         self._lease.warm()
 

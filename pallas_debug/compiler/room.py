@@ -1,4 +1,4 @@
-"""Kernels that have no room in a chip's memory, found before anything is compiled or run."""
+"""Detection of kernels that do not fit into a chip's memory, before anything is compiled or run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pallas_debug.render import finding_text
 
 
 class RoomCheck:
-    """Decides whether a program is to stop at a kernel.
+    """Decides whether to stop a program at a kernel that does not fit.
 
     Args:
       chip: chip presented to the program, if the user chose it.
-      is_asked: whether to look at the kernels lowered now.
+      is_asked: returns whether to check the kernels that are lowered now.
       report: called with our own errors, which do not stop the program.
     """
 
@@ -35,13 +35,13 @@ class RoomCheck:
         self._faults: dict[object, Finding | None] = {}
 
     def has_room(self, captured: Capture, targets: Sequence[Target]) -> bool:
-        """Whether a kernel fits one of the targets; of the chip, or any TPU, if there is none."""
+        """Whether a kernel fits on one of the targets; without targets, on the chip or any TPU."""
         if not self._is_asked():
             return True
         kernel = captured.kernel
         if kernel.digest not in self._faults:
             targets = targets or ((self._chip,) if self._chip else BUILTIN)
-            if kernel.chip is not None:  # traced for this one alone
+            if kernel.chip is not None:  # traced only for this one
                 targets = [t for t in targets if t.device_kind == kernel.chip] or targets[:1]
             with guarded("engine", f"measuring kernel `{kernel.name}`", self._report):
                 names = {target.name for target in targets}
@@ -51,7 +51,7 @@ class RoomCheck:
         return self._faults.get(kernel.digest) is None
 
     def refusal(self, token: object, found: Callable[[Finding], None]) -> KernelFault | None:
-        """Report a kernel without room, and return the exception with which to stop at it."""
+        """Report a kernel that does not fit, and return the exception with which to stop at it."""
         fault = self._faults.get(token)
         if fault is None or not self._is_asked():
             return None

@@ -1,9 +1,9 @@
-"""The files of one kernel's operation, among the hundreds that libtpu writes for a module.
+"""Selection of the files of a kernel's operation among the hundreds that libtpu writes.
 
 A file is `<nanoseconds>-<operation>-<number>-<label>.txt`. Besides the kernel's custom call there
 are operations of libtpu's own (`TLP`, the program around it; `<late-finalization>`), copies and
-fusions. What concerns the whole module belongs to `TLP`. Of a kernel on the SparseCore there are
-bundles alone: `<operation>_<microseconds>_bundles.txt`.
+fusions. Files about the whole module belong to `TLP`. For a kernel on the SparseCore there are only
+bundles: `<operation>_<microseconds>_bundles.txt`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPARSE = re.compile(r"(?!sc-).+_(?P<stamp>\d{13,})_bundles\.txt")
 _SECTION = re.compile(r"^HLO: ", re.MULTILINE)
 
 _PROGRAM = "TLP"
-"""Operation under which libtpu writes what concerns the whole program."""
+"""Operation under which libtpu writes files about the whole program."""
 
 _OF_KERNEL: Mapping[str, str] = {
     "final_bundles": layout.BUNDLES,
@@ -63,7 +63,7 @@ def of_kernel(paths: Iterable[Path], stages: Stages, *, since: int = 0) -> Files
     """Return the files to keep, by their path below the target's folder.
 
     Args:
-      since: nanoseconds of the clock; older files are of an earlier compilation, which libtpu may
+      since: time in nanoseconds; older files belong to an earlier compilation, which libtpu may
         finish writing late.
     """
     paths = list(paths)
@@ -149,7 +149,7 @@ def _section(profile: str, operation: str) -> str:
 def _operation(found: list[DumpedFile], hlo: str | None) -> str | None:
     """Return the name of the kernel's operation.
 
-    Without the HLO it is the operation with the largest text that is not libtpu's own.
+    Without the HLO, it is the largest operation that is not libtpu's own.
     """
     named = kernel_calls(hlo or "")
     others = [f for f in found if f.operation != _PROGRAM and not f.operation.startswith("<")]

@@ -1,7 +1,7 @@
 """Stages that a compilation keeps besides Mosaic's passes: LLO passes, and the VLIW schedule.
 
-libtpu writes them under flags that it reads once per process, so every combination of flags has
-child processes of its own (`pool.py`). Imports no jax.
+libtpu writes them if flags are set that it reads only once per process, so every combination of
+flags needs its own child processes (`pool.py`). Imports no jax.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ BUNDLE_PASSES = (
 )
 """libtpu's labels of the texts that make up a schedule.
 
-The labels are matched in full: `DGO-post-critical-path-scheduler` alone is as long as the bundles.
-libtpu writes a gap analysis only with `--xla_jf_dump_llo_static_gaps=true`, which is left to users:
-it takes a tenth of the time, and was empty for all kernels seen.
+The labels are matched in full, because `DGO-post-critical-path-scheduler` alone is as long as the
+bundles. libtpu writes a gap analysis only with `--xla_jf_dump_llo_static_gaps=true`, which is left
+to users: it takes a tenth of the time, and was empty for all kernels that we tried.
 """
 
 _PATTERN = re.compile(r"[A-Za-z0-9_.*-]+")
@@ -57,8 +57,8 @@ class Stages:
 
     Attributes:
       llo: patterns of LLO passes, in which `*` stands for any characters; `*` alone is all of them.
-      bundles: keep the schedule.
-      estimate: keep libtpu's cycle estimate too; only with `bundles`.
+      bundles: whether to keep the schedule.
+      estimate: whether to also keep libtpu's cycle estimate; only with `bundles`.
     """
 
     llo: tuple[str, ...] = ()
@@ -76,11 +76,11 @@ class Stages:
         return (*patterns, *(name for name, is_kept in others.items() if is_kept))
 
     def takes_pass(self, name: str) -> bool:
-        """Whether an LLO pass was asked for."""
+        """Whether an LLO pass was requested."""
         return any(matches(pattern, name) for pattern in self.llo)
 
     def covers(self, other: Stages) -> bool:
-        """Whether a compilation with these stages has those of `other` too."""
+        """Whether a compilation with these stages also has those of `other`."""
         has_llo = "*" in self.llo or set(other.llo) <= set(self.llo)
         return has_llo and self.bundles >= other.bundles and self.estimate >= other.estimate
 
@@ -120,7 +120,7 @@ class ChildFlags:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The flags whose value is fixed, as libtpu takes them."""
+        """Flags with a fixed value, in libtpu's syntax."""
         return tuple(f"--{name}={value}" for name, value in self.flags.items())
 
     def without(self, names: Iterable[str]) -> ChildFlags:
@@ -134,11 +134,11 @@ class ChildFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """Flags with which the compiler aborted, or that it refused.
+    """Flags with which the compiler aborted, or that it rejected.
 
     Attributes:
-      flags: their names; one, unless it is unknown which of them it was.
-      message: what the compiler said.
+      flags: names of the flags; several if it is unknown which of them was the cause.
+      message: the compiler's message.
     """
 
     flags: tuple[str, ...]
@@ -150,7 +150,7 @@ def parse(text: str | Iterable[str]) -> Stages:
     """Parse `"mosaic,llo:post-ra,bundles"`, or names.
 
     Raises:
-      UsageError: an unknown stage, or a pattern of passes that libtpu cannot be given.
+      UsageError: a stage is unknown, or a pattern of passes cannot be passed to libtpu.
     """
     texts = [text] if isinstance(text, str) else list(text)
     patterns: list[str] = []
@@ -180,7 +180,7 @@ def parse(text: str | Iterable[str]) -> Stages:
 
 
 def of(compilation: Compilation) -> Stages:
-    """Return the stages with which a compilation was made; those unknown here are left out."""
+    """Return the stages with which a compilation was made, without unknown ones."""
     known = []
     for name in compilation.stages:
         with contextlib.suppress(UsageError):
@@ -206,7 +206,7 @@ def child_flags(stages: Stages) -> ChildFlags:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a pattern of LLO passes stands for this one."""
+    """Whether a pattern of LLO passes matches this pass."""
     return re.fullmatch(_regex(pattern), name) is not None
 
 

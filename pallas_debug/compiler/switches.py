@@ -1,8 +1,8 @@
 """Named options of a compilation, besides its target.
 
-A switch is an option that libtpu takes per compilation, or a setting of jax during lowering. Costs
-and rejections were determined with libtpu 0.0.42 (jax 0.10.2) and 0.0.50 (jax 0.12.0). Imports no
-jax.
+A switch is an option that libtpu accepts per compilation, or a setting of jax during lowering.
+Costs and rejections were determined with libtpu 0.0.42 (jax 0.10.2) and 0.0.50 (jax 0.12.0).
+Imports no jax.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOG_RECORDER = "log_recorder"
 NOT_RECORDED = (
     f"it prints, but a TPU shows no output: it was compiled without the switch {LOG_RECORDER}"
 )
-"""Note on a compilation."""
+"""Note on a compilation whose prints a TPU would not show."""
 
 _REFUSED = (
     re.compile(r"No such compile option: '(?P<option>\w+)'"),
@@ -35,7 +35,7 @@ class Switch:
     Attributes:
       option: compile option of libtpu, or setting of jax.
       value: value of the option.
-      where: applied by libtpu when compiling, or by jax when lowering.
+      where: whether libtpu applies it when compiling, or jax when lowering.
       summary: effect on a TPU.
       cost: effect on the code.
       since: first versions with which it was tested.

@@ -50,7 +50,7 @@ BUILTIN: tuple[Target, ...] = (
 DEVICE = Target(
     name="tpu", topology=None, device_kind=None, summary="the TPU of this host, if it has one"
 )
-"""Target without a device kind, which only the device knows; `of_device` fills it in."""
+"""Target of this host's device; `of_device` fills in the device kind."""
 
 _SIDE = r"[1-9][0-9]{0,2}"  # libtpu crashes on a zero
 _TOPOLOGY = re.compile(rf"(?P<chip>[a-z0-9]+):{_SIDE}(?:x{_SIDE}){{1,2}}")
@@ -82,7 +82,7 @@ def resolve_all(names: str | Iterable[str], extra: Iterable[Target] = ()) -> tup
     """Return the targets in a list such as `v5e,v6e`; `all` is every generation.
 
     Raises:
-      UnknownTargetError: one of them is unknown, or the list is empty.
+      UnknownTargetError: a target is unknown, or the list is empty.
     """
     listed = names.split(",") if isinstance(names, str) else list(names)
     found: dict[str, Target] = {}
@@ -118,7 +118,7 @@ def for_devices(target: Target, num_devices: int) -> str | None:
         return target.topology
     chip, _, shape = target.topology.partition(":")
     sides = [int(side) for side in shape.split("x")]
-    while math.prod(sides) < num_devices:  # in some generations a chip is two devices
+    while math.prod(sides) < num_devices:  # in some generations a chip has two devices
         sides[sides.index(min(sides))] *= 2
     if len(sides) == 2:
         sides.sort()

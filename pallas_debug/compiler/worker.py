@@ -1,10 +1,10 @@
 """Compiler process: `python -m pallas_debug.compiler.worker` reads requests on standard input.
 
-The pipes to the parent are moved first, so that whatever libtpu prints on standard output or error
-goes to the log of the current request. The process ends with its parent: a thread reads requests
-and exits at the end of the stream, even if a compilation hangs. It then deletes the folder named on
-the command line, which holds its files. The arguments after it are libtpu's flags whose value is a
-subfolder: `xla_mosaic_dump_to=mosaic`.
+The pipes to the parent are moved to other descriptors first, so that everything that libtpu prints
+on standard output or error goes to the log of the current request. The process ends with its
+parent: a thread reads requests and exits at the end of the stream, even if a compilation hangs. It
+then deletes the folder named on the command line, which holds its files. The arguments after it are
+libtpu's flags whose value is a subfolder: `xla_mosaic_dump_to=mosaic`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The report over a dump directory, as one HTML page; parts of it for notebooks. Imports no jax."""
+"""HTML report on a dump directory, in a single file; its parts are also used in notebooks.
+
+Imports no jax."""
 
 from __future__ import annotations
 
@@ -34,12 +36,12 @@ def write_report(
     targets: Sequence[str] = (),
     jobs: int = 1,
 ) -> WrittenReport:
-    """Write the page over some kernels of a dump directory.
+    """Write the page about some kernels of a dump directory.
 
     Args:
       targets: the only targets to show; all by default.
-      jobs: maximum number of processes. Others than this one import the main module again, so a
-        script needs `if __name__ == "__main__"`.
+      jobs: maximum number of processes. Child processes import the main module again, so a script
+        needs `if __name__ == "__main__"`.
 
     Raises:
       OSError: the file cannot be written.
@@ -54,7 +56,7 @@ def write_report(
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file, whole or not at all; what is no regular file, such as a pipe, directly."""
+    """Write a file completely or not at all; write to a pipe or other special file directly."""
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return

@@ -1,7 +1,7 @@
 """Chunks of data in the page: the texts of a kernel, which scripts show on demand.
 
-A chunk that cannot be read says why in the place of its texts. Chunks that would make the page too
-large are left out, largest first, and the page says so.
+If a chunk cannot be read, the reason is shown in place of its texts. Chunks that would make the
+page too large are left out, largest first, and the page says so.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def chunks_of(kernel: ReportedKernel, profiles: Sequence[StoredProfile | None]) 
 def _of_schedule(
     id_: str, at: int, kernel: ReportedKernel, stored: StoredCompilation, profile: Profile
 ) -> Chunk:
-    """The bundles, and what else the compiler says of its schedule."""
+    """The bundles, and the compiler's other texts about its schedule."""
     of = kernel.stored.kernel
     own = of.source.file if of is not None and of.source is not None else None
     bare, starts = schedule.listing(profile)
@@ -166,7 +166,7 @@ def _llo(kernel: StoredKernel, stored: StoredCompilation) -> Iterable[Text]:
 def _beside(
     kernel: StoredKernel, stored: StoredCompilation, names: Iterable[str]
 ) -> Iterable[Text]:
-    """Texts other than stages and passes, of these names, as far as the dump has them."""
+    """Texts other than stages and passes, with these names, if the dump has them."""
     known = {text.stage: text for text in texts_beside(kernel, stored)}
     for name in names:
         if name in known:

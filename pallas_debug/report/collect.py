@@ -33,7 +33,7 @@ class ReportedKernel:
 
     @property
     def name(self) -> str:
-        """The kernel's own name, else that of its folder."""
+        """The kernel's own name, or its folder's name."""
         kernel = self.stored.kernel
         return kernel.name if kernel is not None else self.stored.name
 
@@ -46,7 +46,7 @@ class Contents:
     """Everything that a report shows.
 
     Attributes:
-      stray: findings of kernels that the directory does not hold.
+      stray: findings for kernels that the directory does not contain.
     """
 
     kernels: tuple[ReportedKernel, ...] = ()
@@ -62,7 +62,7 @@ class Contents:
 
 @dataclass
 class _Used:
-    """Records of runs about one kernel."""
+    """Records of runs that concern one kernel."""
 
     collector: Collector = field(default_factory=Collector)
     prints: list[PrintRecord] = field(default_factory=list)
@@ -73,7 +73,7 @@ class _Used:
 def collect(
     reader: DumpReader, kernels: Iterable[StoredKernel], targets: Sequence[str] = ()
 ) -> Contents:
-    """Collect kernels, compiled for some targets or all, with what runs recorded of them."""
+    """Collect kernels, compiled for some or all targets, with the records of runs about them."""
     chosen = list(kernels)
     used: dict[str, _Used] = {kernel.name: _Used() for kernel in chosen}
     compiled = {k.name: {c.target for c in k.compilations if _is_compiled(c)} for k in chosen}
@@ -125,7 +125,7 @@ def _chosen(
 
 
 def _folder_of(kernel: str, used: Sequence[str], by_name: Mapping[str, Sequence[str]]) -> str:
-    """Find a kernel's folder by its name: one that the run used, else the only one of that name."""
+    """Find a kernel's folder by its name: one that the run used, or the only one of that name."""
     known = by_name.get(clean(kernel), ())
     found = [folder for folder in known if folder in used] or known
     return found[0] if len(found) == 1 or (found and found[0] in used) else ""

@@ -1,7 +1,7 @@
 """Parts of the report for notebooks: static HTML with its style, and no script.
 
-Notebooks show it through `_repr_html_`. What cannot be read is left out or named: showing an object
-never raises.
+Notebooks show them through `_repr_html_`. Anything unreadable is left out or reported: displaying
+an object never raises an exception.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def checks_html(
     table: Child = None,
     title: str = "Not checked",
 ) -> str:
-    """Findings, what kernels printed, and what could not be judged."""
+    """Findings, prints of kernels, and missing judgements."""
     gaps = tag("ul", [tag("li", text) for text in not_checked], class_="pd-notes")
     return fragment(
         tag("p", summary),

@@ -1,10 +1,11 @@
 """Compiler texts for the page: without locations, with the Python lines of each line, compressed.
 
-Locations make up a third of a text and most of what a reader skips. They are stored once, as chains
+Locations make up a third of a text, and readers mostly skip them. They are stored once, as chains
 of Python lines, and each line of text has the number of its chain.
 
 Texts are compressed in chunks: the passes of a target share most of their lines, so together they
-take two thirds of the bytes that they take apart. The page inflates a chunk when it is first shown.
+take two thirds of the bytes that they would take separately. The page inflates a chunk when it is
+first shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page: parts, data, style and script in one file that refers to nothing outside of it.
+"""The page: parts, data, style and script in one self-contained file.
 
 A content security policy allows exactly the inline style and script that are in the page, by their
 hashes, and no connection, image, frame or form. Data are in elements that browsers do not run.
@@ -153,7 +153,7 @@ def _failed(reported: ReportedKernel) -> bool:
 
 
 def _failures(reported: ReportedKernel, link: Link) -> Markup:
-    """Failures of a kernel; targets that fail alike share a card."""
+    """Failures of a kernel; targets with the same failure share a card."""
     cards: dict[str, list[str]] = {}
     shown_: dict[str, Markup] = {}
     for stored in reported.compilations:
@@ -169,7 +169,7 @@ def _failures(reported: ReportedKernel, link: Link) -> Markup:
 
 
 def _data(contents: Contents, chunks: Sequence[Sequence[Chunk]]) -> Markup:
-    """The chunks, and an index of what is in them."""
+    """The chunks, and an index of their contents."""
     index = {
         "kernels": [
             {

@@ -32,7 +32,7 @@ class BuiltSection:
 
 
 def build_section(reported: ReportedKernel) -> BuiltSection:
-    """Read everything that the page shows of a kernel; its schedules are not kept."""
+    """Read everything that the page shows about a kernel; its schedules are not kept in memory."""
     profiles = [read_profile(reported.stored, c) for c in reported.compilations]
     return BuiltSection(
         section=_kernel(reported, profiles),
@@ -46,8 +46,8 @@ def build_section(reported: ReportedKernel) -> BuiltSection:
 
 
 MIN_PARALLEL = 6
-"""Minimum number of kernels for which other processes are started: one that cannot be forked takes
-half a second."""
+"""Minimum number of kernels for which other processes are started: a process that cannot be forked
+takes half a second to start."""
 
 
 def build_sections(kernels: Sequence[ReportedKernel], jobs: int) -> list[BuiltSection]:
@@ -159,7 +159,7 @@ def _summary(
 
 
 def _was_scheduled(made: Compilation | None, profile: StoredProfile) -> bool:
-    """Whether there are figures to show: a compilation that failed may have none."""
+    """Whether there are figures to show: a failed compilation may have none."""
     failed = made is not None and made.failure is not None
     return not failed or profile.profile.stats.bundles.is_known
 
@@ -203,7 +203,7 @@ def _figures(
 
 
 def _missing(made: Compilation) -> Markup:
-    """Files that were asked for and that there are not."""
+    """Requested files that do not exist."""
     if not made.missing:
         return Markup()
     if all(file.cause == "failed" and not file.message for file in made.missing):
@@ -232,7 +232,7 @@ _CAUSES = {
 
 
 def _blocks(reported: ReportedKernel) -> Markup:
-    """The table of blocks, and where the script draws them."""
+    """The table of blocks, and the element in which the script draws them."""
     try:
         found = reported.stored.blocks()
     except DumpFormatError as error:
@@ -250,7 +250,7 @@ def own_file(stored: StoredKernel) -> str | None:
 
 
 def source_lines(stored: StoredKernel) -> list[str]:
-    """Lines of the kernel's own file; none if the dump does not hold it."""
+    """Lines of the kernel's own file; none if the dump does not contain it."""
     try:
         return stored.stage_text("source").split("\n")
     except (DumpFormatError, UsageError):

@@ -1,4 +1,4 @@
-"""Numbers and names as the report words them; what is unavailable is a dash, never zero."""
+"""Formatting of numbers and names; an unavailable value is a dash, never zero."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class ConfinedProcess:
       is_asked: whether it answers requests on its standard input, instead of writing to a file.
 
     Raises:
-      CannotRunError: it cannot be started.
+      CannotRunError: the process cannot be started.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class Expressions:
     """Writes expressions as text, and tracks the names that they may use.
 
     Attributes:
-      scope: of the function being written.
+      scope: scope of the function being written.
       imported: modules, and names of modules, that the program imports.
     """
 

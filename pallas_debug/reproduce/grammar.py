@@ -1,10 +1,10 @@
 """Closed grammar of programs: a dump's file in, newly generated text out.
 
 A dump's program is parsed into a tree and written again, form by form, from its parsed values.
-Other forms have no writer, so they never reach the code that is run: no other import, no builtin,
-no attribute that `bridge/unparse/vocabulary.py` does not list, no name that is not bound earlier in
-an enclosing scope. Comments are dropped, except for types of results and names of operands, which
-`lines.py` reads.
+Other forms cannot be written, so they never reach the code that is run: no other import, no
+builtin, no attribute that `bridge/unparse/vocabulary.py` does not list, no name that is not bound
+earlier in an enclosing scope. Comments are dropped, except for types of results and names of
+operands, which `lines.py` reads.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Emitter(Expressions):
     """Writes trees as text, and refuses every form that programs do not have.
 
     Args:
-      comments: by line, of the text that was parsed.
+      comments: comments of the parsed text, by line.
     """
 
     def __init__(self, comments: dict[int, str] | None = None) -> None:

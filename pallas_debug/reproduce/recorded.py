@@ -23,11 +23,11 @@ class Recorded:
     """A kernel for a target, read from a dump.
 
     Attributes:
-      topology: name of one that is large enough for the kernel.
+      topology: name of a topology that is large enough for the kernel.
       program: the kernel as a Python module; None if the dump has none.
-      why_no_program: the reason for that, as a phrase.
+      why_no_program: reason for a missing program, as a phrase.
       stablehlo: the module that jax handed to the compiler; None if lowering failed.
-      compilation: its result; None if the dump has none for the target.
+      compilation: the compilation; None if the dump has none for the target.
       is_ours: whether this user made, on this machine, the dumped content that a script runs.
     """
 
@@ -50,11 +50,11 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
     """Read a kernel from a dump.
 
     Args:
-      name: of the target; None for the only one, else the first that failed.
+      name: name of the target; None for the only one, or the first that failed.
 
     Raises:
-      UsageError: no target was named and the choice is ambiguous, or it is unknown.
-      CannotRunError: the dump contains neither program nor StableHLO of the kernel.
+      UsageError: the target is unknown, or was not given and the choice is ambiguous.
+      CannotRunError: the dump contains neither a program nor the StableHLO of the kernel.
       DumpFormatError: none of its compilations can be read.
     """
     shown = one_line(stored.name)
@@ -103,7 +103,7 @@ def _is_ours(kernel: Kernel, text: StoredText | None) -> bool:
 
 
 def _found(stored: StoredKernel, target: str | None, name: str) -> StoredText | None:
-    """Return a text of the kernel, unless the dump does not have it."""
+    """Return a text of the kernel, or None if the dump does not have it."""
     try:
         return texts.find_text(stored, target, name)
     except UsageError:
@@ -127,8 +127,8 @@ def _target(name: str, compilation: Compilation | None, *, is_named: bool) -> Ta
     """Find a target by name.
 
     Raises:
-      UnknownTargetError: the user named an unknown one.
-      CannotRunError: the dump names an unknown one.
+      UnknownTargetError: the user gave an unknown target.
+      CannotRunError: the dump contains an unknown target.
     """
     if name == targets.DEVICE.name and compilation and compilation.device_kind:
         found = targets.of_device(compilation.device_kind)

@@ -43,7 +43,8 @@ def run(script: str, *, timeout: float = defaults.SCRIPT_TIMEOUT) -> Shown:
     """Run a script from `script_of` in a confined process.
 
     Raises:
-      CannotRunError: it is no such script, or did not reach the kernel, for example without libtpu.
+      CannotRunError: it is not such a script, or did not reach the kernel, for example without
+        libtpu.
     """
     vet.require(script)
     return executed(script, timeout=timeout)
@@ -53,7 +54,7 @@ def executed(script: str, *, timeout: float) -> Shown:
     """Run any script in a confined process; for `run` and its tests.
 
     Raises:
-      CannotRunError: it did not reach the kernel.
+      CannotRunError: the script did not reach the kernel.
     """
     with ConfinedProcess(script, seconds=timeout) as child:
         code = child.wait()

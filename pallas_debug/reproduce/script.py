@@ -29,7 +29,7 @@ def script_of(recorded: Recorded, *, program: str | None = None, note: str = "")
     checked against the template, so it is safe to run.
 
     Args:
-      program: replaces that of the dump, for example with a smaller one.
+      program: replaces the dump's program, for example with a smaller one.
       note: lines for its header.
 
     Raises:
@@ -131,6 +131,6 @@ def _module(recorded: Recorded) -> str:
 
 
 def _parted(text: str) -> str:
-    """Split a long string literal, one line each."""
+    """Split a long string literal into lines."""
     parts = [text[at : at + _WIDTH] for at in range(0, len(text), _WIDTH)]
     return "\n".join(["(", *(f"    {part!r}" for part in parts), ")"])

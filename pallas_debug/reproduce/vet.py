@@ -32,12 +32,12 @@ _BASE85 = re.compile(r"[0-9A-Za-z!#$%&()*+;<=>?@^_`{|}~-]*")
 _MAX_CORES = 16
 
 
-@functools.lru_cache(maxsize=4)  # checked when it is made, and when it is run
+@functools.lru_cache(maxsize=4)  # checked when the script is made, and again when it is run
 def require(script: str) -> None:
     """Check that a script was made from the template.
 
     Raises:
-      CannotRunError: it was not; the message names the difference.
+      CannotRunError: the script differs from the template; the message names the difference.
     """
     try:
         _check(script)

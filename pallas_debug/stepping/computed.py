@@ -28,8 +28,8 @@ class LineValues:
     """Values that a line computed at a grid point, the last time it ran there.
 
     Attributes:
-      values: names that it gave another value; in a recording of single lines, all names that the
-        line mentions, before it ran.
+      values: names whose value it changed; in a recording of single lines, all names that the line
+        mentions, before it ran.
       is_after: whether the values are those after the line.
       times: how often the line ran at that grid point.
     """
@@ -116,8 +116,8 @@ def _changed(
 ) -> tuple[RecordedValue, ...]:
     """Values that are new or different after a stop.
 
-    After the last line of a grid point the pipeline exchanges blocks. What was in one is known if
-    it was written back, or is still there at the next grid point.
+    After the last line of a grid point the pipeline exchanges blocks. The contents of a block are
+    known if it was written back, or is still there at the next grid point.
 
     Args:
       is_next: whether a stop at another grid point is the next one that ran.
@@ -146,7 +146,7 @@ def _changed(
 
 
 def _together(before: LineValues | None, now: LineValues) -> LineValues:
-    """Several operations of one line are stops of their own if the line calls a function."""
+    """Merge stops of the same line, which has several if it calls a function."""
     return now if before is None else replace(now, times=before.times + 1)
 
 

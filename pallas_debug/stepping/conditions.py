@@ -18,7 +18,7 @@ import numpy as np
 from pallas_debug.errors import PallasDebugError, UsageError
 
 Names = Callable[[str], Any]
-"""Returns the value of a name; raises `KeyError` if it has none."""
+"""Function that returns the value of a name; raises `KeyError` if it has none."""
 
 MAX_LENGTH = 2000
 """Maximum number of characters of an expression."""
@@ -32,8 +32,8 @@ class ConditionError(UsageError):
 
     Attributes:
       text: the expression.
-      position: of the character where it does not, from 0.
-      expected: what would be possible there.
+      position: position of the offending character, from 0.
+      expected: what would be valid there.
     """
 
     def __init__(self, text: str, position: int, expected: str) -> None:
@@ -56,7 +56,7 @@ class Expression:
     """A parsed expression.
 
     Attributes:
-      names: that it uses, in order.
+      names: names that it uses, in order.
     """
 
     text: str
@@ -105,7 +105,7 @@ _WORDS = frozenset({"and", "or", "not", "True", "False", "inf", "nan"})
 
 
 def _wide(value: Any) -> Any:
-    """A value on which numpy can compute: bfloat16 and the like as float32."""
+    """Convert a value for computing with numpy: bfloat16 and the like become float32."""
     if isinstance(value, (bool, int, float, tuple)):
         return value
     array = np.asarray(value)
@@ -124,7 +124,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "isinf": lambda x: np.isinf(x),
     "shape": lambda x: tuple(np.shape(x)),
 }
-"""Functions of the grammar, on one array; `min` and `max` on two as well."""
+"""Functions of the grammar on one array; `min` and `max` also accept two."""
 
 _NAMED = {"program_id", "num_programs", "whole"}
 
@@ -144,7 +144,7 @@ def positions(expression: Expression, name: str, shape: tuple[int, ...], names: 
     """Flat positions of the elements of a value that `name[…]` selects.
 
     Raises:
-      ConditionFailed: an index leaves the value, or has no value itself.
+      ConditionFailed: an index is out of bounds, or has no value itself.
     """
     whole = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
     return np.asarray(expression.evaluate(lambda n: whole if n == name else names(n)))
@@ -177,7 +177,7 @@ class _Token:
 
 
 def _unusual(known: Collection[str]) -> list[str]:
-    """Names that are no identifiers, the longest first."""
+    """Names that are not identifiers, longest first."""
     return sorted((n for n in known if not n.isidentifier()), key=len, reverse=True)
 
 

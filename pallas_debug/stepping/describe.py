@@ -12,7 +12,7 @@ from pallas_debug.stepping import unwritten
 Array = np.ndarray[Any, Any]
 
 SHADES = " ░▒▓█"
-"""Range of the values: the least and the greatest."""
+"""Characters of a heat map, from the smallest to the largest value."""
 
 ODD = "!"
 """Cell with a NaN or an infinity."""
@@ -20,11 +20,11 @@ ODD = "!"
 
 @dataclass(frozen=True, kw_only=True)
 class ValueStatistics:
-    """Summary of an array. Least, greatest and mean are of its finite elements.
+    """Summary of an array; minimum, maximum and mean cover its finite elements.
 
     Attributes:
       least, greatest, mean: None if no element is finite.
-      unwritten: elements of memory that nothing has written.
+      unwritten: number of elements of memory that nothing has written.
     """
 
     count: int
@@ -53,7 +53,7 @@ class ValueStatistics:
 
 
 def wide(value: Any) -> Array:
-    """A value in a dtype that numpy computes with: float64 for floats, int64 for small integers."""
+    """Convert a value for computing with numpy: floats to float64, small integers to int64."""
     array = np.asarray(value)
     if array.dtype.kind in "biu":
         return array
@@ -118,7 +118,8 @@ def named_type(dtype: str, shape: tuple[int, ...]) -> str:
 def heat(value: Any, rows: int, columns: int) -> tuple[Array, Array]:
     """Levels of an array's last two dimensions, from 0 to 1, and where it is not finite.
 
-    Leading dimensions are at index 0. Each cell is the mean of the finite elements that it covers.
+    Leading dimensions are taken at index 0. Each cell is the mean of the finite elements that it
+    covers.
 
     Returns:
       levels: float64 of at most `rows` x `columns`; NaN where no element is finite.
@@ -150,7 +151,7 @@ def heat(value: Any, rows: int, columns: int) -> tuple[Array, Array]:
 
 
 def heat_map(value: Any) -> list[str]:
-    """A heat map in text: darker is greater, `!` has a NaN or an infinity."""
+    """A heat map in text: darker means larger, `!` marks a NaN or an infinity."""
     levels, odd = heat(value, rows=12, columns=48)
     shades = np.array(list(SHADES))
     with np.errstate(invalid="ignore"):

@@ -19,7 +19,7 @@ PROMPT = "(step) "
 def interact(session: StepSession, given: TextIO | None = None, out: TextIO | None = None) -> None:
     """Read commands until `quit` or the end of the input.
 
-    Commands that do not come from a terminal are printed, so that a log can be read on its own.
+    Commands that do not come from a terminal are echoed, so that a log is complete.
     """
     given, out = given or sys.stdin, out or sys.stdout
     prompt = CommandPrompt(session)
@@ -53,7 +53,7 @@ def _print_lines(out: TextIO, lines: list[str]) -> None:
 
 @contextlib.contextmanager
 def _interruptible(session: StepSession) -> Iterator[None]:
-    """Let ctrl+c stop the run at the line that it has come to."""
+    """Let ctrl+c stop the run at the line that it has reached."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

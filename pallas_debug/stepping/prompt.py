@@ -1,4 +1,4 @@
-"""The command language of the debugger, in the manner of pdb: a line in, text out."""
+"""Command language of the debugger, similar to pdb: takes a line, returns text."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class PromptCommand:
     """A command.
 
     Attributes:
-      names: the first in full, then the short ones.
-      usage: its arguments.
+      names: the full name, then short names.
+      usage: arguments of the command.
       back: name of the command that does the same backwards.
     """
 
@@ -47,7 +47,7 @@ class CommandPrompt:
         self._last = ""
 
     def execute(self, line: str) -> list[str]:
-        """Run a command line; an empty one repeats the last movement. Returns what it prints."""
+        """Run a command line, and return its output; an empty line repeats the last movement."""
         text = line.strip() or self._last
         if not text:
             return []
@@ -62,12 +62,12 @@ class CommandPrompt:
             return f"error: {error}".splitlines()
 
     def where(self) -> list[str]:
-        """The place, and its line."""
+        """The current place and its line."""
         return list(place_lines(self.session.place, self.session.track.fault))
 
 
 def place_lines(place: StepPlace, fault: str | None) -> Iterator[str]:
-    """A place, its line, and why the run cannot go on there."""
+    """A place, its line, and why the run cannot continue there."""
     yield location(place)
     if place.line is not None:
         yield f"{place.line.line:>5}  {(place.line.text or '').strip()}"
@@ -187,7 +187,7 @@ def _statistics(prompt: CommandPrompt, name: str, value: object) -> describe.Val
 
 
 def is_memory(values: Sequence[NamedValue], name: str) -> bool:
-    """Whether a name is that of memory, and not of a variable."""
+    """Whether a name refers to memory, not to a variable."""
     return any(value.name == name and value.kind != "variable" for value in values)
 
 

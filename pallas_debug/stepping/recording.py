@@ -1,4 +1,4 @@
-"""Recordings of a kernel's run: JSON and `.npy`, to be stepped through without jax and the kernel.
+"""Recordings of a kernel's run as JSON and `.npy`, for stepping without jax and the kernel.
 
     recording.json    places, what has which value there, the ledger, the source
     arrays/NAME.npy   each array once, by a digest of its content
@@ -35,7 +35,7 @@ FILE = "recording.json"
 ARRAYS = "arrays"
 KIND = "kernel-recording"
 SCHEMA = 1
-"""Raised when the reader of an earlier version would misread a recording."""
+"""Schema version, incremented when an earlier version's reader would misread a recording."""
 
 MAX_DOCUMENT = 1 << 30
 """Maximum size in bytes of a document that is read."""
@@ -78,9 +78,9 @@ class LedgerEntry:
 
     Attributes:
       event: "started", "finished" or "counts".
-      what: the DMA, from and to; or the semaphore.
-      number: of bytes, for a DMA.
-      counts: of the semaphore's entries, after it.
+      what: source and destination of the DMA, or the semaphore.
+      number: number of bytes, for a DMA.
+      counts: counts of the semaphore's entries after the event.
     """
 
     event: str
@@ -124,13 +124,13 @@ class RecordedBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A run, as far as it was recorded.
+    """The recorded part of a run.
 
     Attributes:
       own_axes: axes of the grid that the kernel counts.
       sources: lines of each file.
       complete: whether every line of every grid point was recorded.
-      every_line: whether every line of the recorded grid points was.
+      every_line: whether every line of the recorded grid points was recorded.
       fault: why the run ended early.
       writers: places of the stores that wrote the outputs.
     """
@@ -166,7 +166,7 @@ def encode_array(value: Any) -> bytes:
 
 
 def is_recording(path: Path) -> bool:
-    """Whether there is a recording, or what is left of one, at a path."""
+    """Whether there is a recording, or the remains of one, at a path."""
     with contextlib.suppress(OSError):
         return (path / FILE).is_file() or path.name == FILE
     return False
@@ -176,13 +176,13 @@ def read(folder: Path) -> RecordedRun:
     """Open a recording.
 
     Raises:
-      RecordingError: it is truncated, no recording, or of a newer version.
+      RecordingError: the file is truncated, not a recording, or of a newer version.
     """
     if folder.name == FILE:
         folder = folder.parent
     file = folder / FILE
     try:
-        if file.exists() and not file.is_file():  # a FIFO would be waited for without end
+        if file.exists() and not file.is_file():  # opening a FIFO would block for ever
             raise RecordingError(f"{file} is no regular file")
         if file.stat().st_size > MAX_DOCUMENT:
             raise RecordingError(f"{file} is larger than {MAX_DOCUMENT >> 20:,} MiB")
@@ -350,7 +350,7 @@ class RecordedRun:
         """Return a recorded array.
 
         Raises:
-          RecordingError: its file is missing or damaged, or the digest is none.
+          RecordingError: its file is missing or damaged, or the digest is invalid.
         """
         known = self._read.get(digest)
         if known is not None:

@@ -25,7 +25,7 @@ Until = Callable[[StepPlace], bool]
 
 
 class SteppingError(UsageError):
-    """A command that cannot be carried out here."""
+    """A command that cannot be executed here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class LineBreakpoint:
     """A line to stop at.
 
     Attributes:
-      condition: to stop only where it is true; None to stop always.
+      condition: stop only if it is true; None to stop always.
     """
 
     number: int
@@ -48,11 +48,11 @@ class LineBreakpoint:
 
 @dataclass
 class StepSession:
-    """Commands on a track. Each that moves returns a sentence if there is more to say than where.
+    """Commands on a track. Movements return a sentence if there is more to report than the place.
 
     Attributes:
-      breakpoints, watched: by number.
-      file: of the lines that are shown.
+      breakpoints, watched: breakpoints and watched values by number.
+      file: file of the lines that are shown.
     """
 
     track: Track
@@ -106,7 +106,7 @@ class StepSession:
         return self._go(until, back)
 
     def next_point(self, back: bool = False) -> str | None:
-        """Go to the first line of the next grid point; back to that of this, or the one before."""
+        """Go to the first line of the next grid point; backwards, of this or the previous one."""
         if not back:
             here = self.place
             return self._go(lambda p: (p.thread, p.point) != (here.thread, here.point), back)
@@ -165,7 +165,7 @@ class StepSession:
     def to_finding(
         self, point: tuple[int, ...], line: SourceLine, iterations: tuple[int, ...] = ()
     ) -> None:
-        """Go to where a fault was found: its line at a grid point and iteration.
+        """Go to the place of a fault: its line at a grid point and iteration.
 
         If the line is not executed there, stay at the first line of the grid point.
         """
@@ -234,7 +234,7 @@ class StepSession:
         """Stop at a line of the current file, or at the next one with an operation of the kernel.
 
         Raises:
-          SteppingError: there is none.
+          SteppingError: there is no such line.
           ConditionError: the condition does not parse.
         """
         parsed = None if condition is None else parse(condition, self._known())
@@ -267,7 +267,7 @@ class StepSession:
         return WatchedElements(name=name, expression=expression, on_write=on_write)
 
     def _executable(self, line: int) -> tuple[str, int]:
-        """The current file, and the first line with an operation from a line on."""
+        """The current file, and the first line with an operation at or after a line."""
         file = self.file or self._file
         if file is None:
             raise SteppingError("no line is being executed here: go back with `back` first")
@@ -284,7 +284,7 @@ class StepSession:
     # Values
 
     def names(self, name: str) -> Any:
-        """Value of a name, for expressions. Raises `KeyError` if it has none."""
+        """Value of a name, for expressions; raises `KeyError` if it has none."""
         value = self.track.value(name)
         if value is None:
             raise KeyError(name)

@@ -52,7 +52,7 @@ class NamedValue:
     Attributes:
       kind: "variable", "input", "output", "prefetch", "scratch", "scoped" or "semaphore".
       dtype: name of the dtype.
-      block: which block of the whole array it is; None if it is not a block.
+      block: index of the block in the whole array; None if it is not a block.
       whole: shape of the whole array.
     """
 
@@ -81,10 +81,10 @@ class ElementWriter:
     """Last writer of an element.
 
     Attributes:
-      element: such as `acc_ref[0, 3]`.
+      element: the element, such as `acc_ref[0, 3]`.
       how: "stored", "copied by a DMA", "fetched", "written back", "given" (an argument) or "never".
-      place: of the step that wrote it; None if no step did.
-      value: that it has had since then.
+      place: place of the step that wrote it; None if no step did.
+      value: value since then.
     """
 
     element: str
@@ -95,12 +95,12 @@ class ElementWriter:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedElements:
-    """A name or a slice of one, to stop where it changes or is written.
+    """A value or a slice of it; the run stops when it changes or is written.
 
     Attributes:
-      name: of the value that it is a part of.
+      name: name of the value.
       expression: the whole text.
-      on_write: whether to stop at writes that do not change the value as well.
+      on_write: whether to also stop at writes that do not change the value.
     """
 
     name: str
@@ -113,8 +113,8 @@ class WatchHit:
     """A watched value has changed, or was written.
 
     Attributes:
-      before, after: its values; None where it did not exist.
-      wrote: line that did it; None if the pipeline or a DMA did.
+      before, after: values before and after; None if it did not exist.
+      wrote: line that wrote it; None if the pipeline or a DMA did.
     """
 
     watched: WatchedElements
@@ -128,7 +128,7 @@ class DeviceStatus:
     """Position of a device in the kernel.
 
     Attributes:
-      waits: what it waits for, such as `sem[0] is 0, and 1 is awaited`; None if it does not.
+      waits: what it waits for, such as `sem[0] is 0, and 1 is awaited`; None if it does not wait.
       is_shown: whether values are those of this device.
       is_next: whether it executes the next step.
     """
@@ -143,7 +143,7 @@ class Track(Protocol):
     """A run that can be stepped through in both directions.
 
     Attributes:
-      interrupted: set it during a movement, from another thread, to end that.
+      interrupted: event that another thread sets to end a movement.
     """
 
     interrupted: bool
@@ -153,7 +153,7 @@ class Track(Protocol):
 
     @property
     def fault(self) -> str | None:
-        """Why the run cannot go on from here; None if it can."""
+        """Why the run cannot continue from here; None if it can."""
 
     def forward(
         self, until: Callable[[StepPlace], bool], watched: Sequence[WatchedElements] = ()
@@ -170,7 +170,7 @@ class Track(Protocol):
         """Go to the last line before this at which `until` is true, or to before a change.
 
         Returns:
-          False if there is none; the run is at its start then.
+          False if there is no such line; the run is then at its start.
         """
 
     def who(self, element: WatchedElements) -> Sequence[ElementWriter]:
@@ -183,7 +183,7 @@ class Track(Protocol):
         """The value of a name; None if there is none."""
 
     def whole(self, name: str) -> np.ndarray[Any, Any] | None:
-        """The whole array of an operand of which the kernel sees a block."""
+        """The whole array of an operand, of which the kernel sees only a block."""
 
     def copies(self) -> Sequence[FlyingCopy]:
         """DMAs in flight, oldest first."""

@@ -1,4 +1,4 @@
-"""Memory that nothing has written, with a mark: a NaN with bits of its own. Imports no jax."""
+"""Marks for unwritten memory: NaNs with a special bit pattern. Imports no jax."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BITS = {2: 0x7FD5, 4: 0x7FD5D5D5, 8: 0x7FF8D5D5D5D5D5D5}
 
 
 def memory(shape: tuple[int, ...], dtype: np.dtype[Any], fill: str = "nan") -> Array:
-    """Memory that nothing has written: NaN, or the numbers least likely to look right.
+    """Contents for unwritten memory: NaN, or numbers that are unlikely to look right.
 
     Args:
       fill: "nan", "number", or "mark" for the marks where the dtype has them.
@@ -35,7 +35,7 @@ def memory(shape: tuple[int, ...], dtype: np.dtype[Any], fill: str = "nan") -> A
 
 
 def like(shape: tuple[int, ...], others: Array) -> Array:
-    """Numbers that memory may well hold: those of other elements, or zeros if there are none."""
+    """Plausible contents of memory: numbers of other elements, or zeros if there are none."""
     kept = others.ravel()
     if kept.dtype.kind not in "biu":
         kept = kept[np.isfinite(kept.astype(np.float64))]
@@ -66,7 +66,7 @@ def marks(value: Any) -> Array | None:
 
 
 def written(value: Array) -> Array:
-    """A value as it is stored: a NaN that was computed from a mark is a NaN like any other."""
+    """Prepare a value for a store: a NaN computed from a mark becomes an ordinary NaN."""
     found = marks(value)
     if found is None:
         return value

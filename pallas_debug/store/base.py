@@ -1,4 +1,4 @@
-"""Destination of a session's results: one interface of local and remote dump directories."""
+"""Destination of a session's results: common interface of local and remote dump directories."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class DumpStore(abc.ABC):
     def put_blocks(self, kernel: Kernel, blocks: BlockMap) -> Path:
         """Write a kernel's block map, and return the file.
 
-        It does not replace one that knows more: index maps read scalar prefetch, whose values are
-        not known in every run.
+        It does not replace a more complete block map: index maps read scalar prefetch, whose values
+        are not known in every run.
         """
         path = self.folder(kernel) / layout.BLOCKS
         found = self._read(path)
@@ -105,8 +105,8 @@ class DumpStore(abc.ABC):
     def find_compilation(self, kernel: Kernel, target: str, key: str) -> Compilation | None:
         """Return the complete compilation stored under the same key, or None.
 
-        A damaged one counts as missing and will be replaced. So does one whose compiler died or was
-        stopped, since that may not be the kernel's fault.
+        A damaged compilation counts as missing and will be replaced, and so does a compilation
+        whose compiler died or was stopped, because that may not be the kernel's fault.
         """
         folder = self.folder(kernel) / layout.target_folder(target)
         found = self._stored(kernel, folder, key)
@@ -138,10 +138,10 @@ class DumpStore(abc.ABC):
 
     @abc.abstractmethod
     def claim(self, kernel: Kernel, target: str) -> AbstractContextManager[None]:
-        """Hold the right to compile `kernel` for `target`, as far as the directory has locks.
+        """Hold the right to compile `kernel` for `target`, if the directory supports locks.
 
         Raises:
-          LockTimeoutError: another process held it for longer than this one waits.
+          LockTimeoutError: another process held the lock for longer than this one waits.
           WorkerError: waiting was stopped.
         """
 
@@ -180,8 +180,8 @@ def open_store(where: str | Path, *, waiting: locks.Waiting | None = None) -> Du
       waiting: how to wait for the locks of other processes.
 
     Raises:
-      DumpDirectoryError: it is not writable.
-      UsageError: the URL names no object store.
+      DumpDirectoryError: the directory is not writable.
+      UsageError: the URL does not refer to an object store.
     """
     root = place(where)
     if isinstance(root, ObjectPath):
@@ -225,5 +225,5 @@ def knows_more(stored: bytes | None, blocks: BlockMap, path: Path) -> bool:
 
 
 def _known(blocks: BlockMap) -> tuple[bool, int, int]:
-    """Rank of a block map by what it knows."""
+    """Rank of a block map by its completeness."""
     return blocks.unknown is None, -blocks.num_unknown, len(blocks.scalars)

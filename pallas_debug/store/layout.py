@@ -48,17 +48,18 @@ SPARSECORE = f"{SCHEDULE}/sparsecore.txt"
 """Bundles of a kernel on the SparseCore, in another assembly language, and with no tables."""
 
 SCHEDULE_FILES = (*EXPECTED_FILES, REGISTERS, GAPS, ESTIMATE, SPARSECORE)
-"""Those, and what it writes for some: live ranges where registers are short, idle gaps if a flag of
-the user's asks for them, its estimate of cycles, which is a stage of its own, and SparseCore's."""
+"""The expected files, and files that libtpu writes for some kernels: live ranges if registers are
+short, idle gaps if the user sets the flag, the cycle estimate, which is a separate stage, and the
+SparseCore's files."""
 
 RUNS = "runs"
-"""Folder for the records of what tests and scripts used."""
+"""Folder for records of the kernels that tests and scripts used."""
 
 SWEEPS = "sweeps"
 """Folder for the results of sweeps: a folder for each sweep, a file for each setting."""
 
 NO_KERNELS = frozenset({RUNS, SWEEPS})
-"""Folders that are not those of kernels."""
+"""Folders that do not belong to kernels."""
 
 RAW_TARGET = "raw"
 """Target name for raw dumps, whose files do not say for which chip they were made."""

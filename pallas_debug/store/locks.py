@@ -26,7 +26,7 @@ NOTIFY_AFTER = 2.0
 """Seconds of waiting before the lock's holder is reported."""
 
 WAIT_MARGIN = 5.0
-"""Seconds added to the compilation timeout, as the holder also lowers the kernel and starts a
+"""Seconds added to the compilation timeout, because the holder also lowers the kernel and starts a
 compiler process."""
 
 _INTERVALS = 0.01, 0.1
@@ -49,7 +49,7 @@ class Waiting:
 
     Attributes:
       timeout: maximum seconds to wait.
-      warn: called with a message after `SAY_AFTER` seconds of waiting.
+      warn: called with a message after `NOTIFY_AFTER` seconds of waiting.
       stop: set to cancel all waits immediately.
     """
 
@@ -117,7 +117,7 @@ def hold(path: Path, task: str, waiting: Waiting) -> Iterator[None]:
 
     Raises:
       LocksUnavailable: the file system has no locks.
-      LockTimeoutError: another process held it all the time.
+      LockTimeoutError: another process held the lock all the time.
       WorkerError: waiting was stopped.
     """
     opened = open_lock(path)

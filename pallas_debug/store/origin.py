@@ -37,7 +37,7 @@ def signed(digest: str, files: Mapping[str, C], name: str) -> dict[str, C]:
     Without a key there is no signature, and `reproduce --run` asks first.
 
     Args:
-      digest: the kernel's.
+      digest: digest of the kernel.
     """
     content = files.get(name)
     key = _key(is_made=True) if isinstance(content, bytes) else None
@@ -92,7 +92,7 @@ def _signature(key: bytes, digest: str, name: str, content: bytes) -> str:
 
 
 def _key(*, is_made: bool) -> bytes | None:
-    """Return the key; None if it cannot be read or made, or if others can read or write it."""
+    """Return the key; None if it cannot be read or created, or if others can access it."""
     try:
         path = key_file()
         found = _read(path)

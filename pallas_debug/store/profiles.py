@@ -28,7 +28,7 @@ _FILES = {
     "mosaic": layout.MOSAIC,
     "sparsecore": layout.SPARSECORE,
 }
-"""Fields of `ScheduleTexts`, and the files that they are read from."""
+"""Fields of `ScheduleTexts`, and the files from which they are read."""
 
 RELAYOUTS = "relayout-insertion"
 """Name of the pass that inserts relayouts."""
@@ -36,7 +36,7 @@ RELAYOUTS = "relayout-insertion"
 
 @dataclass(frozen=True, kw_only=True)
 class StoredProfile:
-    """A profile, and what could not be read of it.
+    """A profile, with problems in reading it.
 
     Attributes:
       problems: a sentence for each file that is damaged or refused, and so counts as missing.

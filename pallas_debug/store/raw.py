@@ -54,9 +54,9 @@ class RawCompile:
 
     Attributes:
       written: the kernel's name as it appears in the file names.
-      folder: that contains the files.
-      files: their names.
-      early: the pass written before the compile that belongs to it.
+      folder: folder that contains the files.
+      files: names of the files.
+      early: pass of this compile that libtpu wrote beforehand.
     """
 
     kernel: str
@@ -122,8 +122,8 @@ def named_compiles(folder: Path, names: Iterable[str]) -> dict[str, RawCompile]:
 def outline(passes: Sequence[RawPass]) -> list[Pass]:
     """Describe the passes of one compile using only the sizes and times of their files.
 
-    A text is read only if it is as long as the one before. Passes have no digests, and each names
-    its file.
+    A text is read only if it has the same length as the previous one. Passes have no digests, and
+    each refers to its file.
 
     Raises:
       OSError, DumpFormatError: a file has gone, or is refused.
@@ -167,8 +167,8 @@ def describe(passes: Sequence[RawPass], *, keep_unchanged: bool = True) -> list[
     """Describe the passes of one compile as the manifest lists them.
 
     Args:
-      passes: in order.
-      keep_unchanged: whether a pass that changed nothing still names its file.
+      passes: the passes in order.
+      keep_unchanged: whether a pass that changed nothing still refers to its file.
 
     Raises:
       OSError, DumpFormatError: a file has gone, or is refused.

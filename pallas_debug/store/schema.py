@@ -23,7 +23,7 @@ from pallas_debug.render import one_line
 
 TOOL = "pallas-debug"
 VERSIONS: dict[type, int] = {Kernel: 1, Compilation: 1, RunRecord: 2, BlockMap: 1}
-"""Schema version per document, raised when the previous version's reader would misread it."""
+"""Schema version per document, incremented when the previous version's reader would misread it."""
 
 KINDS: dict[type, str] = {
     Kernel: "kernel",
@@ -62,7 +62,8 @@ def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None)
     Failures and findings from before explanations were stored are given one here.
 
     Args:
-      kernel: the kernel of a compilation, if known; its operands name what a failure counts.
+      kernel: the kernel of a compilation, if known; a failure's allocations are named after its
+        operands.
 
     Raises:
       DumpFormatError: not JSON, truncated, written by another tool, of a newer schema, or with a

@@ -1,8 +1,8 @@
 """Texts of a kernel: its stages, the passes for each target, LLO, the schedule, log and program.
 
-A text has one name everywhere (`jaxpr`, `13-infer-vector-layout`, `llo:54-post-ra`, `bundles`,
-`log`), and is found in either of two ways: by its name, through a kernel's manifests; or by listing
-folders, without reading any file, as a search over 10,000 kernels does.
+A text has the same name everywhere (`jaxpr`, `13-infer-vector-layout`, `llo:54-post-ra`, `bundles`,
+`log`), and can be found in two ways: by its name, through a kernel's manifests; or by listing
+folders without reading any file, for a search over 10,000 kernels.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OF_TARGET: dict[str, str] = {
     LOG: layout.LOG,
 }
 _ON_REQUEST = ("source", PROGRAM, LOG, "hlo", "vmem")
-"""Texts that are not a form of the kernel, or not for reading: searched only if named."""
+"""Texts that are not a form of the kernel, or not readable: searched only on request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +99,8 @@ def find_text(kernel: StoredKernel, target: str | None, wanted: str) -> StoredTe
     An LLO pass is written `llo:54`, `llo:post-ra` or `llo:54-post-ra`.
 
     Raises:
-      UsageError: there is no such text, or several targets and none was named.
-      DumpFormatError: its manifest cannot be read.
+      UsageError: there is no such text, or there are several targets and none was given.
+      DumpFormatError: the manifest cannot be read.
     """
     if wanted in _OF_KERNEL:
         return _existing(kernel, None, wanted, kernel.named(_OF_KERNEL[wanted]))
@@ -125,10 +125,10 @@ def _find_pass(stored: StoredCompilation, wanted: str) -> Pass:
 
 
 def _require_pass(kernel: StoredKernel, wanted: str) -> None:
-    """Refuse a name that no target has: this comes before the question for the target.
+    """Refuse a name that no target has, before asking the user to choose a target.
 
     Raises:
-      UsageError: that of the first target.
+      UsageError: the error for the first target.
     """
     refused: list[UsageError] = []
     for stored in kernel.compilations:

@@ -1,4 +1,4 @@
-"""Sweeps: a grid of settings of one function, compiled in parallel, and compared by their costs.
+"""Sweeps: compile a function with a grid of settings in parallel, and compare the costs.
 
 grid       the settings
 task       what a worker does for one setting: trace, compile, read the figures

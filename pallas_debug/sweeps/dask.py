@@ -1,4 +1,4 @@
-"""Workers of a Dask cluster as an executor, which says when the cluster has gone."""
+"""Executor on the workers of a Dask cluster, which detects that the cluster has gone away."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DaskWorkers(concurrent.futures.Executor):
         return submitted
 
     def problem(self) -> str | None:
-        """Return why no more results will come, or None while the cluster is there."""
+        """Return why no more results will arrive, or None while the cluster is available."""
         now = time.monotonic()
         is_connected = self._client.status == "running"
         if is_connected and self._num_workers() > 0:
@@ -72,14 +72,14 @@ class DaskWorkers(concurrent.futures.Executor):
         return self.lost()
 
     def lost(self) -> str:
-        """Return what it means that Dask cancels a task."""
+        """Return an explanation for a task that Dask cancelled."""
         return (
             f"the Dask scheduler at {self._address} has gone, or dropped the sweep. Start it "
             "again, then run the same sweep again: it continues"
         )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave the cluster, which goes on without this client."""
+        """Disconnect from the cluster, which keeps running."""
         with contextlib.suppress(Exception):  # the scheduler may be gone
             self._client.close(timeout=defaults.DASK_TIMEOUT if wait else 0)
 
@@ -93,8 +93,8 @@ def executor_of(text: str) -> DaskWorkers:
     """Return the executor that `--executor` names.
 
     Raises:
-      UsageError: it is none.
-      CannotRunError: it cannot be used here.
+      UsageError: the value is not an executor.
+      CannotRunError: the executor cannot be used here.
     """
     from pallas_debug.errors import UsageError
 

@@ -34,8 +34,8 @@ def settings(over: Mapping[str, Sequence[Any]]) -> list[Setting]:
     """Return every combination, in the order of the values; the last argument varies fastest.
 
     Raises:
-      UsageError: no argument, an argument without values or with one value twice, or too many
-        combinations.
+      UsageError: there is no argument, an argument has no values or a value twice, or there are too
+        many combinations.
     """
     if not over:
         raise UsageError(

@@ -1,8 +1,8 @@
-"""Results of a sweep in the dump directory, a file for each setting, by which it continues.
+"""Results of a sweep in the dump directory, one file per setting, to continue it later.
 
 A result is reused only if its compilations have the same keys, which identify the kernels, the
-compiler's options and the versions; a worker computes them by tracing. What is unreadable is run
-again.
+compiler's options and the versions; a worker computes them by tracing. Settings with an unreadable
+result are run again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Journal:
 
     Args:
       store: the dump directory.
-      identity: what makes two sweeps the same: function, arguments and options.
+      identity: digest of the function, arguments and options, equal for equal sweeps.
     """
 
     def __init__(self, store: DumpStore, identity: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ class Journal:
         self.folder = f"{layout.SWEEPS}/{fingerprint(identity)[:16]}"
 
     def known(self, setting: Setting) -> dict[str, KnownResult]:
-        """Return what earlier runs found for a setting, by target."""
+        """Return the results of earlier runs for a setting, by target."""
         path = self._store.root / self._file(setting)
         try:
             data = files.read(path, self._store.root, _MAX_RECORD)
@@ -57,7 +57,7 @@ class Journal:
         return {k.result.target: k for k in found if k.result.setting == setting.texts and k.keys}
 
     def read(self, wanted: list[Setting]) -> list[dict[str, KnownResult]]:
-        """Return what is known of several settings, in their order."""
+        """Return the known results of several settings, in their order."""
         folder = self._store.root / self.folder
         with contextlib.ExitStack() as stack:
             if not is_local(folder):
@@ -69,7 +69,7 @@ class Journal:
             return [self.known(setting) for setting in wanted]
 
     def put(self, setting: Setting, results: tuple[KnownResult, ...]) -> None:
-        """Keep the results of a setting, except those that may differ next time."""
+        """Save the results of a setting, except those that may differ next time."""
         lasting = [k for k in results if k.result.failure is None or k.result.failure.is_final]
         head = {"tool": "pallas-debug", "kind": _KIND, "schema": _SCHEMA}
         document = head | {"results": msgspec.to_builtins(lasting)}

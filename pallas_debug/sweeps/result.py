@@ -1,4 +1,4 @@
-"""Outcome of a sweep: figures of each setting, or why it has none, best setting first."""
+"""Outcome of a sweep: figures or failure of each setting, best setting first."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ FailedAt = Literal["tracing", "lowering", "compile", "crash", "timeout", "setup"
 
 @dataclass(frozen=True, kw_only=True)
 class SettingFailure:
-    """Why a setting has no figures.
+    """Reason why a setting has no figures.
 
     Attributes:
-      stage: `tracing` (the function raised), `worker` (the process that had it died), else that of
-        the kernel's failure.
+      stage: `tracing` (the function raised), `worker` (its process died), or the stage of the
+        kernel's failure.
       type: the exception's class, or what ended the process.
-      message: its first line.
-      kernel: the kernel that did not compile, if it is about one.
-      cause, advice: of the explanation; empty if there is none.
+      message: first line of the message.
+      kernel: the kernel that did not compile, if any.
+      cause, advice: parts of the explanation; empty if there is none.
     """
 
     stage: FailedAt
@@ -33,7 +33,7 @@ class SettingFailure:
 
     @property
     def is_final(self) -> bool:
-        """Whether running the same again would fail in the same way."""
+        """Whether running the same setting again would fail in the same way."""
         return self.stage in ("tracing", "lowering", "compile")
 
     def __str__(self) -> str:
@@ -50,11 +50,11 @@ class SettingResult:
       setting: values of the swept arguments, as texts.
       kernels: names of the kernels' folders in the dump directory.
       cycles: our estimate; `compiler_cycles` is libtpu's own.
-      vmem: of the kernel that needs most.
+      vmem: VMEM of the kernel that needs most.
       left_out: elements of each operand that are in no block.
       partial: operands of which other settings leave out less, so that they do more work.
       failure: why there are no figures; None if there are.
-      seconds: that the worker took; None if it did not finish.
+      seconds: time that the worker took; None if it did not finish.
       is_cached: whether an earlier run had compiled everything.
     """
 
@@ -96,10 +96,7 @@ class SettingResult:
         )
 
     def _rank(self) -> tuple[bool, bool, float, float, float]:
-        """Sort key: fewest cycles first, then bundles; what has no figures comes last.
-
-        What leaves out a part of the work comes before that, after the others.
-        """
+        """Sort key: fewest cycles first, then bundles; then partial results, then failures."""
         numbers = (self.cycles.value, self.bundles.value, self.vmem.value)
         cycles, bundles, vmem = (float("inf") if n is None else float(n) for n in numbers)
         return not self.ok, bool(self.partial), cycles, bundles, vmem
@@ -110,11 +107,12 @@ class SweepResult:
     """Outcome of a sweep.
 
     Attributes:
-      name: of the function.
-      results: by target in the order asked for, best first; those without figures come last.
+      name: name of the function.
+      results: results by target, in the order requested, best first; those without figures come
+        last.
       unfinished: settings without a result, because the sweep was stopped.
-      problems: what went wrong outside the settings, a sentence each.
-      seconds: from start to end.
+      problems: problems that do not belong to a setting, a sentence each.
+      seconds: duration of the sweep.
       is_stopped: whether ctrl+c ended it.
     """
 
@@ -134,7 +132,7 @@ class SweepResult:
 
     @property
     def undecided(self) -> tuple[SettingResult, ...]:
-        """Settings that failed for reasons that may not be theirs; they are tried again."""
+        """Settings that may have failed for unrelated reasons; they are tried again."""
         return tuple(r for r in self.results if r.failure and not r.failure.is_final)
 
     def best(self, target: str | None = None) -> SettingResult | None:
@@ -183,8 +181,8 @@ def table(
     libtpu's own estimate of cycles has a column if the stage `estimate` was kept.
 
     Args:
-      reasons: why settings failed or are partial, to which the rows refer by number; without, a
-        row has its own.
+      reasons: why settings failed or are partial; rows refer to them by number. Without, each row
+        has its own reason.
     """
     has_estimate = any(result.compiler_cycles.is_known for result in results)
     names = list(results[0].setting) if results else []
@@ -217,7 +215,7 @@ def _cell(figure: Figure) -> str:
 
 
 def table_text(results: Sequence[SettingResult]) -> str:
-    """Return results as a table in plain text, followed by the reasons of failures."""
+    """Return results as a plain-text table, followed by the reasons for failures."""
     reasons = reasons_of(results)
     titles, rows = table(results, reasons)
     rows = [titles, *rows]

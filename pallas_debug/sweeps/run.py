@@ -58,32 +58,33 @@ def sweep(
         print(found)
         found.best().setting
 
-    Each setting is traced and compiled by a worker; none is run. Results are kept in the dump
-    directory, so that a sweep that was stopped continues, and one that is repeated compiles only
-    what has changed. Ctrl+c ends a sweep with what it has: settings without a result are then in
-    `unfinished`, and `is_stopped` is set.
+    Each setting is traced and compiled by a worker; none is run. Results are saved in the dump
+    directory: a sweep that was stopped can be continued, and a repeated sweep compiles only what
+    has changed. Ctrl+c ends a sweep and returns the results so far: settings without a result are
+    then in `unfinished`, and `is_stopped` is set.
 
     Args:
-      function: that calls kernels, jitted or not.
+      function: a function that calls kernels, jitted or not.
       over: values of keyword arguments, by name.
-      args: the other arguments: arrays or `jax.ShapeDtypeStruct`s; anything else is passed on.
-      kwargs: likewise, by name.
-      targets: names, as a list or joined by commas.
-      to: the dump directory; a URL such as `s3://bucket/dumps` for one in an object store.
+      args: other positional arguments: arrays or `jax.ShapeDtypeStruct`s; anything else is passed
+        unchanged.
+      kwargs: other keyword arguments.
+      targets: names of targets, as a list or joined by commas.
+      to: the dump directory; a URL such as `s3://bucket/dumps` for an object store.
       executor: runs the settings: any `concurrent.futures.Executor`, such as Dask's
-        `client.get_executor()`. By default `jobs` processes of this machine. Workers that do not
-        see the dump directory return their figures, and their files are not kept.
+        `client.get_executor()`; by default `jobs` processes on this machine. Workers without access
+        to the dump directory return their figures, and their files are not kept.
       jobs: number of processes; 0 is one per core, up to four.
-      timeout: seconds for one setting.
-      switches: names of compilation switches, as `dump` takes them.
-      stages: stages to keep besides `bundles`, as `dump` takes them.
+      timeout: maximum seconds for one setting.
+      switches: names of compilation switches, as for `dump`.
+      stages: stages to keep besides `bundles`, as for `dump`.
       progress: called with the numbers of finished and of all settings.
 
     Raises:
-      UsageError: no setting, too many, or an unknown switch or stage.
-      UnknownTargetError: an unknown target.
-      DumpDirectoryError: `to` cannot be written to.
-      CannotRunError: nothing can be compiled here, or the executor takes no tasks.
+      UsageError: there are no settings or too many, or a switch or stage is unknown.
+      UnknownTargetError: a target is unknown.
+      DumpDirectoryError: `to` is not writable.
+      CannotRunError: nothing can be compiled here, or the executor accepts no tasks.
     """
     check_function("pallas_debug.sweep", function)
     wanted = settings(over)
@@ -137,7 +138,7 @@ def sweep(
 
 @contextlib.contextmanager
 def _ended(workers: LocalWorkers) -> Iterator[None]:
-    """End worker processes; after an exception, in the middle of their tasks."""
+    """End worker processes; after an exception, even in the middle of their tasks."""
     try:
         yield
     except BaseException:
@@ -148,7 +149,7 @@ def _ended(workers: LocalWorkers) -> Iterator[None]:
 
 @dataclass(kw_only=True)
 class _Run:
-    """One run of a sweep: which settings have results, and what went wrong."""
+    """State of a running sweep: settings with results, and problems."""
 
     journal: Journal
     wanted: list[Setting]
@@ -159,7 +160,7 @@ class _Run:
     is_stopped: bool = False
 
     def follow(self, executor: Executor, todo: list[SweepTask], progress: Progress | None) -> None:
-        """Submit tasks, and take their outcomes as they arrive, until all are there or lost."""
+        """Submit tasks, and collect their outcomes until all have arrived or are lost."""
         futures: dict[Future[TaskOutcome], SweepTask] = {}
         patience = self.timeout + defaults.SETTING_MARGIN
         is_gone = getattr(executor, "problem", None)
@@ -235,7 +236,7 @@ class _Run:
         )
 
     def result(self, name: str, seconds: float) -> SweepResult:
-        """Return what is known, best first."""
+        """Return the results so far, best first."""
         found = [result for n in sorted(self.results) for result in self.results[n]]
         missing = [s.texts for n, s in enumerate(self.wanted) if n not in self.results]
         return SweepResult(
@@ -249,10 +250,10 @@ class _Run:
         )
 
     def check(self, found: SweepResult) -> None:
-        """Check that the machine, rather than each setting, is not what failed.
+        """Check that the failures are not caused by the machine.
 
         Raises:
-          CannotRunError: every setting failed alike, for a reason that is not its own.
+          CannotRunError: every setting failed for the same reason, unrelated to the settings.
         """
         failures = [r.failure for r in found.results]
         outcomes = {(f.stage, f.message) for f in failures if f is not None}

@@ -1,4 +1,4 @@
-"""One setting of a sweep, as a worker runs it: trace, compile, read the figures.
+"""A setting of a sweep, as run by a worker: trace, compile, read the figures.
 
 A task and its outcome are plain data with a function, so that any executor can carry them: threads,
 processes of this machine, or workers elsewhere.
@@ -34,15 +34,15 @@ from pallas_debug.sweeps.result import SettingFailure, SettingResult
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 _ONE_AT_A_TIME = threading.Lock()
-"""Sessions of a process share jax's hooks, and executors of threads run tasks side by side."""
+"""Lock for sessions: they share jax's hooks, but thread executors run tasks concurrently."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionName:
-    """A function by the module that it is imported from, for functions that cannot be sent.
+    """Reference to a function by its module, for functions that cannot be sent to a worker.
 
     Attributes:
-      folders: what has to be on `sys.path`.
+      folders: folders that must be on `sys.path`.
     """
 
     module: str
@@ -58,7 +58,7 @@ class FunctionName:
 
 
 def named(function: Callable[..., Any]) -> FunctionName | Callable[..., Any]:
-    """Return a function by name if other processes can import it, else the function itself."""
+    """Return a function by name if other processes can import it, otherwise the function itself."""
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__qualname__", None) or ""
     if module in ("", "__main__") or "<" in name or not name:
@@ -77,10 +77,10 @@ class SweepTask:
     """A setting to run.
 
     Attributes:
-      args, kwargs: of the function, besides the setting.
+      args, kwargs: arguments of the function, besides the setting.
       where: the dump directory.
       token: name of a file in it, by which a worker recognises that it sees the same directory.
-      known: what an earlier run found, by target.
+      known: results of an earlier run, by target.
     """
 
     number: int
@@ -99,10 +99,10 @@ class SweepTask:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownResult:
-    """A result with what it depends on.
+    """A result with the keys that it depends on.
 
     Attributes:
-      keys: of the compilations, which stand for kernels, options and versions.
+      keys: keys of the compilations, which identify kernels, options and versions.
     """
 
     result: SettingResult
@@ -114,7 +114,7 @@ class TaskOutcome:
     """Result of a worker.
 
     Attributes:
-      results: one for each target.
+      results: a result for each target.
       is_shared: whether the worker wrote to the dump directory.
     """
 
@@ -123,7 +123,7 @@ class TaskOutcome:
 
 
 def run(task: SweepTask) -> TaskOutcome:
-    """Run one setting; what goes wrong with it becomes its failure."""
+    """Run a setting; errors become its failure."""
     with _ONE_AT_A_TIME:
         began = time.monotonic()
         is_shared = _is_shared(task)
@@ -143,7 +143,7 @@ def _is_shared(task: SweepTask) -> bool:
 
 
 class _Known:
-    """Spares a worker without access to the dump directory the compilations of an earlier run."""
+    """Plugin that lets a worker without access to the dump directory skip earlier compilations."""
 
     def __init__(self, task: SweepTask) -> None:
         self._keys = {key for known in task.known.values() for key in known.keys}
@@ -197,7 +197,7 @@ def _results(task: SweepTask, root: Path, plugins: list[object]) -> list[KnownRe
 
 
 def traced(error: Exception) -> SettingFailure:
-    """Return the failure for an exception of the user's function, or of jax as it traces it."""
+    """Return the failure for an exception of the user's function, or of jax while tracing it."""
     lines = [line.strip() for line in _plain(str(error)).splitlines() if line.strip()]
     known = explain(f"{error}\n(of a Pallas kernel)") if not isinstance(error, UsageError) else None
     return SettingFailure(
@@ -324,7 +324,7 @@ _MAXIMA = ("vmem", "vmem_capacity")
 
 
 def _figures(kernels: list[dict[str, Figure]]) -> dict[str, Any]:
-    """Return the figures of a setting: sums over its kernels, and the most VMEM of one."""
+    """Return the figures of a setting: sums over its kernels, and the largest VMEM size."""
     if len(kernels) == 1:
         return dict(kernels[0])
     found = {name: _total(name, [k[name] for k in kernels]) for name in _SUMS + _MAXIMA}

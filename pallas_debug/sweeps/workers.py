@@ -1,7 +1,7 @@
-"""Worker processes of this machine, one setting at a time each, as an executor.
+"""Executor of worker processes on this machine, each running one setting at a time.
 
-Unlike `concurrent.futures.ProcessPoolExecutor`, one process that dies or hangs costs one setting:
-it is replaced, and the others go on.
+Unlike with `concurrent.futures.ProcessPoolExecutor`, a process that dies or hangs affects only one
+setting: it is replaced, and the others continue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pallas_debug import defaults
 from pallas_debug.errors import WorkerError
 
 _START = 120.0
-"""Seconds in which a process has to import jax."""
+"""Time limit in seconds for a process to import jax."""
 
 _MAIN = (
     "a script that sweeps is imported by its worker processes: begin its own work with "
@@ -42,7 +42,7 @@ class SettingTimeout(WorkerError):
 
 @dataclass(frozen=True)
 class _Failed:
-    """An exception that a task raised in a worker, as text: not every one can be sent."""
+    """An exception of a task in a worker, as text, because not every exception can be sent."""
 
     type: str
     text: str
@@ -174,7 +174,7 @@ class _Process:
         """Wait until the process can take tasks.
 
         Raises:
-          WorkerDied: it ended, or takes too long.
+          WorkerDied: the process ended, or takes too long.
         """
         try:
             if self._ours.poll(_START):
@@ -192,7 +192,7 @@ class _Process:
         """Run a task in the process.
 
         Raises:
-          SettingTimeout: it takes too long.
+          SettingTimeout: the task takes too long.
           WorkerDied: the process ended.
         """
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pilot import drive, press, until
+from pilot import drive, press
 from textual import events
 from textual.app import App
 from textual.pilot import Pilot

@@ -71,9 +71,10 @@ def tiles(stats: Stats) -> Markup:
 
 
 def _beside(cycles: CycleEstimate) -> str:
-    """How many of them are waits, the least, and libtpu's estimate, with ours as it assumes.
+    """Details beside the cycles: waits, minimum, libtpu's estimate, and ours on its assumptions.
 
-    Of a formula: what its unknowns are.
+
+    For a formula, the meaning of its unknowns.
     """
     own, ours, least = cycles.compiler, cycles.as_compiler, cycles.least
     parts = [_unknown(cycles.total)] if not cycles.total.is_known else []
@@ -89,7 +90,7 @@ def _beside(cycles: CycleEstimate) -> str:
 
 
 def _unknown(value: Figure) -> str:
-    """What a formula depends on."""
+    """Quantities on which a formula depends."""
     return value.note if value.formula else ""
 
 
@@ -266,7 +267,7 @@ def notes(stats: Stats, problems: Sequence[str] = ()) -> Markup:
 
 
 def summary(stats: Stats, own: str | None = None, texts: Sequence[str] = ()) -> Markup:
-    """All of it, for a notebook; `own` and `texts` as in `lines_table`."""
+    """All figures, for a notebook; `own` and `texts` as in `lines_table`."""
     return tag(
         "div",
         tiles(stats),

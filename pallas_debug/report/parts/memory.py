@@ -1,4 +1,4 @@
-"""VMEM map: what takes how much of the core's memory."""
+"""VMEM map: how much of the core's memory each allocation takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overview: what was compiled for what, and what was found, in one table."""
+"""Overview: kernels, targets and findings in one table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pallas_debug.store import StoredCompilation
 
 
 def tiles(contents: Contents, *, linked: bool = False) -> Markup:
-    """The counts that a reader looks for first.
+    """The most important counts.
 
     Args:
       linked: whether to link to the list of findings of a page.

@@ -1,8 +1,8 @@
-"""Places that a dump directory can be in: a folder of this machine, or of an object store.
+"""Locations of a dump directory: a folder on this machine, or in an object store.
 
-A place is a `Path`. One in an object store is an `ObjectPath`, whose text is its URL; it is built,
-compared and asked for its parts, size and age like any path. `files.py` opens either kind, and is
-the only reader; `writer.py` writes to the former, `uploads.py` to the latter.
+A location is a `Path`. In an object store it is an `ObjectPath`, whose text is its URL; it is
+built, compared and queried for its parts, size and age like any path. `files.py` opens either kind,
+and is the only reader; `writer.py` writes to the former, `uploads.py` to the latter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STORES = ("s3:", "s3a:", "gs:", "gcs:", "az:", "abfs:", "memory:")
 class ObjectPath(PosixPath):
     """A path in an object store, such as `s3://bucket/dumps`.
 
-    No function of `os` accepts it: what is opened by descriptor goes through `files.py`.
+    Functions of `os` do not accept it: anything opened by descriptor goes through `files.py`.
     """
 
     @property
@@ -64,7 +64,7 @@ class ObjectPath(PosixPath):
         return self
 
     def relative_to(self, *other: Any, **_: Any) -> Path:  # type: ignore[override]
-        """Return the rest of the path, which is a path of no particular place."""
+        """Return the rest of the path, as a pure path."""
         return Path(PurePosixPath(*self.parts).relative_to(PurePosixPath(*other[0].parts)))
 
     def is_relative_to(self, *other: Any) -> bool:
@@ -76,14 +76,14 @@ class ObjectPath(PosixPath):
     def samefile(self, other_path: object) -> bool:
         return self.__eq__(other_path)
 
-    # Facts about what is there, each a request to the store.
+    # Facts about the object, each a request to the store.
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Return kind, size and time; device and inode are those of the copy that was last read.
 
         Raises:
           FileNotFoundError: there is no such object.
-          DumpDirectoryError: the store cannot be asked.
+          DumpDirectoryError: the store cannot be reached.
         """
         from pallas_debug.store.remote import objects
 
@@ -120,10 +120,10 @@ class ObjectPath(PosixPath):
 
 
 def place(where: str | Path) -> Path:
-    """Return the place that a user names: a URL such as `s3://bucket/dumps`, or a local path.
+    """Return the location that a user gave: a URL such as `s3://bucket/dumps`, or a local path.
 
     Raises:
-      UsageError: neither, a chain of URLs, or a URL without a bucket.
+      UsageError: the text is neither, a chain of URLs, or a URL without a bucket.
     """
     if isinstance(where, ObjectPath):
         return where

@@ -1,4 +1,4 @@
-"""Errors of an object store, as sentences: what was asked, where, why it failed, what to do."""
+"""Messages for errors of an object store: the request, where, why it failed, what to do."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def explaining(verb: str, path: ObjectPath) -> Iterator[None]:
 
 
 _away: dict[tuple[str, ...], tuple[float, str]] = {}
-"""Buckets that did not answer: until when they are not asked again, and the message."""
+"""Buckets that did not answer: when to ask them again, and the message."""
 
 
 def _did_not_answer(error: Exception) -> bool:
@@ -71,7 +71,7 @@ _BAD_CREDENTIALS = (
     "Access Key Id you provided does not exist", "Invalid Credentials", "token has expired",
 )  # fmt: skip
 _AWAY = ("Connect", "Timeout", "Disconnected", "EndpointConnection", "gaierror", "SSLError")
-"""Parts of names of exceptions that mean that the server did not answer."""
+"""Parts of exception names which mean that the server did not answer."""
 
 
 def _sentence(verb: str, path: ObjectPath, error: Exception, seconds: float) -> str:
