@@ -36,7 +36,7 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> None:
     if options.separate_paths(args):
-        # As pytest parsed it before it loaded plugins; the path may have a conftest.
+        # As parsed by pytest before it loaded plugins; the path may have a conftest.
         early_config.known_args_namespace = parser.parse_known_args(
             args, namespace=copy.copy(early_config.option)
         )
@@ -114,9 +114,9 @@ def pallas(request: pytest.FixtureRequest) -> Pallas:
     """The Pallas kernels of this test: `.kernels`, `.findings`, `.prints`, `.dumps`.
 
     `.compile(function, *args)` compiles without running; `.compare(function, reference, *args)`
-    compares results; `.stats(function, *args)` says what kernels cost, for `.assert_no_spills()`,
-    `.assert_fits(target)` and `.assert_cycles_within(baseline, "5%")`; `.interpret(mode)` and
-    `.expect(kind)` are context managers.
+    compares results; `.stats(function, *args)` returns the costs of kernels, for
+    `.assert_no_spills()`, `.assert_fits(target)` and `.assert_cycles_within(baseline, "5%")`;
+    `.interpret(mode)` and `.expect(kind)` are context managers.
     """
     from pallas_debug_pytest import fixtures
 
@@ -125,9 +125,9 @@ def pallas(request: pytest.FixtureRequest) -> Pallas:
 
 @pytest.fixture
 def pallas_target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """The chip this test is for, as an abstract target; kernels that query their chip get it.
+    """The chip of this test, as an abstract target; kernels that query their chip get it.
 
-    Each of `--pallas-target` in turn; by default v5e.
+    Takes each value of `--pallas-target` in turn; by default v5e.
     """
     from pallas_debug_pytest import fixtures
 

@@ -26,7 +26,7 @@ class Callers:
         self._of: dict[Key, SourceLine] = {}
 
     def note(self, kernel: str, findings: Iterable[Finding]) -> None:
-        """Note the line that is calling a kernel as the caller of its new findings.
+        """Record the line that is calling a kernel as the caller of its new findings.
 
         Called in the thread that calls the kernel.
         """
@@ -36,7 +36,7 @@ class Callers:
             self._of |= {key(finding): line for finding in new}
 
     def of(self, finding: Finding) -> SourceLine | None:
-        """Return the line of the test that called the kernel; None if it is not known."""
+        """Return the line of the test that called the kernel; None if unknown."""
         return self._of.get(key(finding))
 
     def clear(self) -> None:

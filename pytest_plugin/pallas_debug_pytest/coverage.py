@@ -20,7 +20,7 @@ from pallas_debug.model import Kernel
 CALLS = ("pallas_call", "core_map", "mpmd_map")
 _KERNEL = "kernel"
 _MODULES = ("pl", "pltpu", "plgpu", "plsc", "pallas")
-"""`kernel` is a common name: it counts only as an attribute of these, or imported from pallas."""
+"""Modules of pallas. `kernel` is a common name, so it counts only if it comes from one of them."""
 _NOT_OURS = ("site-packages", "dist-packages")
 MAX_LINES = 50
 
@@ -45,8 +45,8 @@ class Definition:
     """Call that creates a kernel.
 
     Attributes:
-      kernels: functions that it may be called with; empty if the syntax does not determine them.
-      around: the enclosing function, or else the call itself.
+      kernels: functions with which it may be called; empty if the syntax does not determine them.
+      around: the enclosing function, or the call itself.
     """
 
     line: int
@@ -59,7 +59,7 @@ class Coverage:
     """Tracks which of the defined kernels were launched in this process.
 
     Args:
-      root: directory below which files count.
+      root: directory; only files below it count.
     """
 
     def __init__(self, root: Path) -> None:
@@ -215,7 +215,7 @@ class _Reader:
     def _functions(
         self, node: ast.expr, scopes: tuple[_Scope, ...], depth: int
     ) -> Iterator[Function]:
-        """Yield functions that an expression may be, as far as the file and its imports show."""
+        """Yield functions that an expression may refer to, judging by the file and its imports."""
         if depth > 8:  # x = partial(x)
             return
         if isinstance(node, ast.Lambda):
@@ -310,7 +310,7 @@ def _is_partial(call: ast.Call) -> bool:
 
 
 def _looked_up(node: ast.expr, module: ModuleType | None) -> object:
-    """Look up `name` or `module.name`; nothing else, as attributes of objects may run code."""
+    """Look up `name` or `module.name`; nothing else, because attributes of objects may run code."""
     if isinstance(node, ast.Name):
         return vars(module).get(node.id) if module is not None else None
     if isinstance(node, ast.Attribute):

@@ -1,4 +1,4 @@
-"""Tests of hypothesis: each example is judged as it ends, so that hypothesis shrinks what fails.
+"""Support for hypothesis: each example is judged as it ends, so that failures are shrunk.
 
 Imports neither jax nor hypothesis: a test that hypothesis runs has an attribute `hypothesis`.
 
@@ -49,9 +49,10 @@ def judged_one_by_one(
 
 
 def notes_of(error: BaseException) -> str:
-    """What hypothesis says of an example that fails, without lines of pallas-debug.
+    """hypothesis's notes on a failing example, without lines of pallas-debug.
 
-    It lists lines that only failing examples run: those that record a failure are among them.
+    hypothesis lists lines that only failing examples run, and our lines that record a failure are
+    among them.
     """
     notes = [note for note in getattr(error, "__notes__", ()) if note]
     lines = "\n".join(notes).splitlines()

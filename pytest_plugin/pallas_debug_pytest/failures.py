@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pallas_debug.checks.observer import RunObserver
 
 MAX_LINES = 15
-"""Maximum lines per finding, as a user's message may be of any length."""
+"""Maximum lines per finding, because a user's message may have any length."""
 MAX_FINDINGS = 5
 MAX_KERNELS = 10
 
@@ -34,8 +34,8 @@ def text(findings: Sequence[Finding], record: Path | None, callers: Callers) -> 
     """Return the first findings in full, the number of others, and the file that has all of them.
 
     Args:
-      findings: of one test.
-      record: the file in the dump directory that has them all.
+      findings: findings of one test.
+      record: file in the dump directory that contains all of them.
       callers: lines of the test that called the kernels.
     """
     shown = findings[:MAX_FINDINGS]
@@ -50,7 +50,7 @@ def text(findings: Sequence[Finding], record: Path | None, callers: Callers) -> 
 
 
 def races(observer: RunObserver) -> str:
-    """Return what is known of races in a test that failed; empty if none can be behind it."""
+    """Return what is known about races in a failed test; empty if no race can be the cause."""
     if noticed := observer.races:
         parts = [_cut(render.finding_text(finding)) for finding in noticed[:MAX_FINDINGS]]
         more = len(noticed) - MAX_FINDINGS
@@ -83,7 +83,7 @@ _UNJUDGED = {
 
 
 def used_kernels(dumped: Mapping[str, bool]) -> str:
-    """List the kernels of a test that failed, those with findings first, and how to show one.
+    """List the kernels of a failed test, those with findings first, and how to show one.
 
     Args:
       dumped: the folder of each kernel, and whether the kernel has a finding.

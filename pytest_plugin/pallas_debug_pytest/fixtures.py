@@ -89,11 +89,11 @@ class Pallas:
     ) -> tuple[Dump, ...]:
         """Compile the kernels that a function would call, without running it.
 
-        Like `pallas_debug.dump`, but into the run's dump directory, or else the test's `tmp_path`.
+        Like `pallas_debug.dump`, but writes to the run's dump directory, or the test's `tmp_path`.
 
         Args:
-          targets: names; by default those of the marker, or else those of the run.
-          stages: as `pallas_debug.dump` takes them; by default those of the run.
+          targets: names of targets; by default the marker's, or the run's.
+          stages: stages to keep, as for `pallas_debug.dump`; by default the run's.
         """
         settings = self._watcher.settings
         made = api.dump(
@@ -116,7 +116,7 @@ class Pallas:
         targets: str | Iterable[str] | None = None,
         **kwargs: Any,
     ) -> tuple[Stats, ...]:
-        """Compile the kernels that a function would call, and return what they cost.
+        """Compile the kernels that a function would call, and return their costs.
 
         A kernel that does not compile fails the test.
 
@@ -130,7 +130,7 @@ class Pallas:
         return self._performance.stats(function, args, kwargs, targets)
 
     def assert_no_spills(self, *stats: Stats) -> None:
-        """Fail the test if a kernel keeps values in memory as it runs out of registers.
+        """Fail the test if a kernel runs out of registers and keeps values in memory.
 
         Args:
           *stats: of `pallas.stats`; by default all that this test has asked for.
@@ -139,10 +139,10 @@ class Pallas:
         self._performance.assert_no_spills(stats)
 
     def assert_fits(self, target: str | None = None) -> None:
-        """Fail the test if a kernel that was profiled does not compile for a target.
+        """Fail the test if a profiled kernel does not compile for a target.
 
         Args:
-          target: one or several names; by default those of the marker, or of the run.
+          target: one or several names of targets; by default the marker's, or the run's.
         """
         __tracebackhide__ = True
         self._performance.assert_fits(target)
@@ -152,25 +152,26 @@ class Pallas:
     ) -> None:
         """Fail the test if a kernel takes more cycles than its baseline allows.
 
-        A baseline holds the estimated cycles of each kernel, target and version of libtpu; one of
-        another version is not compared with. `pytest --pallas-update-baselines` records them.
+        A baseline contains the estimated cycles of each kernel, target and version of libtpu;
+        cycles of other versions are not compared. `pytest --pallas-update-baselines` records
+        baselines.
 
         Args:
           baseline: name of a file in the folder `baselines` beside the test's file, or a path to
             a `.json` file, relative to the test's file.
-          margin: what is allowed, as `"5%"` or 0.05.
+          margin: allowed increase, such as `"5%"` or 0.05.
           *stats: of `pallas.stats`; by default all that this test has asked for.
 
         Raises:
           BaselineError: the file cannot be read.
-          UsageError: the margin is neither.
+          UsageError: the margin is invalid.
         """
         __tracebackhide__ = True
         self._performance.assert_cycles_within(baseline, margin, stats)
 
     @functools.cached_property
     def _performance(self) -> Performance:
-        from pallas_debug_pytest.performance import Performance  # only few tests ask for it
+        from pallas_debug_pytest.performance import Performance  # only a few tests need it
 
         update = self._watcher.settings.update_baselines
         return Performance(self._request, self.compile, update)
@@ -188,8 +189,8 @@ class Pallas:
     ) -> ComparisonReport:
         """Compare the results of a function with those of a reference.
 
-        Like `pallas_debug.compare`, in the interpret mode of the test. An output that differs is a
-        finding, `ValueMismatch`: it fails the test unless `expect` expects it.
+        Like `pallas_debug.compare`, in the test's interpret mode. An output that differs is a
+        `ValueMismatch` finding, which fails the test unless `expect` expects it.
 
         Raises:
           ValuesDiffer: the reference is NaN somewhere, so that not everything could be compared.
@@ -208,7 +209,7 @@ class Pallas:
         known = running.session.captures
         captures = [c for c in known if c.kernel.digest in called]
         report = asked.judge(result, expected, chip=chip, captures=captures)
-        # The sanitizer finds products that a TPU rounds as well.
+        # The sanitizer also finds products that a TPU rounds.
         judged = [f for f in running.findings if "machine" in f.engines]
         seen = {(finding.kind, finding.kernel, finding.source) for finding in judged}
         new = (f for f in report.findings if (f.kind, f.kernel, f.source) not in seen)
@@ -234,8 +235,8 @@ class Pallas:
         If an interpreter stops the program because of it, the block ends there.
 
         Args:
-          kind: of the finding, such as `NanProduced`.
-          kernel: its name; by default any.
+          kind: kind of the finding, such as `NanProduced`.
+          kernel: name of the kernel; any by default.
           match: regular expression to search for in the finding's text.
         """
         running, found = self._running, list[Finding]()

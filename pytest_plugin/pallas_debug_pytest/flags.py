@@ -21,7 +21,7 @@ def check(value: str) -> None:
     """Check that libtpu can parse the flags.
 
     Raises:
-      ValueError: it cannot; the message names the problem.
+      ValueError: libtpu cannot parse them; the message names the problem.
     """
     words = value.split()
     if not words or not words[0].startswith("-"):

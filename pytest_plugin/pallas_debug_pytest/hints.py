@@ -1,7 +1,7 @@
-"""A line below failures of kernels that the user can cure: by an option, or by other code. No jax.
+"""Hints below failures that the user can fix by an option or by other code. No jax.
 
-For runs in which nothing asked for the plugin, too; nothing is imported unless a test failed with
-one of these errors.
+Also for runs in which nothing enabled the plugin; nothing is imported unless a test failed with one
+of these errors.
 
 PYTEST_DONT_REWRITE
 """
@@ -38,7 +38,7 @@ def add(item: pytest.Item, error: BaseException, report: pytest.TestReport) -> N
 
 
 def hint(item: pytest.Item, error: BaseException) -> str | None:
-    """Return what would help against an exception of a test."""
+    """Return a hint on how to fix an exception of a test."""
     if isinstance(error, ValueError) and _NO_TPU in str(error):
         option = options.named("interpret")
         if options.value(item.config, option) is not None or _is_interpreted(item):

@@ -138,7 +138,7 @@ class Listener:
         with guarded("summary", "ending the run", self.lose):
             if self.watcher is not None:
                 self.receive(self.watcher.finish(exitstatus))
-        if self.watcher is not None and not self._received:  # it raised
+        if self.watcher is not None and not self._received:  # it raised an exception
             self.problems += self.watcher.problems
             self.unjudged += self.watcher.unjudged
         output = getattr(self._config, "workeroutput", None)
@@ -160,11 +160,11 @@ class Listener:
             self.unjudged.append(Gap(kernel="the whole run", engine="", reason=str(problem)))
 
     def not_started(self, problem: PallasDebugError, doing: str) -> None:
-        """Record that tests run without what the options, or their markers, ask for.
+        """Record that tests run without what the options or their markers request.
 
         Args:
           problem: the reason.
-          doing: what failed, as a gerund.
+          doing: activity that failed, as a gerund.
         """
         if self._settings.judges:
             self.lose(problem)
@@ -172,7 +172,7 @@ class Listener:
             self._undone.append((doing, str(problem)))
 
     def _all_undone(self) -> list[tuple[str, str]]:
-        """Return what failed in any process, as a gerund, each with its reason."""
+        """Return activities that failed in any process, as gerunds, each with its reason."""
         found = [*self._undone]
         found += [(doing, why) for output in self._received for doing, why in output["undone"]]
         return list(dict.fromkeys(found))
@@ -302,7 +302,7 @@ class Listener:
         """Kernels to be checked that ran to their end in no process."""
         checked = self._checked()
         names = dict.fromkeys(k.partition(" ")[2] for k, ran in checked.items() if not ran)
-        # The table of a verdict says so, and that none of them ran is an error.
+        # The table of the verdict shows it, and it is an error if none of them ran.
         if not names or self._settings.verify or not any(checked.values()):
             return []
         shown = ", ".join(map(text.one_line, list(names)[:MAX_SHOWN]))

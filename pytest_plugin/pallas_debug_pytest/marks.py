@@ -1,7 +1,7 @@
 """`@pytest.mark.pallas(...)`: checked against its signature when tests are collected.
 
 Imported when a test has the marker or uses one of our fixtures. Imports jax only for a mode with
-parameters, which only jax knows.
+parameters, because only jax knows them.
 
 PYTEST_DONT_REWRITE
 """
@@ -36,7 +36,7 @@ class Marks:
 
     @property
     def asks(self) -> bool:
-        """Whether they need a session, or change one."""
+        """Whether the markers need a session, or change one."""
         return any(one is not None for one in (self.interpret, self.check, self.pretend))
 
 
@@ -95,8 +95,7 @@ def unmet(marks: Marks, target: Target) -> str | None:
 
 
 def target_name(item: pytest.Item, settings: settings_.Settings) -> str:
-    """Return the name of the chip a test is for: its own parameter, or else its marker's or the
-    run's."""
+    """Return the name of a test's chip: its own parameter, or its marker's or the run's chip."""
     pretend = item.stash.get(MARKS, Marks()).pretend
     name = pretend if isinstance(pretend, str) else settings.chip
     call = getattr(item, "callspec", None)
@@ -139,7 +138,7 @@ def _with(marks: Marks, mark: pytest.Mark, extra: tuple[Target, ...]) -> Marks:
         if value is None:
             continue
         read = _READERS[name](value, extra)
-        if name == "requires":  # requirements of the class hold as well
+        if name == "requires":  # requirements of the class also apply
             read = (*marks.requires, *read)
         marks = replace(marks, **{name: read})
     return marks

@@ -1,4 +1,4 @@
-"""Assertions about what kernels cost, without a TPU: spills, memory, cycles against a baseline.
+"""Assertions about the costs of kernels, without a TPU: spills, memory, cycles and baselines.
 
 Imported when a test uses one of them.
 
@@ -37,7 +37,7 @@ Key = tuple[str, str, str]
 """Kernel, target and version of libtpu."""
 
 RECORDED = pytest.StashKey[dict[Path, dict[Key, "BaselineEntry"]]]()
-"""What this process has recorded in each file; under xdist, all workers share a file for it."""
+"""Costs that this process has recorded in each file; under xdist, workers share a file for it."""
 
 Compile = Callable[..., tuple[Dump, ...]]
 
@@ -70,8 +70,8 @@ class Performance:
     """Costs of the kernels of one test.
 
     Args:
-      compile: the fixture's, which also takes `stages`.
-      update: whether baselines are written instead of compared with.
+      compile: the fixture's `compile`, which also accepts `stages`.
+      update: whether to write baselines instead of comparing with them.
     """
 
     def __init__(self, request: pytest.FixtureRequest, compile: Compile, update: bool) -> None:
@@ -149,10 +149,9 @@ class Performance:
             pytest.fail("\n".join(wrong), pytrace=False)
 
     def _record(self, file: Path, rows: Sequence[BaselineRow]) -> None:
-        """Note what is recorded; fail if this run has recorded other costs under the same key.
+        """Remember what is recorded; fail if this run has recorded other costs under the same key.
 
-        The second recording would overwrite the first one, and one of the tests would fail from
-        then on.
+        The second recording would overwrite the first, and one of the tests would then always fail.
         """
         __tracebackhide__ = True
         test = self._request.node.nodeid
@@ -185,7 +184,7 @@ class Performance:
             self._note(file, new)
 
     def _known(self, file: Path) -> dict[Key, BaselineEntry]:
-        """Return what this run has recorded in a file, in any worker."""
+        """Return the costs that this run has recorded in a file, in any worker."""
         ledger = self._ledger(file)
         if ledger is None:
             return self._request.config.stash.setdefault(RECORDED, {}).get(file, {})
@@ -205,7 +204,7 @@ class Performance:
             partial.replace(ledger)
 
     def _ledger(self, file: Path) -> Path | None:
-        """File that the workers of xdist share, in pytest's temporary directory; None without."""
+        """File that xdist's workers share, in pytest's temporary directory; None without xdist."""
         worker = getattr(self._request.config, "workerinput", None)
         if worker is None:
             return None
@@ -267,7 +266,7 @@ def _spills(stats: Stats) -> str:
 
 
 def _cost(cost: BaselineCost, other: BaselineCost) -> str:
-    """Say what sets a cost apart from another one: `1,000 cycles`."""
+    """Describe the difference of a cost from another: `1,000 cycles`."""
     parts = [("cycles", cost.cycles, other.cycles)]
     parts += [(n, getattr(cost, n), getattr(other, n)) for n in ("bundles", "spills")]
     differing = [(name, value) for name, value, of_other in parts if value != of_other]
@@ -282,7 +281,7 @@ def _relative(file: Path, root: Path) -> str:
 
 
 def _read(file: Path) -> Baseline:
-    """Read a baseline; an empty one where there is no file.
+    """Read a baseline; it is empty if there is no file.
 
     Raises:
       BaselineError: it cannot be read.
@@ -337,7 +336,7 @@ def output(config: pytest.Config) -> list[dict[str, Any]]:
 
 
 def summary(received: Iterable[Mapping[str, Any]], root: Path) -> list[str]:
-    """Return the lines of the summary, and add a table to that of the GitHub job, if it is one."""
+    """Return the lines of the summary; in a GitHub job, also add a table to the job's summary."""
     rows = [msgspec.convert(dict(row), BaselineRow) for row in received]
     if not rows:
         return []

@@ -101,7 +101,7 @@ def parse(value: object, extra: Sequence[Target] = ()) -> tuple[Need, ...]:
 
 
 def _generation(target: Target) -> str:
-    """Return the chip of a target, including one that names a topology or this host."""
+    """Return the chip of a target, which may also be a topology or this host."""
     for known in targets.BUILTIN:
         if known.device_kind == target.device_kind:
             return known.name

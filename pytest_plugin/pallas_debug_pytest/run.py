@@ -1,4 +1,4 @@
-"""Parts of a run: a watcher in processes that run tests, a listener in the one that reports.
+"""Parts of a run: a watcher in each process that runs tests, a listener in the one that reports.
 
 Imported when an option, a marker or a fixture needs it. Under xdist every worker has a watcher. The
 controller has none, and does not import jax: it learns about kernels from the tests' reports, and
@@ -33,7 +33,7 @@ WATCHER = "pallas_debug_watcher"
 
 
 def start(config: pytest.Config) -> None:
-    """Start the watcher and the listener, or only the latter in xdist's controller.
+    """Start the watcher and the listener, or only the listener in xdist's controller.
 
     Raises:
       pytest.UsageError: an unknown target, a directory that is not writable.
@@ -96,7 +96,7 @@ def listen(config: pytest.Config) -> Listener:
 
 
 def _is_controller(config: pytest.Config) -> bool:
-    """Return whether tests run in other processes than this one."""
+    """Return whether tests run in other processes."""
     if hasattr(config, "workerinput"):
         return False
     return "xdist" in sys.modules and config.getoption("tx", None) not in (None, [])

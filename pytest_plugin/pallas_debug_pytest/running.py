@@ -29,9 +29,9 @@ class Running:
       expected: how often each fault was expected.
       judged: how often each fault was seen when the test was last judged.
       printed: number of prints written to standard output.
-      raised: the exception that we failed the test with, and its finding.
+      raised: the exception with which we failed the test, and its finding.
       callers: lines of the test that called the kernels.
-      interrupts: number of ctrl+c before the test.
+      interrupts: number of times ctrl+c was pressed before the test.
       uncaptured: number of kernels that could not be captured before the test.
     """
 
@@ -57,7 +57,7 @@ class Running:
         """Stop pytest if ctrl+c during a kernel caused the test's error.
 
         Raises:
-          KeyboardInterrupt: it did.
+          KeyboardInterrupt: ctrl+c was the cause.
         """
         if interrupts.is_cause(error, self.interrupts):
             raise KeyboardInterrupt from error
@@ -67,7 +67,7 @@ class Running:
         return self.session.observer.findings
 
     def gaps(self) -> list[Gap]:
-        """Return what was not judged of the test's kernels; compilations may still be running."""
+        """Return missing judgements of the test's kernels; compilations may still be running."""
         used = self.used.values()
         return list(self.session.gaps(used, since=self.uncaptured, has_ended=False))
 
@@ -82,7 +82,7 @@ class Running:
             yield
 
     def uncounted(self) -> list[str]:
-        """Return the texts of findings that do not fail the test, as they rest on a condition."""
+        """Return the texts of findings that depend on a condition, and so do not fail the test."""
         return [
             f"{self.nodeid}: not counted: {render.finding_text(finding)}"
             for finding in self.findings
@@ -92,7 +92,7 @@ class Running:
     def add(self, finding: Finding, kernel: Kernel) -> None:
         """Add a finding of an engine that does not run the test.
 
-        One about an output that this test's programs drop is left out.
+        A finding about an output that this test's programs do not use is left out.
         """
         is_dropped = (finding.kernel, finding.operand) in self.session.observer.dropped
         if not (is_dropped and finding.kind is Fault.OUTPUT_NOT_WRITTEN):

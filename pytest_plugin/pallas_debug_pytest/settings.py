@@ -1,4 +1,4 @@
-"""Options combined, and checked for contradictions.
+"""Combination of the options, with a check for contradictions.
 
 Imported when an option, a marker or a fixture needs it: the class alone costs half a millisecond.
 
@@ -62,12 +62,12 @@ class Settings:
 
     @property
     def judges(self) -> bool:
-        """Whether kernels are to be compiled or checked, not just run."""
+        """Whether kernels should be compiled or checked, not just run."""
         return bool(self.dump or self.verify or self.checks or self.sanitize)
 
     @property
     def compiled(self) -> tuple[str, ...]:
-        """Targets for which every kernel is compiled, to be dumped or judged."""
+        """Targets for which every kernel is compiled, to dump or judge it."""
         dumped = self.targets if self.dump else ()
         return tuple(dict.fromkeys((*dumped, *self.verify)))
 
@@ -161,7 +161,7 @@ def _sanitizing(mode: str | None, watch: str | None) -> str:
       watch: grid points to watch; None for all.
 
     Raises:
-      pytest.UsageError: another mode was asked for.
+      pytest.UsageError: another mode was requested.
     """
     kind = (mode or "auto").partition(",")[0].strip()
     if kind not in ("auto", "machine"):

@@ -1,6 +1,4 @@
-"""Missing judgements that a run requested, and runs that could not start: an error at their end.
-
-No jax.
+"""Errors at the end of runs with missing judgements, and of runs that could not start. No jax.
 
 PYTEST_DONT_REWRITE
 """
@@ -28,7 +26,7 @@ def line(gap: Gap) -> str:
 
 
 def not_done(problem: object) -> str:
-    """Return the line in the summary on a run that was to judge nothing, and could not start."""
+    """Return the summary's line for a run that was not to judge kernels, and could not start."""
     return f"NOT DONE: {problem}"
 
 
@@ -37,7 +35,7 @@ def _place(gap: Gap) -> str:
 
 
 def nothing_ran(checked: Mapping[str, bool]) -> list[Gap]:
-    """Return a gap if a run that was to judge kernels lowered some, and ran none to its end.
+    """Return a gap if a run that was to judge kernels lowered some, but ran none to its end.
 
     Args:
       checked: kernels, by digest and name, and whether a test ran them to their end.
@@ -93,10 +91,10 @@ def text(missing: Sequence[Gap]) -> str:
 
 
 def without(undone: Sequence[str]) -> str:
-    """Return the error of a run whose tests ran without what its options or their markers say.
+    """Return the error for a run whose tests ran without what its options or markers requested.
 
     Args:
-      undone: what failed, as gerunds.
+      undone: activities that failed, as gerunds.
     """
     what = " and ".join(dict.fromkeys(undone))
     return (
@@ -109,9 +107,9 @@ def fail(session: pytest.Session, missing: Iterable[Gap], undone: Sequence[str] 
     """End the run with an error, in its summary and by its exit status.
 
     Args:
-      session: session of pytest.
-      missing: judgements that were requested and not made.
-      undone: what failed, as gerunds, in a run that was to judge nothing.
+      session: pytest's session.
+      missing: judgements that were requested but not made.
+      undone: activities that failed, as gerunds, in a run that was not meant to judge kernels.
     """
     known = list(dict.fromkeys(missing))
     messages = [text(known)] if known else []

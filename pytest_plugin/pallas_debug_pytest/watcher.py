@@ -143,10 +143,10 @@ class Watcher:
         finally:
             self.end()
 
-    # After the hooks that skip tests by their marks, before the one that sets them up.
+    # After the hooks that skip tests by their marks, before the hook that sets them up.
     @pytest.hookimpl
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self.end()  # it may be a rerun
+        self.end()  # the test may be a rerun
         try:
             self.begin(item, asked=marks.is_watched(item))
             return
@@ -213,7 +213,7 @@ class Watcher:
                 pytest.skip(reason)
 
     def _leave_out_what_came_before(self) -> None:
-        """Report findings from between tests, as of imports, as problems: no test owns them."""
+        """Report findings between tests, such as from imports, as problems: no test owns them."""
         if self._session is None:
             return
         for finding in self._session.observer.findings:
@@ -320,8 +320,8 @@ class Watcher:
     def _stopped(self, running: Running, error: Exception) -> None:
         """Fail an example with the finding for which an interpreter stopped it.
 
-        hypothesis tells failures apart by where they were raised, for which these exceptions, from
-        a thread of jax's, are of no use.
+        hypothesis distinguishes failures by where they were raised, which these exceptions do not
+        show because they come from a thread of jax.
         """
         found = [f for f in running.findings if failures.was_raised(f, error)]
         if found:
@@ -457,7 +457,7 @@ class Watcher:
             session.__exit__(KeyboardInterrupt if stop else None, None, None)
         except Exception as error:  # noqa: BLE001 - of a kernel; must not fail the end of the run
             self.problems.append(f"a kernel failed outside the tests: {error}")
-        if self._verification is None:  # else its table says so
+        if self._verification is None:  # otherwise its table shows it
             self.notices += unjudged.elsewhere(session.queue.elsewhere())
         self.unchecked += session.unchecked
         if not stop:
@@ -477,7 +477,7 @@ class Watcher:
         ]
 
     def _missing(self, session: Session) -> Iterator[Gap]:
-        """Return judgements that the run, or a test, requested of this session and did not get."""
+        """Return judgements that the run or a test requested from this session but did not get."""
         is_judged = session.options.checks or session.interpret_mode.sanitizes
         if not (self.settings.judges or is_judged):
             return

@@ -1,4 +1,4 @@
-"""Six kernels with one deliberate fault each: its kind, its line and a repaired twin.
+"""Six kernels with one deliberate fault each, recorded with its kind, its line and a fix.
 
 `BROKEN` lists them, `broken(name)` finds one; `expected` records how jax and libtpu react to each.
 """

@@ -1,4 +1,4 @@
-"""Kernels that request more on-chip memory than there is."""
+"""Kernels that request more on-chip memory than available."""
 # mypy: disable-error-code="no-any-return,untyped-decorator"
 
 import jax

@@ -1,4 +1,4 @@
-"""Record of a broken kernel: its fault, its repaired twin, and how jax and libtpu react to it."""
+"""Record of a broken kernel: its fault, a fixed version, and how jax and libtpu react to it."""
 
 import importlib.metadata
 import inspect
@@ -55,8 +55,8 @@ class Expectation:
 
     Attributes:
       message: part of what is raised or printed.
-      targets: compile targets it holds for; empty for all.
-      since, before: range of versions: of libtpu for `JaxEngine.COMPILE`, else of jax.
+      targets: compile targets for which it holds; empty for all.
+      since, before: range of versions, of libtpu for `JaxEngine.COMPILE`, otherwise of jax.
     """
 
     reaction: Reaction
@@ -130,15 +130,15 @@ class Expectations:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFinding:
-    """Finding that the kernel machine must report of a broken kernel, at the faulty line.
+    """Finding that the kernel machine must report for a broken kernel, at the faulty line.
 
     Attributes:
       operand: name of the operand, semaphore or value.
       grid_point: grid point of the first sighting; None if the fault belongs to no grid point.
       loop: iterations of the loops around the line, outermost first.
-      fault: its kind, if that is not `BrokenKernel.fault`.
+      fault: kind of the fault, if it differs from `BrokenKernel.fault`.
       other: text in the line of the other side, for a fault with two sides: `acc_ref[...] = `.
-      values: values of the witness, by name; it may hold more.
+      values: values of the witness, by name; the witness may have more.
     """
 
     operand: str | None
@@ -151,20 +151,20 @@ class MachineFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokenKernel:
-    """A kernel with one deliberate fault, and its repaired twin.
+    """A kernel with one deliberate fault, and a fixed version.
 
     Attributes:
       fault: kind of the fault, as in findings: `OutOfBoundsRead`, ...
       summary: one sentence that says what is wrong.
-      function: calls the kernel, its only one. The faulty line ends in `# FAULT`: the operation
-        that goes wrong where there is one, else the place where something is missing.
-      repaired: correct on the same arguments: equal to `reference`, and no engine reacts.
+      function: function that calls only this kernel. The faulty line ends in `# FAULT`: the
+        operation that goes wrong, or the place at which something is missing.
+      repaired: fixed version on the same arguments: equal to `reference`, and no engine reacts.
       reference: the same in plain jax.numpy.
       args: arguments of all three.
       values: fixed values of arguments, by position, such as page tables or data that overflows.
       expected: how each engine reacts to `function`.
       x64: whether to call it within `jax.enable_x64(True)`.
-      machine: what the kernel machine reports of `function`; None if that is not recorded.
+      machine: findings of the kernel machine in `function`; None if they are not recorded.
       machine_only: whether no other engine of pallas-debug finds the fault, except by comparison
         with `reference`.
     """
@@ -204,7 +204,7 @@ class BrokenKernel:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Targets with an expectation of their own, after v5e."""
+        """Targets with a separate expectation, after v5e."""
         named = {
             target
             for engine in (JaxEngine.LOWER, JaxEngine.COMPILE)

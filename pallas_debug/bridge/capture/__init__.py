@@ -1,1 +1,1 @@
-"""A kernel as jax lowers it, as data: `Capture`."""
+"""Description of a kernel as jax lowers it: `Capture`."""

@@ -11,7 +11,7 @@ from pallas_debug.model import Kernel
 
 
 class KernelCallers:
-    """Callers of kernels, by the digest. Thread-safe."""
+    """Callers of kernels, by digest. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,7 +19,7 @@ class KernelCallers:
         self._uses: dict[str, list[OutputUses]] = {}
 
     def add(self, captured: Capture) -> None:
-        """Note the caller of the kernel that this thread lowers."""
+        """Record the caller of the kernel that this thread lowers."""
         kernel = captured.kernel
         uses = current_uses(operand.name for operand in kernel.of_kind("output"))
         with self._lock:
@@ -32,7 +32,7 @@ class KernelCallers:
             return frozenset(self._lines.get(kernel.digest, ()))
 
     def uses(self, kernel: Kernel) -> OutputUses:
-        """Uses of the kernel's outputs by programs; empty unless those of all are known."""
+        """Uses of the kernel's outputs by programs; empty unless known for all programs."""
         with self._lock:
             known = tuple(self._uses.get(kernel.digest, ()))
         if not known or not all(known):

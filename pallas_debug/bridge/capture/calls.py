@@ -51,24 +51,24 @@ class CallSite:
         """The line that determines an operand's blocks.
 
         Args:
-          index_map: its line; None if jax made it.
+          index_map: line of the index map; None if jax made it.
           group: argument of the call that has the operand's spec: "in_specs" or "out_specs".
-          index: of the spec in it.
+          index: index of the spec in that argument.
 
         Returns:
-          The index map's line if it is in the function that calls the kernel, else that of the
-          operand's spec among the arguments of the call.
+          The index map's line if it is in the function that calls the kernel, otherwise the line of
+          the operand's spec among the arguments of the call.
         """
         return self.spec_line(index_map, group, index) or self.line()
 
     def spec_line(self, index_map: SourceLine | None, group: str, index: int) -> SourceLine | None:
-        """The same, but None instead of the call's line if no spec is found."""
+        """Line of an operand's spec; None instead of the call's line if no spec is found."""
         if index_map is not None and self.holds(index_map):
             return index_map
         return self.line(group, index) or index_map
 
     def line(self, keyword: str | None = None, index: int = 0) -> SourceLine | None:
-        """Line of an argument, or of its element if it is a list; of the call without `keyword`."""
+        """Line of an argument, or of an element of a list; without `keyword`, of the call."""
         if self._found is None:
             return None
         file, call, function = self._found
@@ -101,7 +101,8 @@ def _calls_at(file: str, line: int) -> tuple[tuple[ast.Call, _Function | None], 
 def _calls_in(tree: ast.Module, line: int) -> tuple[tuple[ast.Call, _Function | None], ...]:
     """The call that a line belongs to, if any, and its function.
 
-    Cached, as a program may make many kernels at one line, and a search walks the whole tree.
+    Cached, because a program may create many kernels at one line, and a search walks the whole
+    tree.
     """
     function = _around(tree, line)
     here = function or tree

@@ -1,6 +1,6 @@
 """Description of a kernel seen by the hook: `model.Kernel`, its jaxpr and source as text.
 
-Jax's parameters of the Pallas primitive are read here.
+The only reader of jax's parameters of the Pallas primitives.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Capture:
       jaxpr: text with the source line of every equation.
       source: text of the kernel function's file; None if unavailable.
       params: parameters of the primitive, unchanged.
-      avals: types of the operands, one device's share of each.
+      avals: types of the operands, as one device sees them.
       mesh: jax's mesh if the kernel was lowered within `shard_map`.
       enable_x64: jax's setting in the thread that lowered the kernel.
       calls: files and lines of the user's frames that lead to the kernel's call.
-      problems: errors in describing parts of it, which are omitted.
+      problems: errors in describing parts of the kernel, which are omitted.
     """
 
     kernel: Kernel
@@ -72,7 +72,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     """Describe the kernel of one equation.
 
     Args:
-      primitive: name, one of `hook.PRIMITIVES`.
+      primitive: name of the primitive, one of `hook.PRIMITIVES`.
       context: jax's lowering context.
       params: parameters of the equation.
     """
@@ -126,7 +126,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
 def of_equation(eqn: Any) -> Capture:
     """Describe the kernel of an equation that is not being lowered.
 
-    Its digest is that of the hook, outside of a mesh.
+    Its digest is the one that the hook computes outside a mesh.
     """
     context = SimpleNamespace(
         module_context=SimpleNamespace(axis_context=None),
@@ -170,7 +170,7 @@ def _digest(kernel: Kernel, first: SourceLine | None, jaxpr: str) -> str:
     The function and its file's name distinguish equal kernels in two places.
 
     Args:
-      first: first line of its function.
+      first: first line of the kernel function.
     """
     identity = asdict(replace(kernel, source=None, chip=None, versions={}))
     for operand in identity["operands"]:
@@ -183,7 +183,7 @@ def _digest(kernel: Kernel, first: SourceLine | None, jaxpr: str) -> str:
 
 
 def _source(first: SourceLine | None) -> SourceLine | None:
-    """Line of a kernel: that of its call if its function is jax's, as `emit_pipeline`'s is."""
+    """Line of a kernel, or of its call if the function is jax's, as in `emit_pipeline`."""
     if first is None or not lines.is_internal(first):
         return first
     return lines.of_caller() or first

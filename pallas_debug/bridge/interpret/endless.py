@@ -37,11 +37,11 @@ from pallas_debug.findings.wording import order
 from pallas_debug.model import SourceLine, Witness
 
 FIRST, EVERY = 64, 4096
-"""The guard calls back at each power of two from the first on, and at multiples of the second."""
+"""The guard calls back at each power of two from `FIRST` on, and at multiples of `EVERY`."""
 
 MANY: Mapping[Judge, int] = {"checks": 1 << 20, "tpu interpret": 1 << 14}
-"""Iterations below which a loop may take longer than `hang_after`. A minute's worth at most, and
-more than a kernel that is meant to end takes in a test."""
+"""Iterations below which a loop may take longer than `hang_after`: at most a minute's worth, and
+more than a terminating kernel needs in a test."""
 
 SLOW_MANY, SLOW_AFTER = 1 << 10, 120.0
 """Iterations and seconds after which a slower loop is stopped, if `hang_after` has passed too."""
@@ -50,7 +50,7 @@ MAX_VALUES = 8
 """Maximum number of carried scalars that a guard reads."""
 
 MAX_ENTRIES = 4096
-"""Number of loops, as entered, whose progress is remembered."""
+"""Number of loop executions whose progress is remembered."""
 
 _I32 = jax_core.ShapedArray((), np.dtype("int32"))
 
@@ -59,7 +59,7 @@ def guarded(params: Mapping[str, Any], engine: Judge) -> dict[str, Any]:
     """Return parameters of an interpreted kernel whose `while` loops end.
 
     Args:
-      engine: `checks` for HLO interpret mode, else `tpu interpret`.
+      engine: `checks` for HLO interpret mode, otherwise `tpu interpret`.
     """
     guard = _Guard(name_of(params), engine)
     if "jaxpr" in params:
@@ -74,11 +74,11 @@ class GuardedLoop:
     """A `while` loop of a kernel.
 
     Attributes:
-      names: of the carried scalars that its condition depends on.
+      names: names of the carried scalars on which its condition depends.
       is_closed: whether the condition depends only on these and on memory that the loop does not
         change: then only another core or device can end it.
       reads: whether the condition depends on memory.
-      unchanged: those of the names whose values the body returns as it got them.
+      unchanged: names whose values the body returns unchanged.
     """
 
     kernel: str
@@ -235,13 +235,13 @@ def _renamed(jaxpr: Any, known: Mapping[Any, Any]) -> list[Any]:
 
 
 def _closed_as(value: Any, jaxpr: Any) -> Any:
-    """Return `jaxpr` in place of `value`, which up to jax 0.11 may be closed."""
+    """Return `jaxpr` in the form of `value`, which up to jax 0.11 may be closed."""
     return jaxpr if isinstance(value, jax_core.Jaxpr) else value.replace(jaxpr=jaxpr)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Dependency:
-    """Values that the condition of a loop depends on, in this iteration or a later one.
+    """Values on which the condition of a loop depends, in this iteration or a later one.
 
     Attributes:
       carried: indices of carried values.
@@ -270,7 +270,7 @@ def _depends_on(eqn: Any, cond: Any, body: Any) -> _Dependency:
 
 
 def _used(jaxpr: Any, atoms: Sequence[Any]) -> set[Any]:
-    """Variables that some outputs of a jaxpr depend on."""
+    """Variables on which some outputs of a jaxpr depend."""
     used = set(nested.variables(atoms))
     for eqn in reversed(jaxpr.eqns):
         if any(variable in used for variable in eqn.outvars):
@@ -279,11 +279,11 @@ def _used(jaxpr: Any, atoms: Sequence[Any]) -> set[Any]:
 
 
 _HIDDEN = ("prng", "callback", "semaphore", "dma", "infeed", "rng_bit")
-"""Primitives, by part of their name, with a state that no effect shows."""
+"""Primitives, by part of their name, with a state that is not visible as an effect."""
 
 
 def _is_closed(eqn: Any, cond: Any, body: Any, refs: frozenset[Any]) -> bool:
-    """Whether a loop changes nothing that its condition depends on, except what it carries."""
+    """Whether a loop changes nothing on which its condition depends, except carried values."""
     n_cond = eqn.params["cond_nconsts"]
     for jaxpr, first in ((cond, 0), (body, n_cond)):
         for effect in jaxpr.effects:
@@ -307,7 +307,7 @@ def _outside(eqn: Any, jaxpr: Any, first: int, effect: Any) -> Any:
 
 
 def _guarding(loop: GuardedLoop) -> Callable[..., Any]:
-    """The guard of a loop: a function of count, entry and values to the next count and entry."""
+    """Return a loop's guard: a function of count, entry and values to the next count and entry."""
     look = _looking(loop)
 
     def guard(count: Any, entry: Any, *values: Any) -> Any:
@@ -342,7 +342,7 @@ def _looking(loop: GuardedLoop) -> Callable[..., np.ndarray]:
 
     if loop.engine == "checks":
         return look
-    # Ends the other cores and devices as well. jax's wrapper takes the first arguments for its own.
+    # Also ends the other cores and devices. jax's wrapper takes the first arguments for its own.
     failing = interpreter.fail_on_exception(lambda token, device, core, *rest: look(*rest))
 
     def look_and_fail(*args: Any) -> Any:
@@ -354,7 +354,7 @@ def _looking(loop: GuardedLoop) -> Callable[..., np.ndarray]:
 
 
 def _enter(loop: GuardedLoop, count: int, number: int, values: tuple[Any, ...]) -> int:
-    """Note the progress of a loop, and return the number of this entry.
+    """Record the progress of a loop, and return the number of this execution.
 
     Raises:
       KernelFault: the loop does not end.

@@ -40,7 +40,7 @@ from pallas_debug.guards import guarded
 class ModeChoice:
     """A mode other than HLO interpret mode that `auto` chose for a kernel, and the reason.
 
-    Or what TPU interpret mode, chosen by the user, does not judge of it.
+    Also used for what TPU interpret mode, chosen by the user, does not judge about a kernel.
     """
 
     kernel: str
@@ -85,9 +85,9 @@ def interpreting(
 ) -> Iterator[None]:
     """Run every kernel traced in this context, in any thread, in this mode.
 
-    The innermost of nested contexts wins. After an exception the state of TPU interpret mode is
-    reset, as it would otherwise persist; after a normal exit it is kept, as programs in other
-    threads may still be running.
+    The innermost of nested contexts applies. After an exception the state of TPU interpret mode is
+    reset, because it would otherwise persist; after a normal exit it is kept, because programs in
+    other threads may still be running.
 
     Args:
       mode: a `Mode`, or its text form.
@@ -168,7 +168,9 @@ def _interpreted(
     if is_late:
         interpret_limits.require_hlo(params)
     if is_hlo(interpret) or is_late:
-        if not getattr(_local, "suspended", False):  # the second run of a kernel that has ended
+        if not getattr(
+            _local, "suspended", False
+        ):  # the second run of a kernel that has already ended
             params = endless.guarded(params, "checks")
         return _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
     if not isinstance(interpret, pltpu.InterpretParams):
@@ -180,9 +182,9 @@ def _interpreted(
 
 
 def is_for_another_platform(context: Any) -> bool:
-    """Whether a program is lowered for devices that this process does not run it on.
+    """Whether a program is lowered for devices on which this process does not run it.
 
-    So it is by `jax.export` and by `lower(lowering_platforms=…)`.
+    This is the case for `jax.export` and `lower(lowering_platforms=…)`.
 
     Args:
       context: jax's context of a lowering rule.
@@ -198,7 +200,7 @@ def is_for_another_platform(context: Any) -> bool:
 def lower_as_written(
     rule: Callable[..., Any], context: Any, nodes: Sequence[Any], params: Mapping[str, Any]
 ) -> Any:
-    """Lower a kernel with jax's rule as its code says, whatever mode we have chosen for it."""
+    """Lower a kernel with jax's rule as its code requests, whatever mode we have chosen for it."""
     if not is_substitute(params.get("interpret")):
         return rule(context, *nodes, **params)
     return _with_tokens(context, rule(context, *nodes, **{**params, "interpret": False}))
@@ -234,7 +236,7 @@ def _on_the_machine(
 def _instead(
     rule: Callable[..., Any], params: Mapping[str, Any], asked: _Asked, why: str
 ) -> Callable[..., Any]:
-    """Lowering rule for a kernel that `auto` runs on the machine, as it can nowhere else."""
+    """Lowering rule for a kernel that `auto` runs on the machine, as nothing else can run it."""
     kernel = name_of(params)
     choice = ModeChoice(kernel=kernel, kind="machine", why=why)
     return hosted.lowering(
@@ -257,8 +259,8 @@ def _or_on_the_machine(
 ) -> Callable[..., Any]:
     """Lowering rule that runs a kernel on the machine if jax's interpreter fails to trace it.
 
-    `limits` knows beforehand which kernels the interpreters cannot run; this is for the others,
-    such as operands in VMEM, or failures of a single release of jax.
+    `limits` lists kernels that the interpreters are known not to run; this rule handles other
+    cases, such as operands in VMEM, or bugs in a single release of jax.
     """
     is_tpu = isinstance(params.get("interpret"), pltpu.InterpretParams)
     mode = "TPU interpret mode" if is_tpu else "HLO interpret mode"
@@ -299,9 +301,9 @@ def _with_tokens(context: Any, results: Any) -> Any:
 
 
 def _on_plain_arrays(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Lowering rule that hides memory spaces, and axes that values vary over, from the interpreter.
+    """Lowering rule that hides memory spaces and varying mesh axes from the interpreter.
 
-    HLO interpret mode runs a kernel as array code in which neither means anything: its loop over
+    HLO interpret mode runs a kernel as array code, in which neither is meaningful: its loop over
     the grid mixes the operands with its own zeros, which vary over no axis, and under
     `jax_enable_checks` jax compares the memory spaces with those of the kernel's references.
     """
@@ -332,7 +334,7 @@ def wait_for_runs() -> None:
 
 
 def is_of_a_kernel(error: BaseException) -> bool:
-    """Whether a kernel, and not pallas-debug, raised an exception in `wait_for_runs`."""
+    """Whether a kernel, rather than pallas-debug, raised an exception in `wait_for_runs`."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code is wait_for_runs.__code__ for frame, _ in frames)
 
@@ -341,8 +343,8 @@ def reset(*, wait: bool = True) -> None:
     """Reset the state that interpreters keep for a program; required after a kernel's exception.
 
     Args:
-      wait: wait for running kernels first, as they would lose their memory. Not after ctrl+c: the
-        kernel may be waiting forever.
+      wait: whether to wait for running kernels first, which would otherwise lose their memory. Do
+        not wait after ctrl+c: the kernel may never end.
     """
     if wait:
         with contextlib.suppress(Exception):
@@ -370,7 +372,7 @@ def _current() -> _Asked | None:
 
 
 class _Inline:
-    """jax's settings as `emit_pipeline` sees them: never the primitive that only Mosaic has."""
+    """jax's settings for `emit_pipeline`, without the primitive that only Mosaic supports."""
 
     value = False
 
@@ -406,7 +408,7 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     given = params.get("interpret")
     if given or asked.mode.kind != "off":
         lengths.require_short(params, asked.mode.kind)
-    if asked.mode.kind == "machine":  # in the kernel's final form: traced as for a TPU
+    if asked.mode.kind == "machine":  # traced in the kernel's final form, as for a TPU
         return given if given and not is_hlo(given) else False
     if asked.mode.kind == "auto" and (not given or is_hlo(given)) and hosted.has_host():
         why = None

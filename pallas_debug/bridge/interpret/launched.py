@@ -1,4 +1,4 @@
-"""Evidence that a kernel ran to completion, which its lowering alone is not.
+"""Evidence that a kernel ran to completion: being lowered is not enough.
 
 A kernel in an untaken branch is lowered with its program. The hook notes which kernel a thread is
 lowering; the last callbacks that the checks and TPU interpret mode insert into the program report
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pallas_debug.bridge.active import ActiveStack
 
 Tokens = tuple[str, ...]
-"""Kernel digests, outermost first: an interpreter may lower one kernel as several others."""
+"""Kernel digests, outermost first: an interpreter may lower a kernel as several others."""
 
 _local = threading.local()
 _listeners: ActiveStack[Callable[[str], None]] = ActiveStack()

@@ -1,7 +1,7 @@
-"""Kernels that are too long to be interpreted: a huge grid, or loops of a huge fixed length.
+"""Detection of kernels that take too long to interpret: a huge grid, or loops of huge fixed length.
 
-A `fori_loop` with known bounds is a `scan`. It ends by itself, unlike the loops of `endless`, but
-perhaps not this week. Loops whose length depends on data are counted as they run.
+A `fori_loop` with known bounds is a `scan`. It always ends, unlike the loops of `endless`, but
+possibly only after days. Loops whose length depends on data are counted as they run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Length:
     Attributes:
       accesses: the same, counting only loops that access memory.
       loop: the equation of the longest loop.
-      iterations: of that loop, each time that it is entered.
+      iterations: iterations of that loop, each time that it is entered.
     """
 
     steps: int = 1
@@ -44,7 +44,7 @@ def require_short(params: Mapping[str, Any], kind: str) -> None:
       kind: the interpret mode.
 
     Raises:
-      InterpretModeError: the kernel has more steps than are interpreted.
+      InterpretModeError: the kernel has more steps than the limit.
     """
     mapping = params.get("grid_mapping")
     grid = () if mapping is None else tuple(mapping.grid)

@@ -35,7 +35,7 @@ _BY_NAME = {
     "add_dependency": "pltpu.touch",
     "has_memory_space": "has_memory_space",
 }
-"""Primitives without a rule in HLO interpret mode, and the feature each belongs to."""
+"""Primitives without a rule in HLO interpret mode, and the feature to which each belongs."""
 
 _NOWHERE = {
     **dict.fromkeys(("prng_split", "prng_join"), "keys of the TPU"),
@@ -47,7 +47,7 @@ _NOWHERE = {
     "empty_ref": "references that are created without a scope",
     "emit_pipeline": "primitive for pipelines (`jax_use_emit_pipeline_primitive`)",
 }
-"""Primitives without a rule in either interpreter, and the feature each belongs to."""
+"""Primitives without a rule in either interpreter, and the feature to which each belongs."""
 
 _ON_MACHINE = (
     'in interpret mode `machine` (--pallas-interpret=machine, pallas_debug.interpret("machine"))'
@@ -60,7 +60,7 @@ _WRITES = (state_types.WriteEffect, state_types.AccumEffect)
 
 
 def why_not_hlo(params: Mapping[str, Any]) -> str | None:
-    """Name the feature that a kernel uses and HLO interpret mode lacks; None if it can run.
+    """Name a feature that a kernel uses but HLO interpret mode lacks; None if it can run.
 
     Args:
       params: parameters of `pallas_call`, `core_map` or `mpmd_map`.
@@ -76,16 +76,16 @@ def why_not_hlo(params: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedLack:
-    """Why neither of jax's interpreters runs a kernel, and where it runs."""
+    """Reason why neither of jax's interpreters runs a kernel, and where it runs instead."""
 
     why: str
     way_out: str
 
 
 def why_machine(params: Mapping[str, Any]) -> str | None:
-    """Say why a kernel runs correctly in neither of jax's interpreters; None if it does in one.
+    """Explain why a kernel runs correctly in neither of jax's interpreters; None if one can run it.
 
-    That includes what they run without telling whether it is correct.
+    This includes kernels that they run without detecting incorrect results.
     """
     lack = _shared_lack(params)
     if lack is not None:
@@ -104,7 +104,7 @@ def why_machine(params: Mapping[str, Any]) -> str | None:
 
 
 def unjudged_padding(params: Mapping[str, Any]) -> str | None:
-    """Say what TPU interpret mode leaves unjudged of a kernel whose copies may take padding along.
+    """Explain what TPU interpret mode does not judge in a kernel whose copies may include padding.
 
     The mode reads NaN there, without a report if a result depends on it.
     """
@@ -120,11 +120,11 @@ def unjudged_padding(params: Mapping[str, Any]) -> str | None:
 
 
 _TILE = (8, 128)
-"""Least rows and columns of a tile of an array in HBM."""
+"""Minimum rows and columns of a tile of an array in HBM."""
 
 
 def _copied_with_padding(eqn: Any) -> str | None:
-    """An array in HBM that does not consist of whole tiles, if a DMA may read past its end."""
+    """Find an array in HBM that does not consist of whole tiles, if a DMA may read past its end."""
     if str(eqn.primitive) != "dma_start":
         return None
     source = _refs(eqn)[0]
@@ -240,7 +240,7 @@ def require_hlo(params: Mapping[str, Any]) -> None:
     """Refuse a kernel for which HLO interpret mode would silently return wrong results.
 
     Raises:
-      InterpretModeError: the kernel relies on a write that the mode loses.
+      InterpretModeError: the kernel depends on a write that the mode loses.
     """
     lost = forgotten(params)
     if lost is not None:
@@ -285,8 +285,8 @@ def forgotten(params: Mapping[str, Any]) -> str | None:
 def _unreturned(jaxpr: Any, params: Mapping[str, Any], first_input: int) -> str | None:
     """Name a write to an aliased input that is missing in the output; up to jax 0.11.
 
-    References that a kernel closes over become such operands, under `run_state` after the mode was
-    chosen.
+    References that a kernel closes over become such operands, under `run_state` only after the mode
+    was chosen.
     """
     if _IS_0_12:
         return None
@@ -317,7 +317,7 @@ def _is_unblocked(block: Any) -> bool:
 
 
 def _writer(jaxpr: Any, variable: Any) -> Any:
-    """The first equation that writes to a reference, in an inner jaxpr if that is known."""
+    """The first equation that writes to a reference, in an inner jaxpr if possible."""
     for eqn in jaxpr.eqns:
         if not any(isinstance(e, _WRITES) and e.input is variable for e in eqn.effects):
             continue
@@ -403,8 +403,8 @@ _TRANSFORMS = (
 )
 
 _IS_0_12 = tuple(map(int, versions.installed().get("jax", "0").split(".")[:2])) >= (0, 12)
-"""Whether HLO interpret mode writes through references that are reshaped or bitcast, and returns
-what is written to an aliased input."""
+"""Whether HLO interpret mode writes through reshaped or bitcast references, and returns writes to
+an aliased input."""
 
 
 def _lacking_transform(transforms: Iterable[Any]) -> str | None:

@@ -33,9 +33,9 @@ KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 CLOCKS = 1024
 """Size of the race detector's vector clocks.
 
-jax assigns each DMA a random clock index between the number of cores and this size. By default the
-size is twice the number of cores: on one core all DMAs then share a clock, on two every other pair
-does, and a race between two copies that share a clock is missed.
+jax assigns each DMA a random clock index between the number of cores and this size. The default
+size is twice the number of cores: all DMAs on one core then share a clock, and every other pair on
+two cores. A race between two copies that share a clock is missed.
 """
 
 _SYNONYMS: tuple[frozenset[str], ...] = (
@@ -71,8 +71,8 @@ class Mode:
         the machine, `sanitize` and `watch`.
 
     Raises:
-      UsageError: an unknown kind or parameter, a value of a wrong type, parameters for a
-        kind that takes none, a kind that the installed jax does not have.
+      UsageError: an unknown kind or parameter, a value of the wrong type, parameters for a kind
+        without parameters, or a kind that the installed jax does not have.
     """
 
     kind: Kind
@@ -154,20 +154,20 @@ class Mode:
 
 
 class Substitute(enum.Enum):
-    """HLO interpret mode, for a kernel whose own code does not ask for it.
+    """HLO interpret mode, for a kernel whose own code does not request it.
 
-    To jax any true value that is not an instance of `InterpretParams` means this mode.
+    jax takes any true value that is not an instance of `InterpretParams` as this mode.
     """
 
     HLO = "hlo"
 
 
 class SubstituteParams(pltpu.InterpretParams):  # type: ignore[misc]
-    """TPU interpret mode, for a kernel whose own code does not ask for it."""
+    """TPU interpret mode, for a kernel whose own code does not request it."""
 
 
 def substitute(value: Any) -> Any:
-    """Mark a value that jax takes as ours, so that it can be told from the code's own."""
+    """Mark a value for jax as ours, to distinguish it from a value in the user's code."""
     if value is True:
         return Substitute.HLO
     if type(value) is pltpu.InterpretParams:

@@ -1,8 +1,8 @@
 """Shared compilation for the threads of a kernel in TPU interpret mode.
 
 With several cores, jax's `thread_map` lowers and compiles the kernel's body once per thread and
-launch, all at the same time, which takes half the time of a race search. Here all threads of a
-launch, and later launches, share one executable.
+launch, all at the same time, which takes half the time of race detection. Here, all threads of a
+launch and of later launches share one executable.
 """
 
 from __future__ import annotations

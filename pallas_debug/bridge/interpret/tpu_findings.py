@@ -60,8 +60,8 @@ class Place:
 
     Attributes:
       thread: device and core.
-      copy: source and destination if a copy makes the access rather than the core.
-      semaphore: what that copy signals when it is done.
+      copy: source and destination, if a copy rather than the core makes the access.
+      semaphore: semaphore that the copy signals when it is done.
     """
 
     kernel: str
@@ -170,9 +170,9 @@ def data_race(touch: Touch, earlier: Touch, *, was_filled: bool) -> Finding:
     """Two unordered accesses.
 
     Args:
-      touch: the access seen last.
-      earlier: the access seen first.
-      was_filled: whether a write is ordered before the read. Then the read was meant to see that
+      touch: the later access.
+      earlier: the earlier access.
+      was_filled: whether a write is ordered before the read. If so, the read was meant to see that
         write, and the racing copy started too early.
     """
     touch, other = _sides(touch, earlier, was_filled)
@@ -203,7 +203,7 @@ def semaphore_not_zero(
     Args:
       place: end of the kernel.
       signal: place of the last signal.
-      wait: place of the last wait; if there was one, it took too little.
+      wait: place of the last wait, if any, which took too little.
     """
     at = wait or signal or place
     other = signal.source if wait is not None and signal is not None else None
@@ -279,12 +279,12 @@ def check_refused(place: Place) -> Finding:
 
 
 def too_slow(place: Place, grid: tuple[int | None, ...], *, seconds: float, calls: int) -> Finding:
-    """A run that takes longer than it may."""
+    """A run that exceeds its time limit."""
     return unsupported.too_slow(place.sighting(), grid=grid, seconds=seconds, calls=calls)
 
 
 def not_interpreted(place: Place, message: str) -> Finding:
-    """An error raised by jax's interpreter for a reason of its own."""
+    """An error in jax's interpreter that is unrelated to the kernel."""
     return unsupported.interpret_error(place.sighting(), error=message)
 
 

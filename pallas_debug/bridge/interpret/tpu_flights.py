@@ -1,10 +1,10 @@
-"""Accesses to memory that a copy in flight reads or writes, noticed in every run.
+"""Detection, in every run, of accesses to memory that a copy in flight reads or writes.
 
-Race detection slows a kernel down and fails its test; this does neither. The interpreter performs a
-copy when the kernel waits for it, a TPU at any time until then: if the kernel accesses the memory
-before that wait, the order decides the result. An access is compared with copies in flight only,
-element by element if it is strided, masked, or through a reference that is reshaped or bitcast.
-Blocks that a pipeline moves are not compared: a TPU moves them at other times.
+Unlike race detection, this neither slows a kernel down nor fails its test. The interpreter performs
+a copy when the kernel waits for it, but a TPU may do so at any time until then: if the kernel
+accesses the memory before that wait, the order decides the result. An access is compared only with
+copies in flight, element by element if it is strided, masked, or through a reshaped or bitcast
+reference. Blocks that a pipeline moves are not compared: a TPU moves them at other times.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Point, Ran
 from pallas_debug.bridge.interpret.tpu_run import Copy, CopyObserver, KernelRun, range_of, reporters
 
 MAX_SUSPECTED = 8
-"""Maximum races noticed in one run of a kernel; its later accesses are not compared."""
+"""Maximum number of races recorded per run of a kernel; later accesses are not compared."""
 
 MAX_ELEMENTS = 1 << 22
-"""Maximum elements of an access that are compared one by one; larger ones are not compared."""
+"""Maximum elements of an access that is compared element by element; larger ones are not
+compared."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,7 +53,7 @@ class TouchedRegion(Touch):
 
 @dataclass(frozen=True, eq=False)
 class Flight:
-    """One side of a copy: what it reads, or what it writes."""
+    """One side of a copy: its reads or its writes."""
 
     touch: TouchedRegion
     copy: Copy
@@ -85,11 +86,11 @@ Side = tuple[Point, TouchedRegion]
 def sides(
     run: KernelRun, place: Place, arguments: Mapping[str, Any], source: Point, destination: Point
 ) -> Sequence[Side | None]:
-    """Return what a copy reads and what it writes, compared with the copies in flight.
+    """Return the reads and writes of a copy, after comparing them with the copies in flight.
 
     Args:
-      source: device, core and id of the buffer.
-      destination: the same.
+      source: device, core and id of the source buffer.
+      destination: device, core and id of the destination buffer.
     """
     if not _is_wanted(run):
         return (None, None)
@@ -129,7 +130,7 @@ def _observer() -> CopyObserver | None:
 def _region(
     run: KernelRun, place: Place, where: Point, transforms: Any, mask: Any = None, *, writes: bool
 ) -> TouchedRegion | None:
-    """Return what an access touches; None if that is unknown."""
+    """Return the region that an access touches; None if it is unknown."""
     buffer = run.buffer(*where)
     if buffer is None:
         return None
@@ -159,7 +160,7 @@ def _view(run: KernelRun, where: Point, buffer: Buffer, chain: Sequence[Any]) ->
 def _overlapping(
     run: KernelRun, where: Point, one: TouchedRegion, other: TouchedRegion
 ) -> Sequence[TouchedRegion]:
-    """Both accesses if they touch the same elements; narrowed to a range of these if either is more
+    """Both accesses if they touch the same elements, narrowed to a range of these if either is more
     than a range. Empty if they do not, or if that is unknown.
     """
     buffer = one.buffer

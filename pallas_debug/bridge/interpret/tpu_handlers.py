@@ -186,7 +186,7 @@ def start_copy(
     run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments
 ) -> Any:
     if is_empty(arguments["src_transforms"]):
-        return arguments["token"]  # it signals nothing, so no wait counts on it
+        return arguments["token"]  # it signals nothing, so no wait depends on it
     device, core = place.thread
     to_device = arguments.get("dst_device_id")
     to_device = device if to_device is None else int(to_device)
@@ -196,7 +196,7 @@ def start_copy(
     written = to_device, to_core, int(arguments["dst_id"])
     source, destination = run.buffer(*read), run.buffer(*written)
     if not _exists(run, to_device):
-        # Of the destination, this device knows the buffer with the same number.
+        # This device knows the destination buffer by the same number.
         own_buffer = run.buffer(device, core, written[2])
         target = own_buffer.name if own_buffer else "?"
         place = replace(place, copy=(source.name if source else "?", target))
@@ -262,7 +262,7 @@ def execute(dma: Any, call: Call, *, writes: bool) -> None:
         return
     if writes:
         for earlier in getattr(dma, SENT_BEFORE, ()):
-            earlier.execute_write()  # nothing, if it has been
+            earlier.execute_write()  # a no-op if it has already been executed
             _follow(dma.clock, earlier.clock)
         setattr(dma, SENT_BEFORE, ())
     with running(place):
@@ -455,7 +455,7 @@ def _ordered(clock: Any, other: Any) -> bool:
 
 
 def _follow(clock: Any, other: Any) -> None:
-    """Order what has a clock behind what has another one; without race detection, there is none."""
+    """Order one clock's owner after another's; without race detection, there are no clocks."""
     if clock is None or other is None:
         return
     if hasattr(clock, "update"):

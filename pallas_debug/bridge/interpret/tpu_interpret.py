@@ -1,8 +1,8 @@
-"""Reporting of what jax's TPU interpret mode detects, as findings in the user's terms.
+"""Reporting of faults that jax's TPU interpret mode detects, as findings in the user's terms.
 
 jax's interpreter turns a kernel into a program of host callbacks. While `reporting` is open, we
-hook in at two points. At tracing, each callback is annotated with what jax later forgets: the
-kernel, the line, the operand, the grid point, the loops. At run time, the handlers of
+hook in at two points. At tracing, each callback is annotated with information that jax later drops:
+the kernel, the line, the operand, the grid point, the loops. At run time, the handlers of
 `tpu_handlers.py` wrap jax's functions.
 
 The interpreter still does all the work; without `reporting` it is unaffected.
@@ -60,11 +60,11 @@ def reporting(
     copies: tpu_run.CopyObserver | None = None,
     stop_after: float | None = None,
 ) -> Iterator[None]:
-    """Report what TPU interpret mode detects in this context, in any thread.
+    """Report faults that TPU interpret mode detects in this context, in any thread.
 
-    A fault for which jax raises ends the program with a `KernelFault`, whose text is that of the
-    finding and is part of jax's error. What jax prints (races before 0.12, semaphores) is reported
-    instead. Programs jitted earlier are traced again.
+    If jax raises an exception for a fault, the program ends with a `KernelFault`, whose text is the
+    finding's and part of jax's error. Faults that jax only prints (races before 0.12, semaphores)
+    are reported instead. Programs jitted earlier are traced again.
 
     Args:
       report: called once per kind of fault, kernel, line and operand, in the thread in which XLA
@@ -74,7 +74,7 @@ def reporting(
         all cores wait for each other, that is detected within a second.
       copies: notified of races between a copy in flight and another access, which are not reported
         unless the mode detects races; None does not look for them.
-      stop_after: seconds, of time and of CPU time, that a run of a kernel may take; None sets no
+      stop_after: maximum seconds of both time and CPU time for a run of a kernel; None for no
         limit.
     """
     reporter = tpu_run.Reporter(report, hang_after, copies, stop_after)
@@ -107,8 +107,8 @@ class _Trace:
         identities unique.
       grid_point, loop: traced values at the current point of the trace.
       body_point: grid point of the kernel body traced last.
-      scalars: values that the kernel captures, by the position of the operand. jax passes the
-        number of a buffer in their place, with which the kernel would compute.
+      scalars: values that the kernel captures, by the position of the operand. jax would pass the
+        number of a buffer in their place.
     """
 
     kernel: TracedKernel
@@ -275,7 +275,7 @@ def _name(trace: _Trace, value: Any, name: str, kind: str, *, renames: bool) -> 
 
 
 def _loop_counter(jaxpr: Any, args: tuple[Any, ...]) -> Any:
-    """Counter of a loop body: the input whose increment is the first output; None if no loop."""
+    """Counter of a loop body: the input whose increment is the first output; None without a loop."""
     if not jaxpr.outvars or not jaxpr.invars:
         return None
     for eqn in jaxpr.eqns:
@@ -394,8 +394,8 @@ def _observed(
 ) -> Callable[..., Any]:
     """Wrap jax's function in our handler.
 
-    The handler goes inside jax's own wrappers, so that the fault which jax records and shows to
-    other devices is ours.
+    The handler is inside jax's own wrappers, so that jax records our fault and shows it to other
+    devices.
     """
     inner = inspect.unwrap(function)
 

@@ -75,18 +75,18 @@ def failing(method: Method) -> Method:
 
 
 class HostFunction(functools.partial[Any]):
-    """Function that TPU interpret mode calls on the host, and that reads numpy arrays.
+    """Host function of TPU interpret mode that accepts numpy arrays.
 
-    Those of `thread_map` are none: they run jax.
+    The functions of `thread_map` are excluded, because they run jax.
     """
 
 
 def handing_over(implementation: Method) -> Method:
-    """Give the interpreter's callbacks their arguments as numpy arrays.
+    """Pass the interpreter's callbacks their arguments as numpy arrays.
 
-    jax puts them on the CPU first, where a thread of XLA's pool copies arrays of about 100 KB or
-    more. With at least as many devices as the pool has threads, each of them waits in a callback
-    for a copy that none is left to make. The interpreter reads numpy arrays as well.
+    jax would put them on the CPU first, where a thread of XLA's pool copies arrays of about 100 KB
+    or more. With at least as many devices as threads in the pool, each thread waits in a callback
+    for a copy that no thread is left to perform. The interpreter also accepts numpy arrays.
     """
 
     @functools.wraps(implementation)
@@ -119,7 +119,7 @@ _waited_for = _WaitedFor()
 def waiting_first(method: Method) -> Method:
     @functools.wraps(method)
     def get_token_input(*args: Any, **keywords: Any) -> Any:
-        """Called before a program starts, which would otherwise fail for an earlier stopped one."""
+        """Called before a program starts, which would otherwise fail if an earlier one was stopped."""
         if _waited_for.stops != tpu_run.stops:
             before, _waited_for.stops = _waited_for.stops, tpu_run.stops
             wait_for_runs(before)
@@ -132,8 +132,8 @@ def wait_for_runs(stops: int) -> None:
     """Wait for the programs that this thread dispatched: jax returns before they finish.
 
     Args:
-      stops: number of stopped programs a moment ago. If it has grown since, an exception here was
-        already reported as a finding, and is raised where the program's results are used.
+      stops: earlier number of stopped programs. If it has increased, an exception here was already
+        reported as a finding, and is raised where the program's results are used.
     """
     try:
         interpret.wait_for_runs()

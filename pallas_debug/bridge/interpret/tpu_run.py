@@ -30,21 +30,21 @@ from pallas_debug.model import Finding, SourceLine
 from pallas_debug.render import finding_text
 
 MARK = "_pallas_debug"
-"""Attribute of jax's shared memory and DMA objects that holds our state, so that both are freed
+"""Attribute of jax's shared memory and DMA objects that contains our state, so that both are freed
 together."""
 
 SENT_BEFORE = "_pallas_debug_sent_before"
-"""Attribute of a DMA object: DMAs that arrive before it."""
+"""Attribute of a DMA object with the DMAs that arrive before it."""
 
 SURE_AFTER = 0.5
 """Delay in seconds before checking for a deadlock across all cores."""
 
 
 class CopyObserver(Protocol):
-    """Receiver of what runs without race detection show about copies. Fails nothing."""
+    """Observer of copies in runs without race detection; does not fail anything."""
 
     def copied(self, kernel: str, mode: Literal["tpu", "machine"]) -> None:
-        """Handle a kernel that makes copies, of which not all accesses are compared."""
+        """Handle a kernel with copies whose accesses are not all compared."""
 
     def suspected(self, finding: Finding) -> None:
         """Handle a race between a copy in flight and another access."""
@@ -94,7 +94,7 @@ _refusals = _Refusals()
 
 @contextlib.contextmanager
 def without_refusals() -> Iterator[None]:
-    """Do not report that the interpreter rejects a kernel, while there is another one to try."""
+    """Do not report that the interpreter rejects a kernel if another interpreter can be tried."""
     before, _refusals.are_reported = _refusals.are_reported, False
     try:
         yield
@@ -121,7 +121,7 @@ class TracedAllocation:
     """A buffer or semaphore array of a traced kernel; named once the kernel takes it.
 
     Attributes:
-      counts_bytes: whether a DMA adds its bytes to the semaphore; else it adds 1.
+      counts_bytes: whether a DMA adds its bytes to the semaphore, rather than 1.
     """
 
     shape: tuple[int, ...]
@@ -194,10 +194,10 @@ class CallbackSite:
 
 @dataclass(eq=False)
 class Copy:
-    """A DMA in flight, as counted by one of its semaphores.
+    """A DMA in flight, from the view of one of its semaphores.
 
     Attributes:
-      is_polled: whether the semaphore was waited for without taking from it.
+      is_polled: whether a wait on the semaphore has not decremented it.
     """
 
     place: Place
@@ -207,7 +207,7 @@ class Copy:
     is_polled: bool = False
 
     def take(self, amount: int) -> int:
-        """Take a wait's amount from what is left; return how much of it that was."""
+        """Subtract a wait's amount from the remainder, and return how much was subtracted."""
         if not self.counts_bytes:
             self.bytes_left = 0
             return 1
@@ -236,7 +236,7 @@ class KernelRun:
     """One run of a kernel on all its devices and cores.
 
     Semaphores are keyed by id and global core, buffers and `flights` by device, core and id; so are
-    `layouts`, arrays of which only the addresses of their elements matter. `channels` are DMAs to
+    `layouts`, arrays for which only the addresses of the elements matter. `channels` are DMAs to
     other devices that have not arrived, by sender and receiver. `calls` counts callbacks, and
     `changes` those that are not loads.
     """
@@ -322,7 +322,7 @@ class KernelRun:
                     copies.popleft()
 
     def polled(self, semaphore: int, core: int) -> None:
-        """Note that copies on a semaphore were waited for without taking from it."""
+        """Record that copies on a semaphore were awaited without decrementing it."""
         with self.lock:
             for copy in self.copies.get((semaphore, core), ()):
                 copy.is_polled = True
@@ -350,7 +350,7 @@ def current_place() -> Place | None:
 
 @contextlib.contextmanager
 def running(place: Place) -> Iterator[None]:
-    """Attribute what jax does in this thread to `place`."""
+    """Attribute jax's actions in this thread to `place`."""
     before, here.place = here.place, place
     try:
         yield

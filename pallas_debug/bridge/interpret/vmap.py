@@ -1,8 +1,8 @@
 """Support for kernels under `vmap` in TPU interpret mode.
 
 `vmap` adds a leading dimension to a kernel's grid and to the blocks of the mapped operands. Mosaic
-supports such kernels. TPU interpret mode has two limitations that are worked around here: it
-requires dimension semantics for the whole grid, and unblocked operands in HBM.
+supports such kernels. Two limitations of TPU interpret mode are worked around here: it requires
+dimension semantics for the whole grid, and unblocked operands in HBM.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _memory_space(block: Any) -> Any:
 
 
 def _mapped_dim(block: Any) -> int | None:
-    """Dimension of an operand mapped by the outermost `vmap`, which has the new index as it is."""
+    """Dimension of an operand mapped by the outermost `vmap`, indexed by the new index unchanged."""
     index_map = nested.opened(block.index_map_jaxpr)[0]
     indices = jax.tree.unflatten(block.index_map_out_tree, index_map.outvars)
     return next((i for i, index in enumerate(indices) if index is index_map.invars[0]), None)

@@ -1,10 +1,11 @@
-"""Calls of kernels with their arrays: recorded while a program runs, and replayed on their own.
+"""Recorder of kernel calls with their arrays, to replay them without the program.
 
 While a recorder is active, a callback before each kernel passes its operands to the host. Of calls
-that differ only in floats one is kept: integers and bools decide which memory a kernel accesses.
+that differ only in floats, only one is kept: integers and bools decide which memory a kernel
+accesses.
 
-A kernel under `shard_map` is called by each device of its mesh. Their calls are one, which is kept
-once all devices have made it.
+A kernel under `shard_map` is called by each device of its mesh. These calls count as one, which is
+kept once all devices have made it.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ KernelCall = tuple[Operands, ...]
 """Operands of each device of the kernel's mesh, in its order; one without a mesh."""
 
 MAX_CALLS = 8
-"""Maximum calls that are kept of one kernel."""
+"""Maximum number of calls that are kept per kernel."""
 
 MAX_BYTES = 1 << 30
-"""Maximum bytes of all arrays that are kept."""
+"""Maximum total bytes of the arrays that are kept."""
 
 
 class CallRecorder:
-    """Calls of a program's kernels, by the digest of the kernel. Thread-safe."""
+    """Calls of a program's kernels, by digest of the kernel. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +54,7 @@ class CallRecorder:
             return tuple(self._calls.get(digest, ()))
 
     def left_out(self, digest: str) -> str | None:
-        """Why calls of a kernel were not recorded; None if all were, or none happened."""
+        """Reason why calls of a kernel were not recorded; None if all were, or there were none."""
         with self._lock:
             known, kept = len(self._known.get(digest, ())), len(self._calls.get(digest, ()))
             reason = self._left_out.get(digest)
@@ -65,7 +66,7 @@ class CallRecorder:
         return reason
 
     def refuse(self, digest: str, reason: str) -> None:
-        """Note why calls of a kernel cannot be recorded."""
+        """Record why calls of a kernel cannot be recorded."""
         with self._lock:
             self._left_out.setdefault(digest, reason)
 
@@ -162,7 +163,7 @@ def _recorded(recorder: CallRecorder, digest: str, count: int) -> Callable[..., 
 
 
 def _why_not(context: Any) -> str | None:
-    """Why the calls of a kernel cannot be replayed on their own; None if they can."""
+    """Reason why the calls of a kernel cannot be replayed separately; None if they can."""
     if meshes.is_partitioned(context):
         return meshes.PARTITIONED
     for aval in context.avals_in:

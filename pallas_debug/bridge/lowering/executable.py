@@ -23,7 +23,7 @@ class CallArguments:
     """Arguments of one call, split into traced and constant ones.
 
     Attributes:
-      tree: their nesting.
+      tree: nesting of the arguments.
       leaves: all leaves, in order.
       traced: positions of the arrays.
     """
@@ -56,7 +56,7 @@ class CallArguments:
         return key
 
     def device_kind(self) -> str | None:
-        """Device kind of the TPU, or its stand-in, that an argument is on; None for no TPU."""
+        """Device kind of the TPU, or its stand-in, on which an argument is; None for no TPU."""
         shardings = (getattr(leaf, "sharding", None) for leaf in self.arrays)
         devices = (device for s in shardings if s is not None for device in s.device_set)
         return next((str(d.device_kind) for d in devices if d.platform == "tpu"), None)

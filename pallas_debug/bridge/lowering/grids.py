@@ -1,4 +1,4 @@
-"""Grids without points: kernels that ran to completion although their body never did.
+"""Empty grids: kernels that ran to completion although their body never ran.
 
 The size of a grid may be an argument of the call. While a watcher is active, a callback before each
 such kernel passes the sizes to the host.
@@ -19,7 +19,7 @@ from pallas_debug.model import Kernel
 
 
 class Grids:
-    """Sizes that a program's calls pass to grids, by the digest of the kernel. Thread-safe."""
+    """Grid sizes that a program's calls pass, by digest of the kernel. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,7 +27,7 @@ class Grids:
         self._empty: dict[str, tuple[int, ...]] = {}
 
     def note(self, digest: str, sizes: tuple[int, ...]) -> None:
-        """Note the sizes that a call passes."""
+        """Record the sizes that a call passes."""
         with self._lock:
             if min(sizes) > 0:
                 self._stepped.add(digest)
@@ -35,7 +35,7 @@ class Grids:
                 self._empty.setdefault(digest, sizes)
 
     def why_empty(self, kernel: Kernel) -> str | None:
-        """Why no call of a kernel ran its body; None if one did, or that is not known."""
+        """Reason why no call of a kernel ran its body; None if one did, or if that is unknown."""
         with self._lock:
             has_stepped = kernel.digest in self._stepped
             passed = iter(() if has_stepped else self._empty.get(kernel.digest, ()))
@@ -50,7 +50,7 @@ _watchers: ActiveStack[Grids] = ActiveStack()
 
 
 def watching(grids: Grids) -> contextlib.AbstractContextManager[None]:
-    """Note the grids of kernels that are lowered in this context, in any thread."""
+    """Record the grids of kernels that are lowered in this context, in any thread."""
     return _watchers.adding(grids)
 
 

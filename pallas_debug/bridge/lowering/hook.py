@@ -2,9 +2,9 @@
 
 While there are watchers, the lowering rules of the Pallas primitives are replaced with rules that
 report the equation and then call jax's own. A lowering rule sees the kernel after vmap and grad,
-whatever name it was imported by, and changes nothing.
+however it was imported, and changes nothing.
 
-A function that was jitted before would never be lowered again. Watching therefore sets a context
+A function that jax compiled earlier would never be lowered again. Watching therefore sets a context
 that is part of jax's cache keys (`jax.make_user_context`).
 """
 
@@ -53,7 +53,7 @@ class LoweringWatcher(Protocol):
         """Handle the lowering of a kernel; return a token that `ran` receives when it runs."""
 
     def refused(self, token: object) -> Exception | None:
-        """Return the exception with which to end the program at a kernel, if it is to end there."""
+        """Return the exception with which to stop the program at a kernel, or None to continue."""
 
     def ran(self, tokens: tuple[object, ...]) -> None:
         """Handle a run of a program that contains the kernels of these tokens."""
@@ -82,8 +82,8 @@ def watching(
 
     Args:
       epoch: programs jitted under an equal epoch are not traced again; defaults to a new one.
-      runs: whether to notify it of every run of a program with kernels too. Such programs then go
-        through jax's Python dispatch, which costs some 50 microseconds per call.
+      runs: whether to also notify it of every run of a program with kernels. Such programs then go
+        through jax's Python dispatch, which costs about 50 microseconds per call.
     """
     areas = (patches.LOWERING, patches.LINES, *([patches.RUNS] if runs else []))
     with patches.installed(*areas), _watchers.adding(watcher):
@@ -128,9 +128,9 @@ def unwatched() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unannounced() -> Iterator[None]:
-    """Run kernels in this thread in `auto` mode, without checks, and notify no watcher of them.
+    """Run kernels in this thread in `auto` mode, without checks or notifying watchers.
 
-    For runs of our own that are none of the program's, within its session or outside of any.
+    For our own runs, which do not belong to the program, inside or outside a session.
     """
     before, _local.unannounced = getattr(_local, "unannounced", False), True
     try:
@@ -145,7 +145,7 @@ def stubbed() -> Iterator[None]:
     """Report kernels in this thread without lowering them; their outputs are zeros.
 
     For programs that are traced only to find their kernels: a kernel that jax cannot lower would
-    hide those after it.
+    hide the kernels after it.
     """
     before, _local.stubbed = getattr(_local, "stubbed", False), True
     try:
@@ -156,7 +156,7 @@ def stubbed() -> Iterator[None]:
 
 def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | None:
     """Notify watchers that a kernel is being lowered; return the innermost one's token."""
-    __tracebackhide__ = True  # for pytest, if a watcher ends the program here
+    __tracebackhide__ = True  # for pytest, if a watcher stops the program here
     if getattr(_local, "unwatched", False):
         return None
     innermost = None
@@ -195,7 +195,7 @@ def reporting(entry: Any, name: str) -> Any:
         __tracebackhide__ = True
         if getattr(_local, "unannounced", False):
             return _in_mode(rule, params)(context, *nodes)
-        if observe.is_lowering():  # it was announced before its checks were inserted
+        if observe.is_lowering():  # the kernel was announced before its checks were inserted
             return lower(None, context, *nodes, **params)
         with outputs.at_kernel(params, _report):
             return lower(_announce(name, context, params), context, *nodes, **params)
@@ -213,7 +213,9 @@ def reporting(entry: Any, name: str) -> Any:
                 with guarded("hook", "recording the calls of a kernel", _report):
                     calls.emit(context, nodes, str(token))
                     grids.emit(context, nodes, params, str(token))
-            if interpret.sanitizes():  # which judges what checks do, and would judge these too
+            if (
+                interpret.sanitizes()
+            ):  # the sanitizer judges more than the checks, and would judge their code too
                 return _in_mode(rule, params)(context, *nodes)
             return observe.lowered(
                 PRIMITIVES[name], params, context, nodes, lambda: _in_mode(rule, params)
@@ -240,7 +242,7 @@ def _zeros(avals: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _without_outer_line() -> Iterator[None]:
-    # Not `user_context(None)`: it keeps the traceback that is there.
+    # Not `user_context(None)`: it keeps the current traceback.
     context = source_info_util._source_info_context
     before = context.context
     context.context = source_info_util.SourceInfo(None, before.name_stack)
@@ -251,10 +253,10 @@ def _without_outer_line() -> Iterator[None]:
 
 
 def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep a kernel's own source lines on its equations; name assertions and windows of jax's.
+    """Keep a kernel's own source lines on its equations, and name jax's assertions and windows.
 
     When a function with a custom derivative is traced for its gradient, jax replays it under the
-    traceback of the outer call and gives that one line to every equation inside.
+    traceback of the outer call, and assigns the line of that call to every equation inside.
     """
 
     @functools.wraps(trace)
@@ -280,7 +282,7 @@ _kernels_of: weakref.WeakKeyDictionary[Any, tuple[object, ...]] = weakref.WeakKe
 
 
 def following(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Track runs of compiled programs, and which kernels they were lowered with.
+    """Track runs of compiled programs, and the kernels with which they were lowered.
 
     jax's C++ dispatch bypasses Python once it knows a program. `refusing` keeps programs with
     kernels out of it, so each of their calls passes through here.
@@ -288,7 +290,7 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def call_and_notify(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True  # hidden by pytest, as it is not the user's code
+        __tracebackhide__ = True  # hidden by pytest, because it is not the user's code
         before = getattr(_local, "collected", None)
         collected: list[object] = []
         _local.collected = collected
@@ -308,7 +310,7 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             _local.collected = before
-            if collected:  # even for a program that failed, as its kernels were lowered
+            if collected:  # even for a program that failed, because its kernels were lowered
                 _notify_all_ran(tuple(collected))
         with guarded("hook", "noting which kernels a program holds", _report):
             if executable is not None and collected:

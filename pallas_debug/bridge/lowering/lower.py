@@ -68,8 +68,8 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
 
     Raises:
       LoweringFailed: jax failed; its failure has the message and the Python line.
-      CannotRunError: the kernel takes semaphores from another kernel or returns them to one, or is
-        written for a GPU.
+      CannotRunError: the kernel passes semaphores to or from another kernel, or is written for a
+        GPU.
     """
     if backend := gpu_backend(captured.params):
         raise CannotRunError(
@@ -227,8 +227,8 @@ def _line(error: BaseException) -> SourceLine | None:
     """Python line of the equation that jax could not lower.
 
     jax does not always include it in the message, but the equation is a local variable in the
-    frames of the traceback; the innermost one is the culprit. A module that is not valid is noticed
-    after all equations: jax appends frames of the operation at fault to the traceback.
+    frames of the traceback; the innermost one is the cause. An invalid module is detected after all
+    equations: jax appends frames of the operation at fault to the traceback.
     """
     frame, reported = None, None
     traceback = error.__traceback__

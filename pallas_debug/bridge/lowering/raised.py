@@ -43,7 +43,7 @@ _OF_THE_FUNCTION = re.compile(
 """Location of the kernel function in jax errors about the function itself."""
 
 _SHAPE_NEEDED = "Shapes must be 1D sequences of concrete values"
-"""Begin of jax's message on a traced value in a shape."""
+"""Beginning of jax's message about a traced value in a shape."""
 
 _INDEXING = str(PurePath("jax/_src/state/indexing.py"))
 
@@ -53,20 +53,20 @@ _MASKED = re.compile(
 )
 
 _PYTHON = sysconfig.get_path("stdlib") + os.sep
-"""Directory of Python's own library."""
+"""Directory of Python's standard library."""
 
 _PACKAGES = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib"))
 """Directories of installed packages."""
 
 _PARAMETERS = re.compile(r"(?P<name>\S+)\(\) (?:takes|missing) ")
-"""Python's words for a call that does not fit a function."""
+"""Python's messages for a call that does not fit a function."""
 
 
 def failure(error: BaseException) -> Failure:
     """Convert an exception raised while a function was traced, lowered or run.
 
-    The line is that of jax's current equation if there was one, else the innermost line outside jax
-    and this library. Exceptions raised within `with_all_frames` carry more information.
+    The line is the line of jax's current equation if there was one, otherwise the innermost line
+    outside jax and this library. Exceptions raised within `with_all_frames` carry more information.
     """
     found = lower.failure_of(error)
     if isinstance(error, JaxAssertionError):
@@ -83,7 +83,7 @@ def failure(error: BaseException) -> Failure:
         # The message names the `def` of the kernel.
         return explained(replace(found, source=_innermost(error) or found.source))
     line = _misused(error, found.message) or found.source or _innermost(error)
-    if raiser(error) not in ("", "jax"):  # the line of another package says little of the call
+    if raiser(error) not in ("", "jax"):  # a line in another package says little about the call
         line = _innermost(error, of_packages=False) or line
     return explained(replace(found, source=line))
 
@@ -102,10 +102,11 @@ class _Misuse:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Class and headline of an exception; of one that a callback raised, what follows its frames.
+    """Class and headline of an exception; of a callback's exception, the text after its frames.
 
-    jax wraps such an exception and its traceback in one of its own. A fault that stopped a kernel
-    is named without the class of the exception that carried it.
+
+    jax wraps such an exception and its traceback in its own exception. A fault that stopped a
+    kernel is shown without the class of the exception that carried it.
     """
     found = failure(error)
     first, _, rest = found.message.partition("\n")
@@ -118,7 +119,7 @@ def in_a_line(error: BaseException) -> str:
 def raiser(error: BaseException) -> str:
     """Name of the package whose code raised an exception; empty for the user's own.
 
-    Python's own library raises exceptions on behalf of its callers, such as those of an enum.
+    The standard library raises exceptions on behalf of its callers, such as those of an enum.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     last = next((frame for frame in reversed(frames) if not _is_of_python(frame)), None)
@@ -140,7 +141,7 @@ def _is_installed(frame: types.FrameType) -> bool:
 
 
 def _lacking(error: BaseException) -> _Misuse | None:
-    """A member that an enum of jax does not have, of which Python 3.11 says the name only."""
+    """Error for a missing member of a jax enum, of which Python 3.11 only reports the name."""
     if not isinstance(error, AttributeError) or not isinstance(error.obj, EnumType):
         return None
     if error.obj.__module__.partition(".")[0] != "jax":
@@ -192,7 +193,7 @@ def _misused(error: BaseException, message: str) -> SourceLine | None:
 
 
 def _values(error: BaseException) -> Iterator[tuple[types.FrameType, Any]]:
-    """Local values of the frames of an exception, from the outermost on."""
+    """Local values of the frames of an exception, outermost first."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         yield from ((frame, value) for value in list(frame.f_locals.values()))
 
@@ -208,7 +209,7 @@ def _spec(error: BaseException) -> pl.BlockSpec | None:
 
 
 def _function(error: BaseException, named: re.Match[str]) -> types.FunctionType | None:
-    """The kernel function that stands where a message says."""
+    """The kernel function at the location that a message names."""
     found = None
     for _, value in _values(error):
         if isinstance(value, types.FunctionType) and _is_at(value, named):
@@ -217,7 +218,7 @@ def _function(error: BaseException, named: re.Match[str]) -> types.FunctionType 
 
 
 def _miscalled(error: BaseException) -> _Misuse | None:
-    """A kernel function that does not take the references with which jax called it."""
+    """A kernel function that does not accept the references with which jax called it."""
     called = _PARAMETERS.match(str(error)) if type(error) is TypeError else None
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     names = [frame.f_code.co_name for frame in frames]
@@ -234,7 +235,7 @@ def _miscalled(error: BaseException) -> _Misuse | None:
 
 
 def _sliced(error: BaseException) -> _Misuse | None:
-    """A traced value as a bound of Python's `start:stop`, which jax compares with others."""
+    """A traced value as a bound of Python's `start:stop`, which jax compares with other values."""
     if not isinstance(error, jax.errors.TracerBoolConversionError):
         return None
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -248,7 +249,7 @@ def _sliced(error: BaseException) -> _Misuse | None:
 
 
 def _masked(error: BaseException) -> _Misuse | None:
-    """A store with a mask for an index, of which jax says only that the shapes differ."""
+    """A store with a mask as an index, for which jax only says that the shapes differ."""
     found = _MASKED.search(str(error)) if type(error) is ValueError else None
     if found is None:
         return None
@@ -265,7 +266,7 @@ def _swapped(error: BaseException) -> _Misuse | None:
 
 
 def _leaked(error: BaseException) -> _Misuse | None:
-    """A captured constant that no variable from outside holds, where a function within assigns."""
+    """A captured constant that no outer variable holds, but that an inner function assigns."""
     named = _OF_THE_FUNCTION.search(str(error))
     function = _function(error, named) if named else None
     if function is None or named is None or named["what"] != "captures constants":
@@ -338,7 +339,7 @@ def _source_line(code: types.CodeType, line: int) -> SourceLine:
 
 
 def _innermost(error: BaseException, *, of_packages: bool = True) -> SourceLine | None:
-    """The innermost line that is not jax's, or that no installed package has."""
+    """The innermost line that is not in jax, or not in any installed package."""
     found = None
     for frame, number in traceback.walk_tb(error.__traceback__):
         if _is_users(frame) and (of_packages or not _is_installed(frame)):

@@ -1,4 +1,4 @@
-"""Recorded calls of a kernel, made again on their own."""
+"""Replay of recorded calls of a kernel, without the rest of the program."""
 
 from __future__ import annotations
 

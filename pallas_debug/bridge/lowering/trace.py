@@ -27,7 +27,7 @@ def lower_for_kernels(
     unchanged: `dump(f, x, block=128)` needs no static arguments.
 
     Returns:
-      Whether the code queried its chip, so that it may trace to other kernels for another chip.
+      Whether the code queried the chip, so that tracing for another chip may produce other kernels.
     """
     call, given = arrays.of_arrays(function, args, kwargs)
 
@@ -61,7 +61,7 @@ def result_shapes(
 
 
 def _without_keys(result: Any) -> Any:
-    """PRNG keys of a result as their integers."""
+    """Replace the PRNG keys of a result with their integers."""
 
     def plain(leaf: Any) -> Any:
         is_key = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -78,7 +78,7 @@ def is_traced(args: Any) -> bool:
 def copied(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments with copies of their arrays, for a function that may donate its buffers."""
+    """Copy the arrays of the arguments, for a function that may donate its buffers."""
 
     def copy(leaf: Any) -> Any:
         return leaf.copy() if isinstance(leaf, jax.Array) and not _is_tracer(leaf) else leaf

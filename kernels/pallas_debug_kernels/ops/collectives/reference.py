@@ -1,4 +1,4 @@
-"""The same without a ring, in plain jax.numpy."""
+"""The collectives without a ring, in plain jax.numpy."""
 
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,6 @@
-"""Lowering for the CPU of primitives that jax lowers only in Mosaic: packing and rounding.
+"""CPU lowering of primitives that jax lowers only in Mosaic: packing and rounding.
 
-Both interpreters evaluate an equation that is theirs in no other way as XLA does, and XLA has no
-rule for these.
+Both interpreters evaluate equations without a special rule by XLA, which has no rule for these.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ def pack(*xs: Any, packed_dtype: Any) -> Any:
     """Pack an element of each array into one word, the first in the lowest bits.
 
     Args:
-      xs: arrays of one shape, as many as fit: float32 with `packed_dtype` bfloat16, or integers, of
-        which the lowest bits are taken.
+      xs: arrays of the same shape, as many as fit: float32 with `packed_dtype` bfloat16, or
+        integers, whose lowest bits are used.
 
     Returns:
       Array of the same shape, of unsigned integers with the bits of the sources.
@@ -50,7 +49,7 @@ def unpack(x: Any, *, index: int, packed_dtype: Any, unpacked_dtype: Any) -> Any
 
 
 def stochastic_round(x: Any, random_bits: Any, *, target_dtype: Any) -> Any:
-    """Round float32 to one of the two neighbours, the closer one being the more likely.
+    """Round float32 to one of its two neighbours, with a higher probability for the closer one.
 
     The highest random bits decide; which bits a TPU uses is not documented.
     """

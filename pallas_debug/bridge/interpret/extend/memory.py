@@ -1,7 +1,7 @@
 """Accesses to buffers of TPU interpret mode through references that jax's own functions reject.
 
 Replacements for jax's host callbacks `get`, `store` and `swap`, which also run the two halves of a
-DMA. They hand plain chains of indexers to jax.
+DMA. They pass plain chains of indexers to jax.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Function = Callable[..., Any]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Adds:
-    """Last transform of a destination to which a DMA adds."""
+    """Last transform of a destination, if the DMA adds to it."""
 
 
 def reading(by_jax: Function) -> Function:
@@ -114,7 +114,7 @@ def swapping(by_jax: Function) -> Function:
 
 
 def concrete(transforms: Any) -> Any:
-    """Transforms with Python's integers for values.
+    """Return transforms with Python integers as values.
 
     Raises:
       ValueError: an indexer is an array.
@@ -145,7 +145,7 @@ def without_adds(transforms: Sequence[Any]) -> Sequence[Any]:
 
 
 class _Access:
-    """One access to a buffer, as jax's callbacks make it, by a core or by a DMA."""
+    """An access to a buffer in jax's callbacks, by a core or by a DMA."""
 
     def __init__(
         self,

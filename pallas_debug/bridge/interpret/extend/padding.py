@@ -1,8 +1,9 @@
 """Copies that reach into the padding of an array in HBM.
 
-A TPU keeps an array in tiles of 8 rows and 128 columns, so that one of 255 columns occupies 256. A
-copy of whole tiles takes the padding along, and kernels rely on it; the interpreter's arrays have
-none. Here such a copy reads uninitialised values for the padding, and does not write it.
+A TPU stores an array in tiles of 8 rows and 128 columns, so an array with 255 columns occupies 256.
+A copy of whole tiles includes the padding, and kernels rely on it, but the interpreter's arrays
+have no padding. Here, such a copy reads uninitialised values for the padding, and does not write
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TILE = (8, 128)
 
 
 def reaches_padding(memory_space: Any, transforms: Sequence[Any]) -> bool:
-    """Whether an access leaves its array in HBM, but not the tiles that the array occupies.
+    """Whether an access is outside its array in HBM, but within the tiles that the array occupies.
 
     Args:
       transforms: with concrete values.
@@ -47,7 +48,7 @@ def reaches_padding(memory_space: Any, transforms: Sequence[Any]) -> bool:
 
 
 def within_array(transforms: Sequence[Any]) -> tuple[Any, ...]:
-    """Cut the last indexer off at the end of its array."""
+    """Clip the last indexer at the end of its array."""
     *before, last = transforms
     indices = [
         dataclasses.replace(index, size=max(0, -(-(size - index.start) // index.stride)))
@@ -77,10 +78,10 @@ def _stop(index: Any) -> int:
 
 
 def _keeps(transforms: Sequence[Any], from_the_end: int) -> bool:
-    """Whether transforms leave the last dimensions as they are in memory."""
+    """Whether transforms keep the memory layout of the last dimensions."""
     for transform in transforms:
         if isinstance(transform, ReshapeTransform) and from_the_end == 1:
-            continue  # the size of the last dimension is compared by jax, which pads it
+            continue  # jax compares the size of the last dimension, and pads it
         if not isinstance(transform, indexing.NDIndexer):
             return False
         last = zip(transform.indices[-from_the_end:], transform.shape[-from_the_end:], strict=True)

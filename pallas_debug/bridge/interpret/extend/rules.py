@@ -1,7 +1,8 @@
 """Equations of a kernel that jax's TPU interpret mode lacks.
 
-jax evaluates a kernel's jaxpr equation by equation, without a table to extend. A jaxpr with an
-equation that has a rule here is evaluated in pieces: jax evaluates the equations between.
+jax evaluates a kernel's jaxpr equation by equation, without a table that could be extended. A jaxpr
+with an equation that has a rule here is evaluated in pieces, and jax evaluates the equations in
+between.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Evaluate = Callable[..., Any]
 
 @dataclass(frozen=True)
 class _Piece:
-    """Part of a jaxpr, with what jax's evaluation reads."""
+    """Part of a jaxpr, with the attributes that jax's evaluation reads."""
 
     invars: list[Any]
     outvars: list[Any]
@@ -48,7 +49,7 @@ class EquationStep:
     """An equation to evaluate.
 
     Attributes:
-      values: of the equation's inputs.
+      values: values of the equation's inputs.
       evaluate: jax's evaluation of a jaxpr.
     """
 
@@ -177,7 +178,7 @@ def _masked_load(step: EquationStep) -> tuple[Any, Any]:
 
 
 def _repeating_load(step: EquationStep) -> tuple[Any, Any]:
-    """A load that repeats elements, by slices of stride 0: read them once."""
+    """Evaluate a load that repeats elements by slices of stride 0: read them once."""
     ref, *indices = step.values
     *before, indexer = jax.tree.unflatten(step.eqn.params["tree"], indices)
     repeats = [_is_repeating(index) for index in indexer.indices]
@@ -258,7 +259,7 @@ def _selected_dma(step: EquationStep) -> tuple[Any, Any]:
 
     index, count = _selection(values[position])
     if step.eqn.primitive is mosaic_primitives.dma_wait_p and position < 2:
-        # Only the size of the copy matters, which all have in common.
+        # Only the size of the copy matters, which is the same for all.
         return branch(0)(step.token), []
     return lax.switch(index, [branch(choice) for choice in range(count)], step.token), []
 
@@ -292,7 +293,7 @@ def _nothing(step: EquationStep) -> tuple[Any, Any]:
 
 
 def _platform(step: EquationStep) -> tuple[Any, Any]:
-    """Index of the branch for Mosaic, not of that for the CPU."""
+    """Index of the branch for Mosaic, not the CPU's."""
     platforms = enumerate(step.eqn.params["platforms"])
     index = next(i for i, names in platforms if names is None or "mosaic" in names)
     return step.token, [jnp.int32(index)]

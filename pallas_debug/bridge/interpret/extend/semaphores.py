@@ -43,7 +43,7 @@ def semaphore_wait(
 ) -> Any:
     """Wait for a semaphore without decrementing it.
 
-    Only its own core waits for a semaphore, so nothing can happen between the two steps.
+    Only its own core waits on a semaphore, so nothing can happen between the two steps.
     """
     del source_info, decrement
     memory = interpreter._get_shared_memory()
@@ -55,7 +55,7 @@ def semaphore_wait(
 
 
 class CopyCounter:
-    """A regular semaphore as a DMA sees it: a DMA adds 1 to it, where jax would add its bytes."""
+    """A regular semaphore for a DMA: the DMA adds 1 to it, whereas jax would add its bytes."""
 
     def __init__(self, semaphore: Any) -> None:
         self._semaphore = semaphore

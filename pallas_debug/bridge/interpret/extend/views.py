@@ -1,4 +1,4 @@
-"""Elements of a buffer that a chain of transforms selects, in memory as on a TPU.
+"""Elements of a buffer that a chain of transforms selects, laid out as on a TPU.
 
 jax's TPU interpret mode supports chains of indexers. A `RefView` also supports references that are
 reshaped, bitcast or transposed. It shares the buffer's memory where numpy can express the chain as
@@ -20,17 +20,17 @@ from jax._src.state.types import BitcastTransform, ReshapeTransform, TransposeTr
 Range = tuple[slice | int, ...]
 
 MAX_WORK = 100_000
-"""Maximum solutions that numpy tries in order to find out whether two views share elements."""
+"""Maximum number of solutions that numpy tries to find out whether two views share elements."""
 
 
 class OutOfView(IndexError):
-    """An indexer that leaves the reference it indexes.
+    """An indexer that is out of bounds of its reference.
 
     Attributes:
       chain: the transforms before the indexer, such as `.reshape(4, 2, 128)`.
       shape: shape of the indexed reference.
-      dtype: its dtype.
-      range: what the indexer selects.
+      dtype: dtype of the indexed reference.
+      range: range that the indexer selects.
     """
 
     def __init__(self, chain: str, shape: tuple[int, ...], dtype: Any, range_: Range) -> None:
@@ -51,7 +51,7 @@ def is_reshape(transform: Any) -> bool:
 
 
 def range_of(indexer: Any) -> Range:
-    """Entries of an indexer with concrete values, an index or a slice each."""
+    """Entries of an indexer with concrete values, each an index or a slice."""
     return tuple(
         slice(i.start, i.start + i.size * i.stride, i.stride)
         if isinstance(i, indexing.Slice)
@@ -70,7 +70,7 @@ def size_of(shape: tuple[int, ...], dtype: Any, transforms: Sequence[Any]) -> in
             case BitcastTransform():
                 before = dtypes.itemsize_bits(dtype)
                 dtype, after = transform.dtype, dtypes.itemsize_bits(transform.dtype)
-                if after != before:  # else it may have one dimension
+                if after != before:  # otherwise it may have one dimension
                     shape = (*shape[:-2], shape[-2] * before // after, shape[-1])
             case ReshapeTransform():
                 shape = transform.shape
@@ -107,7 +107,7 @@ def array_position(entries: Sequence[Any]) -> int:
 
 
 def open_mesh(index: Sequence[Any], position: int) -> tuple[Any, ...]:
-    """The same elements with arrays in place of slices, of which `position` come first."""
+    """The same elements, with arrays in place of slices, `position` of them first."""
     block = len(np.broadcast_shapes(*(e.shape for e in index if isinstance(e, np.ndarray))))
     behind = sum(isinstance(entry, slice) for entry in index) - position
     rank = position + block + behind
@@ -184,14 +184,14 @@ class RefView:
         return (*self.shape, math.prod(self._atoms.shape[len(self.shape) :]))
 
     def is_missing(self) -> np.ndarray[Any, Any] | None:
-        """Elements that are out of bounds; None if none is."""
+        """Mask of elements that are out of bounds; None if there are none."""
         if not (self._is_padded and self._has_positions):
             return None
         missing = np.asarray((self._atoms < 0).reshape(self._by_element).any(axis=-1))
         return missing if missing.any() else None
 
     def read(self, default: Any = 0) -> np.ndarray[Any, Any]:
-        """Copy of the elements; `default` for those out of bounds."""
+        """Return a copy of the elements, with `default` for those out of bounds."""
         atoms = self._atoms
         if self._has_positions:
             atoms = self._memory.reshape(-1)[np.maximum(self._atoms, 0)]
@@ -214,10 +214,10 @@ class RefView:
             self._content[...] = _join(self._memory, self._width, self._content.dtype)
 
     def shares(self, other: RefView) -> bool | None:
-        """Whether this view and another one, of the same memory, have elements in common.
+        """Whether this view and another view of the same memory have elements in common.
 
-        None if their elements have to be compared one by one: numpy expresses only one of them as
-        strides, or cannot tell in a reasonable time.
+        None if their elements have to be compared one by one: numpy can express only one of the
+        views as strides, or cannot decide in a reasonable time.
         """
         if any(view._has_positions or view._is_copy for view in (self, other)):
             return None
@@ -228,17 +228,17 @@ class RefView:
             return None
 
     def elements(self, mask: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Positions in the buffer of what is selected, also in part; sorted, int64[elements].
+        """Positions of wholly or partly selected elements in the buffer; sorted, int64[elements].
 
         Args:
-          mask: bool, of the shape of the view; the elements that count.
+          mask: bool array of the view's shape; the elements to consider.
         """
         positions = self._positions() if mask is None else self._positions()[mask]
         positions = positions.reshape(-1)
         return _distinct(positions[positions >= 0] // self._memory.shape[-1])
 
     def ranges(self) -> list[Range]:
-        """Disjoint ranges of the buffer that cover exactly what is selected, also in part."""
+        """Disjoint ranges of the buffer that cover exactly the elements of `elements`."""
         if self._ranges is None:
             is_scalar = not self._content.shape
             found = [()] if is_scalar else cover(self.elements(), self._content.shape)
@@ -326,9 +326,9 @@ class RefView:
         return found
 
     def _chosen(self, range_: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-        """Positions of what a range with arrays selects, and of nothing else.
+        """Positions of the elements that a range with arrays selects, without computing any others.
 
-        A gather takes a few rows of an array of any size.
+        A gather takes only a few rows of an array of any size.
         """
         if self._has_positions:
             return np.asarray(self._atoms[range_])
@@ -348,7 +348,7 @@ class RefView:
 
 
 def _shown(transform: Any) -> str:
-    """A transform as in Python."""
+    """Format a transform as in Python."""
     match transform:
         case tuple() | indexing.NDIndexer():
             entries = transform if isinstance(transform, tuple) else range_of(transform)
