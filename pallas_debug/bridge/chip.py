@@ -48,7 +48,7 @@ class _Chip(threading.local):
 
 
 _askers: set[Frame] = set()
-"""Functions that have asked, or called one that did: they may keep the answer."""
+"""Functions that have queried the chip, or called one that did: they may keep the answer."""
 
 
 _local = _Chip()
@@ -99,7 +99,7 @@ def _key(target: Target, *, pretend: bool) -> object:
 
 
 def _forget_backends() -> None:
-    """Clear what jax remembers of its backends by name, which depends on pretending."""
+    """Clear jax's cache of backends by name, which depends on pretending."""
     for function in (xla_bridge.get_backend, xla_bridge.local_devices):
         clear = getattr(function, "cache_clear", None)
         if clear is not None:
@@ -117,10 +117,10 @@ def pretended() -> Target | None:
 
 
 def was_asked(calling: Iterable[Frame] = ()) -> str | None:
-    """Device kind that a kernel may have been traced for; None if the code did not ask for it.
+    """Device kind for which a kernel may have been traced; None if the code did not query it.
 
-    That is if this thread has asked since `forget`, or if one of the functions that lead to the
-    kernel ever has, as it may have kept the answer.
+    The code counts as having queried it if this thread has done so since `forget`, or if one of the
+    functions that lead to the kernel ever has, because it may have kept the answer.
 
     Args:
       calling: the functions that lead to the kernel.
@@ -180,7 +180,7 @@ def listening() -> Iterator[Callable[[], bool]]:
 
 
 def forget() -> None:
-    """Reset what this thread has asked; the functions that did are remembered."""
+    """Reset the queries of this thread; functions that made a query are remembered."""
     _local.asked = False
     if hasattr(tpu_info.get_tpu_info, "cache_clear"):  # a cached answer would bypass us
         tpu_info.get_tpu_info.cache_clear()
@@ -197,10 +197,10 @@ def asking_cores(original: Callable[[], int]) -> Callable[[], int]:
 
 
 def asking_for_tpu(original: Callable[[], bool]) -> Callable[[], bool]:
-    """Replacement for `pltpu.is_tpu_device`: true where code is traced for a TPU, or we pretend.
+    """Replacement for `pltpu.is_tpu_device`: true if code is traced for a TPU, or if we pretend.
 
-    Else a program that has a way for other devices would take the one for TPUs because it is
-    watched.
+    Otherwise, a program with a code path for other devices would take the TPU's path only because
+    it is watched.
     """
 
     @functools.wraps(original)

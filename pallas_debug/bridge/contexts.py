@@ -1,4 +1,4 @@
-"""Our own contexts in jax's cache keys: what was jitted in one is not reused in another."""
+"""Our own contexts in jax's cache keys: functions jitted in one are not reused in another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _made: list[Any] = []
 
 
 def make() -> Any:
-    """Create a context; its value is None unless it is set, in a thread or in all of them."""
+    """Create a context; its value is None unless it is set, in one thread or in all threads."""
     made = jax.make_user_context(None)
     _made.append(made)
     return made

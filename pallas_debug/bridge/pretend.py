@@ -1,9 +1,9 @@
 """Devices that answer as the emulated chip, for code that queries them before it calls a kernel.
 
-The answer depends on the caller. jax itself gets the truth, and so keeps compiling for the CPU.
-Other code gets the chip from `jax.default_backend()` (through the platform of its client) and from
-a device's `platform` and `device_kind`. The devices stay what they are: they compare,
-hash and work in `jax.device_put`, `Mesh` and `jax.jit` as before.
+The answer depends on the caller. jax itself gets the real values, and so keeps compiling for the
+CPU. Other code gets the chip from `jax.default_backend()` (through the platform of its client) and
+from a device's `platform` and `device_kind`. The devices stay what they are: they compare, hash and
+work in `jax.device_put`, `Mesh` and `jax.jit` as before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pallas_debug.model import Target
 
 _PLATFORM = "tpu"
 _OURS = ("jax", "jaxlib", "pallas_debug", "pallas_debug_pytest")
-"""Packages that get the truth."""
+"""Packages that get the real values."""
 
 _OTHERS = (
     "jax._src.test_util",
@@ -31,7 +31,7 @@ _OTHERS = (
     "jax._src.pallas.pallas_test_util",
     "jax.experimental.pallas.ops",
 )
-"""Modules of jax that query devices like a user's code: utilities of tests, bundled kernels."""
+"""Modules of jax that query devices like user code: test utilities, bundled kernels."""
 
 _default_backend = xla_bridge.default_backend.__code__
 
@@ -49,7 +49,7 @@ def answering_kind(original: property) -> property:
 def answering_cores(original: Any) -> property:
     """Replacement for a device's `num_cores`, which devices other than TPUs do not have.
 
-    Everyone gets the answer, jax too: `pltpu.create_tensorcore_mesh` reads it.
+    All callers get this answer, including jax: `pltpu.create_tensorcore_mesh` reads it.
     """
 
     def get(device: Any) -> int:
@@ -133,7 +133,7 @@ def _answering(original: property, platform: property, answer: Callable[[Target]
 
 
 def _is_jax(frame: FrameType | None) -> bool:
-    """Whether jax asks, or we do, and not the user's code."""
+    """Whether the query comes from jax or from us, rather than from the user's code."""
     while frame is not None and frame.f_code is _default_backend:
         frame = frame.f_back
     name = str(frame.f_globals.get("__name__", "")) if frame is not None else ""

@@ -1,4 +1,4 @@
-"""Removal of what a lowering rule has emitted before it failed, so that another one can follow."""
+"""Removal of operations that a lowering rule emitted before it failed, to try another rule."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from jax._src.lib.mlir import ir
 
 
 def mark(context: Any) -> Callable[[], None]:
-    """Return a function that removes all that is emitted from now on.
+    """Return a function that removes everything emitted from now on.
 
-    A rule emits operations where it is called, and functions at the end of the module. Whole ones
-    stay, since jax may call them again; those that it did not get to the end of are invalid.
+    A rule emits operations where it is called, and functions at the end of the module. Complete
+    functions are kept, because jax may call them again; incomplete ones are invalid.
     """
     block = ir.InsertionPoint.current.block
     module = context.module_context

@@ -1,6 +1,6 @@
 """Versions of the installed packages, and the workarounds that they need.
 
-Patches to jax list their versions in `patches.py`. The rest:
+Patches to jax list their versions in `patches.py`. Other workarounds:
 
 | what jax does | from | to | worked around in |
 |---|---|---|---|

@@ -1,1 +1,1 @@
-"""Kernels that a host callback runs, in place of the program that jax would lower."""
+"""Execution of kernels in a host callback, instead of the program that jax would lower."""

@@ -1,6 +1,6 @@
-"""The client of jax on which a host evaluates operations while a program waits for its callback.
+"""jax client on which a host evaluates operations while a program waits for its callback.
 
-The client of the program has a thread for each device, and these may all be waiting. This one runs
+The program's client has a thread for each device, and all of them may be waiting. This client runs
 in the thread that calls it.
 """
 
@@ -24,7 +24,7 @@ def _device() -> Any:
 
 @contextlib.contextmanager
 def evaluating(*, enable_x64: bool) -> Iterator[None]:
-    """Evaluate what this thread asks jax for on a client of our own."""
+    """Evaluate this thread's jax operations on our own client."""
     with (
         contexts.neutral(),
         jax.enable_x64(enable_x64),

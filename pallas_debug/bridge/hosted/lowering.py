@@ -1,7 +1,7 @@
 """Lowering of a kernel to a host callback, which passes its operands to a `KernelHost`.
 
-The callback receives numpy arrays, and none of it goes through the client whose program is waiting:
-whatever the host evaluates with jax runs on a client of its own (`client.py`). So it cannot wait
+The callback receives numpy arrays, and does not use the client whose program is waiting: anything
+that the host evaluates with jax runs on a separate client (`client.py`). It therefore cannot wait
 for a thread that is itself waiting for the callback.
 """
 
@@ -36,11 +36,11 @@ INSTEAD = (
 )
 
 MAX_DEVICES = 32
-"""Maximum devices of a mesh whose kernels are run together."""
+"""Maximum number of devices of a mesh whose kernels are run together."""
 
 
 class KernelHost(Protocol):
-    """Host of kernels: the kernel machine, which is in a room above this one.
+    """Host that runs kernels: the kernel machine, which is in a package above this one.
 
     Attributes:
       patience: seconds that a device waits for the others of its mesh.
@@ -62,7 +62,7 @@ class KernelHost(Protocol):
         """
 
     def refused(self, kernel: str, error: MachineError, *, runs: str | None) -> None:
-        """Handle a kernel that the host cannot run as asked; how it `runs`, if it does."""
+        """Handle a kernel that the host cannot run; `runs` says how it runs instead, if at all."""
 
     def communicates(self, prepared: Any) -> bool:
         """Whether the devices of its mesh have to run the kernel together."""
@@ -73,13 +73,13 @@ class KernelHost(Protocol):
         """Run a kernel.
 
         Args:
-          prepared: by `prepare`.
-          arrays: for each device, its operands, semaphores and keys as the numbers that they are
-            in a program. They are valid until this returns.
+          prepared: result of `prepare`.
+          arrays: for each device, its operands, with semaphores and keys as the numbers that
+            represent them in a program. They are valid until this returns.
           first: number of the first of these devices in the mesh.
 
         Returns:
-          For each device, its results, as numbers as well.
+          For each device, its results, also as numbers.
         """
 
 
@@ -88,12 +88,12 @@ _running = threading.RLock()
 
 
 def hosting(host: KernelHost) -> contextlib.AbstractContextManager[None]:
-    """Run kernels on this host in mode `machine`, in any thread; the innermost host runs them."""
+    """Run kernels on this host in mode `machine`, in any thread; the innermost host is used."""
     return _hosts.adding(host)
 
 
 def has_host() -> bool:
-    """Whether there is something that runs kernels."""
+    """Whether there is an active host."""
     return bool(_hosts)
 
 
@@ -112,7 +112,7 @@ def lowering(
     """Return a lowering rule that calls back to the host.
 
     Args:
-      rule: jax's own, for platforms that are not there: the kernel is only inspected then.
+      rule: jax's own rule, for absent platforms, for which the kernel is only inspected.
       params: parameters of the kernel.
       ran: called when the kernel has run to its end.
       is_sanitized: whether its runs are to be judged.
@@ -120,8 +120,8 @@ def lowering(
       otherwise: rule for a kernel that the host cannot run; None refuses it.
       instead: how the kernel runs by that rule, `in HLO interpret mode instead`.
       prepared: called at lowering if the host can run the kernel.
-      refusal: makes the exception for a kernel that is refused of the host's; by default a
-        `MachineError` that recommends another mode.
+      refusal: converts the host's exception for a refused kernel; by default to a `MachineError`
+        that recommends another mode.
     """
     refused = refusal or _advised
     primitive = "pallas_call" if "grid_mapping" in params else "mpmd_map"
@@ -258,15 +258,15 @@ class _Hosted:
 
 
 def _plain(aval: Any) -> Any:
-    """Type of the array in a program: without memory space, and axes that it varies over.
+    """Type of the array in a program, without its memory space and varying axes.
 
-    A semaphore is a number there, and a key of the TPU two.
+    In a program, a semaphore is a number, and a key of the TPU two numbers.
     """
     return jax_core.physical_aval(jax_core.ShapedArray(aval.shape, aval.dtype))
 
 
 class _ToHost:
-    """How an operand gets to the callback, which does not take elements of less than a byte."""
+    """Conversion of an operand for the callback, which rejects elements smaller than a byte."""
 
     def __init__(self, aval: Any) -> None:
         self.aval = _plain(aval)
@@ -284,9 +284,9 @@ class _ToHost:
 
 
 class _FromHost:
-    """How a result gets back: 64-bit elements as bytes, which jax would otherwise narrow.
+    """Conversion of a result: 64-bit elements are returned as bytes, because jax would narrow them.
 
-    jax decides about that by a setting of the thread, and the callback has a thread of its own.
+    jax decides that by a setting of the thread, and the callback runs in another thread.
     """
 
     def __init__(self, aval: Any) -> None:

@@ -1,4 +1,4 @@
-"""A meeting point for the callbacks of several devices, which run a kernel together."""
+"""Rendezvous for the callbacks of several devices that run a kernel together."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Meeting:
         """Wait for the other devices and for the run; return this device's results.
 
         Args:
-          run: takes the operands of all devices, returns their results.
+          run: runs the kernel on the operands of all devices, and returns their results.
           patience: seconds to wait for the next device.
 
         Raises:
-          MachineError: the others did not come.
+          MachineError: the other devices did not arrive.
         """
         with self._condition:
-            # A device may begin its next run before the others have come to this one.
+            # A device may begin its next run before the others have arrived at this one.
             gathering = next((g for g in self._open if device not in g.operands), None)
             if gathering is None:
                 gathering = _Gathering()

@@ -1,8 +1,8 @@
-"""Grid points that the sanitizer is to watch: `0:4,*,7`, an entry for each axis of the grid.
+"""Grid points for the sanitizer to watch: `0:4,*,7`, an entry for each axis of the grid.
 
-An entry is a position, a range `start:stop` as in Python (either may be left out, and negative ones
-count from the end), or `*` for the whole axis. Several selections are joined by `;`, and one that
-begins with a name and `=` is for the kernel of that name.
+An entry is a position, a range `start:stop` as in Python (either may be omitted, and negative
+numbers count from the end), or `*` for the whole axis. Several selections are separated by `;`, and
+a selection that begins with a name and `=` applies to the kernel of that name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pallas_debug.errors import UsageError
 _ENTRY = re.compile(r"\*|(?P<index>-?\d{1,9})|(?P<start>-?\d{1,9})?:(?P<stop>-?\d{1,9})?", re.ASCII)
 
 Entry = int | slice
-"""A position on an axis, or a range of them."""
+"""A position on an axis, or a range of positions."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class WatchedPart:
     """A selection of grid points.
 
     Attributes:
-      text: as it was given, without the kernel's name.
-      kernel: name of the kernel that it is for; None for all whose grid has as many axes.
-      entries: one for each axis.
+      text: text as given, without the kernel's name.
+      kernel: name of the kernel; None for all kernels whose grid has that many axes.
+      entries: one entry for each axis.
     """
 
     text: str
@@ -36,7 +36,7 @@ class WatchedPart:
     entries: tuple[Entry, ...]
 
     def ranges(self, grid: Sequence[int]) -> tuple[range, ...]:
-        """Positions on each axis of a grid; those outside of it are left out."""
+        """Positions on each axis of a grid, without positions outside it."""
         found = []
         for entry, size in zip(self.entries, grid, strict=True):
             axis = range(size)
@@ -61,7 +61,7 @@ class GridWatch:
     def of(self, kernel: str, axes: int) -> tuple[WatchedPart, ...]:
         """The parts for a kernel whose grid has this number of axes; none if it is not restricted.
 
-        Parts that name the kernel are returned whatever their number of axes.
+        Parts that name the kernel are returned regardless of their number of axes.
         """
         named = tuple(part for part in self.parts if part.kernel == kernel)
         return named or tuple(
@@ -74,9 +74,10 @@ class WatchedPoints:
     """Grid points of a kernel that are watched.
 
     Attributes:
-      grid: sizes of its axes.
-      texts: of the selections.
-      boxes: of grid points, a range for each axis, one for each selection; they may overlap.
+      grid: sizes of the grid's axes.
+      texts: texts of the selections.
+      boxes: boxes of grid points, one for each selection, with a range for each axis; they may
+        overlap.
     """
 
     grid: tuple[int, ...]
@@ -89,7 +90,7 @@ class WatchedPoints:
 
     @property
     def empty(self) -> tuple[str, ...]:
-        """Selections that no grid point is in."""
+        """Selections without any grid point."""
         return tuple(text for text, box in zip(self.texts, self.boxes, strict=True) if not all(box))
 
     def __contains__(self, point: tuple[int, ...]) -> bool:
@@ -103,7 +104,7 @@ class WatchedPoints:
         return self._count(self.boxes)
 
     def _count(self, boxes: Sequence[tuple[range, ...]]) -> int:
-        """Count by the first axis: positions on it that the same boxes hold have the same count."""
+        """Count by the first axis: positions that are in the same boxes have the same count."""
         if not boxes:
             return 0
         if not boxes[0]:
@@ -125,7 +126,7 @@ def parse(text: str) -> GridWatch:
     """Parse grid points to watch.
 
     Raises:
-      UsageError: with the entry that is not understood.
+      UsageError: an entry is invalid; the message names it.
     """
     parts = [_part(part.strip(), text) for part in text.split(";")]
     return GridWatch(text, tuple(parts))

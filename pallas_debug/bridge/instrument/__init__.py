@@ -1,1 +1,1 @@
-"""Kernels with checks and prints inserted, and what these report."""
+"""Insertion of checks and prints into kernels, and delivery of their reports."""

@@ -1,7 +1,7 @@
 """Second run of a kernel, with code that records what failed and where.
 
-That code takes XLA longer to compile than the kernel itself and is rarely needed. In HLO interpret
-mode a kernel is a function of its operands, so it first runs with a tripwire
+XLA takes longer to compile that code than the kernel itself, and it is rarely needed. In HLO
+interpret mode a kernel is a function of its operands, so it first runs with a tripwire
 (`recording.Tripwire`); the code here is compiled only once that is triggered.
 
 The second run starts from the first run's callback, which occupies a thread of jax's runtime, and
@@ -54,7 +54,7 @@ class SecondRun:
     is_same: bool
 
     def misses(self, tripped: int) -> bool:
-        """Whether the second run failed to reproduce what tripped the first.
+        """Whether the second run failed to reproduce the failure of the first.
 
         The two programs are compiled separately and may round differently.
         """
@@ -69,7 +69,7 @@ class Again:
     Args:
       params: parameters of the `pallas_call` without checks.
       checks: names, as listed in `defaults.CHECKS`.
-      ours: context entered during lowering, so that the kernel is not taken for the user's.
+      ours: context entered during lowering, so that the kernel is not mistaken for the user's.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Again:
     def reads_narrow(self) -> bool:
         """Whether the kernel may read uninitialised memory of a type in `NARROW`.
 
-        They are filled with zeros, which are no sign of a fault, so that only a run with other
-        values tells.
+        They are filled with zeros, which do not indicate a fault, so only a run with other values
+        can tell.
         """
         return any(buffer.is_read and buffer.dtype in NARROW for buffer in self._memory)
 
@@ -121,9 +121,9 @@ class Again:
     def filled_otherwise(
         self, args: Sequence[np.ndarray], results: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """Masks of the outputs that depend on what unwritten integers hold.
+        """Masks of the outputs that depend on the values of unwritten integers.
 
-        Runs the kernel without checks, and with another fill value than in the first run.
+        Runs the kernel without checks, with another fill value than in the first run.
         """
         return self._otherwise(args, results, None)
 
@@ -167,7 +167,7 @@ class Again:
         made = instrument.instrument(self._params, self._checks, fills=True)
         assert made is not None
         assert made.layout is not None
-        # Zeros would not show where they are read.
+        # Zeros would not be noticed where they are read.
         with patches.installed(patches.FILL), _filling(_Fill(self._memory, _rare_value)):
             return made.layout, self._load(functools.partial(made.bind, self._primitive), args)
 
@@ -184,7 +184,7 @@ class Again:
 
 
 NARROW = (np.dtype("int16"), np.dtype("bool"))
-"""Types that HLO interpret mode fills with zeros. It takes int16 for semaphores, too."""
+"""Types that HLO interpret mode fills with zeros. It uses int16 for semaphores, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +204,7 @@ class _Buffer:
 
 
 def _memory(params: Mapping[str, Any]) -> tuple[_Buffer, ...]:
-    """Outputs and scratch in the order in which HLO interpret mode fills them, then scopes'."""
+    """Outputs and scratch, in the order in which HLO interpret mode fills them, then scopes'."""
     if "grid_mapping" not in params:
         return ()
     jaxpr, mapping = params["jaxpr"], params["grid_mapping"]
@@ -249,7 +249,7 @@ class _Fill:
     """Values for unwritten memory of integers, in a kernel that this thread lowers.
 
     Attributes:
-      value: of a type; None leaves it to jax.
+      value: returns the value for a type; None leaves it to jax.
       only: numbers of the buffers to fill; None fills all of them.
     """
 
@@ -274,7 +274,7 @@ class _Fill:
         return self.value(dtype)
 
     def _known(self, number: int, shape: tuple[int, ...], dtype: Any) -> int | None:
-        """Number of the buffer that this is, as far as it is the only one that it can be."""
+        """Number of this buffer, if it can be identified."""
         top = [buffer for buffer in self.memory if not buffer.is_scoped]
         if number < len(top):
             is_it = top[number].shape == shape and top[number].dtype == dtype
@@ -328,7 +328,7 @@ MAX_ROUNDING = 2
 
 
 def _differs(first: np.ndarray, second: np.ndarray) -> Any:
-    """Mask of the elements that differ by more than two programs round."""
+    """Mask of the elements that differ by more than the rounding of two programs."""
     a, b = np.asarray(first), np.asarray(second)
     if a.dtype.kind == "b":
         return a != b

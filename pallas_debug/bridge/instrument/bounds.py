@@ -1,4 +1,4 @@
-"""Checks of indices: slices, copies and gathers, and the blocks that index maps name."""
+"""Checks of indices: slices, copies and gathers, and blocks returned by index maps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pallas_debug.bridge.jaxprs import lines, nested, rewrite
 
 
 class BlockCheck(NamedTuple):
-    """A block index that may leave its array, with the table entry that it comes from."""
+    """A block index that may be out of bounds, with the table entry from which it comes."""
 
     site: Site
     failed: Any
@@ -91,7 +91,7 @@ def block_checks(
 
 
 class _Follower(rewrite.Visitor):
-    """Visitor of an index map that follows what it reads from tables."""
+    """Visitor of an index map that tracks the values that it reads from tables."""
 
     def __init__(self, tables: Mapping[int, str]) -> None:
         self._tables = tables
@@ -104,7 +104,7 @@ class _Follower(rewrite.Visitor):
 
 
 def _stays(index: Any, last: int, inner: Any, dim: int, mapping: Any) -> bool:
-    """Whether a block index is statically known to stay within the array."""
+    """Whether a block index is statically known to be within the array."""
     if not isinstance(index, jax_core.Tracer):
         return 0 <= int(index) <= last
     out = inner.outvars[dim]
@@ -125,7 +125,7 @@ class BoundsChecker(rewrite.Visitor):
       checks: names, as listed in `defaults.CHECKS`.
       operands: the kernel's refs, by the `id` of their tracers.
       recorder: records failures.
-      fills: whether to look for integers that HLO interpret mode fills unwritten memory with.
+      fills: whether to look for the integers with which HLO interpret mode fills unwritten memory.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class BoundsChecker(rewrite.Visitor):
         self._recorder = recorder
         self._kept_alive: list[Any] = []
         self._regions: list[CheckedRegion] = []  # regions being visited, innermost last
-        self._clean: dict[int, Any] = {}  # arrays known to hold no NaN
+        self._clean: dict[int, Any] = {}  # arrays known to contain no NaN
         self._copied: dict[str, set[RefOperand]] = {}  # sources of copies, by their destination
         self._origins = Provenance()
         self._tables = {i: r.name for i, r in operands.items() if r.kind == "scalar_prefetch"}
@@ -166,7 +166,7 @@ class BoundsChecker(rewrite.Visitor):
 
     @property
     def _trips(self) -> bool:
-        """Whether it suffices to know that there is a NaN."""
+        """Whether it is enough to know that there is a NaN."""
         return isinstance(self._recorder, Tripwire)
 
     @property
@@ -230,7 +230,7 @@ class BoundsChecker(rewrite.Visitor):
                 self._indices(eqn, ref.ref, ref.transforms, what)
 
     def _unwritten_source(self, name: str) -> str | None:
-        """The buffer that is copied to another one, if it is the only one and may be unwritten."""
+        """The only buffer that is copied to a given buffer, if it may be unwritten."""
         sources = self._copied.get(name, ())
         if len(sources) != 1:
             return None
@@ -287,7 +287,7 @@ class BoundsChecker(rewrite.Visitor):
             self._slice(eqn, operand, dim, start, size)
 
     def _gather(self, eqn: Any, inputs: Sequence[Any]) -> None:
-        """Check the index arrays of a gather. A clipped gather is taken to be within bounds."""
+        """Check the index arrays of a gather. A clipped gather is assumed to be within bounds."""
         operand, indices = inputs
         # A core supports few gather patterns, which further operations on the indices would break.
         is_interpreted = self._recorder is not None and self._recorder.vectors

@@ -90,8 +90,8 @@ def _error(site: Site, values: Sequence[Any]) -> Any:
 def _wording(error: Any) -> tuple[str, list[Any], dict[str, Any]]:
     """Return a format string that only refers to scalars by name, and those scalars.
 
-    Anything that was not recorded is inlined as text, as is a field that accesses an attribute or
-    item, and a malformed format string: a message must never fail when a check did.
+    Anything that was not recorded is inlined as text, and so are fields that access an attribute or
+    item, and malformed format strings: formatting the message of a failed check must never fail.
     """
     try:
         fields = list(string.Formatter().parse(error.fmt_string))

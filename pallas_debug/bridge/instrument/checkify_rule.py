@@ -33,7 +33,7 @@ _installed = threading.Event()
 
 
 class UncheckedKernel(PallasDebugWarning):
-    """Warning that `checkify` was asked to check a kernel and could not."""
+    """Warning that `checkify` could not check a kernel."""
 
 
 def install() -> None:

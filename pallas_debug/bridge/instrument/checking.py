@@ -1,4 +1,4 @@
-"""Checks: for each equation of a kernel, whether it can fail, and how to detect that.
+"""Checks for each equation of a kernel: whether it can fail, and how to detect a failure.
 
 `Checker` visits a kernel as it is replayed (`rewrite.py`). For an equation that can fail, it emits
 the condition and leaves recording to the recorder (`recording.py`).
@@ -87,7 +87,7 @@ class Checker(BoundsChecker):
         return capacity(jaxpr, tuple(self._checks)) > 0
 
     def finished(self) -> tuple[Site, ...]:
-        """All sites, with what was learned about their values after them."""
+        """All sites, with later information about their values."""
         for number in self._origins.hidden:
             self._mark(number, hidden=True)
         return tuple(self.sites)
@@ -105,7 +105,7 @@ class Checker(BoundsChecker):
         if not self._checks:
             return None
         if "user" not in self._checks:
-            self.left_out += 1  # as `checkify` does for categories that were not requested
+            self.left_out += 1  # like `checkify` for categories that were not requested
             return []
         error = jax.tree.unflatten(eqn.params["err_tree"], inputs)
         is_one = len(error._metadata) == 1  # `check_error` may hold several
@@ -207,7 +207,7 @@ class Checker(BoundsChecker):
         inputs: Sequence[Any],
         output: Any,
     ) -> None:
-        """Check for a NaN or an infinity produced from operands that hold neither."""
+        """Check for a NaN or an infinity produced from operands that contain neither."""
         if not conditions.is_float(output) or conditions.has_bad_constant(is_bad, inputs):
             return
         arrays = [x for x in inputs if isinstance(x, jax_core.Tracer) and conditions.is_float(x)]
@@ -266,7 +266,7 @@ class Checker(BoundsChecker):
         if is_read:
             self._origins.mark(value, len(self.sites))
         aval = jax_core.typeof(inputs[0])
-        is_bool = jnp.result_type(value) == jnp.bool_  # of which neither value is rare
+        is_bool = jnp.result_type(value) == jnp.bool_  # neither value of a boolean is rare
         is_fill = is_read and not is_float and not is_bool and known.kind != "input"
         failed = None if self._trips or is_clean else conditions.is_nan(value)
         if not is_float:
@@ -299,6 +299,6 @@ class Checker(BoundsChecker):
         )
 
     def _selected(self, cases: Sequence[Any]) -> None:
-        """Mark values as masked that are operands of a select, as when masking padding."""
+        """Mark the operands of a select as masked, as when masking padding."""
         for number in frozenset[int]().union(*map(self._origins.sites, cases)):
             self._mark(number, masked=True)

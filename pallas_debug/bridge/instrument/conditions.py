@@ -24,7 +24,7 @@ def is_nan(value: Any) -> Any:
 
 
 def wide(value: Any) -> Any:
-    """Widen narrow numbers to 32 bits, as not every core can compare them."""
+    """Widen narrow numbers to 32 bits, because not every core can compare them."""
     dtype = jnp.result_type(value)
     if dtype.itemsize < 4:
         return value.astype("float32" if jnp.issubdtype(dtype, jnp.floating) else "int32")
@@ -88,7 +88,7 @@ def is_outside(start: Any, last: int) -> Any:
 
 
 def first_outside(start: Any, last: int) -> list[Any]:
-    """Return a scalar index itself; for an array, its maximum if too large, else its minimum."""
+    """Return a scalar index; of an array, the maximum if too large, otherwise the minimum."""
     if jnp.ndim(start) == 0:
         return [start]
     numbers = start.astype("float32")
@@ -97,7 +97,7 @@ def first_outside(start: Any, last: int) -> list[Any]:
 
 
 def kept_dtype(value: Any) -> str:
-    """Dtype in which a recorded scalar is read back from its word."""
+    """Dtype in which a recorded scalar is read back."""
     dtype = jnp.result_type(value)
     if dtype == jnp.bool_:
         return "bool"
@@ -154,7 +154,7 @@ def element(value: Any, position: Any, shape: Sequence[int]) -> Any:
 
 
 def broadcasts(value: Any, shape: Sequence[int]) -> bool:
-    """Whether an operand of an elementwise operation has a scalar, or an element for each."""
+    """Whether an operand of an elementwise operation is a scalar or broadcasts to the result."""
     own = jnp.shape(value)
     return not own or (
         len(own) == len(shape) and all(a in (1, b) for a, b in zip(own, shape, strict=True))
@@ -169,7 +169,7 @@ class Example:
       shape: shape of its result.
       failed: computes the mask of its failures.
       operands: arrays that broadcast against the result.
-      ranges: other operands, of which the least and the greatest number are recorded.
+      ranges: other operands, whose smallest and largest numbers are recorded.
     """
 
     shape: tuple[int, ...]
@@ -213,5 +213,5 @@ def example_of(comparison: Comparison) -> Example | None:
 
 
 def recorded(scalars: Sequence[Any], example: Example | None) -> list[Any]:
-    """Values recorded for a check of the user's: those of its message, then of its condition."""
+    """Values recorded for a user's check: those of its message, then those of its condition."""
     return [*scalars, *(example.values() if example is not None else ())]

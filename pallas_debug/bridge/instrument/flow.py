@@ -1,12 +1,12 @@
-"""Data flow of a kernel, as far as straight-line code shows: where NaNs go, where values come from.
+"""Data flow in straight-line code of a kernel: where NaNs go, and where values come from.
 
-A NaN operand of an addition makes the sum NaN. To know only whether there is any NaN, it is enough
-to check the arrays that nothing else is computed from: a few late ones instead of every step on the
+A NaN operand of an addition makes the sum NaN. To detect whether there is any NaN, it is enough to
+check the arrays from which nothing else is computed: a few late arrays instead of every step on the
 way. A region is straight-line code, so anything computed from an array is computed whenever the
 array itself is.
 
-A finding names the values at fault: both sides of the comparison of a check, or the entry of a
-scalar-prefetch table that an index was computed from. `Provenance` knows them.
+A finding names the values at fault: both sides of the comparison in a check, or the entry of a
+scalar-prefetch table from which an index was computed. `Provenance` tracks them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NanFlow:
         self._steps.append((traced, outputs[0]))
 
     def ends(self, arrays: Iterable[Any]) -> list[Any]:
-        """Return the arrays whose NaNs are not exposed by another one of them."""
+        """Return the arrays whose NaNs do not show up in another array."""
         asked = {id(array): array for array in arrays}
         shown: set[int] = set()
         for inputs, output in reversed(self._steps):
@@ -75,10 +75,10 @@ def _keeps_nan(eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
 
 
 COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-"""Comparing primitives, as Python writes them."""
+"""Comparison primitives, with their Python operators."""
 
 _UNSEEN = {*COMPARISONS, "argmax", "argmin", "is_finite", "sign", "sort", "round_nearest"}
-"""Primitives whose results may depend on a NaN without holding one."""
+"""Primitives whose results may depend on a NaN without containing one."""
 
 _SAME = {"convert_element_type", "squeeze", "reshape", "broadcast_in_dim", "copy"}
 """Primitives that only pass on a condition."""
@@ -89,8 +89,8 @@ class Comparison:
     """A condition that fails.
 
     Attributes:
-      name: the primitive whose result has to be true.
-      left, right: what it compares.
+      name: the primitive whose result must be true.
+      left, right: the compared values.
     """
 
     name: str
@@ -112,7 +112,7 @@ class TableEntry:
 
 
 class Provenance:
-    """Origins of the values of a kernel, by the `id` of their tracers, which it keeps alive."""
+    """Origins of a kernel's values, by the `id` of their tracers, which are kept alive."""
 
     def __init__(self) -> None:
         self._alive: list[Any] = []
@@ -120,23 +120,23 @@ class Provenance:
         self._entries: dict[int, TableEntry] = {}
         self._failing: dict[int, tuple[Comparison, bool]] = {}
         self.hidden: set[int] = set()
-        """Sites whose value goes into something that depends on a NaN without showing it."""
+        """Sites whose value goes into an operation that depends on a NaN without showing it."""
 
     def mark(self, value: Any, site: int) -> None:
-        """Note that a value was made or read at a site."""
+        """Record that a value was produced or read at a site."""
         self._alive.append(value)
         self._sites[id(value)] = self._sites.get(id(value), frozenset()) | {site}
 
     def sites(self, value: Any) -> frozenset[int]:
-        """Sites that a value was computed from."""
+        """Sites from which a value was computed."""
         return self._sites.get(id(value), frozenset())
 
     def entry(self, value: Any) -> TableEntry | None:
-        """The one table entry that a value was computed from."""
+        """The table entry from which a value was computed, if there is exactly one."""
         return self._entries.get(id(value))
 
     def failed(self, predicate: Any) -> Comparison | None:
-        """The comparison that is false where a predicate, of a failure, is true."""
+        """The comparison that is false if the predicate of a failure is true."""
         found = self._failing.get(id(predicate))
         return found[0] if found is not None and found[1] else None
 
@@ -178,14 +178,14 @@ class Provenance:
     def _condition(self, name: str, inputs: Sequence[Any], out: Any) -> None:
         """Follow comparisons to the predicate of a failure.
 
-        The flag says whether a value is true where the comparison fails (`not`) or holds.
+        The flag says whether a value is true if the comparison fails (`not`) or if it holds.
         """
         if name in COMPARISONS:
             held = Comparison(name=name, left=inputs[0], right=inputs[1])
             self._keep(out, self._failing, (held, False))
             return
         if name == "or" and not isinstance(inputs[0], jax_core.Tracer) and not inputs[0]:
-            inputs, name = inputs[1:], "copy"  # how checkify adds a check to none
+            inputs, name = inputs[1:], "copy"  # this is how checkify adds the first check
         known = self._failing.get(id(inputs[0])) if inputs else None
         if known is None:
             return

@@ -1,4 +1,4 @@
-"""Insertion of checks into a kernel: the same `pallas_call` with one more output, for failures.
+"""Insertion of checks into a kernel: the same `pallas_call` with an additional output for failures.
 
 The output is plain data in scalar memory, so the checks need no callback and work in every mode:
 HLO and TPU interpret mode, and compiled for a TPU.
@@ -48,7 +48,7 @@ class Instrumented:
     not_entered: tuple[str, ...]
 
     def bind(self, primitive: jax_core.Primitive, args: Sequence[Any]) -> list[Any]:
-        """Call the kernel; with checks, the last output is theirs."""
+        """Call the kernel; with checks, the last output is the checks'."""
         outputs = list(primitive.bind(*args, **self.params))
         bounds = args[: self.params["grid_mapping"].num_dynamic_grid_bounds]
         if self.layout is None or not bounds:
@@ -78,9 +78,9 @@ def instrument(
       params: parameters of a `pallas_call` equation.
       checks: names, as listed in `defaults.CHECKS`.
       printed: receives the kernel's prints; None leaves them unchanged.
-      trips: record only that something may have failed; for HLO interpret mode.
-      fills: also look for integers that may be unwritten memory, which only a second run with
-        another fill value confirms; implied by `trips`.
+      trips: whether to record only that something may have failed; for HLO interpret mode.
+      fills: whether to also look for integers that may be unwritten memory, which only a second run
+        with another fill value confirms; implied by `trips`.
 
     Raises:
       CannotInstrument: this kind of kernel cannot be rewritten.
@@ -138,7 +138,7 @@ def uncovered(params: dict[str, Any]) -> Mapping[str, bool]:
     Known only if an index map returns a program id unchanged.
 
     Returns:
-      For each of them, whether only a partial block is missing, as with `size // block` steps.
+      For each such output, whether only a partial block is missing, as with `size // block` steps.
     """
     mapping = params["grid_mapping"]
     found: dict[str, bool] = {}

@@ -3,7 +3,7 @@
 While an observer is active, the instrumented form of a kernel (`instrument.py`) is lowered in place
 of the kernel. After the kernel, not within it, the program calls back with the recorded failures.
 If those only indicate that something may have failed, the callback runs the kernel a second time to
-find out what (`again.py`). Prints call back in place, as without us, but include their location.
+find out what (`again.py`). Prints call back in place, as usual, but include their location.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class CheckedRun:
       call: line of the kernel call, or of its `grid=` if known.
       failures: ordered by first occurrence.
       sites: all sites that were checked.
-      inputs: names of the inputs that held a NaN at the start.
+      inputs: names of the inputs that contained a NaN at the start.
       outputs: for each output with NaNs at the end, where they are.
-      filled: for each output that depends on integers that were never written, where it does.
-      unwritten: names of the buffers of booleans that are read and were never written, on which
-        outputs depend.
-      sees_outputs: whether outputs were inspected: those on a device are not.
+      filled: for each output that depends on integers that were never written, which part does.
+      unwritten: names of boolean buffers that are read but were never written, and that affect
+        outputs.
+      sees_outputs: whether outputs were inspected; outputs on a device are not.
       uncovered: outputs with blocks that the grid does not reach, by name: whether only a partial
         block is missing.
-      uses: what the program uses of its outputs.
+      uses: which of its outputs the program uses.
       is_empty: whether the grid is known to have had no points.
     """
 
@@ -125,7 +125,7 @@ def lowered(
     nodes: Sequence[Any],
     plain: Callable[[], Callable[..., Any]],
 ) -> Any:
-    """Lower a kernel with its checks, or without if it has none or if that fails.
+    """Lower a kernel with its checks, or without them if there are none or inserting them fails.
 
     Args:
       plain: returns the lowering rule for the unmodified kernel.
@@ -192,7 +192,7 @@ def _lowering(
 
 
 def _noting(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[..., Any]:
-    """Lowering rule for a kernel in which nothing can fail a check: notes that it ran."""
+    """Lowering rule for a kernel in which no check can fail: records that it ran."""
 
     def rule(context: Any, *nodes: Any, **_: Any) -> Any:
         results = _lower(context, lambda *args: primitive.bind(*args, **params), nodes)
@@ -220,7 +220,7 @@ def _note_launch(context: Any, results: Sequence[Any]) -> None:
         call_back(context, note, [], [])
         return
     node, aval = outputs[0]
-    first = jax_core.ShapedArray((), np.dtype(np.float32))  # callbacks do not take all dtypes
+    first = jax_core.ShapedArray((), np.dtype(np.float32))  # callbacks do not accept all dtypes
     inner = context.replace(avals_in=(aval,), avals_out=(first,), tokens_in=None, tokens_out=None)
     element = _lower(
         inner, lambda array: [array[(0,) * array.ndim].real.astype(np.float32)], [node]
@@ -253,7 +253,7 @@ def _rule(
             second = again.Again(primitive, params, observer.checks, _lowering_ours)
         elif made.trips:
             whole = instrument.instrument(params, observer.checks)
-            assert whole is not None  # since the tripwire could be inserted
+            assert whole is not None  # cannot fail, because the tripwire could be inserted
             chosen = whole
         words = chosen.params["out_avals"][-1]
         wider = context.replace(avals_out=(*context.avals_out, words))
@@ -279,8 +279,8 @@ def _looked_at(
     """Arrays that expose a NaN read from unwritten memory: inputs, then outputs.
 
     The host inspects them, and only after a failure. Arrays on a device are left out: fetching them
-    would cost more than all checks, and unwritten memory there can hold anything. To run a kernel
-    again, all of its operands are needed.
+    would cost more than all checks, and unwritten memory there can contain anything. To run a
+    kernel again, all of its operands are needed.
     """
     assert made.layout is not None
     if made.trips:
@@ -315,8 +315,8 @@ class _Reporter:
     """Reports to the observer, after each run of a lowered kernel, what its checks recorded.
 
     Attributes:
-      name, call: of the kernel; `call` is the line of its call.
-      second: runs it again to find out what failed; None if the first run says so.
+      name, call: name of the kernel, and line of its call.
+      second: runs the kernel again to find out what failed; None if the first run shows it.
     """
 
     def __init__(
@@ -342,7 +342,7 @@ class _Reporter:
         self._uses = program_outputs.current_uses(self._outputs)
 
     def report(self, rows: np.ndarray, *arrays: np.ndarray) -> tuple[()]:
-        """Report a run, by the words that its checks wrote and the arrays to look at."""
+        """Report a run, given the words that its checks wrote and the arrays to inspect."""
         launched.notify(self._tokens)
         try:
             split = max(len(arrays) - len(self._outputs), 0)
@@ -367,7 +367,7 @@ class _Reporter:
             tripped = int(np.bitwise_or.reduce(rows, axis=None))
             if self._may_show_fill(self.second, tripped, results):
                 filled, unwritten = self._compare_fills(self.second, args, results)
-            # A NaN that was read but shows in no output is harmless, and so is an integer.
+            # A NaN or unwritten integer that was read but reaches no output is harmless.
             is_nan = tripped and any(boxes.values())
             matters = tripped & ~(READ | FILL) or is_nan or filled
             failures = self._run_again(self.second, tripped, args, results) if matters else ()
@@ -395,7 +395,7 @@ class _Reporter:
     def _may_show_fill(
         self, second: again.Again, tripped: int, results: Sequence[np.ndarray]
     ) -> bool:
-        """Whether an output may hold unwritten memory, or depend on it."""
+        """Whether an output may contain unwritten memory, or depend on it."""
         if not self._looks_for_nan:
             return False
         fresh = (np.asarray(r) for i, r in enumerate(results) if i not in self._aliased)
@@ -406,7 +406,7 @@ class _Reporter:
     def _compare_fills(
         self, second: again.Again, args: Sequence[np.ndarray], results: Sequence[np.ndarray]
     ) -> tuple[Mapping[str, ArrayPart], tuple[str, ...]]:
-        """Parts of the outputs that depend on unwritten integers, and buffers of booleans."""
+        """Parts of the outputs that depend on unwritten integers, and unwritten boolean buffers."""
         try:
             masks = second.filled_otherwise(args, results)
             names = second.unwritten_bools(args, results) if any(map(np.any, masks)) else ()

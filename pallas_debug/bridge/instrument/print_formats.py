@@ -41,7 +41,7 @@ def findings(kernel: str, params: Mapping[str, Any]) -> tuple[Finding, ...]:
       kernel: name of the kernel.
       params: parameters of its primitive, as given by jax.
     """
-    if _is_for_sparse_core(params):  # which has rules of its own
+    if _is_for_sparse_core(params):  # a GPU has different rules
         return ()
     found = []
     for eqn, source in _prints(params):
@@ -164,7 +164,7 @@ def _is_for_sparse_core(params: Mapping[str, Any]) -> bool:
 
 
 def _prints(params: Mapping[str, Any]) -> Iterator[tuple[Any, SourceLine | None]]:
-    """Yield every print of a kernel with its line, or else the line of the enclosing call."""
+    """Yield every print of a kernel with its line, or the line of the enclosing call."""
     jaxprs = [params["jaxpr"]] if "jaxpr" in params else list(params["jaxprs"])
     for jaxpr in jaxprs:
         yield from _prints_in(jaxpr, None)

@@ -62,7 +62,7 @@ class Printer(rewrite.Visitor):
             return np.int32(0)
 
         loops = [loop.iteration for loop in place.loops]
-        # jax's interpreters let a print take a reference, a callback takes what it holds.
+        # jax's interpreters let a print take a reference; a callback takes its contents.
         values = [x[...] if isinstance(jax.typeof(x), AbstractRef) else x for x in inputs]
         # Chain the callbacks through a token: XLA may reorder independent ones.
         self._done = io_callback(
@@ -78,12 +78,12 @@ _MANY = 64
 
 
 def shown(values: Sequence[np.ndarray]) -> tuple[str, ...]:
-    """Each value as a record has it: large arrays with only their edges."""
+    """Each value as stored in a record: large arrays with only their edges."""
     return tuple(np.array2string(value, threshold=_MANY) for value in values)
 
 
 def text(params: Any, given: Sequence[np.ndarray]) -> str:
-    """Format a print as jax would."""
+    """Format a print like jax."""
     args, kwargs = debugging.merge_callback_args(params["in_tree"], given, params["static_args"])
     options = {k: v for k, v in dict(params["np_printoptions"]).items() if k != "legacy"}
     with np.printoptions(**options):

@@ -1,10 +1,10 @@
 """Recording of failures, in a single branch at the end of each loop body, branch or scope.
 
 Each check computes its condition in place, as a scalar or as a mask over an array. Masks of the
-same shape are combined before they are reduced, so that checks that pass cost one reduction per
-shape; everything else runs only after a failure.
+same shape are combined before they are reduced, so passing checks cost one reduction per shape;
+everything else runs only after a failure.
 
-XLA takes long to compile the full recording code. If a kernel can be run a second time, a
+XLA takes a long time to compile the full recording code. If a kernel can be run a second time, a
 `Tripwire` records only that something may have failed.
 """
 
@@ -38,7 +38,7 @@ class Pending:
         tripwire, which checks `nan_in` itself.
       confirmed: computes a precise second check as a scalar bool; None if `failed` is precise.
       values: computes the scalars to record.
-      nan_in: the array that holds a NaN if this failed; None for checks other than NaN.
+      nan_in: the array that contains a NaN if this failed; None for checks other than NaN.
       is_read: whether the NaN has only been read so far.
       is_fill: whether it failed because an integer equals the interpreter's fill value.
     """
@@ -165,9 +165,9 @@ class Recorder:
 
 
 CERTAIN, PERHAPS, READ, FILL = 1, 2, 4, 8
-"""Tripwire flags: something failed; something may have failed, as there is a NaN; a NaN was read,
-but shows in nothing that was computed from it or written; an integer was read that may be unwritten
-memory."""
+"""Tripwire flags: something failed; something may have failed, because there is a NaN; a NaN was
+read, but does not show in anything that was computed from it or written; an integer was read that
+may be unwritten memory."""
 
 
 class Tripwire:
@@ -183,7 +183,7 @@ class Tripwire:
         self._word[...] = lax.full(self._word.shape, 0, "int32")
 
     def write(self, region: CheckedRegion, loops: Sequence[Any]) -> None:
-        """Set the flags for what may have failed in a region."""
+        """Set the flags for checks that may have failed in a region."""
         kinds: dict[int, int] = {}
         for p in region.pending:
             kinds[id(p.nan_in)] = kinds.get(id(p.nan_in), 0) | (READ if p.is_read else PERHAPS)

@@ -30,10 +30,10 @@ LANES = 128
 
 @dataclass(frozen=True, kw_only=True)
 class RefOperand:
-    """Name of a ref, and its role in the kernel; scoped if `run_scoped` makes it.
+    """Name of a ref, and its role in the kernel; scoped if `run_scoped` creates it.
 
     Attributes:
-      begins_before: whether its blocks may begin before the array, as those of `pl.Element`.
+      begins_before: whether its blocks may begin before the array, as with `pl.Element`.
     """
 
     name: str
@@ -198,8 +198,8 @@ class ArrayPart:
 
     Attributes:
       text: every region of it, as slices: `o_ref[1:33, 0:128] and o_ref[34:64, 0:128]`.
-      regions: number of them.
-      elements: number of its elements; `of` are all elements of the array.
+      regions: number of regions.
+      elements: number of elements of the part; `of` is the number for the whole array.
     """
 
     text: str
@@ -209,7 +209,7 @@ class ArrayPart:
 
 
 MAX_REGIONS = 4
-"""Maximum regions that are listed; of more, the number is given."""
+"""Maximum number of regions that are listed; if there are more, only their number is given."""
 
 
 def part_of(name: str, mask: np.ndarray) -> ArrayPart | None:
@@ -227,7 +227,7 @@ def part_of(name: str, mask: np.ndarray) -> ArrayPart | None:
 
 
 def _regions(mask: np.ndarray) -> list[tuple[str, ...]]:
-    """Disjoint boxes, or combs of equal steps, that make up a mask."""
+    """Disjoint boxes, or boxes with regular steps, that make up a mask."""
     if mask.ndim == 0:
         return [()]
     along = [

@@ -275,7 +275,7 @@ def _name(trace: _Trace, value: Any, name: str, kind: str, *, renames: bool) -> 
 
 
 def _loop_counter(jaxpr: Any, args: tuple[Any, ...]) -> Any:
-    """Counter of a loop body: the input whose increment is the first output; None without a loop."""
+    """Counter of a loop body: the input whose increment is the first output; None if absent."""
     if not jaxpr.outvars or not jaxpr.invars:
         return None
     for eqn in jaxpr.eqns:

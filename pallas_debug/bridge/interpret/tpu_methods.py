@@ -119,7 +119,7 @@ _waited_for = _WaitedFor()
 def waiting_first(method: Method) -> Method:
     @functools.wraps(method)
     def get_token_input(*args: Any, **keywords: Any) -> Any:
-        """Called before a program starts, which would otherwise fail if an earlier one was stopped."""
+        """Called before a program starts, which would otherwise fail after a stopped program."""
         if _waited_for.stops != tpu_run.stops:
             before, _waited_for.stops = _waited_for.stops, tpu_run.stops
             wait_for_runs(before)

@@ -56,7 +56,7 @@ def _memory_space(block: Any) -> Any:
 
 
 def _mapped_dim(block: Any) -> int | None:
-    """Dimension of an operand mapped by the outermost `vmap`, indexed by the new index unchanged."""
+    """Dimension of an operand mapped by the outermost `vmap`, if the new index is unchanged."""
     index_map = nested.opened(block.index_map_jaxpr)[0]
     indices = jax.tree.unflatten(block.index_map_out_tree, index_map.outvars)
     return next((i for i, index in enumerate(indices) if index is index_map.invars[0]), None)

@@ -1,4 +1,4 @@
-"""Equality of equations by what they compute: programs compiled for some of them serve for others.
+"""Equality of equations by what they compute, to share compiled programs.
 
 A kernel that unrolls a loop has the same arithmetic many times, with other variables and lines.
 """
@@ -21,7 +21,7 @@ MAX_BYTES = 1 << 12
 
 
 MAX_SHARED = 1024
-"""Maximum programs that are kept for equations that compute the same."""
+"""Maximum number of shared programs in the cache."""
 
 Made = TypeVar("Made")
 
@@ -41,10 +41,10 @@ class SharedPrograms(Generic[Made]):
         make: Callable[[], Made],
         *more: Hashable,
     ) -> Made:
-        """Return what was made of such equations, or make it.
+        """Return the cached program for such equations, or create it.
 
         Args:
-          more: also tells programs apart.
+          more: additional part of the key.
         """
         key = key_of(eqns, invars, outvars)
         if key is None:
@@ -62,7 +62,7 @@ class _Incomparable(Exception):
 
 
 def key_of(eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any]) -> Hashable | None:
-    """Key that only equations have that compute the same; None if they cannot be compared.
+    """Key shared only by equations that compute the same; None if they cannot be compared.
 
     Args:
       eqns: in order.

@@ -1,4 +1,4 @@
-"""Jaxprs and those within them: opening, calls, loops, arguments, and what their equations hold."""
+"""Nested jaxprs: opening, calls, loops, arguments, and jaxprs within equations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def primitives(jaxpr: Any) -> set[str]:
 
 
 def inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
-    """Return the jaxpr of an equation that only calls it, with its constants; else None."""
+    """Return the jaxpr of an equation that only calls it, with its constants; otherwise None."""
     if eqn.primitive is pjit.jit_p or eqn.primitive is ad_checkpoint.remat_p:
         return opened(eqn.params["jaxpr"])
     if eqn.primitive in (
@@ -69,7 +69,7 @@ def arg_names(jaxpr: Any, unknown: str = "args") -> list[str]:
 
 
 def variables(atoms: Iterable[Any]) -> list[Any]:
-    """Those of an equation's or jaxpr's operands that are no literals."""
+    """Variables among the operands of an equation or jaxpr, without literals."""
     return [atom for atom in atoms if not isinstance(atom, jax_core.Literal)]
 
 

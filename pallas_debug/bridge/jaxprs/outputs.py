@@ -1,6 +1,6 @@
 """Uses of the outputs of kernels in a program: backward dataflow, nothing runs.
 
-Conservative: where the flow is not known in detail, all that is computed from a value counts.
+This is conservative: if the flow is not known in detail, everything computed from a value counts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def reached(program: Any, kernel: Callable[[Any], Any]) -> dict[Any, list[Result
 
 
 def is_effect(results: Results) -> bool:
-    """Whether a value is used for something else than results, such as a print."""
+    """Whether a value is used for something other than results, such as a print."""
     return _EFFECT in results
 
 
@@ -137,7 +137,7 @@ def _either(a: Sequence[Results], b: Sequence[Results]) -> list[Results]:
 
 
 def _has_effect(eqn: Any) -> bool:
-    """Whether an equation that is no call, branch or loop does more than return values."""
+    """Whether an equation other than a call, branch or loop has an effect besides its results."""
     named = getattr(jax_core, "NamedAxisEffect", ())
     effects = [effect for effect in eqn.effects if not isinstance(effect, named)]
     return bool(effects) and not nested.within(eqn.params)

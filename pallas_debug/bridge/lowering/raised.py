@@ -104,7 +104,6 @@ class _Misuse:
 def in_a_line(error: BaseException) -> str:
     """Class and headline of an exception; of a callback's exception, the text after its frames.
 
-
     jax wraps such an exception and its traceback in its own exception. A fault that stopped a
     kernel is shown without the class of the exception that carried it.
     """

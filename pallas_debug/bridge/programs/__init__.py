@@ -1,1 +1,1 @@
-"""Kernels decoded into the machine's instruction set."""
+"""Decoder of kernels into the machine's instruction set."""

@@ -23,7 +23,7 @@ from pallas_debug.bridge.programs.decode import Decoder, ref_type, rule
 
 
 def place(decoder: Decoder, ref: Any, transforms: Sequence[Any] = ()) -> ir.RefPlace:
-    """The view of a reference that a chain of transforms selects."""
+    """View of a reference that a chain of transforms selects."""
     chain: list[Any] = list(transforms or ())
     while isinstance(ref, TransformedRef):
         if isinstance(ref.ref, (tuple, list)):
@@ -78,7 +78,7 @@ def _entry(decoder: Decoder, index: Any) -> Any:
 
 
 def registers(*places: ir.RefPlace | None) -> list[ir.Reg]:
-    """Registers that an access reads, besides its values."""
+    """Registers that an access reads besides its values."""
     found = []
     for at in places:
         if at is not None:
@@ -300,7 +300,7 @@ def _new_ref(decoder: Decoder, aval: Any, site: ir.StepSite, name: str, lasts: b
 
 @rule(jax_core.free_ref_p)
 def _free(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
-    """Nothing: jax frees it, and no kernel can refer to it afterwards."""
+    """Decode to nothing: jax frees the reference, and no kernel can use it afterwards."""
 
 
 if hasattr(tpu_primitives, "has_memory_space_p"):  # since jax 0.12
@@ -313,7 +313,7 @@ if hasattr(tpu_primitives, "has_memory_space_p"):  # since jax 0.12
 
 @rule(conditionals.platform_index_p)
 def _platform(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    """The branch for Mosaic, not that for the CPU."""
+    """Decode the branch for Mosaic, not the CPU's."""
     platforms = enumerate(eqn.params["platforms"])
     index = next(i for i, names in platforms if names is None or "mosaic" in names)
     return [decoder.constant(np.int32(index))]

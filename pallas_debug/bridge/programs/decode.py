@@ -25,11 +25,11 @@ from pallas_debug.model import SourceLine
 Rule = Callable[["Decoder", Any, list[Any], ir.StepSite], None]
 
 RULES: dict[Any, Rule] = {}
-"""Decoders of equations that are not plain; the modules of this room add theirs."""
+"""Decoders of equations that are not plain, registered by the modules of this package."""
 
 
 def rule(*primitives: Any) -> Callable[[Rule], Rule]:
-    """Decorator: the rule for these primitives."""
+    """Decorator that registers the rule for these primitives."""
 
     def add(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(primitives, function))
@@ -61,7 +61,7 @@ class Decoder:
 
     Attributes:
       fuse: whether plain equations are evaluated together; the debugger steps through each.
-      opens: whether plain calls, loops and branches are decoded as well, not evaluated as one.
+      opens: whether plain calls, loops and branches are also decoded, rather than evaluated as one.
       calls: lines of the calls around the equations being decoded.
       root: the function whose equations are being decoded, if whole call stacks are wanted: lines
         of its frames, and of those that it calls, are added to `calls`.
@@ -144,7 +144,7 @@ class Decoder:
         inline = nested.inlined(eqn)
         is_opened = self.opens and (inline is not None or eqn.primitive in _OPENED)
         if inline is not None and self.fuse:
-            # numpy computes indices faster than XLA is called, and knows no calls of jnp's.
+            # numpy computes indices in less time than a call of XLA takes, but has no jnp calls.
             is_opened |= all(units.is_integer(a.aval) for a in (*eqn.invars, *eqn.outvars))
         if is_plain(eqn) and not is_opened:
             outputs = [self.new() for _ in eqn.outvars]
@@ -177,7 +177,7 @@ class Decoder:
         if self.root is not None:
             outer = self.outer[-1] if self.outer else None
             stack = (*self.calls, *lines.stack_of(eqn, self.root, outer))
-            if stack[: len(self.outer)] != self.outer:  # traced apart, as a branch or a body
+            if stack[: len(self.outer)] != self.outer:  # traced separately, like a branch or a body
                 stack = (*self.outer, *stack)
             return ir.StepSite(eqn.primitive.name, stack[-1] if stack else None, stack[:-1])
         line = lines.source_of(eqn)
@@ -232,12 +232,12 @@ def program(
 
     Args:
       fuse: whether plain equations are evaluated together.
-      opens: whether plain calls, loops and branches are decoded as well, not evaluated as one.
+      opens: whether plain calls, loops and branches are also decoded, rather than evaluated as one.
       root, outer: see `Decoder`.
-      consts: of its constvars; if `constvars_first`, these are inputs instead.
+      consts: values of its constvars; if `constvars_first`, these are inputs instead.
 
     Raises:
-      MachineError: it uses an operation that the machine does not know.
+      MachineError: it uses an operation that the machine does not support.
     """
     decoder = Decoder(fuse=fuse, opens=opens, calls=calls, root=root, outer=outer)
     given = [decoder.new() for _ in jaxpr.constvars] if constvars_first else list(consts)
@@ -250,7 +250,7 @@ def program(
 
 
 def _used(steps: Sequence[Any], outputs: Sequence[ir.Reg]) -> set[int]:
-    """Registers that anything but the unit that computes them reads."""
+    """Registers that are read outside the unit that computes them."""
     used = {r.number for r in outputs}
     for step in steps:
         if isinstance(step, _Unit):
@@ -267,14 +267,14 @@ def _used(steps: Sequence[Any], outputs: Sequence[ir.Reg]) -> set[int]:
 
 
 def _without_unused(step: Any, used: set[int]) -> Any:
-    """A store that returns what was there only if something reads that: jax swaps in any case."""
+    """A store that returns the previous value only if that is read, although jax always swaps."""
     if isinstance(step, ir.StoreStep) and step.output and step.output.number not in used:
         return replace(step, output=None)
     return step
 
 
 def _regs(value: Any) -> Iterable[int]:
-    """Registers that a step mentions, not those of the programs it holds."""
+    """Registers that a step refers to, without those of the programs that it contains."""
     if isinstance(value, ir.Reg):
         yield value.number
     elif isinstance(value, (tuple, list)):
@@ -293,14 +293,14 @@ def _regs(value: Any) -> Iterable[int]:
 _OPENED = (conditionals.cond_p, loops.scan_p)
 
 PLAIN_INSIDE: set[Any] = {conditionals.cond_p, loops.scan_p}
-"""Primitives with a rule that are plain nevertheless if their operands and jaxprs are."""
+"""Primitives with a rule that are still plain if their operands and jaxprs are."""
 
 
 def is_plain(eqn: Any, *, is_inner: bool = False) -> bool:
     """Whether jax can evaluate an equation on its own: no refs, no effects, no endless loop.
 
     Args:
-      is_inner: it is in a jaxpr of another equation, where XLA has to know it.
+      is_inner: whether it is in a jaxpr of another equation, where XLA must support it.
     """
     if eqn.primitive in RULES and eqn.primitive not in PLAIN_INSIDE:
         return False
@@ -364,7 +364,7 @@ def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> 
 
 
 def _is_counted(params: Any) -> bool:
-    """Whether a `while_loop` is a `fori_loop`: `i < bound`, `i + 1`, and the bound as it was."""
+    """Whether a `while_loop` is a `fori_loop`: `i < bound`, `i + 1`, and an unchanged bound."""
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     before = condition.invars[params["cond_nconsts"] :]
     inputs = body.invars[params["body_nconsts"] :]
@@ -417,7 +417,7 @@ def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite
     inner, _ = nested.opened(eqn.params["jaxpr"])
     context = decoder.context()
     if decoder.root is None and site.line is not None:
-        # `sync_copy` is jax's own: its lines are those of the call.
+        # `sync_copy` is in jax: its lines are the lines of the call.
         context["calls"] = (*decoder.calls, site.line)
     body = program(inner, constvars_first=True, **context)
     names = nested.arg_names(inner, "scoped")
@@ -455,7 +455,7 @@ def ref_type(aval: Any) -> ir.RefType:
         kind = "dma" if "dma" in name else "barrier" if "barrier" in name else "regular"
         return ir.RefType(tuple(inner.shape), np.dtype(np.int64), "semaphore", kind)
     space = getattr(aval, "memory_space", None)
-    space = getattr(space, "memory_space", space)  # of a mesh of cores
+    space = getattr(space, "memory_space", space)  # a buffer of a mesh of cores
     text = "vmem" if space is None else str(getattr(space, "value", space)).lower()
     dtype = ir.KEY if is_tpu_key(inner) else inner.dtype
     if dtypes.issubdtype(dtype, dtypes.extended):

@@ -102,7 +102,7 @@ PLAIN_INSIDE.update((prng.random_seed_p, prng.random_bits_p, prng.random_fold_in
 def _key_of_seed(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     """A key of the TPU from a seed; keys of jax are plain values."""
     words = len(eqn.params["impl"].key_shape)
-    if words == 0:  # the key of `stateful_…`, which nothing uses
+    if words == 0:  # the key of `stateful_…`, which is unused
         return [decoder.constant(np.int32(0))]
     return _evaluated(decoder, site, inputs, 1, lambda seed: [_key((seed, seed))])
 
@@ -124,7 +124,7 @@ def _inlined(decoder: Decoder, function: Any, eqn: Any, inputs: list[Any]) -> li
     closed = jax.make_jaxpr(lambda *args: function(*args, **eqn.params))(*avals)
     results = decoder.run(*nested.opened(closed), inputs)
     dtype = eqn.outvars[0].aval.dtype
-    if isinstance(dtype, np.dtype):  # Mosaic does not tell signed words from unsigned ones
+    if isinstance(dtype, np.dtype):  # Mosaic does not distinguish signed from unsigned words
         (result,) = results
         view = lambda bits: [np.asarray(bits).view(dtype)]  # noqa: E731
         return list(_evaluated(decoder, decoder.here, [result], 1, view))

@@ -1,4 +1,4 @@
-"""A call of a kernel, decoded: its operands with their blocks, its programs and its grid."""
+"""A decoded call of a kernel: its operands with their blocks, its programs and its grid."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class OperandBlock:
     """Division of an operand into blocks.
 
     Attributes:
-      sizes: of a block in each dimension of the array.
+      sizes: size of a block in each dimension of the array.
       squeezed: dimensions that the block's ref does not have.
-      unit: what a block index is multiplied with to give a start: the size, or 1 for elements.
+      unit: factor from a block index to a start: the size, or 1 for elements.
       padding: elements before and after the array that indices may address.
       index_map: program from the grid point and prefetch refs to block indices.
       buffers: number of buffers of the pipeline.
-      line: of the index map; None if jax made it.
+      line: line of the index map; None if jax made it.
       revisits: whether blocks of an output are read back when they are visited again.
     """
 
@@ -51,7 +51,7 @@ class OperandBlock:
 
     @functools.cached_property
     def projection(self) -> tuple[tuple[int | None, int], ...] | None:
-        """For each dimension an axis of the grid, or None and a number; None if there is more."""
+        """For each dimension, an axis of the grid, or None and a number; None if more complex."""
         program = self.index_map
         if program.steps:
             return None
@@ -67,7 +67,7 @@ class LaunchOperand:
     """An operand of a kernel.
 
     Attributes:
-      type: of the ref that the kernel receives.
+      type: type of the ref that the kernel receives.
       array: shape of the whole array; None for scratch.
       block: None if the kernel receives the whole array in place. In HBM, a block is a view of the
         array, and is not copied.
@@ -95,7 +95,7 @@ class CoreMesh:
     """Cores that run a body, each at its own point of the mesh.
 
     Attributes:
-      body: takes a ref for each operand of the kernel.
+      body: program that takes a ref for each operand of the kernel.
     """
 
     kind: CoreKind
@@ -117,15 +117,15 @@ class Launch:
     """A kernel, ready to run on arrays.
 
     Attributes:
-      grid: sizes of its axes; None for one that the call gives, in front of its arrays.
+      grid: sizes of its axes; None for a size that the call passes, in front of its arrays.
       parallel: axes whose grid points may run in any order, on several cores.
-      operands: in the order in which the kernel takes them.
-      body: takes a ref for each.
+      operands: operands in the order of the kernel's parameters.
+      body: program that takes a ref for each operand.
       mapped: axes of the grid that `vmap` added.
       mesh: sizes of the device mesh's axes; empty for a single device.
       calls: files and lines of the user's frames that lead to the kernel's call.
-      meshes: of the cores that run the kernel; empty if one core runs the whole grid. `body` is
-        that of the first.
+      meshes: meshes of the cores that run the kernel; empty if one core runs the whole grid. `body`
+        is the body of the first.
     """
 
     name: str
@@ -153,7 +153,7 @@ class Launch:
         return {axis: size for mesh in self.meshes for axis, size in mesh.axes.items()}
 
     def mesh_of(self, core: int) -> tuple[int, int]:
-        """Number of the mesh that a core belongs to, and of its first core."""
+        """Number of the mesh to which a core belongs, and number of its first core."""
         first = 0
         for number, mesh in enumerate(self.meshes):
             if core < first + mesh.size:
@@ -166,12 +166,12 @@ class Launch:
         return tuple(mesh.body for mesh in self.meshes) or (self.body,)
 
     def all_steps(self) -> Iterator[ir.MachineStep]:
-        """All steps of the kernel, on whichever cores."""
+        """All steps of the kernel, on all cores."""
         return (step for program in self.programs() for step in program.all_steps())
 
     @functools.cached_property
     def axes(self) -> tuple[int, ...]:
-        """Axes of the grid that the kernel's code counts: those that no `vmap` added."""
+        """Axes of the grid that the kernel's code counts, without those added by `vmap`."""
         return tuple(axis for axis in range(len(self.grid)) if axis not in self.mapped)
 
     def numbers(self, axes: Iterable[int]) -> tuple[int, ...]:
@@ -198,9 +198,10 @@ def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Laun
     """Decode a captured kernel.
 
     Args:
-      fuse: evaluate plain operations together; without, each is a step, with its whole call stack.
-      opens: decode calls, loops and branches of plain operations as well, so that each operation
-        can be judged; without, and with `fuse`, they are evaluated as one.
+      fuse: whether to evaluate plain operations together; otherwise each is a step, with its whole
+        call stack.
+      opens: whether to also decode calls, loops and branches of plain operations, so that each
+        operation can be judged; otherwise, with `fuse`, they are evaluated as one.
 
     Raises:
       MachineError: the machine cannot run it.
@@ -275,15 +276,15 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: boo
 def _lines(captured: Capture, jaxpr: Any, fuse: bool) -> dict[str, Any]:
     """Arguments of `decode.program` that give the equations of a kernel their lines."""
     first = lines.of_function(jaxpr.debug_info)
-    if first is not None and lines.is_internal(first):  # none of the user's frames is in it
+    if first is not None and lines.is_internal(first):  # it contains none of the user's frames
         return {"calls": () if captured.kernel.source is None else (captured.kernel.source,)}
     return {"root": None if fuse else first}
 
 
 def _is_in_place(kind: ir.RefType, mapping: Any) -> bool:
-    """Whether the kernel receives a whole array as it is; under `vmap` it receives part of one.
+    """Whether the kernel receives a whole array in place; under `vmap` it receives a part.
 
-    An array that another kernel has left in VMEM is used there.
+    An array that another kernel has left in VMEM is used in place.
     """
     own = getattr(mapping.array_aval, "memory_space", None)
     if kind.space not in ("hbm", "semaphore", str(getattr(own, "value", own)).lower()):
@@ -357,7 +358,7 @@ def _core_kind(kernel: str, mesh: Any) -> CoreKind:
 
 
 def _mesh_of(space: Any, meshes: Sequence[Any]) -> int | None:
-    """Number of the mesh that a memory space is tied to; None for any other."""
+    """Number of the mesh to which a memory space belongs; None for other memory spaces."""
     mesh = getattr(space, "mesh", None)
     return next((number for number, known in enumerate(meshes) if known == mesh), None)
 
@@ -402,7 +403,7 @@ def dynamic_axes(launch: Launch) -> int:
 
 
 def arrays(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    """The arrays of a call as numpy's; keys of the TPU as arrays of dtype `program.KEY`."""
+    """Convert a call's arrays to numpy; keys of the TPU become arrays of dtype `program.KEY`."""
     return [
         np.ascontiguousarray(jax.random.key_data(value)).view(np.uint64).view(ir.KEY)[..., 0, 0]
         if decode.is_tpu_key(value)
@@ -412,7 +413,7 @@ def arrays(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
 
 
 def typed(launch: Launch, given: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-    """The arrays of a call, from the numbers that stand for keys of the TPU in a program."""
+    """Convert the numbers that represent keys of the TPU in a program to the arrays of a call."""
     own = [operand for operand in launch.operands if operand.kind in ("prefetch", "input")]
     found = list(given)
     for position, operand in enumerate(own, dynamic_axes(launch)):
@@ -424,5 +425,5 @@ def typed(launch: Launch, given: Sequence[np.ndarray[Any, Any]]) -> list[np.ndar
 
 
 def untyped(results: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-    """Results as the numbers that stand for keys of the TPU in a program."""
+    """Convert keys of the TPU in results to the numbers that represent them in a program."""
     return [array["words"] if array.dtype == ir.KEY else array for array in results]

@@ -1,4 +1,4 @@
-"""What the outputs of a unit are made of: inputs, sums, reductions."""
+"""Composition of a unit's outputs: inputs, sums, reductions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def inputs_behind(unit: Unit, *, with_choices: bool = True) -> list[frozenset[in
 def registers_behind(
     step: ir.Compute, numbers: Container[int], *, with_choices: bool = True
 ) -> list[ir.Reg]:
-    """Inputs of a step that some of its outputs are computed from."""
+    """Inputs of a step from which some of its outputs are computed."""
     wanted = [i for i, reg in enumerate(step.outputs) if reg.number in numbers]
     if step.unit is None:
         return list(step.inputs) if wanted else []
@@ -52,13 +52,14 @@ _FORMS = {
     *("broadcast_in_dim", "convert_element_type", "reshape", "squeeze", "expand_dims"),
     *("transpose", "copy", "copy_p", "reduce_precision"),
 }
-"""Primitives whose result is their operand in another form."""
+"""Primitives whose result is their operand in a different form."""
 
 
 def sum_behind(unit: Unit, output: int) -> int | bool:
-    """Return whether an output is a sum, in whatever form, that no other equation uses.
+    """Return whether an output is a sum, in any form, that no other equation uses.
 
-    If it is an input in another form, which no other equation uses, return the input's position.
+    If it is an input in a different form, which no other equation uses, return the input's
+    position.
     """
     uses = Counter(v for eqn in unit.eqns for v in nested.variables(eqn.invars))
     uses.update(unit.outvars)
@@ -95,22 +96,23 @@ _OF_ELEMENTS = {
     ),
     *("tanh", "logistic", "integer_pow", "square"),
 }
-"""Primitives that take their operands element by element."""
+"""Elementwise primitives."""
 
 
 _Ways = frozenset[frozenset[int]]
-"""Ways in which a value is computed from reductions: of each, the inputs that have to be."""
+"""Ways in which a value is computed from reductions, each with the inputs that must be
+reductions."""
 
 _MAX_WAYS = 4
-"""Maximum number of them that are followed: a chain of products has as many as factors."""
+"""Maximum number of ways that are followed: a chain of products has as many ways as factors."""
 
 
 def totals_behind(unit: Unit, output: int) -> _Ways:
-    """Return ways in which an output is computed from sums or other reductions of arrays alone.
+    """Return ways in which an output is computed only from sums or other reductions of arrays.
 
-    Scalars do not count, nor do factors of a reduction, such as the scale of a block. Each way is
-    the positions of inputs of which the same is demanded; there is none if the output is computed
-    from anything else.
+    Scalars do not count, nor do factors of a reduction, such as the scale of a block. Each way is a
+    set of positions of inputs that must be such reductions too; there is none if the output is
+    computed from anything else.
     """
     ways: dict[object, _Ways | None] = {
         variable: frozenset([frozenset([i])]) if variable.aval.shape else None
@@ -125,7 +127,7 @@ def totals_behind(unit: Unit, output: int) -> _Ways:
         if name in _TOTALS:
             made = frozenset([frozenset()])
         elif not counted or (name not in _FORMS and name not in _OF_ELEMENTS):
-            pass  # of scalars alone, or of something else
+            pass  # computed from scalars only, or from something else
         elif name in ("mul", "div"):
             factors = counted if name == "mul" else counted[: eqn.invars[0] is counted[0][0]]
             alone = [found for atom, found in factors if len(counted) == 1 or atom not in spread]
@@ -143,7 +145,7 @@ def totals_behind(unit: Unit, output: int) -> _Ways:
 
 
 def _together(each: Iterable[_Ways]) -> _Ways:
-    """Ways in which several values are all computed from reductions."""
+    """Ways in which several values are computed from reductions together."""
     made: _Ways = frozenset([frozenset()])
     for ways in each:
         made = frozenset(one | other for one in made for other in ways)

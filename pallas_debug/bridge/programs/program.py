@@ -1,7 +1,7 @@
 """Instruction set of the kernel machine: a kernel as data, without jax's types.
 
 A `Program` is straight-line: registers, and steps that read and write them. Control flow is a step
-that holds programs. Registers hold arrays (numpy's or jax's) and `Ref`s.
+that contains programs. Registers hold arrays (numpy's or jax's) and `Ref`s.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Compute(MachineStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadStep(MachineStep):
-    """Read a view; where `mask` is false, `other` (zeros by default)."""
+    """Read a view; the result is `other` (zeros by default) where `mask` is false."""
 
     place: RefPlace
     output: Reg
@@ -63,7 +63,7 @@ class StoreStep(MachineStep):
 
     Attributes:
       output: register for the previous value; None if nothing uses it.
-      adds: whether the value is added to what is there.
+      adds: whether the value is added to the current contents.
     """
 
     place: RefPlace
@@ -89,7 +89,7 @@ class WhileLoop(MachineStep):
 
     Attributes:
       of_pipeline: whether it is the loop of jax's `emit_pipeline`.
-      is_counted: whether it counts up by one to a bound that it leaves alone.
+      is_counted: whether it counts up by one to a bound that it does not change.
     """
 
     condition: KernelProgram
@@ -138,7 +138,7 @@ class DeviceId:
     Attributes:
       number: logical number; None if `coordinates` are given.
       coordinates: by axis name, or by position for all axes of the mesh. A tuple of names stands
-        for the position along these axes together, of which the last changes fastest.
+        for the combined position along these axes, of which the last changes fastest.
       core: core of the device.
     """
 
@@ -198,7 +198,7 @@ class NewRef(MachineStep):
     """Allocate a buffer.
 
     Attributes:
-      lasts: whether it is one and the same buffer throughout the run.
+      lasts: whether it is the same buffer throughout the run.
     """
 
     type: RefType
@@ -209,7 +209,7 @@ class NewRef(MachineStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectRef(MachineStep):
-    """The reference at this position of several."""
+    """Select one of several references by position."""
 
     index: Reg
     places: tuple[RefPlace, ...]
@@ -224,7 +224,7 @@ class ReadSemaphore(MachineStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarrierSemaphore(MachineStep):
-    """The semaphore that the kernel's collective id names."""
+    """The barrier semaphore of the kernel's collective id."""
 
     output: Reg
 
@@ -240,7 +240,7 @@ class GridId(MachineStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisIndex(MachineStep):
-    """Position of this device or core along a named axis, or of both along several."""
+    """Position of this device or core along a named axis, or combined along several."""
 
     names: tuple[str, ...]
     output: Reg
@@ -271,7 +271,7 @@ class CheckStep(MachineStep):
     """A check of the kernel's own.
 
     Attributes:
-      message: takes values of `inputs`; returns what failed, None if nothing did.
+      message: takes values of `inputs`; returns a description of the failure, or None.
     """
 
     message: Callable[[Sequence[Any]], str | None]
@@ -328,7 +328,7 @@ class MatrixMultiply(MachineStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixPop(MachineStep):
-    """Take a result out of an accumulator, which is zero then, or out of the queue of results."""
+    """Take a result from an accumulator, which becomes zero, or from the queue of results."""
 
     unit: int
     target: RefPlace | int | None
@@ -339,12 +339,12 @@ class MatrixPop(MachineStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubcoreBarrier(MachineStep):
-    """Wait until all subcores of the SparseCore have come to it."""
+    """Wait until all subcores of the SparseCore have reached it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchAdd(MachineStep):
-    """Add to an element of another subcore's memory, and return what was there."""
+    """Add to an element of another subcore's memory, and return its previous value."""
 
     place: RefPlace
     value: Reg
@@ -362,10 +362,10 @@ class KernelProgram:
     """Steps over registers.
 
     Attributes:
-      template: initial registers, with the constants in place.
+      template: initial registers, including constants.
       inputs: registers of the arguments.
       outputs: registers of the results.
-      names: of registers that have one, as in the user's code.
+      names: names of registers in the user's code, if they have one.
     """
 
     template: tuple[Any, ...]
@@ -389,7 +389,7 @@ class KernelProgram:
         return self._makers.get(number)
 
     def all(self) -> Iterator[KernelProgram]:
-        """This program, and those that its steps run, at any depth."""
+        """This program and the programs that its steps run, at any depth."""
         yield self
         for inner in (inner for step in self.steps for inner in programs(step)):
             yield from inner.all()

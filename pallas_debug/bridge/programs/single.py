@@ -24,7 +24,7 @@ _compiled: dict[Any, Evaluate] = {}
 
 
 def evaluator(unit: Unit) -> Evaluate:
-    """A compiled function for a unit of one equation; the same for equations that are alike."""
+    """Compiled function for a unit of one equation, shared by equal equations."""
     (eqn,) = unit.eqns
     literals = tuple(
         (str(atom.aval), np.asarray(atom.val).tobytes())
@@ -37,7 +37,7 @@ def evaluator(unit: Unit) -> Evaluate:
         key: Any = (eqn.primitive, tuple(sorted(eqn.params.items())), literals, twice)
         key = key, eqn.ctx, jax.config.jax_enable_x64
         found = _compiled.get(key)
-    except TypeError:  # a parameter that has no hash
+    except TypeError:  # a parameter is not hashable
         return unit.compiled
     if found is None:
         if len(_compiled) >= _MAX_KEPT:
@@ -47,7 +47,7 @@ def evaluator(unit: Unit) -> Evaluate:
 
 
 def _is_wide(unit: Unit) -> bool:
-    """Whether a kernel was traced with 64-bit values, which jax would cut off otherwise."""
+    """Whether a kernel was traced with 64-bit values, which jax would otherwise truncate."""
     (eqn,) = unit.eqns
     names = {str(getattr(atom.aval, "dtype", "")) for atom in (*eqn.invars, *eqn.outvars)}
     return not names.isdisjoint({"float64", "int64", "uint64", "complex128"})
@@ -62,7 +62,7 @@ def _in_64_bits(unit: Unit) -> Evaluate:
 
 
 def compute(members: Sequence[PendingEquation]) -> ir.Compute:
-    """The step that evaluates one equation, and keeps its results even if nothing uses them."""
+    """Return a step that evaluates one equation, and keeps its results even if they are unused."""
     (item,) = members
     step = units.compute(members, {out.number for out in item.outputs})
     unit = step.unit
@@ -74,8 +74,8 @@ def compute(members: Sequence[PendingEquation]) -> ir.Compute:
 def prepare(program: ir.KernelProgram) -> None:
     """Compile the equations of a program that was decoded with `fuse=False`.
 
-    A step in the debugger would otherwise take the time of a compilation, about 50 ms, the first
-    time that it comes to an equation.
+    Otherwise, a step in the debugger would take the time of a compilation, about 50 ms, when it
+    reaches an equation for the first time.
     """
     for step in program.all_steps():
         if not isinstance(step, ir.Compute) or not isinstance(step.unit, Unit):

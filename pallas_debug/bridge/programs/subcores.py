@@ -1,4 +1,4 @@
-"""Decode what only the subcores of a SparseCore do: gathers, scans, packing, barriers."""
+"""Decode operations of the subcores of a SparseCore: gathers, scans, packing, barriers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _computed(
     decoder: Decoder, site: ir.StepSite, inputs: Sequence[Any], count: int,
     function: Callable[..., Sequence[Any]],
 ) -> list[ir.Reg]:  # fmt: skip
-    """Registers for what a function makes of numpy arrays."""
+    """Registers for the results of a function of numpy arrays."""
     regs = tuple(decoder.reg(value) for value in inputs)
     outputs = tuple(decoder.new() for _ in range(count))
 
@@ -58,10 +58,10 @@ def _load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
 
 
 def _first(decoder: Decoder, site: ir.StepSite, at: ir.RefPlace, mask: Any) -> ir.RefPlace:
-    """The part of a place that an access with a mask reaches: as many elements as it selects.
+    """The part of a place that a masked access reaches: as many elements as the mask selects.
 
-    A slice may end beyond the reference, as of a list that is filled to its last element. A place
-    of several dimensions, or one that is reshaped, is left as it is.
+    A slice may end beyond the reference, such as for a list that is filled to its last element. A
+    place that has several dimensions or is reshaped is left unchanged.
     """
     *outer, last = at.view or (None,)
     if not isinstance(last, ir.Index):
@@ -221,7 +221,7 @@ def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
     def scan(values: Array, mask: Array) -> Sequence[Any]:
         masked = np.where(mask, values, np.asarray(neutral(values.dtype), values.dtype))
         found = operation.accumulate(masked, dtype=values.dtype)
-        if operation is not np.add:  # values pass through up to the first that takes part
+        if operation is not np.add:  # values pass through up to the first selected one
             found = np.where(np.logical_or.accumulate(mask), found, values)
         return [found]
 

@@ -1,4 +1,4 @@
-"""Plain equations that are evaluated together: by jax as one program, or on scalars by numpy."""
+"""Units of plain equations, evaluated together: by jax as one program, or on scalars by numpy."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _of_one: likeness.SharedPrograms[Callable[..., Any]] = likeness.SharedPrograms()
 
 @dataclass(eq=False)
 class Unit:
-    """Straight-line equations over variables of their own.
+    """Straight-line equations over local variables.
 
     Attributes:
-      eqns: in order.
+      eqns: equations in order.
       invars: variables of the inputs.
       outvars: variables of the outputs.
-      sites: of the equations.
-      registers: of every variable in the program, for the debugger.
+      sites: places of the equations.
+      registers: register of every variable in the program, for the debugger.
       bits: variables of inputs that are random bits, not numbers.
-      watched: the same with tests of its arithmetic, once `numerics.watch` has made it.
-      behind: what outputs are computed from, by kind, once `made_of.inputs_behind` knows it.
+      watched: the unit with tests of its arithmetic, cached by `numerics.watch`.
+      behind: the inputs behind each output, by kind, cached by `made_of.inputs_behind`.
     """
 
     eqns: list[Any]
@@ -57,7 +57,7 @@ class Unit:
 
     @cached_property
     def compiled(self) -> Callable[..., Sequence[Any]]:
-        """The unit as one program of jax, the same for all units that compute the same."""
+        """The unit as one jax program, shared by all units that compute the same."""
         return _compiled.get(self.eqns, self.invars, self.outvars, lambda: jax.jit(self.traced))
 
     def traced(self, *values: Any) -> list[Any]:
@@ -98,7 +98,7 @@ EVALUATED: dict[Any, Callable[..., Any]] = {
     for name, function in _BY_NAME.items()
     if hasattr(mosaic_primitives, name)
 }
-"""Primitives without a meaning to XLA on a CPU, in terms of those with one."""
+"""Primitives that XLA does not support on a CPU, in terms of supported ones."""
 
 
 def bound(eqn: Any, values: Any) -> Sequence[Any]:
@@ -109,7 +109,7 @@ def bound(eqn: Any, values: Any) -> Sequence[Any]:
     with eqn.ctx.manager:
         try:
             results = eqn.primitive.bind(*values, **params)
-        except NotImplementedError:  # jax can only compile it, as Pallas's bitcast
+        except NotImplementedError:  # jax can only compile it, like Pallas's bitcast
             results = _alone(eqn, params)(*values)
     if _is_numeric_mask(eqn):
         # XLA turns `x * mask.astype(float)` into a selection, which discards a NaN that a chip's
@@ -119,7 +119,7 @@ def bound(eqn: Any, values: Any) -> Sequence[Any]:
 
 
 def _alone(eqn: Any, params: Any) -> Callable[..., Any]:
-    """An equation as a program of jax, the same for all that compute the same."""
+    """An equation as a jax program, shared by all equations that compute the same."""
     variables = tuple(dict.fromkeys(nested.variables(eqn.invars)))
     return _of_one.get(
         [eqn], variables, eqn.outvars,
@@ -191,10 +191,10 @@ _OPPOSITES = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": 
 
 @dataclass(frozen=True)
 class FalseComparison:
-    """A comparison that is false, where it first is.
+    """A false comparison, at the first element at which it is false.
 
     Attributes:
-      element: of the compared arrays.
+      element: element of the compared arrays.
     """
 
     sign: str
@@ -209,7 +209,7 @@ def false_comparison(
     """The comparison behind a condition that failed; None if it is more than one.
 
     Args:
-      step: makes `failed`, which is true, from `values`.
+      step: step that computes `failed`, which is true, from `values`.
     """
     unit = step.unit
     if unit is None:
@@ -247,10 +247,10 @@ def _where_false(name: str, operands: Sequence[Any]) -> FalseComparison | None:
     return FalseComparison(COMPARISONS[name], left[element], right[element], element)
 
 
-# Comparisons that see a NaN, which decides them without a trace in their results
+# Comparisons of a NaN, which decides them without showing in their results
 
 _POSITIONS = {"argmax": -np.inf, "argmin": np.inf}
-"""Primitives that give the position of a NaN, and what they pass over instead."""
+"""Primitives that return the position of a NaN, and the value that they skip instead."""
 
 
 def may_decide(eqn: Any) -> bool:
@@ -270,7 +270,7 @@ def sees_nan(inputs: Sequence[Any]) -> Any:
 
 
 def comparison_sign(eqn: Any) -> str:
-    """The comparison, as Python writes it, or the primitive's name."""
+    """The comparison as a Python operator, or the primitive's name."""
     name: str = eqn.primitive.name
     return COMPARISONS.get(name, name)
 
@@ -279,7 +279,7 @@ def turned(unit: Unit, values: Sequence[Any], otherwise: Collection[int]) -> lis
     """Evaluate a unit equation by equation.
 
     Args:
-      otherwise: numbers of equations that a NaN decides the other way round.
+      otherwise: numbers of equations for which a NaN has the opposite outcome.
     """
     known = dict(zip(unit.invars, values, strict=True))
 
@@ -321,7 +321,7 @@ def _div(x: Any, y: Any) -> Any:
 
 
 def _shift_right(x: Any, y: Any, kind: str = "i") -> Any:
-    """A shift that fills up with the sign bit (`i`) or zeros (`u`), whatever the operands are."""
+    """Right shift that fills with the sign bit (`i`) or zeros (`u`), for operands of any sign."""
     return (x.view(f"{kind}{x.itemsize}") >> y.view(f"{kind}{y.itemsize}")).view(x.dtype)
 
 
@@ -362,10 +362,10 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ScalarOperation:
-    """An equation on scalars: a function of some slots, for another one.
+    """An equation on scalars: a function from some slots to another slot.
 
     Attributes:
-      test: whether operands and result show arithmetic that went wrong; None if it cannot.
+      test: returns whether the arithmetic went wrong, given operands and result; None if it cannot.
     """
 
     function: Callable[..., Any]
@@ -379,8 +379,8 @@ class ScalarUnit:
     """A unit on numpy's scalars.
 
     Attributes:
-      template: slots of all values, with the literals in place.
-      inputs, outputs: slots.
+      template: initial slots of all values, including literals.
+      inputs, outputs: slots of the inputs and outputs.
     """
 
     operations: tuple[ScalarOperation, ...]
@@ -423,7 +423,7 @@ _IS_WRONG: dict[str, Callable[..., bool]] = {
     "shift_left": lambda result, x, y: x > 0 and _shift_right_logical(result, y) != x,
     "convert_element_type": lambda result, x: int(x) != int(result),
 }
-"""Whether integer scalars wrapped, or were divided by zero."""
+"""Tests of whether integer scalars wrapped, or were divided by zero."""
 
 
 def _scalar_test(eqn: Any) -> Callable[..., bool] | None:

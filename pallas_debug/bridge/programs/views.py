@@ -1,4 +1,4 @@
-"""Registers, the types of memory, and views of it: what the steps of a program name."""
+"""Registers, types of memory, and views of memory that the steps of a program refer to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pallas_debug.model import SourceLine
 
 Dtype = np.dtype[Any]
 Space = Literal["hbm", "vmem", "smem", "semaphore", "acc", "shared"]
-"""Memory: "acc" is a matrix unit's accumulators, zero at first, and "shared" a SparseCore's."""
+"""Memory space: "acc" is a matrix unit's accumulators, initially zero, "shared" a SparseCore's."""
 
 KEY: Dtype = np.dtype([("words", np.uint32, (1, 2))])
 """A key of the TPU's random number generator."""
@@ -45,7 +45,7 @@ class StepSite:
 
 @dataclass(frozen=True, slots=True)
 class RefType:
-    """Type of a buffer: of an operand, a scratch buffer or a semaphore array.
+    """Type of a buffer: an operand, a scratch buffer or a semaphore array.
 
     Attributes:
       semaphore: "regular", "dma" or "barrier"; None for a buffer of values.
@@ -71,7 +71,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class RowChoice:
-    """Positions in an array, or in memory that a reference names, without those of one value."""
+    """Positions in an array, or in referenced memory, except those with a given value."""
 
     positions: Reg
     ignored: int
@@ -81,7 +81,7 @@ class RowChoice:
 class Index:
     """An indexer: for each dimension a slice, or a position, which drops the dimension.
 
-    A position may be an array, or a reference to one, which is read when it is used.
+    A position may be an array, or a reference to an array, which is read when it is used.
     """
 
     entries: tuple[Slice | RowChoice | Number, ...]
@@ -102,7 +102,7 @@ class RefPlace:
     """A view of a reference: what a step accesses.
 
     Attributes:
-      assumed: what `pltpu.annotate` (jax 0.12) says of the access: names of its arguments.
+      assumed: names of arguments of `pltpu.annotate` (jax 0.12) for the access.
       located: the machine's cache of the elements that a constant view selects.
     """
 
@@ -113,7 +113,7 @@ class RefPlace:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the view names no register."""
+        """Whether the view refers to no register."""
         known: bool | None = self.located.get("is_constant")
         if known is None:
             known = all(

@@ -1,7 +1,7 @@
 """Unparser for kernels: from a jaxpr back to a Python program.
 
-`program_of` writes a captured kernel as a module that needs only jax. It uses jax's public API and
-binds primitives that have none by name.
+`program_of` writes a captured kernel as a module that needs only jax. It uses jax's public API, and
+binds primitives without a public function by name.
 
     vocabulary every name that a program may use
     values     numbers, dtypes, memory spaces and parameters

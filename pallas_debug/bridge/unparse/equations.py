@@ -78,7 +78,7 @@ _OF_A_CHECK = ("not", "or", "select_n")
 
 
 def _choices(jaxpr: Any) -> dict[Any, Any]:
-    """Numbers that only select a branch, and what each is computed from.
+    """Numbers that only select a branch, and the value from which each is computed.
 
     They are bools converted to numbers, and numbers clamped to the number of branches; `lax.cond`
     and `lax.switch` recompute them.
@@ -138,7 +138,7 @@ def _changes_nothing(eqn: Any) -> bool:
 
 
 def _is_another(eqn: Any) -> bool:
-    """Whether this is a primitive of `lax` with the same name as the one of Pallas in the table."""
+    """Whether this is a primitive of `lax` named like a Pallas primitive in the table."""
     return eqn.primitive is getattr(lax, f"{eqn.primitive.name}_p", None)
 
 

@@ -30,8 +30,8 @@ from jax.experimental.pallas import tpu as pltpu
 def unparsed(captured: Capture) -> str:
     """Unparse the kernel to a module that needs only jax.
 
-    The module defines `ARGUMENTS` (their types, one device's share of each), `AXES` (the mesh sizes
-    by name, empty for one device), `ENABLE_X64` and `call`, which calls the kernel.
+    The module defines `ARGUMENTS` (types of the arguments, as one device sees them), `AXES` (the
+    mesh sizes by name, empty for one device), `ENABLE_X64` and `call`, which calls the kernel.
 
     Raises:
       CannotUnparse: part of it cannot be written as text; the message names it.
@@ -227,7 +227,7 @@ def _options(captured: Capture) -> dict[str, str]:
 
 
 def _semantics_of_all(compiler_params: Any, params: Mapping[str, Any]) -> Any:
-    """Add semantics for the grid dimensions that `vmap` added, as jax does."""
+    """Add semantics for the grid dimensions that `vmap` added, like jax."""
     grid_mapping = params["grid_mapping"]
     semantics = getattr(compiler_params, "dimension_semantics", None)
     vmapped = grid_mapping.vmapped_dims

@@ -1,8 +1,8 @@
 """Evaluation of a program whose kernels are run by the caller, one after the other.
 
 The program is traced and its equations are evaluated one by one on the CPU. At each kernel the
-evaluation stops and passes on the kernel with the values of its operands, so that two programs can
-be run in lock-step, and a run can be ended at any kernel.
+evaluation pauses and yields the kernel with the values of its operands, so that two programs can
+run in lock-step, and a run can be ended at any kernel.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class CalledKernel:
     """A kernel that a program is about to call.
 
     Attributes:
-      path: position of the call in the program: of the equation in each nested program, and the
-        iteration of each loop. `origins` gives the same to kernels outside loops.
+      path: position of the call in the program: position of the equation in each nested program,
+        and iteration of each loop. `origins` uses the same path for kernels outside loops.
       operands: values of its operands.
     """
 
@@ -44,7 +44,7 @@ class CalledKernel:
 
 
 Calls = Generator[CalledKernel, Sequence[Array], Sequence[Any]]
-"""Yields each kernel, is sent its results, and returns those of the program."""
+"""Generator that yields each kernel, is sent the kernel's results, and returns the program's."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,7 +52,7 @@ class TracedProgram:
     """A function with its arguments, traced.
 
     Attributes:
-      num_kernels: number of calls of kernels; one in a loop counts as two.
+      num_kernels: number of calls of kernels; a call in a loop counts as two.
     """
 
     jaxpr: Any
@@ -64,7 +64,7 @@ class TracedProgram:
         return sum(map(_num_kernels, self.jaxpr.eqns))
 
     def calls(self) -> Calls:
-        """Evaluate it up to each of its kernels.
+        """Evaluate the program up to each of its kernels.
 
         Raises:
           MachineError: a kernel is called in a way that cannot be evaluated here.
@@ -75,7 +75,7 @@ class TracedProgram:
 def trace(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> TracedProgram:
-    """Trace a function as it is traced for the kernel machine."""
+    """Trace a function in the same way as for the kernel machine."""
     call, given = arrays.of_arrays(function, args, kwargs)
 
     shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
@@ -131,7 +131,7 @@ def _kernel(eqn: Any, inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
 
 def _evaluated(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     if eqn.primitive.name.startswith("debug_"):
-        return []  # it has printed, or called its callback, when the program was run
+        return []  # it already printed, or called its callback, when the program was run
     with hook.unwatched(), jax.default_device(_cpu()):
         results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
     return results if eqn.primitive.multiple_results else [results]

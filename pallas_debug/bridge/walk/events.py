@@ -22,7 +22,7 @@ class KernelRef:
     Attributes:
       kind: `scalar_prefetch`, `input`, `output`, `scratch`, or `scoped` of a `run_scoped`.
       position: among the kernel's refs; None for a scoped one.
-      space: its memory space, `default` if Pallas chooses.
+      space: memory space; `default` if Pallas chooses it.
       number: unique, unlike the name: a scope that is entered again creates a new buffer.
     """
 
@@ -136,16 +136,16 @@ class Event:
         `escape` (a ref is passed to something unknown).
       number: position in program order.
       where: the grid points at which it happens.
-      certain: whether it surely happens there, rather than under an unknown condition.
+      certain: whether it certainly happens there, rather than under an unknown condition.
       ordered: one event per execution, rather than one for a whole loop.
-      view: what is read, written, copied to, signalled or waited for.
+      view: view that is read, written, copied to, signalled or awaited.
       other: source of a copy.
       semaphore: semaphore of a copy.
       amount: bytes of a copy, or the change of a semaphore; None if unknown.
       value: value of a hint; for a check, whether it fails.
       divisor: divisor of a hint; `of_pipeline` if it is jax's pipeline that gives it.
       remote: whether another device takes part.
-      origins: origins of the written value, or of one that is reduced over `axes`.
+      origins: origins of the written value, or of the value that is reduced over `axes`.
       loops: iterations of unrolled loops, outermost first.
     """
 
@@ -174,7 +174,7 @@ class Walked:
     """All events of a kernel.
 
     Attributes:
-      incomplete: reason why events may be missing, as a sentence; None if all are there.
+      incomplete: reason why events may be missing, as a sentence; None if none are.
     """
 
     events: tuple[Event, ...]

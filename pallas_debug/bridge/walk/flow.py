@@ -1,7 +1,7 @@
 """Dataflow from reads to vectors, and the mapping of their dimensions.
 
-Only operations that surely preserve the values of a read are followed. The flow ends at `select_n`,
-which may be a mask, and at any operation not listed here.
+Only operations that certainly preserve the values of a read are followed. The flow ends at
+`select_n`, which may be a mask, and at any operation that is not listed here.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _broadcast_axes(eqn: Any) -> list[int | None]:
 
 
 def _reshape_axes(eqn: Any) -> list[int | None]:
-    """Old dimensions other than 1 that a reshape preserves, in order; else None."""
+    """Old dimensions other than 1, if a reshape preserves them in order; otherwise None."""
     old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     kept = [i for i, n in enumerate(old) if n != 1]
     if [old[i] for i in kept] != [n for n in new if n != 1]:

@@ -28,7 +28,8 @@ class BlockDim:
       kind: `blocked`, `squeezed`, `element`, or another of jax's kinds, in lower case.
       size: block size in elements; 1 if squeezed.
       bound: size of the array.
-      padding: number of elements by which an `element` index may lie outside, before and after.
+      padding: number of elements by which an `element` index may be outside the array, before and
+        after it.
     """
 
     kind: str
@@ -48,7 +49,7 @@ class BlockDim:
 
     @property
     def index(self) -> BlockIndex:
-        """What a block map records of it; of kind `blocked`, `squeezed` or `element` only."""
+        """Index as recorded in a block map; only for kinds `blocked`, `squeezed` and `element`."""
         kind = cast(BlockDimensionKind, self.kind)
         bound = max(self.bound, 0)
         return BlockIndex(kind=kind, size=self.size, bound=bound, padding=self.padding)
@@ -146,7 +147,7 @@ class Grid:
 
 
 class NotReadable(Exception):
-    """The grid cannot be analysed statically; the message is the reason."""
+    """The grid cannot be analysed statically; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +190,7 @@ def grid(captured: Capture) -> Grid:
     """Describe the grid of a captured kernel.
 
     Raises:
-      NotReadable: it is a kernel over a mesh or for a GPU, or its grid size is known only at run
+      NotReadable: the kernel is over a mesh or for a GPU, or its grid size is known only at run
         time.
     """
     params = captured.params
@@ -399,7 +400,7 @@ def _space(aval: Any) -> str:
 
 
 def _bits(dtype: Any) -> int:
-    """Size of one element in memory: 32 for a bool, 0 for a semaphore, which takes no VMEM."""
+    """Size of an element in bits: 32 for a bool, 0 for a semaphore, which takes no VMEM."""
     if str(dtype) == "bool":
         return 32
     try:

@@ -25,7 +25,7 @@ MAX_ITERATIONS = 1 << 16
 """Maximum iterations of a loop that is walked as a whole."""
 
 MAX_UNROLLED = 6_000
-"""Maximum equations of an unrolled loop, over all iterations."""
+"""Maximum number of equations of an unrolled loop, over all iterations."""
 
 _ORDERED = {
     tpu_primitives.dma_start_p,

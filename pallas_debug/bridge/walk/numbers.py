@@ -1,8 +1,8 @@
 """Scalar equations of a jaxpr in numpy, over all grid points at once.
 
-A value is an array that broadcasts against the grid: one that depends on a single grid dimension
-has a single dimension other than 1, whatever the size of the grid. Values that cannot be computed
-are None, never guessed.
+A value is an array that broadcasts against the grid: a value that depends on a single grid
+dimension has a single dimension other than 1, however large the grid is. Values that cannot be
+computed are None, never guessed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def too_large(*values: np.ndarray) -> bool:
 
 
 def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Divide as XLA does: towards zero, and all bits set for a zero divisor."""
+    """Divide like XLA: towards zero, and with all bits set for a zero divisor."""
     if a.dtype.kind == "f":
         return np.asarray(np.divide(a, b))
     safe = np.where(b == 0, 1, b)

@@ -26,7 +26,7 @@ from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 
 ANYTHING = 0
-"""Divisor of a value of which nothing is known: it may be a multiple of anything."""
+"""Divisor of a value about which nothing is known: it may be a multiple of anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ def _jaxprs(eqn: Any) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
 
 
 def _partly(inner: Any, atoms: Sequence[Any], n_consts: int) -> list[tuple[Any, Any]]:
-    """Pair the inputs of a loop body with outer operands; None for carried values except refs."""
+    """Pair a loop body's inputs with outer operands, or None for carried values except refs."""
     return [
         (variable, atom if i < n_consts or _is_ref(atom) else None)
         for i, (variable, atom) in enumerate(zip(inner.invars, atoms, strict=False))
@@ -210,10 +210,10 @@ _BOOLEAN = {"and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge"}
 
 
 def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
-    """Whether the result surely is one row of lanes, as loaded.
+    """Whether the result certainly is one row of lanes, as loaded.
 
-    The result of a reduction or index along another dimension may lie along the sublanes, where it
-    already is a column.
+    The result of a reduction or an index along another dimension may lie along the sublanes, where
+    it is already a column.
     """
     if len(eqn.outvars) != 1:
         return False

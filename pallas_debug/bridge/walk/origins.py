@@ -1,8 +1,9 @@
-"""Kernel outputs that the results of a function come from, element by element.
+"""Kernel outputs from which the results of a function come, element by element.
 
-The function is traced, and what lies between its kernels and its results is followed as far as it
-only moves elements (reshape, slice, transpose, …) or changes each by itself. It is evaluated on
-element numbers in place of values, so that each result element knows the kernel element behind it.
+The function is traced, and the operations between its kernels and its results are followed as long
+as they only move elements (reshape, slice, transpose, …) or change each element separately. They
+are evaluated on element numbers instead of values, which gives the kernel element behind each
+result element.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MOVES = frozenset(
         *("copy", "copy_p", "concatenate", "pad"),
     }
 )
-"""Primitives that move elements and change none."""
+"""Primitives that move elements without changing them."""
 
 _ELEMENTWISE = frozenset(
     {
@@ -52,12 +53,12 @@ class KernelOrigin:
     """Source of a result.
 
     Attributes:
-      captured: the kernel; None if the result comes straight from none.
-      path: position of its call in the program, as `evaluate` gives it.
+      captured: the kernel; None if the result does not come directly from a kernel.
+      path: position of its call in the program, as in `evaluate`.
       output: number of the output among the kernel's outputs.
       numbers: number of the kernel's element behind each element, in the shape of the result; -1
-        for one that comes from elsewhere. None if the result is the kernel's output.
-      reason: why it is not known, as the end of a sentence.
+        for an element that comes from elsewhere. None if the result is the kernel's output.
+      reason: why the origin is unknown, as the end of a sentence.
     """
 
     captured: Capture | None = None
@@ -129,7 +130,7 @@ def _equation(eqn: Any, inputs: list[KernelOrigin], path: tuple[int, ...]) -> li
 
 
 def _lost(inputs: Sequence[KernelOrigin]) -> KernelOrigin:
-    """Origin of what no kernel's output goes into directly; keeps why, where one did before."""
+    """Origin of a value that is not directly from a kernel's output; keeps earlier reasons."""
     return next((KernelOrigin(reason=o.reason) for o in inputs if "`" in o.reason), KernelOrigin())
 
 

@@ -46,7 +46,7 @@ _EXACT = frozenset(
         *("rev", "pad", "split", "copy", "convert_element_type", "stop_gradient"),
     }
 )
-"""Primitives that are exact for floats on every chip; for integers and bools all are."""
+"""Primitives that are exact for floats on every chip; for integers and bools, all of them are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +77,14 @@ _Values = Sequence[_Known | None]
 def tables(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> dict[str, list[Tables]]:
-    """Tables of each call of each kernel that takes any, by the kernel's digest."""
+    """Tables of each call of each kernel that takes tables, by the kernel's digest."""
     return _walked(function, args, kwargs, target).computed()
 
 
 def tables_for_estimates(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> tuple[dict[str, list[Tables]], dict[str, list[Tables]]]:
-    """Return the same as `tables`, and those with what rounding may change on another chip."""
+    """Return what `tables` does, and tables with values that another chip may round otherwise."""
     program = _walked(function, args, kwargs, target)
     exact = program.computed()
     is_known = all(t is not None for calls in exact.values() for call in calls for t in call)
@@ -179,7 +179,7 @@ class _Program:
         """The tables of each kernel, without duplicates.
 
         Args:
-          exact: whether to leave out those that another chip may round differently.
+          exact: whether to leave out tables that another chip may round differently.
         """
         calls = [
             (digest, [v if v is not None and (v.is_exact or not exact) else None for v in given])

@@ -16,7 +16,7 @@ class Exhausted(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """An unknown value, and the reads that it was computed from."""
+    """An unknown value, and the reads from which it was computed."""
 
     origins: frozenset[Origin] = frozenset()
 

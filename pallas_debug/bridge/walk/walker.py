@@ -2,8 +2,8 @@
 
 Nothing runs. Values that depend only on program ids, loop counters, literals and known scalar
 prefetch are computed in numpy (`numbers.py`); all others are unknown, and events that depend on
-them are uncertain. A loop with semaphores or copies is unrolled, as their order matters; any other
-is walked once with its iterations as an additional dimension.
+them are uncertain. A loop with semaphores or copies is unrolled, because their order matters; any
+other loop is walked once, with its iterations as an additional dimension.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Walker:
     Attributes:
       ids: program ids, one for each dimension of the grid in the kernel's source.
       sizes: sizes of those dimensions.
-      tables: scalar prefetch by the position of its ref.
-      unrolls: unroll every loop, to obtain its result.
+      tables: scalar prefetch, by position of the ref.
+      unrolls: whether to unroll every loop, to obtain its result.
       deadline: `time.monotonic` value at which the walk ends.
       events: events recorded so far.
       stale: positions of refs that were written to.
@@ -62,7 +62,7 @@ class Walker:
         """Walk a jaxpr from its start; return its outputs.
 
         Raises:
-          Exhausted: it would take too long.
+          Exhausted: the walk would take too long.
         """
         inner, consts = nested.opened(jaxpr)
         place = WalkState(where=np.ones((1,) * self.rank, bool))

@@ -73,7 +73,6 @@ def tiles(stats: Stats) -> Markup:
 def _beside(cycles: CycleEstimate) -> str:
     """Details beside the cycles: waits, minimum, libtpu's estimate, and ours on its assumptions.
 
-
     For a formula, the meaning of its unknowns.
     """
     own, ours, least = cycles.compiler, cycles.as_compiler, cycles.least

@@ -1,1 +1,1 @@
-"""Arithmetic of a unit that goes wrong: exact results, bounds, overflow, NaN, lost precision."""
+"""Detection of wrong arithmetic in a unit: exact results, bounds, overflow, NaN, lost precision."""

@@ -1,4 +1,4 @@
-"""Exact results of arithmetic, computed by numpy in wider types, and what values hold."""
+"""Exact results of arithmetic, computed by numpy in wider types, and tests of values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from pallas_debug.bridge.programs.arithmetic import intervals
 
 SUMS = frozenset({"reduce_sum", "cumsum", "dot_general"})
-"""Operations that make each element of many."""
+"""Operations that compute each element from many."""
 
 
 def integers(eqn: Any, inputs: Sequence[Any]) -> Any:
-    """The result of integer arithmetic without a limit of size; None if the operation has none.
+    """Exact result of integer arithmetic of any size; None for other operations.
 
-    Integers of up to 32 bits are computed in 64, which hold every sum and product of two; longer
-    ones, powers and long sums as Python's integers.
+    Integers of up to 32 bits are computed in 64 bits, which are enough for every sum and product of
+    two; longer integers, powers and long sums are computed as Python integers.
     """
     name = eqn.primitive.name
     if not all(np.issubdtype(x.dtype, np.integer) for x in inputs):
@@ -40,7 +40,7 @@ def integers(eqn: Any, inputs: Sequence[Any]) -> Any:
         return wide[0] ** int(eqn.params.get("y", 2))
     if name == "shift_left":
         bits = 8 * inputs[0].dtype.itemsize
-        is_inside = (inputs[1] >= 0) & (inputs[1] < bits)  # beyond that, XLA gives 0
+        is_inside = (inputs[1] >= 0) & (inputs[1] < bits)  # beyond that, XLA returns 0
         return np.where(is_inside, wide[0] * 2 ** np.where(is_inside, wide[1], 0), 0)
     if name == "div":
         # Towards zero; a division by zero is another fault.
@@ -51,7 +51,7 @@ def integers(eqn: Any, inputs: Sequence[Any]) -> Any:
 
 
 def floats(eqn: Any, inputs: Sequence[Any]) -> Any:
-    """A sum of floats in float64; None if the operation is none."""
+    """Sum of floats in float64; None for other operations."""
     if eqn.primitive.name not in SUMS:
         return None
     return _sum(eqn, [x.astype("float64") for x in inputs])
@@ -75,7 +75,7 @@ def _product(eqn: Any, inputs: Sequence[Any]) -> Any:
     a, b = inputs
     if a.dtype == np.int64:
         most = np.abs(a).max(initial=0) * np.abs(b).max(initial=0) * intervals.terms(eqn)
-        if most < 2**53:  # float64 holds each partial sum, and its product is much faster
+        if most < 2**53:  # float64 represents each partial sum, and its product is much faster
             a, b = a.astype("float64"), b.astype("float64")
         elif most >= 2**62:
             a, b = a.astype(object), b.astype(object)
@@ -120,7 +120,7 @@ def is_not_finite(value: Any) -> Any:
 
 
 def is_bad(value: Any) -> Any:
-    """NaN or plus infinity: minus infinity is a mask."""
+    """Mask of NaN and plus infinity; minus infinity is considered a mask value."""
     wide = value.astype("float64")
     return np.isnan(wide) | (wide == np.inf)
 
@@ -134,7 +134,7 @@ def holds_infinity(value: Any) -> bool:
 
 
 def spoilt(eqn: Any, inputs: Sequence[Any], result: Any, spoils: Callable[[Any], Any]) -> Any:
-    """Elements of the result of which some operand is spoilt."""
+    """Elements of the result that have a bad operand."""
     marks = [spoils(x) for x in inputs if is_float(x)]
     if not any(mark.any() for mark in marks):
         return np.zeros(result.shape, bool)

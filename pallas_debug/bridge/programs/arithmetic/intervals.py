@@ -1,8 +1,8 @@
-"""Bounds of integer arrays, from what is known without looking at their elements.
+"""Bounds of integer arrays, computed without looking at their elements.
 
-An interval is a pair of Python floats if it is known before the run, else of traced float32
-scalars: those of an iota plus a scalar are computed from the scalar. float32 holds more than any
-integer dtype, rounded, and `beyond` allows for the rounding.
+An interval is a pair of Python floats if it is known before the run, otherwise of traced float32
+scalars: the bounds of an iota plus a scalar are computed from the scalar. float32 covers the range
+of any integer dtype, with rounding, and `beyond` allows for the rounding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from jax._src import core as jax_core
 
 Interval = tuple[Any, Any]
-"""Least and greatest element."""
+"""Smallest and largest element."""
 
 Intervals = dict[Any, Interval]
 """Known bounds, by variable."""
@@ -53,7 +53,7 @@ def of_atom(atom: Any, known: Mapping[Any, Interval]) -> Interval | None:
 
 
 def of_equation(eqn: Any, ranges: Sequence[Interval | None]) -> Interval | None:
-    """Bounds of the result of an equation, if known; assumes that it does not wrap."""
+    """Bounds of the result of an equation, if known, assuming that it does not wrap."""
     name = eqn.primitive.name
     aval: Any = eqn.outvars[0].aval if eqn.outvars else None
     if not jnp.issubdtype(getattr(aval, "dtype", bool), jnp.integer):
@@ -93,7 +93,7 @@ def within(bounds: Interval | None, low: int, high: int) -> bool:
 
 
 def excludes(bounds: Interval | None, number: int) -> bool:
-    """Whether bounds known before the run leave a number out."""
+    """Whether bounds known before the run exclude a number."""
     return is_static(bounds) and (number < bounds[0] or bounds[1] < number)  # type: ignore[index]
 
 
@@ -219,4 +219,4 @@ _SAME = {
     *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "copy"),
     *("dynamic_slice", "reduce_max", "reduce_min"),
 }
-"""Operations that add no elements; further operands of theirs are indices."""
+"""Operations that add no elements; their other operands are indices."""

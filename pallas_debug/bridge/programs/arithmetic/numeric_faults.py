@@ -1,8 +1,8 @@
 """The first equation of a unit whose arithmetic goes wrong, with its facts.
 
-`explain` evaluates the equations one by one on concrete values and computes exact results beside
-them. A wrong element is a fault only if something depends on it: the rest of the unit is
-evaluated again with another value in its place, and if no output differs, it was masked.
+`explain` evaluates the equations one by one on concrete values, and also computes exact results. A
+wrong element is a fault only if something depends on it: the rest of the unit is evaluated again
+with another value in its place, and if no output differs, it was masked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pallas_debug.model import SourceLine
 Trouble = Literal["nan", "infinity", "overflow", "division", "narrowing", "precision", "rounding"]
 
 Kind = Literal["nans", "integers"]
-"""NaNs and infinities, also those of casts, or everything else."""
+"""Kind of fault: NaNs and infinities, including those of casts, or everything else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +34,17 @@ class NumericFault:
 
     Attributes:
       equation: number of the equation in its unit.
-      operation: its primitive.
+      operation: primitive of the equation.
       element: index of the first wrong element of the result.
-      values: operands at that element; none where each element is made of many.
-      operands, result_type: types, `float32[8, 128]`.
-      ranges: least and greatest number of each operand, where `values` is empty.
+      values: operands at that element; empty if each element is computed from many.
+      operands, result_type: types, such as `float32[8, 128]`.
+      ranges: smallest and largest number of each operand, if `values` is empty.
       exact: the result without a limit of size or precision; None if there is none.
-      result: what the operation gave.
+      result: the result of the operation.
       count: number of wrong elements.
       terms: number of terms of a sum.
-      largest: greatest magnitude in the float32 result of an imprecise sum.
-      line: in the user's code.
+      largest: largest magnitude in the float32 result of an imprecise sum.
+      line: line in the user's code.
     """
 
     trouble: Trouble
@@ -69,8 +69,8 @@ class _Candidate:
 
     Attributes:
       exact: exact results, if there are any.
-      instead: what the elements are replaced with to see whether anything depends on them.
-      opposite: of infinities, the negative ones that the operation made as well.
+      instead: replacement for the elements, to see whether anything depends on them.
+      opposite: for infinities, the negative ones that the operation also produced.
     """
 
     trouble: Trouble
@@ -98,14 +98,14 @@ def explain(
     but: Collection[int] = (),
     bits: Collection[Any] = (),
 ) -> NumericFault | None:
-    """Return the first fault in a unit on these inputs, or None if all that is wrong is masked.
+    """Return the first fault in a unit on these inputs, or None if all wrong elements are masked.
 
     Args:
       eqns: equations in order, without calls.
       values: inputs, for `invars`.
-      kind: what to look for; anything by default. A NaN that is cast to an integer is of kind
+      kind: kind of fault to look for; any by default. A NaN that is cast to an integer has the kind
         "integers".
-      but: equations whose faults are known.
+      but: equations whose faults are already known.
       bits: inputs that are bits, not numbers.
     """
     unit = _Concrete(eqns, invars, outvars, values, bits)
@@ -121,7 +121,7 @@ def origin(
     bits: Collection[Any] = (),
     trouble: Trouble = "nan",
 ) -> NumericFault | None:
-    """Return what made a NaN, or another trouble, that an equation of a unit sees, if it did."""
+    """Return the fault in a unit that produced a NaN or infinity that an equation sees, if any."""
     return _Concrete(eqns, invars, outvars, values, bits).origin(equation, trouble)
 
 
@@ -216,10 +216,10 @@ class _Concrete:
             known.update(zip(eqn.outvars, visit(i, inputs, outputs), strict=True))
         return [read(atom) for atom in (self._outvars if wanted is None else wanted)]
 
-    # Does it matter?
+    # Whether it matters
 
     def _reaching(self, candidate: _Candidate, outputs: Sequence[Any]) -> Any:
-        """The part of the wrong elements, up to the first, that changes an output; else None."""
+        """The wrong elements, up to the first, that change an output; None if there are none."""
 
         def differs(wrong: Any) -> bool:
             def visit(i: int, inputs: Sequence[Any], made: list[Any]) -> list[Any]:
@@ -271,7 +271,7 @@ class _Concrete:
 
         return visit
 
-    # What is wrong?
+    # What is wrong
 
     def _candidates(
         self, i: int, inputs: Sequence[Any], outputs: Sequence[Any]
@@ -297,7 +297,7 @@ class _Concrete:
     def _not_finite(
         self, i: int, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> list[_Candidate]:
-        """NaNs made of numbers, and infinities made of finite ones."""
+        """NaNs produced from numbers, and infinities produced from finite numbers."""
         eqn = self._eqns[i]
         if not outputs or not exact.is_float(outputs[0]):
             return []
@@ -386,7 +386,7 @@ class _Concrete:
         return self._wrong("precision", i, worst, inputs, result, result, wanted)
 
     def _rounded(self, i: int, inputs: Sequence[Any], result: Any) -> list[_Candidate]:
-        """A product whose operands a TPU rounds, though every bit of an integer counts."""
+        """A product whose operands a TPU rounds, although every bit of an integer counts."""
         made = products.rounded(self._eqns[i], inputs)
         if made is None:
             return []
@@ -469,7 +469,7 @@ def _smallest(wrong: Any, matters: Callable[[Any], bool]) -> Any:
 
 
 def _held(value: Any) -> Any:
-    """A value as an array of numpy, except for keys, which numpy cannot hold."""
+    """Convert a value to a numpy array, except for keys, which numpy does not support."""
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended):
         return value
     return np.asarray(value)

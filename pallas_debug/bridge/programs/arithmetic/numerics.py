@@ -1,4 +1,4 @@
-"""Straight-line equations with cheap tests for arithmetic that goes wrong.
+"""Straight-line equations with cheap tests for wrong arithmetic.
 
 `instrumented` compiles a unit of equations together with a vector of flags. A flag is a suspicion:
 the tests may be too strict, so that they stay cheap, and `numeric_faults.explain` decides.
@@ -33,10 +33,10 @@ from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.arithmetic import intervals, products
 
 SUM_BOUND = 0.02
-"""Greatest error of a 16-bit float sum, as a fraction of its largest entry in float32."""
+"""Maximum error of a 16-bit float sum, as a fraction of its largest entry in float32."""
 
 Flag = tuple[str, int]
-"""A suspicion about "output" number n, or about an "equation", "comparison" or "tie" by equation.
+"""A suspicion about an "output", or about an "equation", "comparison" or "tie", by number.
 
 A tie is a comparison of two infinities.
 """
@@ -149,10 +149,10 @@ def _are_infinite(left: Any, right: Any) -> Any:
 
 
 def without_ties(unit: units.Unit, values: Sequence[Any], equation: int) -> list[Any]:
-    """Outputs of a unit if a comparison told apart infinities that the unit has made.
+    """Outputs of a unit if a comparison distinguished infinities that the unit has produced.
 
-    Each is replaced, for this comparison alone, by a number of its own among the largest of its
-    dtype: two results that overflow are hardly equal.
+    For this comparison only, each infinity is replaced by a distinct number among the largest of
+    its dtype: two results that overflow are unlikely to be equal.
     """
     result = _compared(unit, values, equation, apart=True)
     known = dict(zip(unit.invars, values, strict=True))
@@ -164,7 +164,7 @@ def without_ties(unit: units.Unit, values: Sequence[Any], equation: int) -> list
 
 
 def is_tied(unit: units.Unit, values: Sequence[Any], equation: int) -> bool:
-    """Whether a comparison comes out otherwise if it tells infinities apart."""
+    """Whether a comparison has another outcome if infinities are distinguished."""
     runs = [_compared(unit, values, equation, apart=apart) for apart in (False, True)]
     return bool((runs[0] != runs[1]).any())
 
@@ -182,7 +182,7 @@ def _compared(unit: units.Unit, values: Sequence[Any], equation: int, *, apart: 
 
 
 def _apart(result: Any, inputs: Sequence[Any]) -> Any:
-    """A result whose infinities, if it is of finite numbers, are replaced by distinct numbers."""
+    """Replace the infinities of a result by distinct numbers, if its operands are finite."""
     found = np.isposinf(result.astype("float32"))
     if not found.any() or not all(np.isfinite(np.asarray(x, "float32")).all() for x in inputs):
         return result
@@ -194,7 +194,7 @@ def _apart(result: Any, inputs: Sequence[Any]) -> Any:
 
 
 def watch(step: ir.Compute) -> WatchedUnit | WatchedScalars:
-    """Return the unit of a step with tests of its arithmetic, made once."""
+    """Return the unit of a step with tests of its arithmetic, cached."""
     unit = step.unit
     if unit.watched is None:
         if isinstance(step.evaluate, units.ScalarUnit):
@@ -211,7 +211,7 @@ _instrumented: likeness.SharedPrograms[WatchedUnit] = likeness.SharedPrograms()
 
 
 def _shared(unit: units.Unit) -> WatchedUnit:
-    """The same for all units that compute the same, as it is compiled."""
+    """Watched unit shared by all units that compute the same, because it is compiled."""
     given = unit.eqns, unit.invars, unit.outvars
     bits = tuple(variable in unit.bits for variable in unit.invars)
     return _instrumented.get(*given, lambda: instrumented(*given, unit.bits), bits)
@@ -286,7 +286,7 @@ def bit_patterns(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[int]:
 
 
 def derived_bits(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[Any]:
-    """Variables that are computed from bits, and are bits for that: also from any exclusive or."""
+    """Variables that are bits because they are computed from bits, or by an exclusive or."""
     found = set(bits)
     for eqn in eqns:
         name = eqn.primitive.name
@@ -297,7 +297,7 @@ def derived_bits(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[Any]:
 
 
 def find_bits(program: ir.KernelProgram) -> None:
-    """Note in the units of a program which of their inputs are random bits."""
+    """Record in the units of a program which of their inputs are random bits."""
     bits: set[int] = set()
     for step in program.steps:
         if isinstance(step, ir.RandomBits):
@@ -315,7 +315,7 @@ def find_bits(program: ir.KernelProgram) -> None:
 
 
 def is_signed(value: Any) -> bool:
-    """Whether a value is of signed integers."""
+    """Whether a value has a signed integer dtype."""
     return bool(jnp.issubdtype(jnp.result_type(value), jnp.signedinteger))
 
 
@@ -364,7 +364,7 @@ def _division(name: str, inputs: Sequence[Any], ranges: Sequence[intervals.Inter
 def _narrowing(value: Any, result: Any, bounds: intervals.Interval | None) -> Any:
     source, target = jnp.result_type(value), jnp.result_type(result)
     if not jnp.issubdtype(target, jnp.integer):
-        return None  # an infinity shows in the outputs
+        return None  # an infinity is visible in the outputs
     limits = jnp.iinfo(target)
     if jnp.issubdtype(source, jnp.floating):
         value = value.astype("float32") if source.itemsize < 4 else value
@@ -411,7 +411,7 @@ def _narrow(result: Any) -> bool:
 
 
 def _differs(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
-    """Whether the same in int32 is another number."""
+    """Whether the value is different in int32."""
     wide = [jnp.asarray(x).astype("int32") for x in inputs]
     if "preferred_element_type" in eqn.params:
         eqn = eqn.replace(params={**eqn.params, "preferred_element_type": np.dtype("int32")})
@@ -419,7 +419,7 @@ def _differs(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
 
 
 def _limit(result: Any) -> float:
-    """Magnitude from which on a number computed in float32 may not fit."""
+    """Magnitude above which a number computed in float32 may not fit."""
     return float(jnp.iinfo(jnp.result_type(result)).max) * (1 - 2.0**-16)
 
 
@@ -455,7 +455,7 @@ def _power(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
 
 def _shifted(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
     value, bits = inputs
-    # Setting the sign bit loses none: a mask, or a word to be packed.
+    # Setting the sign bit loses no bits: a mask, or a word to be packed.
     back = lax.shift_right_logical(result, bits)
     return jnp.any((value > 0) & (back != value))
 

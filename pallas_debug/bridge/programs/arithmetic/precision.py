@@ -1,9 +1,9 @@
-"""Sums in 16-bit floats, computed again in float32 beside them.
+"""Shadow computation of 16-bit float sums in float32.
 
-A buffer that is read, added to and written back loses a little at every step; what it has lost
-shows only against a sum that never lost it. `shadowed` computes the outputs of a unit from float32
-shadows of some of its inputs: of what such a buffer would hold. Whatever does not depend on these
-keeps its values, rounded as the kernel rounds them, so that only the accumulation is judged.
+A buffer that is read, added to and written back loses some precision at every step; the loss only
+shows in comparison with a precise sum. `shadowed` computes the outputs of a unit from float32
+shadows of some of its inputs: the precise contents of such a buffer. Values that do not depend on
+these are kept, rounded as in the kernel, so that only the accumulation is judged.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def shadowed(
 def loss(value: Any, shadow: Any) -> tuple[float, tuple[int, ...], float]:
     """Compare a 16-bit sum with its shadow.
 
-    Returns the greatest error as a fraction of the shadow's largest entry, the index of the element
-    that has it, and that entry. The error is 0 where the shadow is not finite: another fault.
+    Returns the largest error as a fraction of the shadow's largest entry, the index of its element,
+    and that entry. The error is 0 where the shadow is not finite, which is another fault.
     """
     wide = np.asarray(shadow, "float64")
     largest = float(np.abs(wide).max(initial=0))
@@ -113,7 +113,7 @@ def _widened(value: Any) -> Any:
 
 
 def _in_float32(eqn: Any) -> Any:
-    """The equation with every 16-bit float that its parameters name replaced by float32."""
+    """Return the equation with every 16-bit float dtype in its parameters replaced by float32."""
     params = dict(eqn.params)
     for name in ("new_dtype", "preferred_element_type", "dtype"):
         dtype = params.get(name)

@@ -1,7 +1,7 @@
 """Products of whole numbers in float32, whose operands a TPU rounds to bfloat16.
 
-Offsets, counts and indices are often summed or picked by a product, and cast back to integers:
-there every bit counts. bfloat16 holds whole numbers up to 256.
+Offsets, counts and indices are often summed or selected by a product and cast back to integers,
+where every bit counts. bfloat16 represents whole numbers up to 256.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def cast_to_integers(eqns: Sequence[Any]) -> frozenset[int]:
 
 
 def loses_bits(inputs: Sequence[Any]) -> Any:
-    """Return a traced bool: whether all operands are whole numbers, and bfloat16 lacks some."""
+    """Return a traced bool: whether all operands are whole numbers, some not exact in bfloat16."""
     whole = [jnp.all(x == jnp.floor(x)) for x in inputs]
     lost = [jnp.any(x != as_bfloat16(x)) for x in inputs]
     return jnp.all(jnp.array(whole)) & jnp.any(jnp.array(lost))
 
 
 def rounded(eqn: Any, inputs: Sequence[Any]) -> np.ndarray[Any, Any] | None:
-    """Return a product of whole numbers as a TPU computes it; None if it loses no bits."""
+    """Return a product of whole numbers as computed on a TPU; None if it loses no bits."""
     if not loses_bits(list(map(jnp.asarray, inputs))):
         return None
     given = [as_bfloat16(jnp.asarray(x)) for x in inputs]

@@ -1,1 +1,1 @@
-"""Dataflow through a whole program and its kernels: what depends on what, and what is unused."""
+"""Dataflow through a whole program and its kernels: dependences, and unused values."""

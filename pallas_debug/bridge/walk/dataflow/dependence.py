@@ -1,8 +1,8 @@
-"""Arguments of a function that decide what its kernels do: forward dataflow, nothing runs.
+"""Arguments of a function on which its kernels depend: forward dataflow, nothing runs.
 
-Each value has the set of arguments that it was computed from, refs included. Conservative: where
-the flow is not known in detail, an output depends on all inputs. A kernel's grid points are walked
-until nothing changes, as one may read what another wrote.
+Each value, including refs, has the set of arguments from which it was computed. This is
+conservative: if the flow is not known in detail, an output depends on all inputs. A kernel's grid
+points are walked until nothing changes, because one may read what another wrote.
 """
 
 from __future__ import annotations
@@ -62,22 +62,23 @@ FlowValue = Names | _Memory
 
 @dataclass(kw_only=True)
 class Dependence:
-    """Arguments that decide what a kernel does.
+    """Arguments on which a kernel depends.
 
     Attributes:
-      values: by line, the arguments that the values there depend on.
-      accesses: by line, those that indices, or whether and how often the line runs, depend on.
+      values: by line, the arguments on which the line's values depend.
+      accesses: by line, the arguments that decide the indices, and whether and how often the line
+        runs.
     """
 
     values: dict[_Line, Names] = field(default_factory=lambda: defaultdict(lambda: _NONE))
     accesses: dict[_Line, Names] = field(default_factory=lambda: defaultdict(lambda: _NONE))
 
     def of_values(self, *at: _Line | None) -> Names:
-        """Arguments that values at these lines depend on; of the whole kernel if one is unknown."""
+        """Arguments on which values at these lines depend; if a line is unknown, the kernel's."""
         return self._of(self.values, at) | self._of(self.accesses, at)
 
     def of_accesses(self, *at: _Line | None) -> Names:
-        """Arguments that accesses at these lines depend on; as `of_values`."""
+        """Arguments on which accesses at these lines depend, like `of_values`."""
         return self._of(self.accesses, at)
 
     def _of(self, by_line: Mapping[_Line, Names], at: Sequence[_Line | None]) -> Names:
@@ -109,7 +110,7 @@ def dependences(
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramPlace:
-    """Position in a program: what decides whether it is reached, and the calls around it."""
+    """Position in a program: dependences of whether it is reached, and the calls around it."""
 
     names: Names = _NONE
     calls: tuple[Any, ...] = ()
@@ -119,7 +120,7 @@ class ProgramPlace:
 
 
 class JaxprWalk:
-    """Walks a jaxpr; subclasses say what an equation of theirs does."""
+    """Walk through a jaxpr; subclasses define the effect of their equations."""
 
     def __init__(self) -> None:
         self._lines: dict[int, _Line | None] = {}
@@ -194,11 +195,11 @@ class JaxprWalk:
         return [*before, *found[len(before) :]]
 
     def other(self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace) -> Sequence[FlowValue]:
-        """An equation that is no call, branch or loop."""
+        """Handle an equation that is not a call, branch or loop."""
         raise NotImplementedError
 
     def decides(self, eqn: Any, names: Names, place: ProgramPlace) -> None:
-        """Called with what a branch or loop depends on."""
+        """Called with the dependences of a branch or loop."""
 
     def line(self, eqn: Any, place: ProgramPlace) -> _Line | None:
         if id(eqn) not in self._lines:
@@ -274,7 +275,7 @@ class _KernelWalk(JaxprWalk):
         return super().run(jaxpr, args, place)
 
     def index_map(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> None:
-        """Walk an index map, all of whose values are indices."""
+        """Walk an index map, whose values are all indices."""
         self._is_index_map = True
         self.run(jaxpr, args, place)
         self._is_index_map = False
@@ -313,9 +314,9 @@ class _KernelWalk(JaxprWalk):
 
 
 def _written(eqn: Any, inputs: Sequence[FlowValue], memories: Sequence[_Memory]) -> list[_Memory]:
-    """Memories that an equation writes to: of a DMA the destination, and not its semaphores.
+    """Memories that an equation writes to: for a DMA the destination, but not its semaphores.
 
-    What a semaphore counts does not depend on what is copied.
+    The count of a semaphore does not depend on the data that is copied.
     """
     if eqn.primitive.name == "dma_wait":
         return []
@@ -333,7 +334,7 @@ def names_of(values: Sequence[FlowValue]) -> Names:
 
 
 def _either(values: Sequence[FlowValue], names: Names) -> FlowValue:
-    """One of several values, as chosen by what depends on `names`."""
+    """One of several values, selected by a value that depends on `names`."""
     for value in values:
         if isinstance(value, _Memory):
             return value

@@ -15,7 +15,7 @@ from pallas_debug.model import Target
 
 
 def traced_leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
-    """Numbers of those leaves of `(args, kwargs)` that are arrays: the inputs of the jaxpr."""
+    """Numbers of the leaves of `(args, kwargs)` that are arrays: the inputs of the jaxpr."""
     leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
     return [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
 

@@ -1,7 +1,7 @@
-"""Operands of a function's kernels that may be one array: forward dataflow, nothing runs.
+"""Operands of a function's kernels that may be the same array: forward dataflow, nothing runs.
 
 Each value has the set of arrays that it may be, or be a part of. Operations that only move elements
-pass that on; all others make a new array.
+propagate this set; all others create a new array.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOVES = frozenset(
         *("slice", "sort", "split", "squeeze", "stop_gradient", "transpose"),
     }
 )
-"""Primitives whose results may be made of the elements of their operands."""
+"""Primitives whose results may consist of elements of their operands."""
 
 
 def operand_arrays(
@@ -42,8 +42,9 @@ def operand_arrays(
 ) -> dict[str, list[list[Arrays]]]:
     """Arrays that the operands of each call of a kernel may be, by the kernel's digest.
 
-    The set of an operand is empty if nothing is known of it, as of an array that is closed over.
-    Arguments that are the same object are the same array, and so are NumPy's views of one buffer.
+    The set of an operand is empty if nothing is known about it, as for an array that is closed
+    over. Arguments that are the same object are the same array, and so are NumPy's views of one
+    buffer.
     """
     leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
     given = [frozenset({str(_memory(leaves[i]))}) for i in programs.traced_leaves(args, kwargs)]
@@ -85,6 +86,6 @@ class _Operands(JaxprWalk):
         return list(self._new(eqn))
 
     def _new(self, eqn: Any) -> Iterator[Arrays]:
-        self._kept.append(eqn)  # so that no other one gets its identity
+        self._kept.append(eqn)  # so that no other object gets its identity
         for number in range(len(eqn.outvars)):
             yield frozenset({f"{id(eqn)}.{number}"})

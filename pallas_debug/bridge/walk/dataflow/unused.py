@@ -18,8 +18,8 @@ def unused_outputs(
 ) -> dict[str, frozenset[int]]:
     """Outputs that no call of a kernel uses, by number, for each kernel by its digest.
 
-    The function's results count as used. A kernel none of whose outputs is used has none here: it
-    is called for something else.
+    The function's results count as used. If none of a kernel's outputs is used, none is listed
+    here: the kernel is called for another purpose.
     """
     jaxpr = programs.opened(function, args, kwargs, target)
     found = outputs.reached(jaxpr, programs.digest)
