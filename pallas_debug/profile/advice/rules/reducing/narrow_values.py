@@ -38,6 +38,9 @@ MIN_REGISTERS = 32
 MIN_EMPTY = 4
 """Minimum registers that a value takes, as a multiple of those that would hold it."""
 
+MAX_AROUND = 32
+"""Maximum operations that are visited around one: a row becomes a column in one to three."""
+
 _ELEMENTWISE = re.compile(r"arith\.(?:add|sub|mul|div|maximum|minimum|maxnum|minnum)f|math\.\w+")
 _REDUCTION = "vector.multi_reduction"
 _CASTS = ("vector.shape_cast", "tpu.reshape")
@@ -165,6 +168,10 @@ def _follow(
             narrow.kept = narrow.kept or ("what the loop carries" if loops else None)
             continue
         around.append(made)
+        spread: ProgramOperation | None = made
+        while spread is not None and spread.name in PASSED_ON and len(around) < MAX_AROUND:
+            spread = program.producer(spread.operands[0], spread.line)
+            around += [spread] if spread is not None else []
         if made.name in LOADS:
             operand = subject.operand(memory_of(program, made) or "")
             if operand is not None and operand.kind == "scratch" and _shape(made) == narrow.shape:
