@@ -92,7 +92,7 @@ def test_advice_names_line_and_remedy(kernel: SlowKernel, target: str, stats_of:
     if kernel.line is not None:
         assert advice.source is not None
         assert (Path(advice.source.file).name, advice.source.line) == (kernel.file, kernel.line)
-    for part in kernel.says:
+    for part in kernel.parts:
         assert part in f"{advice.message} => {advice.remedy}"
     assert re.search(r"\d", advice.message), "no number in the message"
     assert all(e.figure.value is not None for e in advice.evidence)
@@ -126,10 +126,10 @@ def test_other_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> N
     """The estimate for blocks that were not compiled is near that of blocks of about their size."""
     before, after = (stats_of(slow(name), twin, "v5e") for twin in (False, True))
     (advice,) = before.advice
-    told = {e.name: e.figure.value for e in advice.evidence}
-    assert told["estimated cycles"] == pytest.approx(before.cycles.total.value, rel=0.15)
-    (then,) = (value for key, value in told.items() if key.startswith("estimated cycles with"))
-    advised = then / told["estimated cycles"]
+    named = {e.name: e.figure.value for e in advice.evidence}
+    assert named["estimated cycles"] == pytest.approx(before.cycles.total.value, rel=0.15)
+    (then,) = (value for key, value in named.items() if key.startswith("estimated cycles with"))
+    advised = then / named["estimated cycles"]
     measured = after.cycles.total.value / before.cycles.total.value
     # In shares of the slow kernel: hardly more is promised than is saved, and not much less.
     assert measured - 0.03 <= advised <= measured + 0.08
@@ -140,11 +140,11 @@ def test_other_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> N
 def test_copies_that_overlap_save_what_is_promised(target: str, stats_of: StatsOf) -> None:
     """Computation beside a copy takes its delays too, which bundles alone do not show."""
     before, after = (stats_of(slow("pages_waited_for"), twin, target) for twin in (False, True))
-    told = {e.name: e.figure.value for e in before.advice[0].evidence}
+    named = {e.name: e.figure.value for e in before.advice[0].evidence}
     each = before.traffic.compute_per_step.value / 32
-    assert told["cycles of computation beside each"] == pytest.approx(each, rel=0.05)
+    assert named["cycles of computation beside each"] == pytest.approx(each, rel=0.05)
     saved = before.cycles.total.value - after.cycles.total.value
-    assert 0.9 * saved <= told["cycles that overlapping them saves"] <= 1.02 * saved
+    assert 0.9 * saved <= named["cycles that overlapping them saves"] <= 1.02 * saved
 
 
 @pytest.mark.large
@@ -153,9 +153,9 @@ def test_steps_that_are_left_out_save_what_is_promised(target: str, stats_of: St
     """What is fetched after a run of them is waited for."""
     kernel = slow("causal_in_every_step")
     before, after = (stats_of(kernel, twin, target) for twin in (False, True))
-    told = {e.name: e.figure.value for e in before.advice[0].evidence}
+    named = {e.name: e.figure.value for e in before.advice[0].evidence}
     saved = before.cycles.total.value - after.cycles.total.value
-    assert 0.8 * saved <= told["cycles that leaving them out saves"] <= saved
+    assert 0.8 * saved <= named["cycles that leaving them out saves"] <= saved
 
 
 PROMISES = {
@@ -176,9 +176,9 @@ PROMISES = {
 )
 def test_iterations_save_what_is_promised(name: str, evidence: str, stats_of: StatsOf) -> None:
     before, after = (stats_of(slow(name), twin, "v5e") for twin in (False, True))
-    told = {e.name: e.figure.value for e in before.advice[0].evidence}
-    share = told["share of the executed bundles"] / 100
-    promised = share * (1 - told[evidence] / told["cycles of each"])
+    named = {e.name: e.figure.value for e in before.advice[0].evidence}
+    share = named["share of the executed bundles"] / 100
+    promised = share * (1 - named[evidence] / named["cycles of each"])
     saved = 1 - after.cycles.compute.value / before.cycles.compute.value
     assert promised - 0.05 <= saved <= promised + 0.15
 

@@ -45,7 +45,7 @@ def of(cycles: int, version: str = "0.0.50", **cost: int) -> Baseline:
     return Baseline(kernels={"rows": {"v5e": {version: BaselineCost(cycles=cycles, **cost)}}})
 
 
-def said(now: int | None, baseline: Baseline, margin: float = 0.05, **others: int) -> str:
+def message(now: int | None, baseline: Baseline, margin: float = 0.05, **others: int) -> str:
     (row,) = compare([stats(now, **others)], baseline, margin)
     return sentence(row, "b.json")
 
@@ -57,11 +57,11 @@ def test_within_the_margin_it_passes_on_both_sides() -> None:
     for now in (950, 1000, 1050):
         (row,) = compare([stats(now)], of(1000), 0.05)
         assert (row.status, row.fails) == ("within", False)
-    assert said(1050, of(1000)) == f"{HERE}1,050 cycles, within 5 % of its baseline of 1,000"
+    assert message(1050, of(1000)) == f"{HERE}1,050 cycles, within 5 % of its baseline of 1,000"
 
 
 def test_more_cycles_than_allowed_fail_and_what_else_grew_is_named() -> None:
-    assert said(1051, of(1000, bundles=80, spills=0), spills=3) == (
+    assert message(1051, of(1000, bundles=80, spills=0), spills=3) == (
         f"{HERE}1,051 cycles, 5.1 % more than its baseline of 1,000, and 5 % is allowed. "
         "Its bundles grew from 80 to 90 and its spills grew from 0 to 3. "
         "`pallas-debug stats` and `pallas-debug source --cost` show where they go; "
@@ -72,7 +72,7 @@ def test_more_cycles_than_allowed_fail_and_what_else_grew_is_named() -> None:
 
 
 def test_fewer_cycles_pass_and_are_to_be_recorded() -> None:
-    assert said(500, of(1000)) == (
+    assert message(500, of(1000)) == (
         f"{HERE}500 cycles, 50.0 % fewer than its baseline of 1,000. Record the gain with "
         "`pytest --pallas-update-baselines`, or a later loss of it goes unnoticed."
     )
@@ -80,7 +80,7 @@ def test_fewer_cycles_pass_and_are_to_be_recorded() -> None:
 
 
 def test_without_a_baseline_it_fails() -> None:
-    assert said(500, Baseline()) == (
+    assert message(500, Baseline()) == (
         f"{HERE}500 cycles, and b.json has no baseline for it. "
         "Record one with `pytest --pallas-update-baselines`, and commit the file."
     )
@@ -88,7 +88,7 @@ def test_without_a_baseline_it_fails() -> None:
 
 
 def test_another_version_of_the_compiler_is_not_compared_with() -> None:
-    assert said(500, of(1000, "0.0.42")) == (
+    assert message(500, of(1000, "0.0.42")) == (
         f"{HERE}500 cycles, and b.json has baselines for other versions only (0.0.42: 1,000). "
         "Cycles of two compilers are not compared: look at what changed, record this version with "
         "`pytest --pallas-update-baselines`, and commit the file."
@@ -97,7 +97,7 @@ def test_another_version_of_the_compiler_is_not_compared_with() -> None:
 
 
 def test_unknown_cycles_are_no_pass() -> None:
-    assert said(None, of(1000)) == (
+    assert message(None, of(1000)) == (
         f"{HERE}its cycles are unknown: 9 × n0, the size of the grid is known only at run time. "
         "Assert its bundles or spills instead, or give it a static grid."
     )

@@ -295,5 +295,5 @@ def test_small_blocks_are_advised_against_with_scalar_prefetch(tmp_path: Path) -
     assert unknown.advice == (advice,)
     fast = profile_of(tmp_path, scaled_by_128, np.arange(32, dtype=np.int32), x)
     assert fast.advice == ()
-    said = next(e for e in advice.evidence if e.name == "estimated cycles with larger blocks")
-    assert fast.cycles.total.value == pytest.approx(said.figure.value, rel=0.1)
+    message = next(e for e in advice.evidence if e.name == "estimated cycles with larger blocks")
+    assert fast.cycles.total.value == pytest.approx(message.figure.value, rel=0.1)

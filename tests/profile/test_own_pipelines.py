@@ -49,8 +49,8 @@ def test_a_pipeline_with_larger_blocks_takes_as_long_as_promised() -> None:
     )
     (advice,) = small.advice
     assert advice.remedy.startswith("use blocks 16 times as large")
-    told = {e.name: e.figure.value for e in advice.evidence}
-    assert told["estimated cycles with larger blocks"] == pytest.approx(
+    stated = {e.name: e.figure.value for e in advice.evidence}
+    assert stated["estimated cycles with larger blocks"] == pytest.approx(
         large.cycles.total.value, rel=0.15
     )
     assert large.advice == ()

@@ -81,6 +81,6 @@ def test_the_mxu_waits_as_long_as_is_said(target: str, rows: int, is_advised: bo
     assert outside.advice == ()
     assert [advice.kind for advice in inside.advice] == ["transpose"] * is_advised
     for advice in inside.advice:
-        told = next(e.figure.value for e in advice.evidence if e.name.startswith("cycles"))
+        stated = next(e.figure.value for e in advice.evidence if e.name.startswith("cycles"))
         one, other = (s.traffic.compute_per_step.value for s in (inside, outside))
-        assert told == pytest.approx(one - other, abs=0.05 * one)
+        assert stated == pytest.approx(one - other, abs=0.05 * one)

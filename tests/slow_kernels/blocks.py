@@ -263,7 +263,7 @@ KERNELS = (
         function=rows_by_index_map,
         remedied=rows_by_index_map_remedied,
         args=(jax.ShapeDtypeStruct((256,), jnp.int32), jax.ShapeDtypeStruct((1024, 1, 512), F32)),
-        says=("the index map of table_ref reads", "start the 32 copies of a step"),
+        parts=("the index map of table_ref reads", "start the 32 copies of a step"),
     ),
     SlowKernel(
         advice="small-blocks",
@@ -276,7 +276,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((512, 512), jnp.int8),
             jax.ShapeDtypeStruct((1, 512), F32),
         ),
-        says=("are work that would not grow with the blocks",),
+        parts=("are work that would not grow with the blocks",),
     ),
     SlowKernel(
         advice="narrow-block",

@@ -336,7 +336,7 @@ KERNELS = (
         remedied=cache_copied_remedied,
         helper=_updated,
         args=_CACHE,
-        says=(
+        parts=(
             "but for one of its 1,024 rows in dimension 1",
             "(8, 128), with the number in at_ref // 8",
         ),
@@ -348,7 +348,7 @@ KERNELS = (
         remedied=cache_copied_remedied,
         helper=_updated,
         args=_CACHE,
-        says=("input_output_aliases={1: 0}",),
+        parts=("input_output_aliases={1: 0}",),
         targets=("v5e",),
     ),
     SlowKernel(
@@ -362,7 +362,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((2, 16, 128), jnp.bfloat16),
             jax.ShapeDtypeStruct((64, 128, 128), jnp.bfloat16),
         ),
-        says=("64 times", "into a second buffer with a semaphore of its own"),
+        parts=("64 times", "into a second buffer with a semaphore of its own"),
     ),
     SlowKernel(
         advice="copy-wait",
@@ -371,7 +371,7 @@ KERNELS = (
         remedied=next_waited_for_remedied,
         helper=_taken_in_turn,
         args=(jax.ShapeDtypeStruct((4096, 512), F32),),
-        says=("wait for the copy in the next iteration", "another slot of slots"),
+        parts=("wait for the copy in the next iteration", "another slot of slots"),
     ),
     SlowKernel(
         advice="copy-latency",
@@ -380,7 +380,7 @@ KERNELS = (
         remedied=pipeline_of_small_blocks_remedied,
         helper=_pipelined,
         args=(jax.ShapeDtypeStruct((2048, 512), F32),),
-        says=("each of the 256 iterations of a pipeline moves 32.0 KiB", "times as large"),
+        parts=("each of the 256 iterations of a pipeline moves 32.0 KiB", "times as large"),
     ),
     SlowKernel(
         advice="round-trip",
@@ -388,7 +388,7 @@ KERNELS = (
         function=summed_in_hbm,
         remedied=summed_in_hbm_remedied,
         args=(jax.ShapeDtypeStruct((2048, 512), F32),),
-        says=("each grid step fetches the same 512.0 KiB of out_hbm", "keep them in VMEM"),
+        parts=("each grid step fetches the same 512.0 KiB of out_hbm", "keep them in VMEM"),
     ),
     SlowKernel(
         advice="copy-wait",
@@ -396,6 +396,6 @@ KERNELS = (
         function=rows_one_after_another,
         remedied=rows_one_after_another_remedied,
         args=(jax.ShapeDtypeStruct((128,), jnp.int32), jax.ShapeDtypeStruct((1024, 512), F32)),
-        says=("start the copies of all 64 iterations in a loop of their own", "in out_ref"),
+        parts=("start the copies of all 64 iterations in a loop of their own", "in out_ref"),
     ),
 )

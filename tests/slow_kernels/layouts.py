@@ -334,7 +334,7 @@ KERNELS = (
         remedied=halves_remedied,
         rearrange=_of_full_width,
         args=(jax.ShapeDtypeStruct((512, 128), F32),) * 3,
-        says=("halves of 64 lanes", "pltpu.roll(x, 64, 1) * sin"),
+        parts=("halves of 64 lanes", "pltpu.roll(x, 64, 1) * sin"),
     ),
     SlowKernel(
         advice="half-lanes",
@@ -343,7 +343,7 @@ KERNELS = (
         remedied=halves_remedied,
         rearrange=lambda x, cos, sin: (x, cos, sin.at[:, :64].multiply(-1)),
         args=(jax.ShapeDtypeStruct((512, 128), F32),) * 3,
-        says=("halves of 64 lanes",),
+        parts=("halves of 64 lanes",),
         targets=("v5e",),
     ),
     SlowKernel(
@@ -353,7 +353,7 @@ KERNELS = (
         remedied=heads_of_64_lanes_remedied,
         rearrange=_with_signs,
         args=(jax.ShapeDtypeStruct((512, 128), F32),) * 3,
-        says=("2 such values in each register", "lane % 64 < 32, pltpu.roll(x, 96, 1)"),
+        parts=("2 such values in each register", "lane % 64 < 32, pltpu.roll(x, 96, 1)"),
     ),
     SlowKernel(
         advice="transpose",
@@ -361,7 +361,7 @@ KERNELS = (
         function=transposed_product,
         remedied=transposed_product_remedied,
         args=(jax.ShapeDtypeStruct((512, 128), jnp.bfloat16),) * 2,
-        says=("the result of a product (512x512 f32)", "lax.dot_general(right, left, (((1,)"),
+        parts=("the result of a product (512x512 f32)", "lax.dot_general(right, left, (((1,)"),
     ),
     SlowKernel(
         advice="lane-reduction",
@@ -369,7 +369,7 @@ KERNELS = (
         function=row_sums_in_the_loop,
         remedied=row_sums_in_the_loop_remedied,
         args=(jax.ShapeDtypeStruct((32, 32, 512), F32),),
-        says=("8 rows of a register", "whole vectors of (32, 512)"),
+        parts=("8 rows of a register", "whole vectors of (32, 512)"),
     ),
     SlowKernel(
         advice="relayout",
@@ -405,6 +405,6 @@ KERNELS = (
         function=columns_one_by_one,
         remedied=columns_one_by_one_remedied,
         args=(jax.ShapeDtypeStruct((128, 128), F32),),
-        says=("f32[64, 1]", "instead of single columns"),
+        parts=("f32[64, 1]", "instead of single columns"),
     ),
 )

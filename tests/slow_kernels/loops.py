@@ -361,7 +361,7 @@ KERNELS = (
         function=product_of_few_rows,
         remedied=product_of_few_rows_remedied,
         args=(jax.ShapeDtypeStruct((512, 256), F32), jax.ShapeDtypeStruct((256, 256), F32)),
-        says=("8 rows", "f32[256, 256]", "before the loop"),
+        parts=("8 rows", "f32[256, 256]", "before the loop"),
     ),
     SlowKernel(
         advice="spills",
@@ -404,7 +404,7 @@ KERNELS = (
         function=rows_gathered,
         remedied=rows_gathered_remedied,
         args=(jax.ShapeDtypeStruct((1024, 128), F32),),
-        says=("with unroll=8",),
+        parts=("with unroll=8",),
     ),
     SlowKernel(
         advice="scalar-loop",
@@ -412,7 +412,7 @@ KERNELS = (
         function=squares_in_smem,
         remedied=squares_in_smem_remedied,
         args=(jax.ShapeDtypeStruct((1024,), F32),),
-        says=("only combines its own with those before", "reduce it as a whole vector"),
+        parts=("only combines its own with those before", "reduce it as a whole vector"),
     ),
     SlowKernel(
         advice="invariant",
@@ -428,7 +428,7 @@ KERNELS = (
         helper=_softmax,
         remedied=softmax_of_8_rows_remedied,
         args=(jax.ShapeDtypeStruct((1024, 256), F32),),
-        says=("each of the 32 iterations takes", "or pass unroll=4 to the loop"),
+        parts=("each of the 32 iterations takes", "or pass unroll=4 to the loop"),
     ),
     SlowKernel(
         advice="invariant",
@@ -440,6 +440,6 @@ KERNELS = (
             jax.ShapeDtypeStruct((128, 8192), jnp.float32),
             jax.ShapeDtypeStruct((128, 1), jnp.float32),
         ),
-        says=("the same column of 32 rows", "jnp.broadcast_to(…, (32, 128))"),
+        parts=("the same column of 32 rows", "jnp.broadcast_to(…, (32, 128))"),
     ),
 )

@@ -138,7 +138,7 @@ KERNELS = (
         function=squares_summed_in_memory,
         remedied=squares_summed_in_memory_remedied,
         args=(jax.ShapeDtypeStruct((1024, 512), F32),),
-        says=("loads and stores 16 registers of out_ref", "let lax.fori_loop carry"),
+        parts=("loads and stores 16 registers of out_ref", "let lax.fori_loop carry"),
         targets=("v5e",),
     ),
     SlowKernel(
@@ -147,7 +147,7 @@ KERNELS = (
         function=state_kept_in_memory,
         remedied=state_kept_in_memory_remedied,
         args=(jax.ShapeDtypeStruct((512, 512), F32),),
-        says=("loads and stores 4 registers of state",),
+        parts=("loads and stores 4 registers of state",),
         targets=("v5e",),
     ),
     SlowKernel(
@@ -156,7 +156,7 @@ KERNELS = (
         function=input_copied_to_scratch,
         remedied=input_copied_to_scratch_remedied,
         args=(jax.ShapeDtypeStruct((512, 512), F32),),
-        says=("x_ref is copied to copy", "leave copy out, and read x_ref"),
+        parts=("x_ref is copied to copy", "leave copy out, and read x_ref"),
     ),
     SlowKernel(
         advice="vmem-copy",
@@ -164,7 +164,7 @@ KERNELS = (
         function=output_copied_from_scratch,
         remedied=input_copied_to_scratch_remedied,
         args=(jax.ShapeDtypeStruct((512, 512), F32),),
-        says=("copy is copied to out_ref", "leave copy out, and store to out_ref"),
+        parts=("copy is copied to out_ref", "leave copy out, and store to out_ref"),
     ),
     SlowKernel(
         advice="vmem-copy",
@@ -172,6 +172,6 @@ KERNELS = (
         function=chunks_copied_one_by_one,
         remedied=input_copied_to_scratch_remedied,
         args=(jax.ShapeDtypeStruct((512, 512), F32),),
-        says=("x_ref is copied to chunk",),
+        parts=("x_ref is copied to chunk",),
     ),
 )

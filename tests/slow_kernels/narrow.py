@@ -227,7 +227,7 @@ KERNELS = (
         function=groups_of_lanes,
         remedied=groups_of_lanes_remedied,
         args=(jax.ShapeDtypeStruct((512, 128), F32),),
-        says=("f32[128, 8, 16] fill 16 of 128 lanes", "sum groups of 16 of them by a product"),
+        parts=("f32[128, 8, 16] fill 16 of 128 lanes", "sum groups of 16 of them by a product"),
     ),
     SlowKernel(
         advice="narrow-values",
@@ -237,7 +237,7 @@ KERNELS = (
         helper=_scanned,
         rearrange=lambda x, decay, b: (x, decay, b.reshape(*b.shape, 1)),
         args=(*(jax.ShapeDtypeStruct((16, 256), F32),) * 2, jax.ShapeDtypeStruct((16, 16), F32)),
-        says=("f32[256, 16] fill 16 of 128 lanes", "keep (16, 256) in what the loop carries"),
+        parts=("f32[256, 16] fill 16 of 128 lanes", "keep (16, 256) in what the loop carries"),
         targets=("v6e",),
     ),
     SlowKernel(
@@ -247,7 +247,7 @@ KERNELS = (
         remedied=softmax_of_few_lanes_remedied,
         rearrange=lambda x: (x.T,),
         args=(jax.ShapeDtypeStruct((1024, 16), F32),),
-        says=("it takes 128 vector registers, where 16 would hold it", "(16, 1024)"),
+        parts=("it takes 128 vector registers, where 16 would hold it", "(16, 1024)"),
     ),
     SlowKernel(
         advice="narrow-product",
@@ -256,7 +256,7 @@ KERNELS = (
         remedied=routed_remedied,
         rearrange=lambda x, w: (x, w.T),
         args=(jax.ShapeDtypeStruct((1024, 256), BF16), jax.ShapeDtypeStruct((256, 8), BF16)),
-        says=("(1024, 8) fills 8 of 128 lanes", "for a result of (8, 1024)"),
+        parts=("(1024, 8) fills 8 of 128 lanes", "for a result of (8, 1024)"),
     ),
     SlowKernel(
         advice="narrow-slices",
@@ -265,7 +265,7 @@ KERNELS = (
         remedied=rescaled_often_remedied,
         helper=_logsumexp,
         args=(jax.ShapeDtypeStruct((512, 4096), F32),),
-        says=("each of the 32 iterations reduces 128 columns", "take 512 columns"),
+        parts=("each of the 32 iterations reduces 128 columns", "take 512 columns"),
     ),
     SlowKernel(
         advice="narrow-slices",
@@ -277,6 +277,6 @@ KERNELS = (
             jax.ShapeDtypeStruct((1024, 128), BF16),
             *[jax.ShapeDtypeStruct((2048, 128), BF16)] * 2,
         ),
-        says=("each of the 16 iterations reduces 128 columns", "take 512 columns"),
+        parts=("each of the 16 iterations reduces 128 columns", "take 512 columns"),
     ),
 )

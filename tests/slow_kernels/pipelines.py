@@ -386,7 +386,7 @@ KERNELS = (
         helper=_row_softmax,
         remedied=short_steps_remedied,
         args=(jax.ShapeDtypeStruct((2048, 512), F32),),
-        says=("make 256 grid steps: ", "such as (128, 512) for x_ref"),
+        parts=("make 256 grid steps: ", "such as (128, 512) for x_ref"),
     ),
     SlowKernel(
         advice="small-blocks",
@@ -395,7 +395,7 @@ KERNELS = (
         helper=_biased_gelu,
         remedied=one_register_at_a_time_remedied,
         args=(jax.ShapeDtypeStruct((256, 1024), F32), jax.ShapeDtypeStruct((1, 1024), F32)),
-        says=("blocks of (8, 128) make 256 grid steps: each waits ",),
+        parts=("blocks of (8, 128) make 256 grid steps: each waits ",),
     ),
     SlowKernel(
         advice="small-blocks",
@@ -403,7 +403,7 @@ KERNELS = (
         function=small_attention,
         remedied=small_attention_remedied,
         args=(jax.ShapeDtypeStruct((1, 1, 1024, 128), BF16),) * 3,
-        says=("blocks of (1, 1, 128, 128) make 64 grid steps", "VALU, the busiest vector unit"),
+        parts=("blocks of (1, 1, 128, 128) make 64 grid steps", "VALU, the busiest vector unit"),
     ),
     SlowKernel(
         advice="single-buffer",
@@ -434,7 +434,7 @@ KERNELS = (
         function=three_passes,
         remedied=three_passes_remedied,
         args=(jax.ShapeDtypeStruct((512, 8192), F32),),
-        says=("goes over x_ref 3 times", ", 8192): "),
+        parts=("goes over x_ref 3 times", ", 8192): "),
     ),
     SlowKernel(
         advice="copy-wait",
@@ -445,7 +445,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((256, 512), BF16),
             jax.ShapeDtypeStruct((16, 512, 256), BF16),
         ),
-        says=("nothing runs beside this copy of 256.0 KiB",),
+        parts=("nothing runs beside this copy of 256.0 KiB",),
     ),
     SlowKernel(
         advice="grid-order",
@@ -457,7 +457,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((8, 2048, 512), F32),
             jax.ShapeDtypeStruct((2048, 512), F32),
         ),
-        says=("bias_ref are fetched 16 times, though there are only 2", "in the order 1, 0"),
+        parts=("bias_ref are fetched 16 times, though there are only 2", "in the order 1, 0"),
     ),
     SlowKernel(
         advice="one-core",
@@ -465,7 +465,7 @@ KERNELS = (
         function=on_one_core,
         remedied=on_one_core_remedied,
         args=(jax.ShapeDtypeStruct((4, 512, 256), F32),),
-        says=(
+        parts=(
             "all 16 steps of the grid run on one core, and v5p has 2",
             "declare axis 0 parallel, as no step along it needs another one: compiler_params=pltpu"
             '.CompilerParams(dimension_semantics=("parallel", "arbitrary"))',

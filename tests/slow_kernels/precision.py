@@ -249,7 +249,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((1024, 512), BF16),
             jax.ShapeDtypeStruct((8, 512, 1024), F32),
         ),
-        says=("32.0 MiB in all, if each step needs another block", "as weights can be"),
+        parts=("32.0 MiB in all, if each step needs another block", "as weights can be"),
     ),
     SlowKernel(
         advice="wide-operand",
@@ -258,7 +258,7 @@ KERNELS = (
         remedied=results_in_f32_remedied,
         helper=_scaled,
         args=(jax.ShapeDtypeStruct((8192, 512), BF16),),
-        says=("out_ref is written in f32, 16.0 MiB in all", "make out_ref a bf16 array"),
+        parts=("out_ref is written in f32, 16.0 MiB in all", "make out_ref a bf16 array"),
     ),
     SlowKernel(
         advice="arithmetic",
@@ -266,7 +266,7 @@ KERNELS = (
         function=divided_by_norms,
         remedied=divided_by_norms_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        says=("of 128 registers", "multiply by lax.rsqrt"),
+        parts=("of 128 registers", "multiply by lax.rsqrt"),
     ),
     SlowKernel(
         advice="arithmetic",
@@ -274,7 +274,7 @@ KERNELS = (
         function=roots_as_powers,
         remedied=roots_as_powers_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        says=("exponent 1.5", "x * jnp.sqrt(x)"),
+        parts=("exponent 1.5", "x * jnp.sqrt(x)"),
     ),
     SlowKernel(
         advice="arithmetic",
@@ -282,7 +282,7 @@ KERNELS = (
         function=sigmoid_by_division,
         remedied=sigmoid_by_division_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        says=("a sigmoid made of an exponential and a division", "jnp.tanh(0.5 * x)"),
+        parts=("a sigmoid made of an exponential and a division", "jnp.tanh(0.5 * x)"),
         targets=("v5e",),
     ),
     SlowKernel(
@@ -294,7 +294,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((1024, 1024), jnp.int8),
             jax.ShapeDtypeStruct((1024, 512), jnp.int8),
         ),
-        says=("two operands that were int8", "preferred_element_type=jnp.int32"),
+        parts=("two operands that were int8", "preferred_element_type=jnp.int32"),
         targets=("v5e",),
     ),
     SlowKernel(
@@ -305,7 +305,7 @@ KERNELS = (
         helper=_by_weights,
         rearrange=lambda x, w: (x, w.astype(BF16)),
         args=(jax.ShapeDtypeStruct((64, 1024), BF16), jax.ShapeDtypeStruct((1024, 2048), F32)),
-        says=("w_ref is fetched in f32, 8.0 MiB in all", "store it in bf16, as weights can be"),
+        parts=("w_ref is fetched in f32, 8.0 MiB in all", "store it in bf16, as weights can be"),
     ),
     SlowKernel(
         advice="rounding",
@@ -313,7 +313,7 @@ KERNELS = (
         function=rounded_in_between,
         remedied=rounded_in_between_remedied,
         args=(jax.ShapeDtypeStruct((1024, 512), BF16),),
-        says=("unless the rounding is intended", "converted back to f32"),
+        parts=("unless the rounding is intended", "converted back to f32"),
     ),
     SlowKernel(
         advice="wide-product",

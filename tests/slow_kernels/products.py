@@ -364,7 +364,7 @@ KERNELS = (
         function=distances_of_pairs,
         remedied=distances_of_pairs_remedied,
         args=(jax.ShapeDtypeStruct((256, 64), F32), jax.ShapeDtypeStruct((128, 64), F32)),
-        says=("all 64 by 128 pairs of rows, of 64 elements", "|x|² - 2 x·y + |y|²"),
+        parts=("all 64 by 128 pairs of rows, of 64 elements", "|x|² - 2 x·y + |y|²"),
     ),
     SlowKernel(
         advice="broadcast-product",
@@ -372,7 +372,7 @@ KERNELS = (
         function=products_of_pairs,
         remedied=products_of_pairs_remedied,
         args=(jax.ShapeDtypeStruct((256, 128), BF16), jax.ShapeDtypeStruct((128, 128), BF16)),
-        says=("multiplies all 64 by 128 pairs", "of bf16, with preferred_element_type"),
+        parts=("multiplies all 64 by 128 pairs", "of bf16, with preferred_element_type"),
     ),
     SlowKernel(
         advice="thin-steps",
@@ -384,7 +384,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((32, 128), BF16),
             *(jax.ShapeDtypeStruct((4, 2048, 128), BF16),) * 2,
         ),
-        says=("1 row of q_ref by blocks of k_ref and v_ref that 8 steps", "what 8 do"),
+        parts=("1 row of q_ref by blocks of k_ref and v_ref that 8 steps", "what 8 do"),
     ),
     SlowKernel(
         advice="thin-steps",
@@ -396,7 +396,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((2, 4, 2, 128), BF16),
             *(jax.ShapeDtypeStruct((2, 4096, 128), BF16),) * 2,
         ),
-        says=("2 rows of q_ref by blocks of k_ref and v_ref that 4 steps", "what 4 do"),
+        parts=("2 rows of q_ref by blocks of k_ref and v_ref that 4 steps", "what 4 do"),
     ),
     SlowKernel(
         advice="thin-product",
@@ -407,7 +407,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((1024, 256), BF16),
             jax.ShapeDtypeStruct((4, 256, 128), BF16),
         ),
-        says=("loads the same 4 matrices of bf16[256, 128]",),
+        parts=("loads the same 4 matrices of bf16[256, 128]",),
     ),
     SlowKernel(
         advice="thin-product",
@@ -419,7 +419,7 @@ KERNELS = (
             jax.ShapeDtypeStruct(shape, BF16)
             for shape in ((128, 16, 1024), (1024, 128), (128, 128))
         ),
-        says=("multiply the rows of all 64 iterations at once, before the loop",),
+        parts=("multiply the rows of all 64 iterations at once, before the loop",),
         targets=("v6e",),
     ),
     SlowKernel(
@@ -428,7 +428,7 @@ KERNELS = (
         function=rows_times_matrix,
         remedied=rows_times_matrix_remedied,
         args=(jax.ShapeDtypeStruct((64, 256), F32), jax.ShapeDtypeStruct((128, 256), F32)),
-        says=("(32, 256) by (256, 128)", "lax.dot_general, of all 32 rows at once"),
+        parts=("(32, 256) by (256, 128)", "lax.dot_general, of all 32 rows at once"),
     ),
     SlowKernel(
         advice="vector-product",
@@ -437,6 +437,6 @@ KERNELS = (
         remedied=columns_times_rows_remedied,
         rearrange=lambda x, y: (x.T, y),
         args=(jax.ShapeDtypeStruct((64, 256), F32), jax.ShapeDtypeStruct((64, 512), F32)),
-        says=("(256, 64) by (64, 256)", "contracted over what the loop counts"),
+        parts=("(256, 64) by (64, 256)", "contracted over what the loop counts"),
     ),
 )

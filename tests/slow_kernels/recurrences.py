@@ -283,7 +283,7 @@ KERNELS = (
         function=running_sum,
         remedied=running_sum_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        says=("adds one row to the sum of those before it", "s = s + jnp.where(row >= k, "),
+        parts=("adds one row to the sum of those before it", "s = s + jnp.where(row >= k, "),
     ),
     SlowKernel(
         advice="running-sum",
@@ -291,7 +291,7 @@ KERNELS = (
         function=sum_kept_in_scratch,
         remedied=running_sum_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        says=("adds one row to the sum of those before it",),
+        parts=("adds one row to the sum of those before it",),
         targets=("v5e",),
     ),
     SlowKernel(
@@ -300,7 +300,7 @@ KERNELS = (
         function=unrolled_sum,
         remedied=running_sum_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        says=("to the sum of those before it",),
+        parts=("to the sum of those before it",),
         targets=("v5e",),
     ),
     SlowKernel(
@@ -309,7 +309,7 @@ KERNELS = (
         function=sum_of_those_before,
         remedied=sum_of_those_before_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        says=("store pltpu.roll(s, 1, 0) with that row as its first one",),
+        parts=("store pltpu.roll(s, 1, 0) with that row as its first one",),
         targets=("v5e",),
     ),
     SlowKernel(
@@ -318,7 +318,7 @@ KERNELS = (
         function=running_maximum,
         remedied=running_maximum_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        says=("with the maximum of those before it", "0), -jnp.inf))"),
+        parts=("with the maximum of those before it", "0), -jnp.inf))"),
     ),
     SlowKernel(
         advice="running-sum",
@@ -326,7 +326,7 @@ KERNELS = (
         function=sum_from_the_end,
         remedied=sum_from_the_end_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        says=("jnp.where(row < 32 - k, pltpu.roll(s, 32 - k, 0), 0)",),
+        parts=("jnp.where(row < 32 - k, pltpu.roll(s, 32 - k, 0), 0)",),
     ),
     SlowKernel(
         advice="invariant",
@@ -334,7 +334,7 @@ KERNELS = (
         function=divided_by_the_same,
         remedied=divided_by_the_same_remedied,
         args=(jax.ShapeDtypeStruct((16, 256), F32), jax.ShapeDtypeStruct((128, 256), F32)),
-        says=("divides by what no iteration changes", "multiply by it in the loop"),
+        parts=("divides by what no iteration changes", "multiply by it in the loop"),
     ),
     SlowKernel(
         advice="single-rolls",
@@ -342,7 +342,7 @@ KERNELS = (
         function=sum_of_single_rolls,
         remedied=sum_of_single_rolls_remedied,
         args=(jax.ShapeDtypeStruct((512, 256), F32),),
-        says=("combined with 31 rotations of it", "5 give the same"),
+        parts=("combined with 31 rotations of it", "5 give the same"),
     ),
     SlowKernel(
         advice="single-rolls",
@@ -350,6 +350,6 @@ KERNELS = (
         function=sum_of_repeated_rolls,
         remedied=sum_of_repeated_rolls_remedied,
         args=(jax.ShapeDtypeStruct((64, 128), F32),),
-        says=("combined with 127 rotations of it", "7 give the same"),
+        parts=("combined with 127 rotations of it", "7 give the same"),
     ),
 )

@@ -19,7 +19,7 @@ class SlowKernel:
     Attributes:
       advice: kind of the advice expected on `function`; none is expected on `remedied`.
       rearrange: of the arguments, for a twin that takes them in another layout.
-      says: parts of the message or remedy.
+      parts: phrases of the message or remedy.
       helper: the function with the marked line, if that is not `function` itself.
       targets: chips that it is compiled for, the first one most often.
     """
@@ -30,7 +30,7 @@ class SlowKernel:
     remedied: Callable[..., jax.Array]
     args: tuple[jax.ShapeDtypeStruct, ...]
     rearrange: Callable[..., tuple[jax.Array, ...]] | None = None
-    says: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
     helper: Callable[..., jax.Array] | None = None
     targets: tuple[str, ...] = ("v5e", "v6e")
 

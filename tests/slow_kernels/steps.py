@@ -111,7 +111,7 @@ KERNELS = (
         remedied=causal_in_every_step_remedied,
         helper=_causal,
         args=(jax.ShapeDtypeStruct((2048, 128), BF16),) * 3,
-        says=("at 6 of 16 grid points the mask is false everywhere", "k_ref, v_ref stay"),
+        parts=("at 6 of 16 grid points the mask is false everywhere", "k_ref, v_ref stay"),
     ),
     SlowKernel(
         advice="step-invariant",
@@ -120,6 +120,6 @@ KERNELS = (
         remedied=cosines_in_every_step_remedied,
         rearrange=lambda x: (x, jnp.cos(_angles())),
         args=(jax.ShapeDtypeStruct((ROWS, COLUMNS), F32),),
-        says=("each of the 64 grid steps", "of 128 KiB"),
+        parts=("each of the 64 grid steps", "of 128 KiB"),
     ),
 )

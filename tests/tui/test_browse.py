@@ -21,7 +21,7 @@ Golden = Callable[[App[None], str], None]
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
 
 
-async def settled(app: BrowseApp, pilot: Pilot[None]) -> None:
+async def until_idle(app: BrowseApp, pilot: Pilot[None]) -> None:
     """Wait for what is made in the background."""
     await pilot.pause()
     await app.workers.wait_for_complete()
@@ -40,11 +40,10 @@ async def test_first_screen(raw: Path, golden: Golden, libtpu: str, size: str) -
     async with app.run_test(size=SIZES[size]) as pilot:
         while not app.steps.changes:  # what each pass did is counted in the background
             await pilot.pause(0.02)
-        await settled(app, pilot)
+        await until_idle(app, pilot)
         golden(app, f"{libtpu}-{size}")
 
 
-@drive
 @drive
 async def test_a_failed_kernel_opens_at_the_pass_that_failed(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "misaligned"))
@@ -192,7 +191,7 @@ async def test_layers_peel_off_and_only_q_leaves(raw: Path) -> None:
 async def test_the_help_lists_the_real_keys(raw: Path, golden: Golden) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
     async with app.run_test(size=(80, 40)) as pilot:
-        await settled(app, pilot)
+        await until_idle(app, pilot)
         await press(pilot, "question_mark")
         golden(app, "help")
 
@@ -400,7 +399,7 @@ async def test_a_bundle_comes_from_lines_that_do_not_call_each_other(
     app = BrowseApp(browser)
     async with app.run_test(size=(160, 48)) as pilot:
         await press(pilot, "o", "colon", *"bundles", "enter")
-        await settled(app, pilot)
+        await until_idle(app, pilot)
         name = Path(file or "").name
         assert f"{name}:{own + 1}, {name}:{own + 2}" in status(app)
         assert "←" not in status(app)

@@ -38,7 +38,7 @@ def session() -> StepSession:
     return stepper.capture(lambda: flash_attention(q, k, v, block_q=128, block_k=128)).session
 
 
-async def settled(app: DebuggerApp, pilot: Pilot[None]) -> None:
+async def until_idle(app: DebuggerApp, pilot: Pilot[None]) -> None:
     await pilot.pause()
     await app.workers.wait_for_complete()
     await pilot.pause()
@@ -47,7 +47,7 @@ async def settled(app: DebuggerApp, pilot: Pilot[None]) -> None:
 async def typed(app: DebuggerApp, pilot: Pilot[None], *keys: str) -> None:
     for key in keys:
         await pilot.press(key)
-        await settled(app, pilot)
+        await until_idle(app, pilot)
 
 
 def text_of(app: DebuggerApp, name: str) -> str:
@@ -59,7 +59,7 @@ def text_of(app: DebuggerApp, name: str) -> str:
 async def test_stepping_stops_values_and_help(session: StepSession) -> None:
     app = DebuggerApp(session, notes=["a note"])
     async with app.run_test(size=(140, 40)) as pilot:
-        await settled(app, pilot)
+        await until_idle(app, pilot)
         screen = screen_text(app)
         assert "flash_attention · grid point (0, 0, 0, 0)" in screen
         assert "note: a note" in screen
@@ -112,7 +112,7 @@ async def test_stepping_stops_values_and_help(session: StepSession) -> None:
 async def test_at_every_size(session: StepSession, size: str) -> None:
     app = DebuggerApp(session)
     async with app.run_test(size=SIZES[size]) as pilot:
-        await settled(app, pilot)
+        await until_idle(app, pilot)
         await typed(app, pilot, "s", "n", "S", "c", "C")
         assert isinstance(app.focused, Pane)
         assert "▶" in screen_text(app)
@@ -124,7 +124,7 @@ async def test_at_every_size(session: StepSession, size: str) -> None:
 async def test_many_notes_are_shown_from_the_first(session: StepSession) -> None:
     app = DebuggerApp(session, notes=["the finding", *"abcdefgh"])
     async with app.run_test(size=(120, 36)) as pilot:
-        await settled(app, pilot)
+        await until_idle(app, pilot)
         assert "note: the finding" in screen_text(app)
         await typed(app, pilot, "n")
         assert "note: h" in screen_text(app)
@@ -135,7 +135,7 @@ async def test_many_notes_are_shown_from_the_first(session: StepSession) -> None
 async def test_what_is_longer_than_a_small_screen(session: StepSession) -> None:
     app = DebuggerApp(session)
     async with app.run_test(size=(80, 24)) as pilot:
-        await settled(app, pilot)
+        await until_idle(app, pilot)
         assert "q_ref  min " in text_of(app, "heat")
         assert app.query_one("#heat").display
         row = app.query_one("#values", Pane).rows[0]

@@ -30,7 +30,7 @@ class Alone(App[None]):
     def __init__(self) -> None:
         super().__init__()
         self.pane = DiffPane(id="diff")
-        self.told: list[str] = []
+        self.states: list[str] = []
 
     def compose(self) -> ComposeResult:
         yield self.pane
@@ -39,7 +39,7 @@ class Alone(App[None]):
         self.pane.focus()
 
     def on_diff_pane_diff_changed(self) -> None:
-        self.told.append(self.pane.state)
+        self.states.append(self.pane.state)
 
     def rows(self) -> list[str]:
         """The screen."""
@@ -250,7 +250,7 @@ async def test_a_long_diff_is_made_in_a_thread_and_can_be_stopped() -> None:
         app.pane.ignore = () if app.pane.ignore else NOISE
         await until(pilot, lambda: app.pane.state.startswith("-"))
         assert app.pane.count > 100
-        assert "diffing…" in app.told
+        assert "diffing…" in app.states
 
 
 @drive

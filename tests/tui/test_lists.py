@@ -33,7 +33,7 @@ SECONDS = 20.0
 MANY = 10_000
 
 
-async def settled(pilot: Pilot[None], app: BrowseApp) -> None:
+async def until_idle(pilot: Pilot[None], app: BrowseApp) -> None:
     """All rows are read, and the operations of the steps counted."""
     await until(pilot, lambda: app.kernels.list.whole and app.kernels.runs.whole)
     await until(pilot, lambda: app.steps.changes)
@@ -45,7 +45,7 @@ def kernel(app: BrowseApp) -> str:
     return app.entry.name.partition("-")[0] if app.entry else ""
 
 
-def said(app: BrowseApp) -> str:
+def message(app: BrowseApp) -> str:
     """Below the list that lies over the panes."""
     return str(app.screen.query_one("#summary", Static).render())
 
@@ -169,13 +169,13 @@ async def test_kernels_that_failed_are_gone_to(many: Path) -> None:
 async def test_the_filter_is_shown_with_counts_and_peels_off(golden: Golden) -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         await press(pilot, "f", *"status", "colon", *"fail")
         assert app.kernels.note == "2/3 status:fail"
         await press(pilot, "enter")
         assert app.kernels.has_focus
         await until(pilot, lambda: kernel(app) == "running")
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         golden(app, "kernels-filtered-80x24")
         await press(pilot, "f", "end", *"x", "escape")
         assert app.kernels.filter_text == "status:failx"
@@ -192,7 +192,7 @@ async def test_the_filter_is_shown_with_counts_and_peels_off(golden: Golden) -> 
 async def test_what_failed_comes_first_and_the_cursor_stays_on_its_kernel() -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         assert kernel(app) == "double"
         await press(pilot, "exclamation_mark")
         assert [line.name.partition("-")[0] for line in app.kernels.list.shown] == [
@@ -218,7 +218,7 @@ async def test_two_directories_side_by_side(tmp_path: Path) -> None:
     compilation.write_text(text.replace('"target": "v5e"', '"target": "v6e"'))
     app = BrowseApp(Browser(LISTED, other))
     async with app.run_test(size=(160, 48)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         rows = [plain(app.kernels.cells(i)) for i in range(3)]
         assert rows[0].startswith("A  ✓ double-40afca47 ⚑2  ✓v5e")
         assert rows[1].startswith("AB ✗ running-cc4e5499  ✗v5e ·✓v6e")
@@ -240,7 +240,7 @@ async def test_names_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     app = BrowseApp(Browser(tmp_path))
     async with app.run_test(size=(160, 48)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         strips = app.screen._compositor.render_strips()
         screen = "\n".join("".join(s.text for s in strip) for strip in strips)
         assert "a␛[2J[red]�k-12345678" in screen
@@ -261,7 +261,7 @@ async def test_what_vanishes_while_it_is_shown(tmp_path: Path) -> None:
     root = Path(shutil.copytree(LISTED, tmp_path / "dumps"))
     app = BrowseApp(Browser(root))
     async with app.run_test(size=(160, 48)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         shutil.rmtree(root)
         await press(pilot, "j", "j", "k", "tab", "j", "G", "right_parenthesis", "R", "escape")
         await press(pilot, "ctrl+f", *"add", "escape", "escape", "escape")
@@ -272,7 +272,7 @@ async def test_what_vanishes_while_it_is_shown(tmp_path: Path) -> None:
 async def test_a_long_name_is_cut_so_that_its_targets_are_seen() -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(80, 30)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         app.kernels.styles.width = 24
         await pilot.pause()
         rows = [plain(app.kernels.cells(i)) for i in range(app.kernels.count)]
@@ -293,7 +293,7 @@ async def test_passes_say_what_they_changed() -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(200, 30)) as pilot:
         await press(pilot, "tab", "z")
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         rows = {s.label: plain(app.steps.cells(i)) for i, s in enumerate(app.steps.steps)}
         assert rows["01 original"] == "  01 original ="
         words = rows["15 lower-to-llo"].split()
@@ -309,7 +309,7 @@ async def test_passes_say_what_they_changed() -> None:
 async def test_where_there_is_little_room_it_says_so_in_short() -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(160, 30)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         large = OperationChange(operations=6000, added=4104, removed=2820)
         app.steps.changes = {step.label: large for step in app.steps.steps}
         rows = {s.label: plain(app.steps.cells(i)) for i, s in enumerate(app.steps.steps)}
@@ -325,7 +325,7 @@ async def test_where_there_is_little_room_it_says_so_in_short() -> None:
 async def test_passes_are_filtered_and_hidden() -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(160, 48)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         whole = app.steps.count
         await press(pilot, "tab", "f", *"layout", "enter")
         assert app.steps.has_focus
@@ -360,7 +360,7 @@ async def test_a_failure_is_told_above_its_operation(
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=size) as pilot:
         await press(pilot, "G")
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         assert kernel(app) == "unaligned"
         await until(pilot, lambda: app.failure.report and app.failure.report.explanation)
         assert "tpu.vector_load" in app.text.line(app.text.cursor)
@@ -369,8 +369,8 @@ async def test_a_failure_is_told_above_its_operation(
         await pilot.pause()
         rows = [plain(app.failure.cells(i)) for i in range(app.failure.count)]
         assert all(len(row) <= app.failure.size.width for row in rows)
-        said = " ".join(row.strip() for row in rows)  # wrapped by words
-        assert " ".join([*KNOWN, "INTERNAL: Mosaic failed"]) in said
+        message = " ".join(row.strip() for row in rows)  # wrapped by words
+        assert " ".join([*KNOWN, "INTERNAL: Mosaic failed"]) in message
         golden(app, f"failure-{size[0]}x{size[1]}")
         await press(pilot, "M")
         assert app.failure.size.height == 1
@@ -392,12 +392,12 @@ async def test_a_failure_is_told_above_its_operation(
 async def test_findings_lead_to_the_line_of_the_source(golden: Golden) -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         await press(pilot, "G", "R")
-        assert "3 findings, gaps and prints of 1 tests and scripts" in said(app)
+        assert "3 findings, gaps and prints of 1 tests and scripts" in message(app)
         golden(app, "runs-80x24")
         await press(pilot, *"reaches")
-        assert said(app).strip().startswith("1/3")
+        assert message(app).strip().startswith("1/3")
         await press(pilot, "enter")
         assert kernel(app) == "double"
         assert app.source.has_focus
@@ -411,7 +411,7 @@ async def test_a_finding_of_a_kernel_that_is_not_here(tmp_path: Path) -> None:
     shutil.copytree(LISTED / "running-cc4e5499", tmp_path / "running-cc4e5499")
     app = BrowseApp(Browser(tmp_path))
     async with app.run_test(size=(160, 24)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         await press(pilot, "R", "enter")
         assert "the kernel double is not in this directory" in str(
             app.query_one("#status", Static).render()
@@ -424,8 +424,8 @@ async def test_without_runs_it_says_what_makes_some(tmp_path: Path) -> None:
     async with app.run_test(size=(160, 24)) as pilot:
         await until(pilot, lambda: app.kernels.runs.whole)
         await press(pilot, "R", "enter", "down")
-        assert "0 findings, gaps and prints of 0 tests" in said(app)
-        assert "--pallas-check to get some" in said(app)
+        assert "0 findings, gaps and prints of 0 tests" in message(app)
+        assert "--pallas-check to get some" in message(app)
         await press(pilot, "escape")
         assert not isinstance(app.screen, ResultScreen)
 
@@ -438,13 +438,13 @@ async def test_without_runs_it_says_what_makes_some(tmp_path: Path) -> None:
 async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         await press(pilot, "ctrl+g", *"vector", "full_stop", *"load")
         await until(pilot, lambda: app.search.hits and not app.search.running)
         await pilot.pause(0.2)
         golden(app, "search-80x24")
         await press(pilot, "down", "down")
-        assert said(app).strip().startswith(f"3/{app.search.count} in ")
+        assert message(app).strip().startswith(f"3/{app.search.count} in ")
         await press(pilot, "enter")
         assert app.text.has_focus
         assert "vector.load" in app.text.line(app.text.cursor)
@@ -470,13 +470,13 @@ async def test_further_hits_are_listed_where_one_goes_on(monkeypatch: pytest.Mon
     monkeypatch.setattr("pallas_debug.tui.model.search.AHEAD", 6)
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         await press(pilot, "ctrl+g", *"vector")
         await until(pilot, lambda: app.search.count and not app.search.running)
-        await until(pilot, lambda: "the first 6 listed" in said(app))
+        await until(pilot, lambda: "the first 6 listed" in message(app))
         await press(pilot, *["down"] * 5)
         await until(pilot, lambda: len(app.search.hits) == 12)
-        await until(pilot, lambda: "the first 12 listed" in said(app))
+        await until(pilot, lambda: "the first 12 listed" in message(app))
         await press(pilot, "enter")
         for at in range(6, 20):
             await until(pilot, lambda at=at: len(app.search.hits) > at)
@@ -495,7 +495,7 @@ async def test_further_hits_are_listed_where_one_goes_on(monkeypatch: pytest.Mon
 async def test_a_search_in_the_kernel_is_kept_for_it() -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(120, 24)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         await press(pilot, "ctrl+f", *"addf")
         await until(pilot, lambda: app.search.hits and not app.search.running)
         assert {hit.entry for hit in app.search.hits} == {app.entry}
@@ -523,7 +523,7 @@ async def test_a_long_search_is_stopped_by_esc_and_blocks_no_key(tmp_path: Path)
         await until(pilot, lambda: app.search.at == 1)
         await press(pilot, "escape")
         assert not app.search.running
-        assert said(app).strip().endswith("stopped")
+        assert message(app).strip().endswith("stopped")
         assert isinstance(app.screen, ResultScreen)
         count = app.search.count
         await pilot.pause(0.1)
@@ -537,7 +537,7 @@ async def test_the_row_of_a_kernel_has_a_target_that_is_compiled_meanwhile(tmp_p
     root = Path(shutil.copytree(LISTED, tmp_path / "dumps"))
     app = BrowseApp(Browser(root))
     async with app.run_test(size=(120, 20)) as pilot:
-        await settled(pilot, app)
+        await until_idle(pilot, app)
         entry = app.entry
         assert entry is not None
         app._look()  # the first look at a kernel finds no change

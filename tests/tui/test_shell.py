@@ -74,13 +74,13 @@ async def test_the_help_has_every_key_and_scrolls(add: Path, size: tuple[int, in
         lines = [plain(shown.cells(n)) for n in range(shown.count)]
         assert all(len(line) <= shown.size.width for line in lines)
         assert lines[0] == "Moving"
-        said = " ".join(" ".join(lines).split())
+        message = " ".join(" ".join(lines).split())
         for action in registry().values():
             if action.keys:
-                assert action.title in said
-        assert "up k" in said
+                assert action.title in message
+        assert "up k" in message
         for textuals in ("Page Left", "Quit", "Scroll"):
-            assert textuals not in said
+            assert textuals not in message
         await press(pilot, "G")
         assert shown.cursor == shown.count - 1
         await press(pilot, "g", "space", "escape")
@@ -363,8 +363,8 @@ async def test_a_long_text_is_copied_as_far_as_a_terminal_takes_it(
     async with app.run_test(size=(160, 24)) as pilot:
         await press(pilot, "Y")
         assert copied[-1] == "\n".join(["0123456789"] * 6817)
-        said = "copied 6,817 of 20,001 lines, the limit of terminals; press S to save all"
-        assert said in status(app)
+        message = "copied 6,817 of 20,001 lines, the limit of terminals; press S to save all"
+        assert message in status(app)
         await press(pilot, "G", "y")
         assert copied[-1] == "x" * 74_994
         assert "copied the first 74,994 bytes of the line" in status(app)
@@ -377,11 +377,11 @@ async def test_a_text_is_saved(add: Path, tmp_path: Path) -> None:
     file = tmp_path / "saved"
     async with app.run_test(size=(160, 24)) as pilot:
 
-        async def save(path: Path, said: str) -> None:
+        async def save(path: Path, message: str) -> None:
             await press(pilot, "S")
             app.prompt.value = str(path)
             await press(pilot, "enter")
-            await until(pilot, lambda: said in status(app) or app.prompt.asking)
+            await until(pilot, lambda: message in status(app) or app.prompt.asking)
 
         await press(pilot, "S")
         assert app.query_one(Input).value.endswith("-post-deserialization.txt")

@@ -162,13 +162,13 @@ def test_a_real_vim_obeys_neither_the_name_of_a_folder_nor_a_modeline(
     folder.mkdir()
     (folder / "text").write_text("one\ntwo\n# vim: set shiftwidth=7 :\n")
     monkeypatch.chdir(tmp_path)
-    told = tmp_path / "told"
-    report = f"call writefile([line('.'), &shiftwidth, expand('%:p')], '{told}')"
+    written = tmp_path / "told"
+    report = f"call writefile([line('.'), &shiftwidth, expand('%:p')], '{written}')"
     options = ["vim", "-es", "-u", "NONE", "--cmd", "set modeline", "-c", report, "-c", "qa!"]
     command = terminal.edit_command(options, Path("+!touch X;echo ") / "text", 2)
     subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=False)
     # `-c` and `+` run in their order: the cursor is still on the last line for the first.
-    _, width, path = told.read_text().splitlines()
+    _, width, path = written.read_text().splitlines()
     assert (width, path) == ("8", str(folder / "text"))
     assert not (tmp_path / "X").exists()
 

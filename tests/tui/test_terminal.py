@@ -154,7 +154,7 @@ def recorder(tmp_path: Path) -> Path:
     return program
 
 
-def told(terminal: Terminal, file: Path) -> dict[str, Any]:
+def received(terminal: Terminal, file: Path) -> dict[str, Any]:
     """What the recorder wrote down, once it has."""
     found: list[dict[str, Any]] = []
 
@@ -195,7 +195,7 @@ def test_in_an_installation_without_jax(tmp_path: Path, dumps: Path, jaxless: Pa
 
 @pytest.mark.slow
 def test_keys_typed_while_it_is_loaded_are_kept_and_not_printed(tmp_path: Path, add: str) -> None:
-    held, typed, told = tmp_path / "held", tmp_path / "typed", tmp_path / "told"
+    held, typed, received = tmp_path / "held", tmp_path / "typed", tmp_path / "told"
     script = tmp_path / "slow.py"
     script.write_text(
         "import contextlib, pathlib, time\n"
@@ -212,7 +212,7 @@ def test_keys_typed_while_it_is_loaded_are_kept_and_not_printed(tmp_path: Path, 
         "terminal.type_ahead = slowly\n"
         "main()\n"
     )
-    editor = shlex.join(["sh", "-c", f"stty -a > {shlex.quote(str(told))}"])
+    editor = shlex.join(["sh", "-c", f"stty -a > {shlex.quote(str(received))}"])
     program = [sys.executable, script, "browse"]
     with Terminal(tmp_path, add, program=program, EDITOR=editor) as terminal:
         terminal.wait_until(held.exists, "the import")
@@ -223,9 +223,11 @@ def test_keys_typed_while_it_is_loaded_are_kept_and_not_printed(tmp_path: Path, 
         terminal.wait_for("  ›  01 original")
         terminal.wait_for("1/")
         terminal.send("E")
-        terminal.wait_until(lambda: told.exists() and told.read_text().endswith("\n"), "stty")
+        terminal.wait_until(
+            lambda: received.exists() and received.read_text().endswith("\n"), "stty"
+        )
         assert {"echo", "icanon", "icrnl", "isig"} <= set(
-            told.read_text().replace(";", " ").split()
+            received.read_text().replace(";", " ").split()
         )
         terminal.forget()
         assert terminal.quit() == 0
@@ -381,7 +383,7 @@ def test_the_source_is_opened_in_the_editor(tmp_path: Path, dumps: Path, recorde
         terminal.send("/addf\r")
         terminal.wait_for("  1/1")
         terminal.send("e")
-        found = told(terminal, file)
+        found = received(terminal, file)
         terminal.wait_for("addf")  # it is drawn again
         assert terminal.quit() == 0
     flag, *safely, line, end, path = found["words"]
@@ -405,7 +407,7 @@ def test_a_source_that_has_changed_is_opened_as_it_was(
     with Terminal(tmp_path, str(changed), size=(300, 30), **environment) as terminal:
         terminal.wait_for("vector_add-")
         terminal.send("e")
-        found = told(terminal, file)
+        found = received(terminal, file)
         terminal.wait_for("recorder exited with 3")
         assert terminal.quit() == 0
     (path,) = found["words"]
@@ -422,17 +424,17 @@ def test_the_text_is_opened_in_the_editor_and_read_in_the_pager(
     with Terminal(tmp_path, add, size=(300, 30), **environment) as terminal:
         terminal.wait_for("original")
         terminal.send("E")
-        edited = told(terminal, file)
+        edited = received(terminal, file)
         terminal.wait_for("its option is not known")
         file.unlink()
         terminal.send("|")
-        read = told(terminal, file)
+        read = received(terminal, file)
         terminal.send("]]d")
         terminal.wait_for("what it changed")
         terminal.forget()
         file.unlink()
         terminal.send("|")
-        diff = told(terminal, file)
+        diff = received(terminal, file)
         assert terminal.quit() == 0
     (path,) = edited["words"]
     assert Path(path).parent == Path(add)
@@ -448,7 +450,7 @@ def test_a_pager_gets_nothing_that_a_terminal_would_obey(tmp_path: Path, recorde
     with Terminal(tmp_path, str(text), PAGER=str(recorder), TOLD=str(file)) as terminal:
         terminal.wait_for("]0;title")
         terminal.send("|")
-        assert told(terminal, file)["input"] == "␛]0;title␇a\tb\nc�\n"
+        assert received(terminal, file)["input"] == "␛]0;title␇a\tb\nc�\n"
         assert terminal.quit() == 0
 
 
@@ -490,13 +492,13 @@ def test_an_error_of_its_own_is_reported(tmp_path: Path, add: str) -> None:
         terminal.wait_for("original")
         terminal.send("}")
         assert terminal.ended() == Exit.CANNOT_RUN
-    said = terminal.seen[terminal.seen.index("\x1b[?25h") :]
+    message = terminal.seen[terminal.seen.index("\x1b[?25h") :]
     sentence = re.search(
         r"pallas-debug: internal error in browse \(KeyError\); the report is (\S+)",
-        said,
+        message,
     )
-    assert sentence is not None, said
-    assert "Traceback" not in said
+    assert sentence is not None, message
+    assert "Traceback" not in message
     report = Path(sentence[1])
     assert report.is_relative_to(tmp_path / "state")
     text = report.read_text()

@@ -29,7 +29,7 @@ class Alone(App[None]):
     def __init__(self, **state: Any) -> None:
         super().__init__(**state)
         self.pane = TextPane(id="text")
-        self.told = 0
+        self.redrawn = 0
 
     def compose(self) -> ComposeResult:
         yield self.pane
@@ -38,7 +38,7 @@ class Alone(App[None]):
         self.pane.focus()
 
     def on_text_pane_text_changed(self) -> None:
-        self.told += 1
+        self.redrawn += 1
 
     def rows(self) -> list[str]:
         """The screen, without the bar in its last column."""
@@ -419,7 +419,7 @@ async def test_tables_of_a_long_pass_are_made_in_a_thread() -> None:
         assert app.pane.state == "parsing"
         await until(pilot, lambda: app.pane.linked)
         assert app.pane.state == ""
-        assert app.told
+        assert app.redrawn
         assert app.pane.module.regions
 
 

@@ -58,8 +58,8 @@ async def test_a_load_through_all_passes(size: str) -> None:
         line = line_of(found[0], "vector.load")
         app.pane.follow(modules, labels, 0, line)
         assert app.pane.following
-        said = plain(app.pane.cells(0))
-        assert said == f"following line {line + 1} of {labels[0]} through {len(labels)} passes…"
+        message = plain(app.pane.cells(0))
+        assert message == f"following line {line + 1} of {labels[0]} through {len(labels)} passes…"
         while app.pane.following:
             await pilot.pause(0.01)
         await pilot.pause()
@@ -87,19 +87,19 @@ def test_fates_are_told_by_the_pass_that_did_it_whichever_way_one_looks() -> Non
     def load() -> list[Module]:
         return [Module.of(text) for text in texts]
 
-    def told(rows: list[TrailRow]) -> list[tuple[int, int | None, str, bool]]:
+    def fates(rows: list[TrailRow]) -> list[tuple[int, int | None, str, bool]]:
         return [(row.position, row.line, row.fate, row.here) for row in rows]
 
-    assert told(trail_rows(load, 0, 1)) == [
+    assert fates(trail_rows(load, 0, 1)) == [
         (0, 1, "first", True),
         (1, 1, "split", False),
         (1, 2, "split", False),
         (2, None, "gone", False),
     ]
-    assert told(trail_rows(load, 1, 1))[0] == (0, 1, "first", False)
+    assert fates(trail_rows(load, 1, 1))[0] == (0, 1, "first", False)
     texts.reverse()
-    assert told(trail_rows(load, 2, 1))[:2] == [(1, 1, "new", False), (1, 2, "new", False)]
-    assert told(trail_rows(load, 2, 1))[2] == (2, 1, "merged", True)
+    assert fates(trail_rows(load, 2, 1))[:2] == [(1, 1, "new", False), (1, 2, "new", False)]
+    assert fates(trail_rows(load, 2, 1))[2] == (2, 1, "merged", True)
 
 
 @drive

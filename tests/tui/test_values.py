@@ -14,7 +14,7 @@ from pallas_debug.stepping.computed import ComputedValues
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser, SingleFile
 from pallas_debug.tui.widgets.cells import plain
-from tests.tui.test_browse import settled, status
+from tests.tui.test_browse import status, until_idle
 
 SUMS = """
 import jax
@@ -119,7 +119,7 @@ async def test_values_stand_beside_the_lines_and_follow_the_grid_point(made: Pat
     app = BrowseApp(Browser(made / "dumps"), recorded=computed(made / "all"))
     async with app.run_test(size=(160, 40)) as pilot:
         app.go_to_step(next(s for s in app.steps.all_steps if s.label == "source"))
-        await settled(app, pilot)
+        await until_idle(app, pilot)
         assert "part f32[1,128] min 8" in app.text.beside[PART - 1]
         assert "◂ part f32[1,128] min 8" in plain(app.text.cells(PART - 1))
         assert "values at (0, 0)" in status(app)
@@ -127,7 +127,7 @@ async def test_values_stand_beside_the_lines_and_follow_the_grid_point(made: Pat
         assert "values at (0, 2)" in status(app)
         assert "min 24" in app.text.beside[ADD - 1]
         await press(pilot, "}")
-        await settled(app, pilot)
+        await until_idle(app, pilot)
         assert app.steps.current is not None
         assert app.steps.current.label == "jaxpr"
         (line,) = [n for n, text in app.text.beside.items() if text.startswith("part ")]
@@ -162,7 +162,7 @@ async def test_an_array_that_is_gone_is_said_at_its_line(made: Path, tmp_path: P
     app = BrowseApp(Browser(made / "dumps"), recorded=computed(copy))
     async with app.run_test(size=(160, 40)) as pilot:
         app.go_to_step(next(s for s in app.steps.all_steps if s.label == "source"))
-        await settled(app, pilot)
+        await until_idle(app, pilot)
         assert "is missing or truncated" in app.text.beside[PART - 1]
 
 
@@ -182,12 +182,12 @@ async def test_the_cursor_stays_on_its_python_line_from_stage_to_stage(made: Pat
 
         async def go(label: str) -> str:
             app.go_to_step(steps[label])
-            await settled(app, pilot)
+            await until_idle(app, pilot)
             return app.text.line(app.text.cursor)
 
         await go("source")
         app.text.go_to(ADD - 1)
-        await settled(app, pilot)
+        await until_idle(app, pilot)
         assert f"sums.py:{ADD}:" in await go("jaxpr")
         await go("stablehlo")  # has no Python lines: the place is kept
         assert await go("mosaic")

@@ -122,7 +122,7 @@ X = np.random.default_rng(0).standard_normal((8 * STEPS, 128)).astype(np.float32
 
 
 @pytest.mark.parametrize(
-    "function, point, line, said",
+    "function, point, line, message",
     [
         (
             lambda x: rotated(x, -1), (1,),
@@ -136,12 +136,12 @@ X = np.random.default_rng(0).standard_normal((8 * STEPS, 128)).astype(np.float32
         ),
     ],
 )  # fmt: skip
-def test_overwritten(function: Any, point: tuple[int, ...], line: str, said: str) -> None:
+def test_overwritten(function: Any, point: tuple[int, ...], line: str, message: str) -> None:
     (finding,) = found(function, X)
     assert (finding.kind, finding.operand, finding.grid_point) == (
         "OverwrittenRead", "x_hbm", point,
     )  # fmt: skip
-    assert said in finding.message
+    assert message in finding.message
     assert finding.source is not None
     assert finding.source.text in (line, "copy.start()")
 

@@ -86,8 +86,8 @@ def test_what_is_annotated_truly_is_no_finding() -> None:
         out_ref[...] = annotated(x_ref, no_store=True)[...] + 1
 
     def apart(x_ref: Any, out_ref: Any, scratch_ref: Any) -> None:
-        told = annotated(scratch_ref, no_hazard_no_deps=True)
-        told[:4] = x_ref[:4]
+        marked = annotated(scratch_ref, no_hazard_no_deps=True)
+        marked[:4] = x_ref[:4]
 
         @pl.when(pl.program_id(0) == 0)
         def _() -> None:
@@ -97,7 +97,7 @@ def test_what_is_annotated_truly_is_no_finding() -> None:
 
         @pl.when(pl.program_id(0) == 1)
         def _() -> None:
-            out_ref[:4] = told[4:]
+            out_ref[:4] = marked[4:]
 
     for kernel in (inputs, apart, doubled(no_hazard=True), doubled(no_bank_conflict=True)):
         assert findings(kernel) == []

@@ -67,14 +67,14 @@ def test_reset_within_a_block(reset: str) -> None:
     if reset == "first":
         assert not findings
         return
-    point, said, cause = LATE[reset]
+    point, message, cause = LATE[reset]
     (finding,) = findings
     assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", point)
     assert finding.source is not None
     assert finding.source.text == "acc_ref[...] = jnp.zeros_like(acc_ref)"
     assert finding.witness.other is not None
     assert finding.witness.other.text == "acc_ref[...] += x_ref[...]"
-    assert said in finding.message
+    assert message in finding.message
     assert cause in (finding.cause or "")
     assert (finding.advice or "").endswith(": @pl.when(pl.program_id(1) == 0)")
 

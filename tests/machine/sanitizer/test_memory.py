@@ -95,7 +95,7 @@ def test_repaired_twin(kernel: BrokenKernel) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, said",
+    "name, message",
     [
         ("last_entry_past_the_rows", "the index comes from starts_ref[2], which is 20"),
         ("zeroed_at_the_start_of_the_grid", "reset only at grid point (0, 0, 0), in line"),
@@ -111,10 +111,10 @@ def test_repaired_twin(kernel: BrokenKernel) -> None:
         ("rows_past_the_length_not_written", "384 of its 2,048 elements"),
     ],
 )
-def test_cause(name: str, said: str) -> None:
+def test_cause(name: str, message: str) -> None:
     (kernel,) = (kernel for kernel in KERNELS if kernel.name == name)
     (finding,) = faults(kernel)
-    assert said in f"{finding.message}; {finding.cause}"
+    assert message in f"{finding.message}; {finding.cause}"
 
 
 # What healthy kernels do on purpose

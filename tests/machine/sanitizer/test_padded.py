@@ -92,11 +92,11 @@ def test_a_run_that_is_not_judged_is_explained_if_padding_makes_its_results_nan(
 @pytest.mark.slow
 def test_auto_runs_it_on_the_machine_and_reports_it() -> None:
     for function, count in ((product, 1), (masked_product, 0)):
-        said: list[str] = []
-        with Session(Options(interpret="auto", chip="v5e"), inform=said.append) as session:
+        messages: list[str] = []
+        with Session(Options(interpret="auto", chip="v5e"), inform=messages.append) as session:
             result = jax.block_until_ready(jax.jit(function)(X, Y))
             session.wait_for_runs()
-        (sentence,) = said
+        (sentence,) = messages
         assert sentence.startswith(
             "kernel `padded_product` runs on the kernel machine: a copy may take the padding of "
             "the tiles of float32[8, 200] along, and jax's interpreters do not tell whether a "
@@ -110,11 +110,11 @@ def test_auto_runs_it_on_the_machine_and_reports_it() -> None:
 
 
 def test_tpu_mode_says_that_it_does_not_judge_it() -> None:
-    said: list[str] = []
-    with Session(Options(interpret="tpu", chip="v5e"), inform=said.append):
+    messages: list[str] = []
+    with Session(Options(interpret="tpu", chip="v5e"), inform=messages.append):
         jax.eval_shape(product, X, Y)
         jax.eval_shape(product, X[:, :128], Y[:128])  # whole tiles
-    (sentence,) = said
+    (sentence,) = messages
     assert sentence == (
         "kernel `padded_product` runs in TPU interpret mode: a copy may take the padding of the "
         "tiles of float32[8, 200] along, and whether a result depends on it is not judged; modes "

@@ -73,8 +73,8 @@ def test_a_product_that_replaces_the_one_before(how: str) -> None:
     assert finding.source.text is not None
     assert finding.source.text.startswith("acc_ref[...] = part")
     assert finding.witness.other == finding.source
-    said, _, values = finding.message.partition(" acc_ref[0, 0] was ")
-    assert said == (
+    message, _, values = finding.message.partition(" acc_ref[0, 0] was ")
+    assert message == (
         "what grid point (0, 0) stored to acc_ref is lost: it is replaced at grid point (0, 1), "
         "and nothing has read it in between:"
     )

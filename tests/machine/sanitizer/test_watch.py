@@ -197,14 +197,14 @@ def test_a_grid_of_other_axes_than_named() -> None:
 def test_a_refusal_offers_grid_points_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pallas_debug.defaults.MAX_SHADOW_BYTES", 200_000)
     report, _ = pallas_debug.check(totals, sanitize=True)(X)
-    (said,) = report.not_checked
-    assert "kernel `totals_kernel` has 135,168 elements (`x_ref`: int32[256, 384])" in said
-    assert said.endswith(
+    (message,) = report.not_checked
+    assert "kernel `totals_kernel` has 135,168 elements (`x_ref`: int32[256, 384])" in message
+    assert message.endswith(
         "Sanitize it on smaller arrays with the same blocks, or watch some of its grid points "
         "only, such as 0,* (`watch='0,*'`, `--watch '0,*'`, `--pallas-watch='0,*'`). The absence "
         "of findings in it proves nothing."
     )
-    (points,) = re.findall(r"watch='([^']*)'`, `--watch", said)
+    (points,) = re.findall(r"watch='([^']*)'`, `--watch", message)
     assert "judged at 3 of 24 grid points (0,*). The abs" in watched(points)[1]
     assert watched("0:2,*")[0] == ["StaleRead (1, 0)"]
     assert (
