@@ -79,6 +79,7 @@ def test_shows_kernels_targets_and_findings_without_a_script(write: Write) -> No
         assert expected in words
     assert "x_ref[32:40, 0:128] reaches 8 rows past x_ref" in words
     assert "2 times" in words
+    assert "none recorded" in words  # of a kernel that perhaps nothing has judged
     assert "12-apply-vector-layout" in words
 
 

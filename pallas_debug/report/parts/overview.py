@@ -154,7 +154,7 @@ def _grid(kernel: ReportedKernel) -> str:
 
 def _findings(kernel: ReportedKernel) -> Markup:
     count = len(kernel.findings)
-    return mark("bad", plural(count, "finding")) if count else mark("none", "none")
+    return mark("bad", plural(count, "finding")) if count else mark("none", "none recorded")
 
 
 def _cell(
