@@ -17,6 +17,7 @@ from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.jaxprs.params import gpu_backend
 from pallas_debug.bridge.lowering import calls, raised, replay, trace
 from pallas_debug.errors import PallasDebugError
+from pallas_debug.findings import explain
 from pallas_debug.findings.collector import caused
 from pallas_debug.findings.faults import NO_KERNEL, Fault, Judge
 from pallas_debug.findings.sighting import Sighting
@@ -205,7 +206,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
         except PallasDebugError as error:
             stopped = str(error).partition("\n")[0]
         except Exception as error:  # noqa: BLE001 - what an interpreter raises is of any class
-            stopped = raised.in_a_line(error)
+            stopped = _in_a_line(error)
         finally:
             session.reset()
     findings = session.observer.findings
@@ -229,6 +230,12 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
         idle={kernel.digest: session.observer.idle_loops(kernel.digest) for kernel in kernels},
         problems=own_problems(session, outcomes),
     )
+
+
+def _in_a_line(error: BaseException) -> str:
+    """Return what ended a program, with what to do if that is known."""
+    message, known = raised.in_a_line(error), explain.explain(str(error))
+    return message if known is None else f"{message}: {known.title}; {known.advice}"
 
 
 def _are_small(kernels: Iterable[Kernel]) -> bool:
@@ -298,7 +305,7 @@ def ran_once(
         error = error or late
     session.reset()
     findings = list(session.observer.findings)
-    stopped = None if error is None else raised.in_a_line(error)
+    stopped = None if error is None else _in_a_line(error)
     outcomes: list[Outcome] = []
     if "checks" in asked:
         outcomes += [  # the exception that stopped the program is a finding at least of the program

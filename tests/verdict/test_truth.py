@@ -101,6 +101,28 @@ def test_a_name_that_a_module_lacks_is_not_put_down_to_the_chip() -> None:
     )
 
 
+def test_the_error_that_ends_a_program_is_explained() -> None:
+    traces = []
+
+    def ends(x: Any) -> Any:
+        traces.append(x)
+        if len(traces) > 1:  # when it runs
+            raise RuntimeError(
+                "No registered implementation for untyped custom call to "
+                "xla.sdy.GlobalToLocalShape for Host"
+            )
+        return called()(x)
+
+    (outcome,) = verify(ends, X, targets="v5e", engines="machine").unjudged
+    assert outcome.reason is not None
+    assert "the program stopped before the kernel had run to its end: " in outcome.reason
+    assert outcome.reason.endswith(
+        ": a program for a mesh runs where there are fewer devices than the mesh has; run it on as "
+        "many devices; on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=N before jax "
+        "is imported"
+    )
+
+
 def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
     def refuses(x_ref: Any, o_ref: Any) -> None:
         raise ValueError("this TPU has no SparseCore")
