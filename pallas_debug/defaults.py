@@ -100,10 +100,10 @@ SANITIZE_MODE = "machine,sanitize"
 """Interpret mode of the sanitizer."""
 
 CHECKS = {
-    "user": "`checkify.check` and `pl.debug_check` that fail",
+    "user": "a `checkify.check` or `pl.debug_check` that fails",
     "nan": "a NaN produced from operands without NaN",
     "inf": "an infinity produced from finite operands",
-    "index": "a slice, a copy or a block that leaves its array",
+    "index": "a slice, a copy or a block that reaches outside its array",
     "div": "an integer divided by zero",
     "float_div": "a float divided by zero",
     "hint": "a `pl.multiple_of` that is not true",
