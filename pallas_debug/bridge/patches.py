@@ -174,6 +174,14 @@ TABLE: tuple[Patch, ...] = (
         parameters=("module_name", "jaxpr"),
     ),
     Patch(
+        area=LOWERING,
+        owner="jax._src.callback",
+        name="emit_python_callback",
+        replacement=f"{_HOOK}:without_callbacks",
+        why="jax does not lower a callback for a TPU that is absent, and a program may have some",
+        parameters=("ctx", "callback", "token", "operands", "operand_avals", "result_avals"),
+    ),
+    Patch(
         area=LINES,
         owner="jax._src.pallas.pallas_call",
         name="_trace_kernel_to_jaxpr",

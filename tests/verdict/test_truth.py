@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -99,6 +100,31 @@ def test_a_name_that_a_module_lacks_is_not_put_down_to_the_chip() -> None:
     assert finding.advice == (
         "use another name on this line: the installed jax has no no_such_bridge there"
     )
+
+
+def on_host(x: Any) -> Any:
+    return np.asarray(x) + 1
+
+
+@pytest.mark.parametrize(
+    "call_back",
+    [
+        lambda x: jax.debug.print("{}", x[0, 0]) or x,
+        lambda x: jax.debug.print("{}", x[0, 0], ordered=True) or x,
+        lambda x: jax.pure_callback(on_host, x, x),
+        lambda x: io_callback(on_host, x, x, ordered=True),
+    ],
+    ids=["print", "ordered print", "pure", "ordered"],
+)
+def test_callbacks_of_the_program_are_no_fault(call_back: Any) -> None:
+    """Though jax lowers none for a TPU that is absent; kernels before and after them are found."""
+
+    def function(x: Any) -> Any:
+        return called()(call_back(called(lambda x_ref, o_ref: copy(x_ref, o_ref))(x)))
+
+    found = verify(function, X, targets="v5e", engines="static,machine")
+    assert (found.findings, found.unjudged, found.problems) == ((), (), ())
+    assert len(found.kernels) == 2
 
 
 def test_the_error_that_ends_a_program_is_explained() -> None:

@@ -28,6 +28,7 @@ from jax._src.pallas import mpmd, pallas_call
 
 from pallas_debug.bridge import contexts, patches
 from pallas_debug.bridge.active import ActiveStack
+from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched
 from pallas_debug.bridge.jaxprs import outputs, windows
@@ -213,9 +214,8 @@ def reporting(entry: Any, name: str) -> Any:
                 with guarded("hook", "recording the calls of a kernel", _report):
                     calls.emit(context, nodes, str(token))
                     grids.emit(context, nodes, params, str(token))
-            if (
-                interpret.sanitizes()
-            ):  # the sanitizer judges more than the checks, and would judge their code too
+            # The sanitizer judges more than the checks, and would judge their code too.
+            if interpret.sanitizes():
                 return _in_mode(rule, params)(context, *nodes)
             return observe.lowered(
                 PRIMITIVES[name], params, context, nodes, lambda: _in_mode(rule, params)
@@ -238,6 +238,22 @@ def _zeros(avals: Any) -> Callable[..., Any]:
         return [jnp.zeros(aval.shape, aval.dtype) for aval in physical]
 
     return zeros
+
+
+def without_callbacks(emit: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace callbacks to the host by zeros while kernels are `stubbed`."""
+
+    @functools.wraps(emit)
+    def emit_or_leave_out(
+        ctx: Any, callback: Any, token: Any, operands: Any, operand_avals: Any, result_avals: Any,
+        **options: Any,
+    ) -> Any:  # fmt: skip
+        if not getattr(_local, "stubbed", False):
+            return emit(ctx, callback, token, operands, operand_avals, result_avals, **options)
+        zeros = _zeros(result_avals)
+        return meshes.lowered(ctx, zeros, operand_avals, result_avals, operands), token, None
+
+    return emit_or_leave_out
 
 
 @contextlib.contextmanager
