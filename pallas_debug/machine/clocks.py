@@ -1,16 +1,16 @@
 """Happens-before between the threads and DMAs of a run, by vector clocks.
 
-A *task* is whatever runs in an order of its own: the program of a core, one of several grid points
-that run in parallel, a DMA. A task counts *times*; its clock holds the latest time of every task
-that happened before it. An *epoch* packs a task and one of its times into an int64, so that shadow
-memory holds one number per element, and a check is one lookup:
+A *task* is anything that runs in an order of its own: the program of a core, one of several grid
+points that run in parallel, a DMA. A task counts *times*; its clock holds the latest time of every
+task that happened before it. An *epoch* packs a task and one of its times into an int64, so that
+shadow memory holds one number per element, and a check is a single lookup:
 
     epoch = writer.epoch                 # kept with the element
     reader.follows(epoch)                # False: nothing orders the write before the read
 
-Semaphores carry the order from one task to another. A wait follows what must have happened for it
-to return, whatever the timing: of two equal DMAs on one semaphore, a wait for one of them follows
-neither, but it does follow what was before both.
+Semaphores carry the order from one task to another. After a wait, everything is ordered before the
+task that must have happened for the wait to return, whatever the timing: with two equal DMAs on one
+semaphore, a wait for one of them orders neither DMA, but does order what happened before both.
 
 Everything here is plain data and can be copied with `copy.deepcopy`. Imports no jax.
 """
@@ -23,23 +23,24 @@ from dataclasses import dataclass, field
 import numpy as np
 
 SHIFT = 40
-"""Bits of an epoch that hold the time; the task is above them."""
+"""Number of bits of an epoch that hold the time; the bits above them hold the task."""
 
 NEVER = 0
-"""Epoch that every task follows: of elements that no task has accessed."""
+"""Epoch that every task follows: the initial epoch of an element, before any access."""
 
 _TIMES = (1 << SHIFT) - 1
 _MAX_SEARCHED = 16
-"""Finished DMAs, the latest first, examined for a task number to use again."""
+"""Maximum number of finished DMAs, latest first, that are searched for a task number to reuse."""
 
 
 @dataclass(eq=False)
 class Task:
-    """One order of execution, and what is known to have happened before.
+    """An order of execution, with everything known to have happened before.
 
     Attributes:
-      number: from 1; a DMA may have the number of an earlier DMA that happened before it.
-      clock: the latest time of each task that happened before, by number; its own included.
+      number: number of the task, from 1; a DMA may reuse that of an earlier DMA that happened
+        before it.
+      clock: the latest time of each task that happened before, by task number; includes its own.
     """
 
     number: int
@@ -47,15 +48,15 @@ class Task:
 
     @property
     def epoch(self) -> int:
-        """Epoch of what the task does now."""
+        """Current epoch of the task."""
         return self.number << SHIFT | self.clock[self.number]
 
     def follows(self, epoch: int) -> bool:
-        """Whether what happened at `epoch` is ordered before what the task does now."""
+        """Return whether the event at `epoch` is ordered before the task's next action."""
         return self.clock.get(epoch >> SHIFT, 0) >= epoch & _TIMES
 
     def unordered(self, epochs: np.ndarray) -> np.ndarray:
-        """Return which of `epochs`, int64 of any shape, are not ordered before now: bool."""
+        """Return a bool mask of the `epochs`, int64 of any shape, not ordered before now."""
         if epochs.size == 0:
             return np.zeros(epochs.shape, bool)
         first = int(epochs.flat[0])
@@ -67,19 +68,19 @@ class Task:
         )
 
     def release(self) -> dict[int, int]:
-        """Return the clock for others to join; what the task does from now on is not in it."""
+        """Return the clock for others to join; later actions of the task are not in it."""
         stamp = dict(self.clock)
         self.clock[self.number] += 1
         return stamp
 
     def join(self, stamp: Mapping[int, int]) -> None:
-        """Order everything in `stamp` before what the task does from now on."""
+        """Order everything in `stamp` before later actions of the task."""
         _join(self.clock, stamp)
 
 
 @dataclass
 class Tasks:
-    """All tasks of a run, and the numbers that can be used again."""
+    """All tasks of a run, and the task numbers that can be reused."""
 
     _count: int = 0
     _finished: list[tuple[int, int]] = field(default_factory=list)
@@ -90,12 +91,13 @@ class Tasks:
         return Task(self._count, {self._count: 1})
 
     def fork(self, parent: Task) -> Task:
-        """Create a task that follows what `parent` did so far: a DMA, or a parallel grid point."""
+        """Create a task that follows the past actions of `parent`: a DMA or parallel grid point."""
         stamp = parent.release()
         finished = self._finished
         for i in range(len(finished) - 1, max(len(finished) - _MAX_SEARCHED, 0) - 1, -1):
             number, last = finished[i]
-            # All that had this number happened before: later times of it are told apart.
+            # All tasks with this number happened before; the new task's times are later than
+            # theirs.
             if stamp.get(number, 0) >= last:
                 del finished[i]
                 return Task(number, {**stamp, number: last + 1})
@@ -103,7 +105,7 @@ class Tasks:
         return Task(self._count, {**stamp, self._count: 1})
 
     def finish(self, task: Task) -> None:
-        """Let later tasks that follow all of `task` have its number; a release was its last act."""
+        """Let later tasks that follow all of `task` reuse its number; its last act was a release."""
         self._finished.append((task.number, task.clock[task.number] - 1))
 
 
@@ -112,10 +114,10 @@ class Release:
     """An increment of a semaphore.
 
     Attributes:
-      amount: of the increment: bytes for a DMA, a count for a signal.
-      stamp: clock of the task that made it.
+      amount: size of the increment: bytes for a DMA, a count for a signal.
+      stamp: clock of the task that signals.
       epoch: last epoch of that task before the increment.
-      label: whatever the caller wants back: the DMA, the line of the signal.
+      label: arbitrary object for the caller: the DMA, or the line of the signal.
     """
 
     amount: int
@@ -124,7 +126,7 @@ class Release:
     label: object = None
 
     def is_in(self, clock: Mapping[int, int]) -> bool:
-        """Whether everything up to this release is known to have happened."""
+        """Whether `clock` includes everything up to this release."""
         return clock.get(self.epoch >> SHIFT, 0) >= self.epoch & _TIMES
 
 
@@ -132,12 +134,12 @@ class Release:
 class SemaphoreClock:
     """The order that one semaphore establishes.
 
-    A DMA releases its semaphores when it is started, as it may finish at any time from then on. So
+    A DMA releases its semaphores when it starts, because it may finish at any time from then on. So
     `count` can be ahead of the value that the running kernel sees.
 
     Attributes:
-      count: all releases less all takes.
-      pending: releases that some legal timing of the waits so far does without.
+      count: sum of all releases minus sum of all takes.
+      pending: releases that are not needed in at least one legal timing of the waits so far.
     """
 
     count: int = 0
@@ -145,20 +147,21 @@ class SemaphoreClock:
     _certain: dict[int, int] = field(default_factory=dict)
 
     def release(self, task: Task, amount: int, label: object = None) -> None:
-        """Raise the semaphore by `amount`, after all that `task` did so far."""
+        """Raise the semaphore by `amount`, after all past actions of `task`."""
         epoch = task.epoch
         self.pending.append(Release(amount, task.release(), epoch, label))
         self.count += amount
 
     def take(self, task: Task, amount: int) -> tuple[Release, ...]:
-        """Lower the semaphore by `amount`, and order before `task` what the wait had to wait for.
+        """Lower the semaphore by `amount`, and order what the wait required before `task`.
 
         Returns:
-          The releases that the wait could have done without, each of them alone: none of these is
-          known to have happened.
+          The releases without any single one of which the wait could have returned: none of these
+            is
+            known to have happened.
 
         Raises:
-          ValueError: the count is less than `amount`; the task has to wait instead.
+          ValueError: the count is less than `amount`, so the task has to wait.
         """
         if amount > self.count:
             raise ValueError(f"the semaphore is {self.count}, less than {amount}")
@@ -174,10 +177,11 @@ class SemaphoreClock:
         return tuple(self.pending)
 
     def _indispensable(self) -> dict[int, int]:
-        """Events that have happened in every timing in which the takes so far succeed.
+        """Return the events that happened in every timing in which the takes so far succeed.
 
-        A time of a task has, if the releases that do not follow it are too few. Those known before
-        are left out: of hundreds of DMAs in flight, each adds a task, and little else that is new.
+        A time of a task has happened if the releases that do not follow it are too few. Times that
+        were already known are left out: with hundreds of DMAs in flight, each adds a task and
+        little else.
         """
         following: dict[int, list[tuple[int, int]]] = {}
         for release in self.pending:

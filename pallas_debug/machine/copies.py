@@ -44,7 +44,7 @@ class DmaCopy:
 
     Attributes:
       thread: number of the thread that started it, at `point` and `iterations`.
-      nbytes: size of what it copies.
+      nbytes: number of bytes copied.
       was_seen: whether one of its semaphores was read while it was in flight.
     """
 
@@ -63,13 +63,13 @@ class DmaCopy:
     was_seen: bool = False
 
     def signals(self, counter: Counter) -> bool:
-        """Whether it raises a semaphore when it is done."""
+        """Return whether the DMA raises a semaphore when it is done."""
         return self.received.is_same(counter) or (
             self.sent is not None and self.sent.is_same(counter)
         )
 
     def amount(self, counter: Counter) -> int:
-        """Amount that it adds to a semaphore: its bytes, or 1 if bytes are not counted."""
+        """Amount that the DMA adds to a semaphore: its bytes, or 1 if bytes are not counted."""
         return self.nbytes if counter.buffer.type.semaphore == "dma" else 1
 
     def perform(self) -> None:

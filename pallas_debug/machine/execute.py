@@ -57,7 +57,7 @@ def load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.LoadSte
 
 
 def _stray(machine: Machine, thread: Thread, error: OutOfBounds) -> Any:
-    """What a scalar read outside its table sees; None if the run cannot go on."""
+    """Value of a scalar read outside its table; None if the run cannot continue."""
     if machine.stray is None or thread.index_map_of or error.recast:
         return None
     content = error.buffer.content
@@ -200,12 +200,12 @@ def scoped(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Scope
 
 
 def _scope(thread: Thread, step: ir.MachineStep, number: int = 0) -> tuple[Any, ...]:
-    """Identity of a buffer of a scope; the first three are equal on all cores."""
+    """Identity of a buffer of a scope; its first three elements are equal on all cores."""
     return (id(step), number, thread.iterations, thread.core, thread.point)
 
 
 def _shared(machine: Machine, thread: Thread, step: ir.Scoped, number: int) -> MemoryBuffer:
-    """A buffer of a scope that all cores along some axes have in common."""
+    """Return a buffer of a scope that all cores along some axes share."""
     mesh = machine.launch.meshes[thread.mesh]
     axes = [axis for axis in mesh.axes if axis in step.collective]
     if not axes or axes != list(mesh.axes)[-len(axes) :]:
@@ -231,11 +231,11 @@ def _allocated(
 
 
 def returned(machine: Machine, thread: Thread, frame: ProgramFrame) -> None:
-    """A program has ended: hand its results to the step that runs it."""
+    """Handle the end of a program: pass its results to the step that runs it."""
     results = [frame.registers[reg.number] for reg in frame.program.outputs]
     step = frame.caller
     if step is None:
-        return  # the kernel's body: the grid goes on
+        return  # the kernel's body: the grid continues
     outer = thread.frames[-1]
     match frame.stage:
         case "branch" | "scope":
@@ -287,13 +287,13 @@ def new_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.NewR
 def select_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SelectRef) -> None:
     last = len(step.places) - 1
     index = int(frame.registers[step.index.number])
-    place = step.places[index if 0 <= index < last else last]  # as Mosaic's chain of conditions
+    place = step.places[index if 0 <= index < last else last]  # like Mosaic's chain of conditions
     ref = frame.registers[place.ref.number]
     view = (*ref.view, *concrete(place.view, frame.registers))
     frame.registers[step.output.number] = Ref(ref.buffer, view, ref.output)
 
 
-# The rest
+# Other steps
 
 
 def grid_id(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.GridId) -> None:
@@ -362,7 +362,7 @@ def callback(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Cal
 
 
 def breakpoint_(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Breakpoint) -> None:
-    """Nothing: the debugger stops before it."""
+    """No-op: the debugger stops before it."""
 
 
 BY_KIND: dict[type, Any] = {

@@ -1,6 +1,6 @@
 """The pipeline: which blocks are in VMEM at which grid point, as Pallas moves them.
 
-A block that the next grid point needs is fetched while this one runs; a block of an output is
+A block that the next grid point needs is fetched while the current one runs; an output block is
 written back after the last of the consecutive grid points that visit it.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class BlockOutOfBounds(Exception):
-    """An index map names a block that the array does not have."""
+    """An index map returns a block that the array does not have."""
 
     def __init__(self, window: Window, block: tuple[int, ...]) -> None:
         super().__init__(f"block {block} of {window.operand.name}")
@@ -34,16 +34,16 @@ class BlockOutOfBounds(Exception):
 
 @dataclass(eq=False, slots=True)
 class Window:
-    """An operand that the kernel sees block by block.
+    """An operand that the kernel accesses block by block.
 
     Attributes:
       array: the whole array.
-      slots: buffers for a block each, used in turn.
-      slot: number of the one in use.
-      block: indices of the block in it; None before the first.
-      next_block: indices of the block that has been fetched ahead.
-      failed: the frame of an index map whose block does not exist.
-      filled: number of the slot that was fetched to last.
+      slots: buffers for one block each, used in turn.
+      slot: number of the slot in use.
+      block: indices of the block in `slot`; None before the first.
+      next_block: indices of the prefetched block.
+      failed: frame of an index map that returned a nonexistent block.
+      filled: number of the most recently fetched slot.
     """
 
     operand: LaunchOperand
@@ -65,7 +65,7 @@ class Window:
         return self.slots[self.slot]
 
     def bounds(self, block: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """The part of the array that a block covers, and where that part is in the window.
+        """Return the part of the array that a block covers, and its position in the window.
 
         Raises:
           BlockOutOfBounds: no part of the block is inside the array.
@@ -87,7 +87,7 @@ class Window:
         return tuple(outer), tuple(inner)
 
     def has(self, block: tuple[int, ...]) -> bool:
-        """Whether any part of a block is inside the array."""
+        """Whether any part of a block is within the array."""
         try:
             self.bounds(block)
         except BlockOutOfBounds:
@@ -115,7 +115,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class PlacedBlock:
-    """A block of an operand that the kernel sees where it is, in HBM."""
+    """A block of an operand that the kernel accesses in place, in HBM."""
 
     window: Window
 
@@ -133,10 +133,10 @@ class PlacedBlock:
 
 @dataclass(eq=False, slots=True)
 class GridWalk:
-    """A thread's way through the grid.
+    """A thread's progress through the grid.
 
     Attributes:
-      points: of the grid, in order.
+      points: grid points, in order.
       position: of the current point; -1 before the first.
       start: position of the first point.
       stop: position after the last; None at the end of the grid.
@@ -205,7 +205,7 @@ class GridWalk:
             elif not is_input:
                 window.bounds(block)
             window.block = block
-            # The first has been unwritten since the start, unless another device has written to it.
+            # The first slot has been unwritten since the start, unless another device wrote to it.
             if not is_input and not is_first:
                 content = window.current.content
                 content[...] = unwritten.memory(content.shape, content.dtype, machine.fill)
@@ -246,7 +246,7 @@ class GridWalk:
 def _projected(
     projection: tuple[tuple[int | None, int], ...] | None, point: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """The block of an index map that only selects axes of the grid."""
+    """Return the block of an index map that only selects grid axes."""
     if projection is None:
         return None
     return tuple(n if axis is None else point[axis] for axis, n in projection)

@@ -1,4 +1,4 @@
-"""The machine as the host of a program's kernels: interpret mode `machine`."""
+"""Host that runs a program's kernels on the machine: interpret mode `machine`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pallas_debug.render import finding_text
 Array = np.ndarray[Any, Any]
 
 MAX_LAUNCHES = 64
-"""Maximum decoded kernels that are kept for later programs."""
+"""Maximum number of decoded kernels cached for later programs."""
 
 _lock = threading.Lock()
 _launches: OrderedDict[Any, Launch] = OrderedDict()
@@ -44,11 +44,11 @@ class PreparedKernel:
     """A decoded kernel.
 
     Attributes:
-      digest: of the kernel.
+      digest: digest of the kernel.
       communicates: whether its devices have to run it together.
-      is_sanitized: whether its runs are judged.
-      uses: what the program uses of its outputs.
-      watch: at which grid points; None for all.
+      is_sanitized: whether its runs are sanitized.
+      uses: which outputs the program uses.
+      watch: grid points to sanitize; None for all.
     """
 
     launch: Launch
@@ -60,10 +60,10 @@ class PreparedKernel:
 
 
 class HostObserver(Protocol):
-    """Receiver of what a host's runs show.
+    """Receiver of the results of a host's runs.
 
     Attributes:
-      prints: whether to hand over prints; else they are dropped.
+      prints: whether to pass prints on; otherwise they are dropped.
     """
 
     prints: bool
@@ -72,21 +72,21 @@ class HostObserver(Protocol):
         """Handle a print of a kernel."""
 
     def found(self, *findings: Finding, uses: OutputUses | None = None) -> None:
-        """Handle the findings of a run of a kernel, of whose outputs a program uses these."""
+        """Handle the findings of a run of a kernel; `uses` says which outputs are used."""
 
     def refused(self, kernel: str, reason: str, *, runs: str | None) -> None:
-        """Handle a kernel that cannot be judged; how it `runs`, if it does."""
+        """Handle a kernel that cannot be sanitized; `runs` says how it runs instead, if at all."""
 
     def judged_in_part(self, kernel: str, reason: str) -> None:
-        """Handle a kernel that was not judged at all of its grid points."""
+        """Handle a kernel that was sanitized at only some of its grid points."""
 
     def copied(self, kernel: str, mode: Literal["tpu", "machine"]) -> None:
-        """Handle a kernel that makes copies and is not judged."""
+        """Handle a kernel that makes copies and is not sanitized."""
 
     def looped(
         self, digest: str, *, skipped: AbstractSet[SourceLine], ran: AbstractSet[SourceLine]
     ) -> None:
-        """Handle the loops of a kernel that was judged, whose bodies did not run, and did."""
+        """Handle the loops of a sanitized kernel: those that ran, and those that never ran."""
 
 
 class MachineHost:
@@ -94,8 +94,8 @@ class MachineHost:
 
     Args:
       observer: receives findings in the thread that runs a kernel, and kernels that were to be
-        judged and cannot be.
-      patience: seconds that a device waits for the others of its mesh.
+        sanitized but cannot be.
+      patience: seconds that a device waits for the other devices of its mesh.
     """
 
     def __init__(
@@ -108,23 +108,23 @@ class MachineHost:
         self._observer = observer
 
     def refused(self, kernel: str, error: MachineError, *, runs: str | None) -> None:
-        """Note a kernel that cannot be run as asked; how it `runs`, if it does."""
+        """Record a kernel that cannot run as requested; `runs` says how it runs instead, if at all."""
         self._observer.refused(kernel, str(error), runs=runs)
 
     def prepare(
         self, captured: Capture, *, is_sanitized: bool, watch: GridWatch | None = None
     ) -> PreparedKernel:
-        """Decode a kernel, unless an equal one has been.
+        """Decode a kernel, unless an equal one is cached.
 
         Args:
-          is_sanitized: whether its runs are judged.
-          watch: at which grid points; None for all.
+          is_sanitized: whether its runs are sanitized.
+          watch: grid points to sanitize; None for all.
 
         Raises:
           MachineError: the machine cannot run it.
         """
         kernel = captured.kernel
-        # The digest knows no lines, and no order of the mesh's axes.
+        # The digest does not cover line numbers or the order of the mesh's axes.
         mesh = tuple(kernel.mesh.items())
         key = (kernel.digest, captured.jaxpr, mesh, captured.enable_x64, is_sanitized)
         with _lock:
@@ -156,7 +156,7 @@ class MachineHost:
     def run(
         self, prepared: PreparedKernel, arrays: Sequence[Sequence[Array]], first: int
     ) -> list[list[Array]]:
-        """Run a kernel on one device or on all of its mesh.
+        """Run a kernel on one device or on all devices of its mesh.
 
         Raises:
           KernelFault: the kernel was stopped at a fault.
@@ -188,7 +188,7 @@ class MachineHost:
 
 
 class _Prints(MachineObserver):
-    """Hands over what a kernel prints."""
+    """Forwards prints of a kernel."""
 
     def __init__(self, kernel: str, observer: HostObserver) -> None:
         self._kernel = kernel

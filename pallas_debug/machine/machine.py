@@ -1,4 +1,4 @@
-"""The machine: devices with their memories, threads, and what they do step by step."""
+"""The machine: devices with their memories, threads, and step-by-step execution."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Stopped(Exception):
-    """The run cannot go on: a fault that an observer has been told of.
+    """The run cannot continue because of a fault, which observers were notified of.
 
     Attributes:
       reason: what happened.
-      thread: where; None if no thread can run.
+      thread: thread at fault; None if no thread can run.
     """
 
     def __init__(self, reason: str, thread: Thread | None = None) -> None:
@@ -42,11 +42,11 @@ class Device:
     """A device's share of a call.
 
     Attributes:
-      arrays: whole operands, by their position in the kernel.
+      arrays: whole operands, by position in the kernel.
       outputs: whole arrays of the results.
-      barrier: barrier semaphores of its cores; none until one is asked for.
-      barriers: semaphores of the barrier of a SparseCore's subcores, by core.
-      lasting: buffers of `get_global`.
+      barrier: barrier semaphores of its cores; empty until one is requested.
+      barriers: semaphores of the barrier between a SparseCore's subcores, by core.
+      lasting: buffers allocated by `get_global`.
     """
 
     number: int
@@ -59,21 +59,22 @@ class Device:
 
 
 class Machine:
-    """A kernel on one or several devices, at some step of its run.
+    """A kernel on one or more devices, at a step of its run.
 
     Attributes:
-      fill: what memory holds that nothing has written: "nan", "number", or "mark", which is a NaN
-        that `stepping.unwritten` knows.
+      fill: contents of unwritten memory: "nan", "number", or "mark", a NaN that
+        `stepping.unwritten`
+        recognises.
       eager: whether DMAs are performed when they are started, instead of when they are awaited.
-      backwards: whether threads, and the DMAs in flight at a wait, are run the last first.
-      buffers: memory that exists; `num_buffers` counts what has ever been allocated.
-      stray: what a scalar read sees whose index leaves its table in SMEM: "nearest" for the
+      backwards: whether threads, and the DMAs in flight at a wait, run in reverse order.
+      buffers: allocated memory; `num_buffers` counts all buffers ever allocated.
+      stray: value of a scalar read whose index is outside its table in SMEM: "nearest" for the
         element at the nearest index, "number" for another value, "zero", or "count" for a small
-        number, another one at each place; None stops the run.
-        Kernels read such tables speculatively, and discard what they read:
+        number that differs from place to place; None stops the run.
+          Kernels read such tables speculatively, and discard the value:
         `jnp.where(i >= 0, table[i], 0)`.
-      strays: places of such reads, in order of the first of each, and their numbers.
-      calls_back: whether functions of the host are called; a second run of a call should not.
+      strays: places of such reads in order of first occurrence, and their numbers.
+      calls_back: whether host callbacks are called; a second run of a call should not call them.
       copies: DMAs in flight, oldest first.
     """
 
@@ -93,7 +94,7 @@ class Machine:
         """Set up the memories.
 
         Args:
-          arrays: for each device, the arrays of the call.
+          arrays: arrays of the call, for each device.
           first: number of the first of these devices in the mesh.
         """
         self.launch = launch
@@ -124,8 +125,9 @@ class Machine:
         """Create a buffer.
 
         Args:
-          scope: what tells it from all others of its device that exist at the same time, and is
-            equal on other devices; None during set-up.
+          scope: key that distinguishes it from all other live buffers of its device, and is equal
+            on
+            other devices; None during set-up.
         """
         if content is None:
             if type_.semaphore is not None:
@@ -146,7 +148,7 @@ class Machine:
         return buffer
 
     def free(self, buffer: MemoryBuffer, thread: Thread) -> None:
-        """End a scoped buffer's life, once all cores that share it have left its scope."""
+        """Free a scoped buffer once all cores that share it have left its scope."""
         buffer.users -= 1
         if buffer.users > 0:
             return
@@ -222,7 +224,7 @@ class Machine:
         return dict(zip(mesh, map(int, indices), strict=True))
 
     def _threads(self, device: int, grid: tuple[int, ...]) -> list[Thread]:
-        """The cores of a device that run the kernel."""
+        """Cores of a device that run the kernel."""
         launch, first = self.launch, len(self.threads)
         threads = []
         for core in range(sum(mesh.size for mesh in launch.meshes) or 1):
@@ -250,7 +252,7 @@ class Machine:
         self, operand: LaunchOperand, threads: Sequence[Thread], own: list[dict[int, Ref]],
         position: int,
     ) -> None:  # fmt: skip
-        """Allocate a scratch operand on each core that has it, and refer all cores to it."""
+        """Allocate a scratch operand on each core that has it; give all cores references to it."""
         found: dict[int, MemoryBuffer] = {}
         shared: dict[tuple[int, int], MemoryBuffer] = {}
         for thread in threads:
@@ -281,7 +283,7 @@ class Machine:
         """Run to the end; return each device's results.
 
         Raises:
-          Stopped: an index leaves a reference, or nothing can run.
+          Stopped: an index is out of bounds, or no thread can run.
         """
         with np.errstate(all="ignore"):
             while not self.is_done:
@@ -305,10 +307,10 @@ class Machine:
         return [[buffer.content for buffer in device.outputs] for device in self.devices]
 
     def go(self) -> bool:
-        """Run each thread until it has to wait; whether any step was executed.
+        """Run each thread until it has to wait; return whether any step was executed.
 
         Raises:
-          Interrupted: ctrl+c was pressed, and this is not the main thread.
+          Interrupted: Ctrl+C was pressed, and this is not the main thread.
         """
         progress = False
         for thread in reversed(self.threads) if self.backwards else self.threads:
@@ -318,7 +320,7 @@ class Machine:
         return progress
 
     def step(self, thread: Thread) -> bool:
-        """Execute one step; False if the thread has to wait."""
+        """Execute one step; return False if the thread has to wait."""
         if not thread.frames:
             return self._next_point(thread)
         frame = thread.frames[-1]
@@ -382,10 +384,10 @@ class Machine:
         self, thread: Thread, program: ir.KernelProgram, args: Sequence[Any], *,
         index_map_of: str, point: tuple[int, ...],
     ) -> ProgramFrame:  # fmt: skip
-        """Run an index map to its end, unobserved but for its loops; return its frame.
+        """Run an index map to its end, observing only its loops; return its frame.
 
         Raises:
-          Stopped: it reads a table out of bounds, or a loop has no end; both are observed.
+          Stopped: it reads a table out of bounds, or a loop does not end; both are observed.
         """
         observer = self.observer
         self.observer = None if observer is None else IndexMapObserver(observer)
@@ -419,7 +421,7 @@ class Machine:
         self.copies.remove(copy)
 
     def reach(self, counter: Counter, amount: int) -> bool:
-        """Perform copies that signal a semaphore until it has reached an amount."""
+        """Perform copies that signal a semaphore until it reaches an amount."""
         if counter.count >= amount:
             return True
         if self.backwards:

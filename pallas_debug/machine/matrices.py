@@ -1,4 +1,4 @@
-"""Matrix units: what the steps that name their registers do."""
+"""Matrix units: execution of the steps that name their registers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class MatrixUnit:
 
     Attributes:
       staged: right-hand sides by staging register.
-      loaded: the right-hand side in use.
-      accumulators: by address, of chips where accumulators are not refs.
-      results: of chips that queue them, oldest first.
+      loaded: right-hand side in use.
+      accumulators: accumulators by address, on chips where they are not refs.
+      results: queued results, oldest first, on chips that queue them.
     """
 
     staged: dict[int, Array] = field(default_factory=dict)

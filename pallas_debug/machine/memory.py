@@ -23,12 +23,12 @@ from pallas_debug.stepping import unwritten
 Array = np.ndarray[Any, Any]
 
 TILE = (8, 128)
-"""Rows and columns of a tile of an array in HBM; narrow types have more rows, never fewer."""
+"""Rows and columns of an HBM array's tile; narrow types have more rows, never fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A slice of stride 0: one position, `count` times."""
+    """A slice of stride 0: a position repeated `count` times."""
 
     start: int
     count: int
@@ -36,7 +36,7 @@ class Repeat:
 
 Entry = slice | int | Array
 Requested = Entry | Repeat
-"""Entry of an indexer, before it is composed with others."""
+"""Entry of an indexer before it is composed with others."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,15 +44,15 @@ class MemoryBuffer:
     """A piece of memory.
 
     Attributes:
-      content: its elements; of a semaphore, its counts.
-      name: of the operand or scratch.
+      content: the elements; for a semaphore, its counts.
+      name: name of the operand or scratch.
       kind: "prefetch", "input", "output", "scratch", "scoped", "array" (a whole array in HBM) or
         "window" (a block of an operand in VMEM or SMEM).
-      device: number of the device, and of the core, that it belongs to.
-      scope: what tells it from the others of its device, and is equal on other devices.
-      users: number of cores that have not left its scope yet.
-      is_early: whether another core has referred to it, and its own has not come to its scope yet.
-      filled: source and destination of the last copy to it, if it is in SMEM.
+      device: number of the device and of the core to which it belongs.
+      scope: key that distinguishes it within its device, and is equal on other devices.
+      users: number of cores that have not yet left its scope.
+      is_early: whether another core has referred to it before its own core entered its scope.
+      filled: source and destination of the last copy to it, for buffers in SMEM.
     """
 
     number: int
@@ -71,11 +71,11 @@ class MemoryBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A reference as a value: a buffer, and the view of it that was selected so far.
+    """A reference as a value: a buffer and a view of it.
 
     Attributes:
-      view: resolved parts, outermost first.
-      output: output whose array is an input's; None where the buffer has the operand's name.
+      view: resolved parts of the view, outermost first.
+      output: output that shares an input's array; None if the buffer has the operand's name.
     """
 
     buffer: MemoryBuffer
@@ -84,19 +84,19 @@ class Ref:
 
     @property
     def name(self) -> str:
-        """Name of the operand that the code uses."""
+        """Name of the operand in the code."""
         return self.output or self.buffer.name
 
 
 class OutOfBounds(Exception):
-    """An index leaves the reference.
+    """An index is outside the reference.
 
     Attributes:
-      buffer: the memory.
-      index: entries of the indexer: positions, and slices with concrete values.
-      shape: of the indexed reference.
-      recast: how the reference is reshaped or bitcast before, such as `.reshape(4, 2, 128)`.
-      place: the view in the step.
+      buffer: memory of the reference.
+      index: entries of the indexer: positions, and slices with concrete bounds.
+      shape: shape of the indexed reference.
+      recast: how the reference is reshaped or bitcast beforehand, such as `.reshape(4, 2, 128)`.
+      place: view in the step.
     """
 
     place: ir.RefPlace | None = None
@@ -117,7 +117,7 @@ class OutOfBounds(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """Part of a resolved view: an indexer with concrete values."""
+    """Part of a resolved view: an indexer with concrete numbers."""
 
     entries: tuple[Requested, ...]
 
@@ -127,11 +127,12 @@ class MemoryRegion:
     """Elements of a buffer that a view selects.
 
     Attributes:
-      index: numpy index of the buffer's content; None if it takes more than one.
-      chain: the parts of the view otherwise.
-      shape: of the value; where the view repeats elements, `index` selects each once.
-      existing: where the elements that `index` selects are in the value, of a copy that takes the
-        padding of an array's tiles along; None if all are in the buffer.
+      index: numpy index into the buffer's content; None if a single index cannot express it.
+      chain: parts of the view, if `index` is None.
+      shape: shape of the value; if the view repeats elements, `index` selects each once.
+      existing: positions in the value of the elements that `index` selects, for a copy that
+        includes
+        the padding of an array's tiles; None if all elements are in the buffer.
     """
 
     buffer: MemoryBuffer
@@ -142,7 +143,7 @@ class MemoryRegion:
     _view: RefView | None = field(default=None)
 
     def read(self) -> Array:
-        """A copy of the elements."""
+        """Return a copy of the elements."""
         if self.index is None:
             found = self.view.read()
             if self.existing is None:
@@ -158,7 +159,7 @@ class MemoryRegion:
         return found
 
     def sums(self, values: Array) -> Array:
-        """The elements after values have been added, some to the same element."""
+        """Return the elements after adding values, some of them to the same element."""
         before = self.read()
         assert self.index is not None
         index: Any = self.index
@@ -184,7 +185,7 @@ class MemoryRegion:
         return self._view
 
     def positions(self) -> Array | None:
-        """Positions of the elements in the flat buffer; None if the view changes their type."""
+        """Flat positions of the elements in the buffer; None if the view changes their type."""
         if not all(isinstance(part, Indexed) or is_reshape(part) for part in self.chain):
             return None
         content = self.buffer.content
@@ -203,7 +204,7 @@ class MemoryRegion:
         return self.index is not None and self.shape == self.buffer.content.shape
 
     def ranges(self) -> list[tuple[Entry, ...]]:
-        """Disjoint indices of the buffer that cover exactly what is selected."""
+        """Disjoint indices into the buffer that exactly cover the region."""
         return [self.index] if self.index is not None else list(self.view.ranges())
 
 
@@ -212,13 +213,13 @@ def _for_view(part: Any) -> Any:
 
 
 def resolve(ref: Ref, view: ir.View, env: list[Any], *, copies: bool = False) -> MemoryRegion:
-    """The elements that a step accesses.
+    """Return the elements that a step accesses.
 
     Args:
-      copies: the step is a DMA, which takes the padding of an array's tiles along.
+      copies: whether the step is a DMA, which includes the padding of an array's tiles.
 
     Raises:
-      OutOfBounds: an index leaves the reference.
+      OutOfBounds: an index is outside the reference.
     """
     buffer = ref.buffer
     if not view and not ref.view:
@@ -233,10 +234,10 @@ def resolve(ref: Ref, view: ir.View, env: list[Any], *, copies: bool = False) ->
 
 
 def locate(place: ir.RefPlace, env: list[Any], *, copies: bool = False) -> MemoryRegion:
-    """The elements that a step accesses; those of a constant index are located once.
+    """Return the elements that a step accesses; a constant index is resolved only once.
 
     Raises:
-      OutOfBounds: an index leaves the reference.
+      OutOfBounds: an index is outside the reference.
     """
     ref = env[place.ref.number]
     if ref.view or not place.is_constant:
@@ -253,7 +254,7 @@ def locate(place: ir.RefPlace, env: list[Any], *, copies: bool = False) -> Memor
 
 
 def access(registers: list[Any], place: ir.RefPlace, *, copies: bool = False) -> MemoryRegion:
-    """The elements that a step accesses; an index that leaves them names the place."""
+    """Return the elements that a step accesses; adds the place to an `OutOfBounds` error."""
     try:
         return locate(place, registers, copies=copies)
     except OutOfBounds as error:
@@ -262,9 +263,9 @@ def access(registers: list[Any], place: ir.RefPlace, *, copies: bool = False) ->
 
 
 def size(place: ir.RefPlace, env: list[Any]) -> int:
-    """Bytes that a view has, also one that leaves its reference.
+    """Size of a view in bytes, even if it extends beyond its reference.
 
-    Kernels await several copies at once by a slice of as many rows as these have together.
+    Kernels wait for several copies at once with a slice of as many rows as these have in total.
     """
     try:
         return locate(place, env, copies=True).nbytes
@@ -279,7 +280,7 @@ def size(place: ir.RefPlace, env: list[Any]) -> int:
 
 
 def concrete(view: ir.View, env: list[Any]) -> list[Any]:
-    """The parts of a view with their numbers filled in."""
+    """Return the parts of a view with concrete numbers."""
     return [
         Indexed(tuple(_entry(entry, env) for entry in part.entries))
         if isinstance(part, ir.Index)
@@ -307,12 +308,12 @@ def _entry(entry: Any, env: list[Any]) -> Requested:
 
 
 def _positions(value: Any) -> Array:
-    """An array of positions, or those in the memory that a reference names."""
+    """Return an array of positions, read from memory if a reference names them."""
     return resolve(value, (), []).read() if type(value) is Ref else np.asarray(value)
 
 
 def chosen(view: ir.View, env: list[Any]) -> Array | None:
-    """Rows of a copy's other side that take part; None for all."""
+    """Rows of the other side of a copy that take part; None for all."""
     for part in view:
         entry = part.entries[0] if isinstance(part, ir.Index) and part.entries else None
         if isinstance(entry, ir.RowChoice):
@@ -325,7 +326,7 @@ def _number(number: ir.Number, env: list[Any]) -> int:
 
 
 def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = False) -> MemoryRegion:
-    """Compose indexers into one index of the buffer."""
+    """Compose indexers into a single index of the buffer."""
     shape = buffer.content.shape
     region = _simply_indexed(buffer, parts)
     if region is not None:
@@ -376,8 +377,9 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = Fals
         final = tuple(index)
         position = array_position(_once(parts[-1].entries))
         if position != array_position(final):
-            # `ref.at[0][:, array]`: numpy puts the array's dimensions first, as a slice separates
-            # it from the position that an outer indexer selected.
+            # `ref.at[0][:, array]`: numpy puts the array's dimensions first, because a slice
+            # separates the
+            # array from the position that an outer indexer selected.
             final = open_mesh(final, position)
         selected = np.broadcast_to(np.int8(0), shape)[final].shape
         return MemoryRegion(buffer, final, parts, selected)
@@ -392,7 +394,7 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = Fals
 
 
 def _recast(buffer: MemoryBuffer, parts: tuple[Any, ...], pads: bool) -> MemoryRegion:
-    """The region of a view that is reshaped, bitcast or transposed."""
+    """Return the region of a view that is reshaped, bitcast or transposed."""
     try:
         view = RefView(buffer.content, [_for_view(part) for part in parts])
     except OutOfView as error:
@@ -404,7 +406,7 @@ def _recast(buffer: MemoryBuffer, parts: tuple[Any, ...], pads: bool) -> MemoryR
 
 
 def _recast_with_padding(buffer: MemoryBuffer, parts: tuple[Any, ...]) -> MemoryRegion | None:
-    """The region of a reshaped array, with the padding of the last column's tiles."""
+    """Return the region of a reshaped array, with the padding of the last column's tiles."""
     *before, last = parts
     size = buffer.content.shape[-1]
     if not isinstance(last, Indexed) or not all(_keeps_columns(part, size) for part in before):
@@ -434,7 +436,7 @@ def _keeps_columns(part: Any, size: int) -> bool:
 
 
 def _simply_indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...]) -> MemoryRegion | None:
-    """The region of indexers of positions and slices within bounds; None for any other."""
+    """Return the region if all indexers are positions and in-bounds slices, otherwise None."""
     found: list[int] = list(buffer.content.shape)
     index: list[Any] = [slice(0, size, 1) for size in found]
     for number, part in enumerate(parts):
@@ -455,7 +457,7 @@ def _simply_indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...]) -> MemoryR
 
 
 def _within(outer: slice, entry: Any) -> slice | int:
-    """Part of a slice without gaps, as a part of what it is a slice of."""
+    """Compose an index with the contiguous slice that it indexes."""
     if type(entry) is slice:
         return slice(outer.start + entry.start, outer.start + entry.stop, 1)
     at: int = outer.start + entry
@@ -472,10 +474,10 @@ def _once(entries: tuple[Requested, ...]) -> tuple[Entry, ...]:
 def _in_padding(
     shape: tuple[int, ...], index: list[Entry], dims: list[int], entries: tuple[Requested, ...]
 ) -> dict[int, int]:
-    """Extent of slices into the padding of an array's last tiles, by dimension.
+    """Map dimensions to the extent of slices into the padding of an array's last tiles.
 
-    A TPU keeps an array in whole tiles, so that one of 255 columns occupies 256. A copy of whole
-    tiles takes the padding along, and kernels rely on it.
+    A TPU stores arrays in whole tiles, so that 255 columns occupy 256. A copy of whole tiles
+    includes the padding, and kernels rely on it.
     """
     beyond = dict.fromkeys(dims, 0)
     for dim, entry in zip(dims, entries, strict=True):

@@ -1,4 +1,4 @@
-"""Events of the machine, for its observers: the sanitizer, the recording, the debugger."""
+"""Machine events for observers: the sanitizer, the recorder, the debugger."""
 
 from __future__ import annotations
 
@@ -17,65 +17,65 @@ if TYPE_CHECKING:
 
 
 def max_iterations(loop: ir.WhileLoop) -> int:
-    """Iterations after which observers stop a loop."""
+    """Maximum number of iterations before observers stop a loop."""
     return defaults.MAX_SIMULATED_STEPS if loop.is_counted else defaults.MAX_ITERATIONS
 
 
 class MachineObserver:
-    """Base class: watches nothing.
+    """Base class that ignores all events.
 
-    `evaluates` tells that `evaluate` is to be called for units of plain operations.
+    `evaluates` says whether to call `evaluate` for units of plain operations.
     """
 
     evaluates = False
 
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
-        """Memory begins to exist; operands have no thread."""
+        """Handle an allocation; operands have no thread."""
 
     def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
-        """A scope ends."""
+        """Handle the end of a scope."""
 
     def point_begins(self, thread: Thread) -> None:
-        """The blocks of a grid point are there, and its body begins."""
+        """Handle the start of a grid point's body, once its blocks are in place."""
 
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
-        """An iteration of a loop begins; the last frame is that of the body."""
+        """Handle the start of a loop iteration; the last frame is the body's."""
 
     def skips(self, thread: Thread, step: ir.WhileLoop) -> None:
-        """The condition of a loop was false from the start, so that its body does not run."""
+        """Handle a loop whose condition was false from the start, so that its body does not run."""
 
     def index_map_iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
-        """An iteration of a loop in an index map begins; of index maps, only this is observed."""
+        """Handle an iteration of a loop in an index map, the only event observed in index maps."""
 
     def branches(self, thread: Thread, step: ir.Branch, chosen: int) -> None:
-        """A branch is taken."""
+        """Handle a branch."""
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
-        """Elements have been read."""
+        """Handle a read, after it."""
 
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:
-        """Elements are about to be written; `value` has the region's shape, or broadcasts to it."""
+        """Handle a write, before it; `value` has the region's shape, or broadcasts to it."""
 
     def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
         """Evaluate a unit of plain operations."""
         return step.evaluate(*values)
 
     def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
-        """The pipeline has copied a block of an operand to its window.
+        """Handle a copy of an operand's block to its window by the pipeline, after it.
 
-        `thread.point` is the grid point at whose beginning it does so; the block may be the next.
+        `thread.point` is the grid point that begins; the block may be for the next one.
         """
 
     def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
-        """The pipeline is about to copy a window to its block."""
+        """Handle a write-back of a window to its block by the pipeline, before it."""
 
     def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
-        """A DMA has been started."""
+        """Handle the start of a DMA, after it."""
 
     def copy_ends(self, copy: DmaCopy) -> None:
-        """A DMA is about to be performed, and will then signal."""
+        """Handle the end of a DMA, before it is performed and signals."""
 
     def signals(
         self,
@@ -85,7 +85,7 @@ class MachineObserver:
         entry: tuple[Any, ...],
         amount: int,
     ) -> None:
-        """A thread has raised a semaphore."""
+        """Handle a signal of a semaphore by a thread, after it."""
 
     def waited(
         self,
@@ -95,7 +95,7 @@ class MachineObserver:
         entry: tuple[Any, ...],
         amount: int,
     ) -> None:
-        """A wait is over, and has lowered its semaphore by `amount`."""
+        """Handle the end of a wait, after it has lowered its semaphore by `amount`."""
 
     def reads_semaphore(
         self,
@@ -105,47 +105,47 @@ class MachineObserver:
         entry: tuple[Any, ...],
         value: int,
     ) -> None:
-        """A thread has read a semaphore without waiting."""
+        """Handle a non-blocking read of a semaphore."""
 
     def blocks(self, thread: Thread, blocked: Blocked) -> None:
-        """A thread has to wait."""
+        """Handle a thread that has to wait."""
 
     def seeds(self, thread: Thread, step: ir.Seed, numbers: Sequence[int]) -> None:
-        """The core's random number generator has been seeded with these words."""
+        """Handle the seeding of the core's random number generator with these words."""
 
     def draws(self, thread: Thread, step: ir.RandomBits) -> None:
-        """Random bits have been drawn."""
+        """Handle a draw of random bits."""
 
     def hints(self, thread: Thread, step: ir.Hint, value: Any) -> None:
-        """The kernel claims that a number is a multiple of others."""
+        """Handle a hint that a number is a multiple of others."""
 
     def checks(self, thread: Thread, step: ir.CheckStep, values: Sequence[Any]) -> None:
-        """The kernel checks a condition."""
+        """Handle a check of a condition by the kernel."""
 
     def prints(self, thread: Thread, step: ir.PrintStep, values: Sequence[Any]) -> None:
-        """The kernel prints."""
+        """Handle a print."""
 
     def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
-        """An index leaves a reference. The machine stops after this."""
+        """Handle an index out of bounds. The machine stops after this."""
 
     def leaves_mesh(self, thread: Thread, step: ir.MachineStep, error: NoSuchDevice) -> None:
-        """A copy or signal goes to a device that is not there. The machine stops after this."""
+        """Handle a copy or signal to a nonexistent device. The machine stops after this."""
 
     def sizes_differ(self, thread: Thread, step: ir.MachineStep, error: SizesDiffer) -> None:
-        """The slices of a copy have different sizes. The machine stops after this."""
+        """Handle a copy between slices of different sizes. The machine stops after this."""
 
     def strays(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
-        """A scalar read leaves its table; the run goes on with some value."""
+        """Handle a scalar read outside its table; the run continues with some value."""
 
     def block_leaves(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
-        """An index map names a block that the array does not have. The machine stops after this."""
+        """Handle an index map that returns a nonexistent block. The machine stops after this."""
 
     def ends(self) -> None:
-        """All threads have ended."""
+        """Handle the end of all threads."""
 
 
 class IndexMapObserver(MachineObserver):
-    """Observes an index map while it runs: only its loops, on behalf of a kernel's observer."""
+    """Observes the loops of an index map, on behalf of a kernel's observer."""
 
     def __init__(self, observer: MachineObserver) -> None:
         self._observer = observer

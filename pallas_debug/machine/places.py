@@ -21,8 +21,8 @@ class NoSuchDevice(Exception):
     """A step names a device or core that the mesh does not have.
 
     Attributes:
-      axis: of the mesh; None for a logical number.
-      count: number of devices or cores along it.
+      axis: mesh axis; None for a logical number.
+      count: number of devices or cores along the axis.
     """
 
     def __init__(self, value: int, count: int, axis: str | None, *, is_core: bool = False) -> None:
@@ -34,10 +34,10 @@ class NoSuchDevice(Exception):
 
 
 def _number(sizes: Mapping[str, int], at: Sequence[int], *, is_core: bool = False) -> int:
-    """Number of a place with these coordinates.
+    """Return the number of the place with these coordinates.
 
     Raises:
-      NoSuchDevice: one of them is outside of its axis.
+      NoSuchDevice: a coordinate is outside its axis.
     """
     for (axis, count), value in zip(sizes.items(), at, strict=True):
         if not 0 <= value < count:
@@ -48,10 +48,10 @@ def _number(sizes: Mapping[str, int], at: Sequence[int], *, is_core: bool = Fals
 def device_number(
     machine: Machine, thread: Thread, device: ir.DeviceId, registers: list[Any]
 ) -> int:
-    """Number of the device that a step names.
+    """Return the number of the device that a step names.
 
     Raises:
-      NoSuchDevice: the mesh does not have it.
+      NoSuchDevice: the mesh does not have the device.
     """
     mesh = machine.launch.mesh
     if device.number is not None:
@@ -80,16 +80,16 @@ def core_number(
     machine: Machine, thread: Thread, device: ir.DeviceId | None, core: ir.Reg | None,
     registers: list[Any], known: int,
 ) -> int:  # fmt: skip
-    """Number of the core that a step names.
+    """Return the number of the core that a step names.
 
     Args:
-      known: core whose memory the step's reference is in, which stands if it names none.
+      known: core whose memory the step's reference is in; the default if the step names none.
     """
     meshes = machine.launch.meshes
     target, first = machine.launch.mesh_of(known)
     if core is not None:
         given = np.asarray(registers[core.number])
-        if not meshes:  # a kernel of one core names it 0
+        if not meshes:  # a single-core kernel names it 0
             return int(given)
         axes = meshes[target].axes
         return first + _number(axes, [int(n) for n in np.atleast_1d(given)], is_core=True)
@@ -101,7 +101,7 @@ def core_number(
 
 
 def core_at(machine: Machine, thread: Thread, named: Mapping[str, int], mesh: int) -> int:
-    """A core of a mesh, at the thread's own coordinates but for those that are named."""
+    """Return a core of a mesh: at the thread's own coordinates, except for those that are named."""
     axes = machine.launch.meshes[mesh].axes
     own_mesh, own_first = machine.launch.mesh_of(thread.core)
     own_axes = machine.launch.meshes[own_mesh].axes
@@ -114,7 +114,7 @@ def core_at(machine: Machine, thread: Thread, named: Mapping[str, int], mesh: in
 def _coordinates(
     machine: Machine, named: Mapping[str | tuple[str, ...], ir.Reg], registers: list[Any]
 ) -> dict[str, int]:
-    """Positions along the axes that a step names, of devices and of cores."""
+    """Positions of devices and cores along the axes that a step names."""
     sizes = {**machine.launch.mesh, **machine.launch.cores}
     found: dict[str, int] = {}
     for axes, reg in named.items():
@@ -130,10 +130,10 @@ def _coordinates(
 
 
 def elsewhere(machine: Machine, buffer: MemoryBuffer, device: int, core: int) -> MemoryBuffer:
-    """The same operand or scratch on another device and core.
+    """Return the same operand or scratch on another device and core.
 
-    Memory that the cores of a device share is the same on all. A core that has not come to the
-    scope of a buffer yet finds it there when it does.
+    Memory that the cores of a device share is the same on all. A core that has not yet entered the
+    scope of a buffer gets this one when it does.
     """
     if buffer.kind not in ("scratch", "scoped", "barrier") or buffer.type.space == "shared":
         core = buffer.core
@@ -155,13 +155,13 @@ def elsewhere(machine: Machine, buffer: MemoryBuffer, device: int, core: int) ->
 
 
 def claimed(machine: Machine, thread: Thread, scope: tuple[Any, ...]) -> MemoryBuffer | None:
-    """The buffer of a scope that another core has referred to before this one came to it."""
+    """Return the buffer of a scope that another core referred to before this one entered it."""
     own = thread.device, thread.core
     for buffer in machine.buffers:
         if not buffer.is_early or (buffer.device, buffer.core) != own:
             continue
         *of_buffer, point = buffer.scope
-        # A core that has not begun had no grid point yet.
+        # A core that has not begun has had no grid point yet.
         if buffer.scope == scope or (point == () and of_buffer == [*scope[:-1]]):
             buffer.is_early, buffer.scope = False, scope
             return buffer
@@ -169,7 +169,7 @@ def claimed(machine: Machine, thread: Thread, scope: tuple[Any, ...]) -> MemoryB
 
 
 def require_claimed(machine: Machine) -> None:
-    """Refuse a run in which a core never came to a scope that another has referred to."""
+    """Reject a run in which a core never entered a scope that another core has referred to."""
     for buffer in machine.buffers:
         if buffer.is_early:
             raise MachineError(
@@ -179,7 +179,7 @@ def require_claimed(machine: Machine) -> None:
 
 
 def _is_same(one: MemoryBuffer, other: MemoryBuffer) -> bool:
-    """Whether two buffers are the same operand or scratch, of different cores or devices."""
+    """Whether two buffers of different cores or devices are the same operand or scratch."""
     if one.kind != other.kind:
         return False
     if one.core == other.core:

@@ -1,4 +1,4 @@
-"""Runs of a kernel on the machine, with what the sanitizer finds in them."""
+"""Runs of a kernel on the machine, with the sanitizer's findings."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ class MachineRun:
     """A run of a kernel.
 
     Attributes:
-      results: for each device, the arrays that the kernel returns; of a kernel that was stopped, as
-        far as it came.
-      findings: causes before consequences.
-      stopped: the fault at which the kernel was stopped; also one of the findings.
+      results: arrays that the kernel returns, for each device; incomplete if it was stopped.
+      findings: findings, causes before consequences.
+      stopped: fault at which the kernel was stopped; also in `findings`.
     """
 
     results: list[list[Array]]
@@ -47,12 +46,12 @@ def run(
     first: int = 0,
     observers: Sequence[MachineObserver] = (),
 ) -> MachineRun:
-    """Run a kernel; report only the faults at which it has to stop, and those of observers.
+    """Run a kernel; report only the faults that stop it, and the findings of observers.
 
     Args:
-      arrays: for each device, the arrays of the call.
+      arrays: arrays of the call, for each device.
       first: number of the first of these devices in the mesh.
-      observers: those with a method `findings` are asked for the faults that they found.
+      observers: observers of the run; those with a method `findings` are asked for their findings.
 
     Raises:
       MachineError: the machine has no rule for what the kernel does.
@@ -77,12 +76,12 @@ def run(
         is_used = why is not None or _strays_matter(launch, arrays, machine.results(), first, again)
         strayed = bounds.strayed(is_discarded=not is_used)
         if is_used:
-            # What follows happens on account of what the machine gave the kernel to read.
+            # Later events are consequences of the values that the machine gave the kernel to read.
             found = [one for one in found if not is_not_before(one, strayed[0])]
             return MachineRun(
                 results=machine.results(), findings=(*strayed, *found), stopped=strayed[0]
             )
-        if orders:  # the kernel is judged, not only run
+        if orders:  # the kernel is sanitized, not only run
             found = [*strayed, *found]
     if why is None:
         for order in orders:
@@ -91,7 +90,7 @@ def run(
     ends = [finding for finding in found if finding.kind.severity is Severity.STOPS]
     ends += [finding for observer in stopping for finding in observer.findings()]
     if why.thread is None:
-        # The observer of the order knows more of what led there.
+        # The observer of the order knows more about the causes.
         known = [fault for order in orders for fault in order.deadlock()]
         ends.append(known[-1] if known else report.deadlock(launch, machine.threads))
     if not ends:
@@ -105,10 +104,10 @@ def _strays_matter(
     launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int,
     beside: Sequence[MachineObserver],
 ) -> bool:  # fmt: skip
-    """Whether results depend on what scalar reads see that leave their tables.
+    """Whether results depend on the values of scalar reads outside their tables.
 
-    A flag may be set in a large number as in the nearest one, and not in a zero. The size of a
-    slice may be negative or zero, and take nothing.
+    Several values are tried: a large number may set the same flags as the nearest one, and zero
+    not. The size of a slice may be negative or zero, and then select nothing.
     """
     strays = ("number", "zero", "count")
     return any(_differ(launch, arrays, results, first, beside, stray) for stray in strays)
@@ -135,7 +134,7 @@ def _differ(
 
 
 def _under_races(found: list[Finding]) -> list[Finding]:
-    """Take reads of what another core has not written yet for consequences of the race for it."""
+    """Treat reads of data not yet written by another core as consequences of the race for it."""
     races = [i for i, finding in enumerate(found) if finding.kind is Fault.DATA_RACE]
     kept = list(found)
     for finding in found:
@@ -155,7 +154,7 @@ def _findings(observer: MachineObserver) -> Sequence[Finding]:
 
 
 def _refused(machine: Machine, error: Exception) -> MachineError:
-    """The operation that a rule of the machine does not cover."""
+    """Return an error for the operation that a rule of the machine does not cover."""
     thread = next((t for t in machine.threads if not t.is_done and t.frames), None)
     operation, line = "its grid", None
     if thread is not None:

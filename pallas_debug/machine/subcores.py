@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def barrier(
     machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SubcoreBarrier
 ) -> bool | None:
-    """Each subcore signals all of its SparseCore, and waits for as many signals."""
+    """Execute a barrier: signal all subcores of the SparseCore, and wait for as many signals."""
     device = machine.devices[thread.device]
     own = device.barriers.get(thread.core)
     if own is None:

@@ -1,6 +1,6 @@
 """Threads of the machine: a stack of frames, one per program that is being run.
 
-Nothing of a thread's state lives on Python's stack, so it can be copied between any two steps.
+No state of a thread is on Python's stack, so it can be copied between any two steps.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class ProgramFrame:
 
     Attributes:
       position: number of the next step.
-      registers: values.
-      caller: the step that runs it; None for a kernel's body.
-      stage: where in that step: "branch", "condition", "body" or "scope".
-      iteration: of a loop, from 0.
-      carry: values of a loop that its next iteration takes.
-      stacked: outputs of a scan so far, a list for each.
-      buffers: of a scope.
+      registers: values of the registers.
+      caller: step that runs it; None for a kernel's body.
+      stage: part of the calling step: "branch", "condition", "body" or "scope".
+      iteration: iteration of a loop, from 0.
+      carry: carried values for the loop's next iteration.
+      stacked: outputs of a scan so far, as a list for each.
+      buffers: buffers of a scope.
     """
 
     program: ir.KernelProgram
@@ -49,7 +49,7 @@ class ProgramFrame:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Awaited count of a thread: an amount in an entry of a semaphore array."""
+    """A thread's pending wait: an amount in an entry of a semaphore array."""
 
     step: ir.MachineStep
     semaphore: MemoryBuffer
@@ -62,14 +62,14 @@ class Thread:
     """A core of a device, running a kernel.
 
     Attributes:
-      point: of the grid, at which it is.
+      point: current grid point.
       executed: number of steps so far.
-      generator: of random numbers; None until it is seeded.
-      index_map_of: the operand whose index map it runs; empty while it runs the kernel.
-      matrix_units: by number, those in use.
-      polled: the step that has just read a semaphore, by identity, and the value.
-      mesh: number of the mesh of cores that it belongs to.
-      has_signalled: whether it has come to the barrier of subcores at which it waits.
+      generator: random number generator; None until it is seeded.
+      index_map_of: operand whose index map is running; empty while the kernel's body runs.
+      matrix_units: matrix units in use, by number.
+      polled: identity of the last step if it read a semaphore, and the value read.
+      mesh: number of the core mesh to which it belongs.
+      has_signalled: whether it has signalled the subcore barrier at which it waits.
     """
 
     number: int
@@ -91,10 +91,10 @@ class Thread:
 
     @property
     def iterations(self) -> tuple[int, ...]:
-        """Iteration of each enclosing loop, outermost first."""
+        """Iterations of the enclosing loops, outermost first."""
         return tuple(f.iteration for f in self.frames if f.stage in ("body", "condition"))
 
     def ref(self, place: ir.RefPlace) -> Ref:
-        """The reference that a place of the current step names."""
+        """Return the reference that a place of the current step names."""
         found: Ref = self.frames[-1].registers[place.ref.number]
         return found

@@ -42,7 +42,7 @@ def copy_start(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.C
     registers = frame.registers
     for at, other in ((step.source, step.destination), (step.destination, step.source)):
         rows = chosen(at.view, registers)
-        if rows is not None:  # the others are not copied, and counted nevertheless
+        if rows is not None:  # the others are not copied but counted
             whole = access(frame.registers, other)
             nbytes = whole.nbytes
             rest = (slice(0, n, 1) for n in whole.shape[1:])
@@ -152,10 +152,10 @@ def read_semaphore(
 ) -> bool | None:
     counter = _counter(frame, step.semaphore)
     if len(machine.threads) > 1 and thread.polled == (id(step), counter.count):
-        thread.polled = None  # the same again: let the others run, then read it
+        thread.polled = None  # polled again: let other threads run, then read it
         return False
     for copy in [c for c in machine.copies if c.signals(counter)]:
-        # A loop that reads until the DMA is over has to end.
+        # A loop that polls until the DMA is done has to end.
         if copy.was_seen:
             machine.complete(copy)
         copy.was_seen = True

@@ -1,4 +1,4 @@
-"""The devices of a run: where each is, and which one's values are shown."""
+"""Devices of a run: the position of each, and the one whose values are shown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def statuses(driver: Driver, scope: NameScope) -> Sequence[DeviceStatus]:
 
 
 def show(driver: Driver, scope: NameScope, number: int) -> DeviceStatus:
-    """Show the values of a device until the next step.
+    """Show the values of a device until the next step is executed.
 
     Raises:
       ConditionFailed: there is no such device.
@@ -42,7 +42,7 @@ def show(driver: Driver, scope: NameScope, number: int) -> DeviceStatus:
 
 
 def _thread_of(driver: Driver, device: int) -> Thread:
-    """The core of a device that executes the next step, else the first that has not ended."""
+    """Return the core of a device that executes the next step, or the first that has not ended."""
     if driver.thread.device == device:
         return driver.thread
     own = [thread for thread in driver.machine.threads if thread.device == device]

@@ -1,4 +1,4 @@
-"""The machine, one step at a time, in an order that is the same in every run."""
+"""Step-by-step driver of the machine, in an order that is the same in every run."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from pallas_debug.machine.threads import Thread
 
 
 class RunFault(Exception):
-    """The run cannot go on; its message says why."""
+    """The run cannot continue; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryWrite:
-    """A write of the last step.
+    """A memory write of the most recent step.
 
     Attributes:
       how: "store", "copy" (a DMA has ended), "fetch" or "write-back" (by the pipeline), "count" (of
-        a semaphore), "new" (the memory begins to exist, or to hold another block of an output).
-      region: what was written; None for all of the buffer.
-      window: of the pipeline.
-      block: of the window that was fetched or written back.
-      slot: of the window, from which it was written back.
-      counts: of the semaphore's entries, after it.
-      mask: elements of the region that a masked store wrote; None for all.
+        a semaphore), "new" (the memory is allocated, or gets another block of an output).
+      region: elements written; None for the whole buffer.
+      window: the pipeline's window, for a fetch or write-back.
+      block: block of the window that was fetched or written back.
+      slot: slot of the window from which the block was written back.
+      counts: counts of the semaphore's entries after the write.
+      mask: elements of the region that a masked store wrote; None if it wrote all.
     """
 
     how: str
@@ -48,7 +48,7 @@ class MemoryWrite:
 
 
 class StepEvents(MachineObserver):
-    """Effect of the last step, and the buffers that have changed since a snapshot."""
+    """Effects of the most recent step, and the buffers changed since a snapshot."""
 
     def __init__(self) -> None:
         self.writes: list[MemoryWrite] = []
@@ -124,14 +124,14 @@ class StepEvents(MachineObserver):
 
 
 class Driver:
-    """Runs a machine step by step: each core until it has to wait, in order of their numbers.
+    """Runs a machine step by step: each core until it has to wait, in order of core number.
 
     Attributes:
       tick: number of steps so far.
       turn: number of the thread whose turn it is.
-      progress: whether any thread has executed a step since the turn of the first.
-      ended: whether all threads have.
-      is_broken: whether the last step could not be executed.
+      progress: whether any thread has executed a step since the first thread's last turn.
+      ended: whether all threads have ended.
+      is_broken: whether the most recent step could not be executed.
     """
 
     def __init__(self, machine: Machine, events: StepEvents) -> None:
@@ -151,7 +151,7 @@ class Driver:
         """Execute one step.
 
         Raises:
-          RunFault: it cannot be executed; the machine's state is undefined.
+          RunFault: the step cannot be executed; the machine's state is undefined.
         """
         self.events.clear()
         self.is_broken = True

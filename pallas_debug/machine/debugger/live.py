@@ -1,4 +1,4 @@
-"""A kernel's run as a track: stepping in both directions, by snapshots and replay."""
+"""A kernel's run as a track: stepping in both directions by snapshots and replay."""
 
 from __future__ import annotations
 
@@ -30,28 +30,29 @@ from pallas_debug.stepping.track import (
 )
 
 SNAPSHOT_AFTER = 0.02
-"""Seconds of running after which a snapshot is taken: about what one step back takes."""
+"""Seconds of execution between snapshots: roughly the time that a step back takes."""
 
 SNAPSHOT_AT_POINT_AFTER = 0.005
-"""Seconds after which one is taken if a grid point begins."""
+"""Seconds of execution between snapshots at the beginning of a grid point."""
 
 Stack = tuple[tuple[Any, ...], tuple[tuple[str, int], ...]]
-"""Thread, grid point and iterations, and the lines that lead to a step, outermost first."""
+"""Thread, grid point, iterations, and the lines that lead to a step, outermost first."""
 
 MachineFactory = Callable[[StepEvents], Machine]
 
 
 class LiveRun:
-    """The run of a kernel, at some step of it. A `Track`.
+    """The run of a kernel at one of its steps. Implements `Track`.
 
     Attributes:
       driver: the machine, and the number of the step.
-      fault: why the run cannot go on from here; None if it can, as far as is known.
-      stops: where to stop before the next step: numbers of lines in its stack, outermost first. The
-        last is the step's own line. The others are those of calls that begin with this step.
-      level: which of them the place is.
-      on_step: called after each step with its place; of a step between grid points, without a line.
-      printed: by the kernel, each time once, however often it is replayed.
+      fault: why the run cannot continue from here; None if it can, as far as is known.
+      stops: places to stop before the next step: numbers of lines in its stack, outermost first.
+        The
+        last is the step's own line. The others belong to calls that begin with this step.
+      level: index into `stops` of the current place.
+      on_step: called with the place of each step after it; between grid points it has no line.
+      printed: prints of the kernel, each recorded once, however often the step is replayed.
     """
 
     def __init__(self, factory: MachineFactory, *, max_bytes: int = MAX_BYTES) -> None:
@@ -93,9 +94,9 @@ class LiveRun:
         self._snapshot_due = time.perf_counter()
 
     def advance(self) -> bool:
-        """Execute one step; False at the end of the run, and where it cannot go on.
+        """Execute one step; return False at the end of the run and at a fault.
 
-        Where it cannot, the machine is put back to where it was before the step.
+        At a fault, restore the machine to its state before the step.
         """
         driver = self.driver
         if driver.ended or self.fault is not None:
@@ -135,7 +136,7 @@ class LiveRun:
         self._rest()
 
     def go_to(self, tick: int, level: int | None = None) -> None:
-        """Go to a step that has been reached before, at its own line unless a level is given."""
+        """Go to a step that was reached before; stop at its own line unless a level is given."""
         here, self.scope.shown = self.driver.tick, None
         snapshot = self.snapshots.before(tick)
         if here > tick or snapshot.tick > here or self._fault_was_here(here):
@@ -145,11 +146,11 @@ class LiveRun:
         self.level = len(self._stack[1]) - 1 if level is None else level
 
     def _fault_was_here(self, tick: int) -> bool:
-        """Whether the machine's state is that of a step that has failed."""
+        """Return whether the machine's state is that of a step that failed."""
         return self._fault is not None and self._fault[0] == tick and self.driver.is_broken
 
     def _arrive(self) -> None:
-        """Find out which lines begin with the next step."""
+        """Find the lines that begin with the next step."""
         step = self.step
         self.stops = ()
         if step is None or step.site.line is None or self.driver.ended:
@@ -168,17 +169,17 @@ class LiveRun:
             self.stops = (last,)
         elif common <= last:
             self.stops = tuple(range(common, len(stack)))
-        # Otherwise it is the same line, or that of a call that has returned.
+        # Otherwise it is the same line, or the line of a call that has returned.
 
     # Lines
 
     @property
     def step(self) -> ir.MachineStep | None:
-        """The step that is executed next; None between programs and grid points."""
+        """Step that is executed next; None between programs and grid points."""
         return devices.next_step(self.driver.thread)
 
     def _own_place(self) -> StepPlace:
-        """The place of the next step, whatever line of its stack is shown."""
+        """Return the place of the next step, whichever line of its stack is shown."""
         shown, self.level = self.level, len(self._stack[1]) - 1
         place, self.level = self.place, shown
         return place
@@ -287,11 +288,11 @@ class LiveRun:
         return value
 
     def last_write(self, wrote: Callable[[MemoryWrite], bool]) -> int | None:
-        """The last step before this that made such a write. The place is another afterwards."""
+        """Return the last earlier step with a write matching `wrote`; moves the current place."""
         return self._search(self.driver.tick, _Writes(self, wrote))
 
     def _search(self, end: int, events: _Events) -> int | None:
-        """The last step before `end` at which something happens; replays to find it."""
+        """Return the last step before `end` with a matching event; replays to find it."""
         start = end
         while start > 0:
             snapshot = self.snapshots.before(start - 1)
@@ -316,7 +317,7 @@ class LiveRun:
 
     @property
     def at_breakpoint(self) -> bool:
-        """Whether the next step is a `pallas_debug.breakpoint()`, and the place its line."""
+        """Return whether the next step is a `pallas_debug.breakpoint()`, and its line is shown."""
         return isinstance(self.step, ir.Breakpoint) and self.level == len(self._stack[1]) - 1
 
     # Values
@@ -356,25 +357,25 @@ class LiveRun:
 
 
 class _Events:
-    """Target of a search in a replay."""
+    """Base class of event searches in a replay."""
 
     def begin(self) -> None:
-        """A replay begins."""
+        """Handle the beginning of a replay."""
 
     def look(self) -> int | None:
-        """The present step, if it is what is searched for."""
+        """Return the current step if it matches."""
         return None
 
     def after(self, tick: int) -> int | None:
-        """The step that has been executed, if it is what is searched for."""
+        """Return the step just executed if it matches."""
         return None
 
 
 class _Lines(_Events):
-    """Lines at which a condition is true.
+    """Search for lines at which a condition is true.
 
     Attributes:
-      level: of the last that was found.
+      level: level of the last match.
     """
 
     def __init__(self, run: LiveRun, until: Callable[[StepPlace], bool]) -> None:
@@ -392,7 +393,7 @@ class _Lines(_Events):
 
 
 class ValueWatch:
-    """A watched value during a run: evaluated again when what it is part of is written."""
+    """A watched value during a run: reevaluated when memory that it depends on is written."""
 
     def __init__(self, run: LiveRun, watched: WatchedElements) -> None:
         self.run = run
@@ -407,7 +408,7 @@ class ValueWatch:
         return value
 
     def after(self, line: SourceLine | None) -> WatchHit | None:
-        """The change that the last step made, if any; `line` is that of the step."""
+        """Return the change made by the step just executed, if any; `line` is the step's line."""
         run, name = self.run, self.watched.name
         buffer = run.scope.memory(name)
         stores = [w for w in run.events.writes if w.buffer is buffer]
@@ -421,7 +422,7 @@ class ValueWatch:
         if is_same and not (self.watched.on_write and self._is_written(stores)):
             return None
         if after is None:
-            return None  # it ends with its function or its grid point
+            return None  # the variable ends with its function or its grid point
         wrote = line if any(w.how == "store" for w in stores) or buffer is None else None
         return WatchHit(watched=self.watched, before=before, after=after, wrote=wrote)
 
@@ -444,7 +445,7 @@ def _equal(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
 
 
 class _Changes(_Events):
-    """Changes of watched values."""
+    """Search for changes of watched values."""
 
     def __init__(self, run: LiveRun, watched: Sequence[WatchedElements]) -> None:
         self.run = run
@@ -481,7 +482,7 @@ class _Writes(_Events):
 
 
 def region_text(region: MemoryRegion) -> str:
-    """A region as source: `k_ref[0:8, 3]`."""
+    """Unparse a region: `k_ref[0:8, 3]`."""
     if region.index is None or region.is_whole:
         return region.buffer.name if region.is_whole else f"{region.buffer.name} (a view)"
     entries = []

@@ -1,7 +1,7 @@
-"""Names that the user's code gives to the values of equations.
+"""Names in the user's code for the values of equations.
 
-jax keeps none. The lines of an equation are known, with the calls that lead to it: if its line is
-in `m_new = jnp.maximum(m_prev, s_max)`, the last of the equations of that statement is `m_new`.
+jax does not record any. The lines of an equation are known, with the calls that lead to it: if its
+line is in `m_new = jnp.maximum(m_prev, s_max)`, the statement's last equation is `m_new`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class _Assignment:
     first: int
     last: int
     names: tuple[str, ...]
-    is_for: bool  # of what a `fori_loop` returns
-    unpacks: str | None  # name of the variable that is taken apart
+    is_for: bool  # whether the value is the result of a `fori_loop`
+    unpacks: str | None  # name of the variable that is unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class RegisterName:
     """A name for a register.
 
     Attributes:
-      calls: places of the calls that lead to the function in which the name is assigned.
-      position: of the step that computes it.
+      calls: places of the calls that lead to the function that assigns the name.
+      position: position of the step that computes the register.
     """
 
     name: str
@@ -74,7 +74,7 @@ def _names(target: ast.expr) -> tuple[str, ...]:
 
 
 def assignment(line: SourceLine) -> _Assignment | None:
-    """The smallest assignment that a line is part of."""
+    """Return the smallest assignment that includes a line."""
     return next(
         (a for a in _assignments(line.file) if a.first <= line.line <= a.last),
         None,
@@ -82,7 +82,7 @@ def assignment(line: SourceLine) -> _Assignment | None:
 
 
 def outputs(step: ir.MachineStep) -> tuple[ir.Reg, ...]:
-    """Registers that a step writes when it is done."""
+    """Registers that a step writes on completion."""
     single = getattr(step, "output", None)
     if single is not None:
         return (single,)
@@ -90,7 +90,7 @@ def outputs(step: ir.MachineStep) -> tuple[ir.Reg, ...]:
 
 
 def register_names(program: ir.KernelProgram, depth: int) -> Iterator[RegisterName]:
-    """Names of the registers of a program, in the order of its steps.
+    """Yield the names of the registers of a program, in step order.
 
     Args:
       depth: number of calls that lead to the program's own lines.
@@ -109,7 +109,7 @@ def register_names(program: ir.KernelProgram, depth: int) -> Iterator[RegisterNa
             calls = tuple((line.file, line.line) for line in stack[:level])
             own = _counters(step) if found.is_for else 0
             if len(regs) - own != len(found.names):
-                continue  # among others because results that nothing uses were dropped
+                continue  # e.g. because unused results were dropped
             for name, reg in zip(found.names, regs[own:], strict=True):
                 if name != "_":
                     yield RegisterName(name, reg.number, calls, position)
@@ -126,8 +126,8 @@ _PART = re.compile(r"(\w+)\[(\d+)\]")
 def argument_names(program: ir.KernelProgram) -> dict[int, str]:
     """Names of a program's arguments, by register.
 
-    jax calls the parts of a tuple `carry[0]`, `carry[1]`: `total, last = carry` names them, if the
-    program has a line near that.
+    jax calls the elements of a tuple `carry[0]`, `carry[1]`: `total, last = carry` names them, if
+    the program has an operation near that line.
     """
     found = {}
     lines = [step.site.line for step in program.steps if step.site.line is not None]
@@ -154,7 +154,7 @@ def _is_for(node: ast.AST) -> bool:
 
 
 def _counters(step: ir.MachineStep) -> int:
-    """Values that jax adds to what a `fori_loop` carries: its index, and its end if not static."""
+    """Number of values that jax adds to a `fori_loop` carry: index, and end if not static."""
     return {ir.ScanLoop: 1, ir.WhileLoop: 2}.get(type(step), 0)
 
 
@@ -164,7 +164,7 @@ def _goes_on(
     level: int,
     statement: _Assignment,
 ) -> bool:
-    """Whether the next step belongs to the same statement of the same call."""
+    """Return whether the next step belongs to the same statement of the same call."""
     if len(following) <= level or following[:level] != stack[:level]:
         return False
     line = following[level]
@@ -177,7 +177,7 @@ def _stack(step: ir.MachineStep) -> tuple[SourceLine, ...]:
 
 
 def lines_of(launch: Launch, file: str) -> frozenset[int]:
-    """Numbers of the lines of a file that have an operation of a kernel, or call one that has."""
+    """Numbers of the lines of a file with an operation of a kernel, or a call that leads to one."""
     return frozenset(
         line.line
         for body in (launch.body, *(mesh.body for mesh in launch.meshes))

@@ -1,4 +1,4 @@
-"""Record a run, to be stepped through later: see `stepping/recording.py` for the format."""
+"""Recorder of a run, for stepping through it later; `stepping/recording.py` defines the format."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def record(
     points: Collection[tuple[int, ...]] = (),
     max_bytes: int = MAX_BYTES,
 ) -> form.Recording:
-    """Run from the beginning to the end, and record values on the way.
+    """Run from the beginning to the end, and record values along the way.
 
     Args:
       to: folder to create.
-      lines: of the kernel's files, to record; all if empty.
+      lines: lines of the kernel's files to record; all if empty.
       points: grid points to record; all if empty.
 
     Raises:
-      UsageError: `to` exists, nothing is on those lines, or the recording would exceed `max_bytes`.
+      UsageError: `to` exists, those lines have no operations, or the recording exceeds `max_bytes`.
       CannotRunError: `to` cannot be written.
     """
     if to.exists():
@@ -116,7 +116,7 @@ class _Recorder:
         )
 
     def _stop(self, place: StepPlace, always: bool = False) -> bool:
-        """Record the values at a place, if it is wanted; never stop there."""
+        """Record the values at a place if they are wanted; never stop there."""
         line = place.line
         if line is not None and line.file not in self._sources:
             self._sources[line.file] = tuple(self.run.lines(line.file))
@@ -136,7 +136,7 @@ class _Recorder:
         return False
 
     def _keep(self, value: Any) -> str:
-        """Write an array unless it is known, or there is no room; return its digest."""
+        """Write an array unless it is already stored or there is no space; return its digest."""
         content = form.encode_array(value)
         digest = hashlib.blake2b(content, digest_size=16).hexdigest()
         if digest not in self._digests:
@@ -146,10 +146,10 @@ class _Recorder:
                 (self.folder / form.ARRAYS / f"{digest}.npy").write_bytes(content)
         return digest
 
-    # Semaphores and DMAs, and who wrote what
+    # Semaphores, DMAs and writers
 
     def _after(self, before: StepPlace) -> None:
-        """A step has been executed, which began at `before`."""
+        """Record the effects of a step that began at `before`."""
         for copy in self.run.machine.copies:
             self._start(copy.number, region_text(copy.source), region_text(copy.destination),
                         copy.nbytes, before)  # fmt: skip
@@ -168,7 +168,7 @@ class _Recorder:
                 self._keep_block(write, before)
 
     def _keep_block(self, write: MemoryWrite, place: StepPlace) -> None:
-        """Keep a block at the end of its grid point: at the next stop it may be another one."""
+        """Record a block at the end of its grid point: the next stop may see another one."""
         if self.points and place.point not in self.points:
             return
         assert write.window is not None
@@ -194,7 +194,7 @@ class _Recorder:
         self.ledger.append(form.LedgerEntry(event=event, what=what, place=place, **fields))
 
     def _shade(self, write: MemoryWrite, place: StepPlace) -> None:
-        """Note who wrote the elements; a copy takes the writers of its source along."""
+        """Record the writer of each element; a copy carries over the writers of its source."""
         shadow = self._shadow(write.buffer)
         if write.how == "new":
             shadow[...] = 0

@@ -1,4 +1,4 @@
-"""Values by name at the present step: operands, scratch, semaphores, variables, grid axes."""
+"""Values by name at the current step: operands, scratch, semaphores, variables, grid axes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from pallas_debug.stepping.track import NamedValue
 Array = np.ndarray[Any, Any]
 
 AXES = "ijklmnop"
-"""Names of the grid's axes, unless a variable has the same name."""
+"""Names of the grid's axes, unless shadowed by a variable of the same name."""
 
 _CALL = re.compile(r"(program_id|num_programs|whole)\((.+)\)")
 
 
 class NameScope:
-    """The names that mean something at the present step of a run.
+    """Names that are in scope at the current step of a run.
 
     Attributes:
-      shown: thread whose values are shown; None for that which executes the next step.
+      shown: thread whose values are shown; None for the one that executes the next step.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -61,7 +61,7 @@ class NameScope:
         }
 
     def buffers(self, name: str) -> list[MemoryBuffer]:
-        """Memory that a name means: for a block, the buffer in use."""
+        """Buffers that a name refers to: for a block, the buffer in use."""
         item = self.operands().get(name)
         if isinstance(item, Window):
             return [item.current]
@@ -71,7 +71,7 @@ class NameScope:
         return [] if scoped is None else [scoped]
 
     def memory(self, name: str) -> MemoryBuffer | None:
-        """The buffer that a name, or `whole(name)`, means; None for a variable."""
+        """The buffer that a name, or `whole(name)`, refers to; None for a variable."""
         called = _CALL.fullmatch(name)
         if called is None:
             return next(iter(self.buffers(name)), None)
@@ -102,10 +102,10 @@ class NameScope:
         return list(found.values())
 
     def value(self, name: str) -> Any:
-        """The value of a name, or of `program_id(0)`, `num_programs(0)`, `whole(name)`.
+        """Evaluate a name, or `program_id(0)`, `num_programs(0)`, `whole(name)`.
 
         Returns:
-          None if it has none.
+          The value; None if the name has none.
         """
         called = _CALL.fullmatch(name)
         if called is not None:
@@ -123,7 +123,7 @@ class NameScope:
         return self._axis(thread.point, axis)
 
     def _axis(self, numbers: tuple[int, ...], axis: int) -> Any:
-        """Axes that the kernel counts: without those that `vmap` added."""
+        """Index by an axis as the kernel counts them: without axes added by `vmap`."""
         own = self.driver.machine.launch.axes
         return np.asarray(numbers[own[axis]]) if 0 <= axis < len(own) and numbers else None
 
@@ -142,7 +142,7 @@ class NameScope:
     # Variables
 
     def _variables(self) -> dict[str, Any]:
-        """Values of the user's variables, of the functions that are being called."""
+        """Values of the user's variables in the functions on the call stack."""
         found: dict[str, Any] = {}
         thread = self.thread
         calls = self._calls()
@@ -160,7 +160,7 @@ class NameScope:
         return found
 
     def _calls(self) -> tuple[tuple[str, int], ...]:
-        """Places of the calls that lead to the present step."""
+        """Places of the calls that lead to the current step."""
         for frame in reversed(self.thread.frames):
             steps = frame.program.steps
             step = steps[frame.position] if frame.position < len(steps) else None

@@ -1,7 +1,8 @@
-"""Snapshots of a machine's state. What did not change is shared between them.
+"""Snapshots of a machine's state, which share what did not change.
 
-The content of a buffer is copied in pieces, and a piece that equals the one of an earlier snapshot
-is not kept twice. Values in registers are never changed in place, so they are shared.
+The content of a buffer is copied in pieces, and a piece that equals the corresponding piece of an
+earlier snapshot is not stored twice. Register values are never modified in place, so they are
+shared.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.threads import Blocked, ProgramFrame, Thread
 
 PIECE = 1 << 18
-"""Bytes of a piece of a buffer."""
+"""Size in bytes of a piece of a buffer."""
 
 MAX_BYTES = 256 << 20
-"""Bytes of all snapshots of a run, beyond which they are thinned."""
+"""Maximum bytes of all snapshots of a run; beyond it, they are thinned."""
 
 Pieces = tuple[np.ndarray[Any, Any], ...]
 
@@ -44,10 +45,10 @@ class ThreadState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The state of a machine before some step.
+    """The state of a machine before a step.
 
     Attributes:
-      nbytes: that it holds and the one before it does not.
+      nbytes: bytes in this snapshot that the previous one does not share.
     """
 
     tick: int
@@ -67,10 +68,10 @@ class Snapshot:
 
 
 class Snapshots:
-    """The snapshots of one run, in order, within a limit of memory.
+    """Snapshots of a run, in order, within a memory limit.
 
-    Beyond the limit those go whose neighbours are close, compared with how far away they are from
-    the present step: near it they are dense.
+    Beyond the limit, it drops snapshots whose neighbours are close relative to their distance from
+    the current step, so snapshots stay dense near it.
     """
 
     def __init__(self, driver: Driver, max_bytes: int = MAX_BYTES) -> None:
@@ -88,7 +89,7 @@ class Snapshots:
         return self._nbytes
 
     def before(self, tick: int) -> Snapshot:
-        """The last snapshot at or before a step."""
+        """Return the last snapshot at or before a step."""
         return self._kept[self._position(tick + 1) - 1]
 
     def has(self, tick: int) -> bool:
@@ -99,7 +100,7 @@ class Snapshots:
         return bisect.bisect_left(self._kept, tick, key=lambda snapshot: snapshot.tick)
 
     def take(self) -> None:
-        """Take a snapshot of the present state, unless there is one."""
+        """Take a snapshot of the current state, unless one exists."""
         if self.has(self.driver.tick):
             return
         snapshot = self._taken()
@@ -116,7 +117,7 @@ class Snapshots:
             return gap / (abs(kept[i].tick - now) + 1)
 
         position = min(range(1, len(kept) - 1), key=cost)
-        # What it shares with the next is now held by that one alone: an estimate.
+        # The next snapshot now holds the pieces that both shared: an estimate.
         self._nbytes -= kept.pop(position).nbytes
 
     def _taken(self) -> Snapshot:
@@ -154,7 +155,7 @@ class Snapshots:
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Put the machine back into a state."""
+        """Restore the machine to a snapshot."""
         driver, machine = self.driver, self.driver.machine
         for buffer, pieces in snapshot.contents.items():
             if buffer in driver.events.dirty or self._known.get(buffer) is not pieces:
@@ -183,7 +184,7 @@ class Snapshots:
 
 
 def _pieces(content: np.ndarray[Any, Any], known: Pieces | None) -> tuple[Pieces, int]:
-    """Copies of the parts of a buffer, and the bytes of those that are new."""
+    """Copy a buffer in pieces; return them with the number of bytes that are new."""
     flat = content.reshape(-1)
     length = max(PIECE // max(content.itemsize, 1), 1)
     found, nbytes = [], 0
@@ -239,7 +240,7 @@ def _set_state(thread: Thread, state: ThreadState) -> None:
 
 
 def _register_bytes(state: ThreadState) -> int:
-    """Bytes of the values that a thread computed, which a snapshot keeps alive."""
+    """Bytes of values computed by a thread that a snapshot keeps alive."""
     return sum(
         getattr(value, "nbytes", 0)
         for frame in state.frames

@@ -1,4 +1,4 @@
-"""Writers of an element, found by replay, from the last write back through copies to the first."""
+"""Writers of an element, found by replay: the last write, then back through copies to the first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pallas_debug.machine.debugger.live import LiveRun
 
 MAX_STEPS = 32
-"""Maximum number of copies that are followed."""
+"""Maximum number of copies to follow."""
 
 _HOW = {"store": "stored", "copy": "copied by a DMA", "fetch": "fetched", "count": "counted"}
 
@@ -68,9 +68,9 @@ def _holds(entry: Any, n: int) -> bool:
 def written_by(
     run: LiveRun, buffer: MemoryBuffer, element: Element, name: str
 ) -> Iterator[ElementWriter]:
-    """Last writer of an element of a buffer, then the writers of what was copied there.
+    """Yield the last writer of an element of a buffer, then the writers of the data copied there.
 
-    The run ends at the last of these writes: the caller goes back.
+    The run is left at the last of these writes; the caller must restore its position.
     """
     for _ in range(MAX_STEPS):
 
@@ -108,7 +108,7 @@ def written_by(
 
 
 def _source(write: MemoryWrite, element: Element) -> tuple[MemoryBuffer, Element] | None:
-    """Source of the element that was copied."""
+    """Return the source of a copied element."""
     if write.copy is not None:
         return _of_copy(write.copy, element)
     window = write.window
@@ -148,7 +148,7 @@ def _of_copy(copy: DmaCopy, element: Element) -> tuple[MemoryBuffer, Element] | 
 
 
 def _flat(region: MemoryRegion) -> np.ndarray[Any, Any]:
-    """Flat positions of a region's elements in its buffer, in their order."""
+    """Flat positions of a region's elements in its buffer, in region order."""
     content = region.buffer.content
     positions = np.arange(content.size).reshape(content.shape)
     return np.asarray(positions[region.index]).reshape(-1)
