@@ -96,8 +96,7 @@ class Tasks:
         finished = self._finished
         for i in range(len(finished) - 1, max(len(finished) - _MAX_SEARCHED, 0) - 1, -1):
             number, last = finished[i]
-            # All tasks with this number happened before; the new task's times are later than
-            # theirs.
+            # All tasks with this number happened before, and their times are lower.
             if stamp.get(number, 0) >= last:
                 del finished[i]
                 return Task(number, {**stamp, number: last + 1})
@@ -105,7 +104,7 @@ class Tasks:
         return Task(self._count, {**stamp, self._count: 1})
 
     def finish(self, task: Task) -> None:
-        """Let later tasks that follow all of `task` reuse its number; its last act was a release."""
+        """Let later tasks that follow all of `task` reuse its number; it ended with a release."""
         self._finished.append((task.number, task.clock[task.number] - 1))
 
 
@@ -156,9 +155,8 @@ class SemaphoreClock:
         """Lower the semaphore by `amount`, and order what the wait required before `task`.
 
         Returns:
-          The releases without any single one of which the wait could have returned: none of these
-            is
-            known to have happened.
+          The releases that the wait could have done without, each taken alone: none of them is
+          known to have happened.
 
         Raises:
           ValueError: the count is less than `amount`, so the task has to wait.
@@ -180,8 +178,7 @@ class SemaphoreClock:
         """Return the events that happened in every timing in which the takes so far succeed.
 
         A time of a task has happened if the releases that do not follow it are too few. Times that
-        were already known are left out: with hundreds of DMAs in flight, each adds a task and
-        little else.
+        were already known are left out: each of hundreds of DMAs in flight adds little but its task.
         """
         following: dict[int, list[tuple[int, int]]] = {}
         for release in self.pending:

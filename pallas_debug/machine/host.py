@@ -108,7 +108,7 @@ class MachineHost:
         self._observer = observer
 
     def refused(self, kernel: str, error: MachineError, *, runs: str | None) -> None:
-        """Record a kernel that cannot run as requested; `runs` says how it runs instead, if at all."""
+        """Record a kernel that cannot run as requested; `runs` says how it runs instead, if so."""
         self._observer.refused(kernel, str(error), runs=runs)
 
     def prepare(

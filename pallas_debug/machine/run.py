@@ -106,8 +106,8 @@ def _strays_matter(
 ) -> bool:  # fmt: skip
     """Whether results depend on the values of scalar reads outside their tables.
 
-    Several values are tried: a large number may set the same flags as the nearest one, and zero
-    not. The size of a slice may be negative or zero, and then select nothing.
+    Several values are tried: a large number may set the same flags as the nearest one, while
+    zero does not. The size of a slice may be negative or zero, which selects nothing.
     """
     strays = ("number", "zero", "count")
     return any(_differ(launch, arrays, results, first, beside, stray) for stray in strays)

@@ -1,1 +1,1 @@
-"""The sanitizer: observers that judge a run of the machine, and their facts as findings."""
+"""The sanitizer: observers that check a run of the machine, and their facts as findings."""

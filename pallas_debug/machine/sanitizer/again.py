@@ -27,8 +27,8 @@ class KernelCall:
 
     Attributes:
       arrays: for each device, the arrays of the call.
-      options: of the machine.
-      watched: grid points whose arithmetic is judged in the first run; None for all.
+      options: options of the machine.
+      watched: grid points whose arithmetic is checked in the first run; None for all.
     """
 
     launch: Launch
@@ -37,10 +37,10 @@ class KernelCall:
     watched: WatchedPoints | None = None
 
     def run(self, observer: MachineObserver) -> list[list[Array]]:
-        """Run it to its end, or to where a fault stops it; other values may cause one.
+        """Run the kernel to its end, or until a fault stops it, which altered values may cause.
 
         Returns:
-          Each device's results, as far as it came.
+          Each device's results, incomplete if the run was stopped.
         """
         observers = [observer, LoopObserver(self.launch)]
         if not observer.evaluates:

@@ -1,4 +1,4 @@
-"""Areas that the sanitizer judges, with an observer for each."""
+"""Areas that the sanitizer checks, with an observer for each."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Arrays = Sequence[Sequence[Any]]
 
 
 def require_cores(launch: Launch) -> None:
-    """Refuse a kernel of a SparseCore, whose accesses the sanitizer has no rules for.
+    """Reject a SparseCore kernel: the sanitizer has no rules for its accesses.
 
     Raises:
-      MachineError: it is one.
+      MachineError: the kernel runs on a SparseCore.
     """
     if any(mesh.kind != "tensor" for mesh in launch.meshes):
         raise MachineError(
@@ -37,14 +37,14 @@ def require_cores(launch: Launch) -> None:
 def observers(
     launch: Launch, arrays: Arrays, first: int = 0, watched: WatchedPoints | None = None
 ) -> list[MachineObserver]:
-    """Observers for a run, in the order in which their findings are listed: causes first.
+    """Create the observers of a run, in the order in which their findings are listed: causes first.
 
-    An observer has a method `findings`, which is called once the run is over, or was stopped.
+    An observer has a method `findings`, which is called after the run has ended or was stopped.
 
     Args:
-      arrays: for each device, the arrays of the call.
+      arrays: arrays of the call, for each device.
       first: number of the first of these devices in the mesh.
-      watched: grid points that are judged; None for all.
+      watched: grid points to check; None for all.
     """
     order = OrderSanitizer(launch, devices=len(arrays))
     return [

@@ -1,4 +1,4 @@
-"""Several observers of one run."""
+"""Group of observers of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EVENTS = tuple(
 
 
 class ObserverGroup(MachineObserver):
-    """Forwards each event to the observers that handle it, in their order.
+    """Forwards each event to the observers that handle it, in order.
 
     Args:
       observers: at most one of them evaluates units of plain operations.

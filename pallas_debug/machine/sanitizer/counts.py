@@ -1,4 +1,4 @@
-"""Semaphores that do not add up, and who waits in vain: facts of `ordering/` as findings."""
+"""Unbalanced semaphores and deadlocked waits: facts of `ordering/` as findings."""
 
 from __future__ import annotations
 
@@ -38,26 +38,25 @@ def at(place: EventPlace) -> dict[str, Any]:
 
 
 CopyOn = tuple[int | None, tuple[str, Any]]
-"""The step that starts a DMA, by its identity, and the place of the semaphore that it signals."""
+"""Identity of the step that starts a DMA, and the place of the semaphore that it signals."""
 
 
 def place_of(counter: Counter | SemaphoreLedger) -> tuple[str, Any]:
-    """Name and entry of a semaphore: what lacks a wait on one device lacks it on all."""
+    """Name and entry of a semaphore: a wait missing on one device is missing on all."""
     return counter.buffer.name, counter.entry
 
 
 def counts(
     run: OrderTracker, raced: Collection[CopyOn] = ()
 ) -> Iterator[tuple[Finding, CopyOn | None]]:
-    """Semaphores that are not zero at the end; or, if nothing can run, who waits for what.
+    """Yield semaphores that are not zero at the end or, if no thread can run, the blocked waits.
 
-    Those that the kernel takes or returns may be awaited by another. With a finding comes its
-    semaphore, and the DMA that nothing waits for, if no wait is for what its line starts: a race
-    with it is one fault.
+    Semaphores that the kernel takes or returns may be awaited by another kernel. Each finding comes
+    with its semaphore and the DMA that nothing waits for, if there is no wait for the DMAs of its
+    line: a race with that DMA is the same fault.
 
-    Args:
-      raced: DMAs with which something races. Of the semaphores that one line leaves, the first of
-        these DMAs is named.
+    Args: raced: DMAs that take part in a race. Of the semaphores that one line leaves over, the
+      first of these DMAs is named.
     """
     stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
     if stuck and not run.has_ended:
@@ -245,9 +244,9 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
 def _never_started(
     ledger: SemaphoreLedger, thread: Thread, step: ir.MachineStep
 ) -> tuple[str, tuple[str, ...]] | None:
-    """Destination of a wait that no DMA on its semaphore fills, and the destinations of those DMAs.
+    """Destination of a wait that no DMA on its semaphore fills, and those DMAs' destinations.
 
-    A descriptor of one array alone only gives the size of a wait.
+    A descriptor of a single array only gives the size of a wait.
     """
     if not isinstance(step, ir.CopyWait):
         return None

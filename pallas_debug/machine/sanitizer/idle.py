@@ -1,4 +1,4 @@
-"""Loops whose body did not run: what is in it was not judged."""
+"""Loops whose bodies did not run, and so were not checked."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pallas_debug.model import SourceLine
 
 
 class IdleLoops(MachineObserver):
-    """Notes which of the loops that a run reaches iterate, by their lines.
+    """Records, by line, which of the loops reached by a run iterate.
 
     Attributes:
-      skipped: loops whose condition was false from the start, once or more often.
-      ran: loops that iterated, once or more often.
+      skipped: loops whose condition was false from the start at least once.
+      ran: loops that iterated at least once.
     """
 
     def __init__(self) -> None:

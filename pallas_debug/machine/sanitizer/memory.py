@@ -1,28 +1,28 @@
-"""The sanitizer's memory area: reads of what was never written, stale reads, writes that are lost.
+"""Memory area of the sanitizer: uninitialized reads, stale reads, lost writes.
 
-A read of memory that nothing has written is no fault by itself: what it reads may be masked. So
-suspect reads are noted, and only if there are any, the kernel is run again with other values in
-them: a read matters if the results differ in any bit, or other branches are taken, or other
-elements accessed.
+A read of memory that was never written is no fault by itself: the value may be masked. So suspect
+reads are recorded, and if there are any, the kernel is run again with other values for them. A read
+matters if the results differ in any bit, other branches are taken, or other elements are accessed.
 
-Scratch that another output block has left is read on purpose by many kernels: sums over blocks,
-slots that are filled ahead, counters. "Another" means: of every output that values of this scratch
-go to. It is reported as stale
+Many kernels read scratch left by another output block on purpose: sums over blocks, prefetched
+slots, counters. "Another" means another block of every output to which values of this scratch go.
+Such a read is reported as stale
 
-- where the two grid points differ on a parallel axis, and the read matters: on several cores the
+- if the two grid points differ on a parallel axis, and the read matters: on several cores the
   reader's scratch was never written (reported as `UninitializedRead`);
-- where it is part of an accumulator: it is updated, computed from what it held, at two or more of
-  the grid points that visit an output block, and the first of them goes on with the last update for
-  another block, by the same store as that. (Where a table says how many grid points a block has,
-  the first block to do so may have one alone: then a later one counts.) What was stored without
-  regard to what was there, such as the zeros that a block leaves for the next, was left on purpose;
-  and where nothing else uses it before its last update, it is a total over all blocks;
-- where the same store or copy writes less of the buffer than it did for the other block, and the
-  rest is read with it.
+- if it is part of an accumulator: the buffer is updated, i.e. computed from its previous content,
+at two or more of the grid points that visit an output block, and the first of them continues from
+the last update for another block, by the same store. (If a table gives the number of grid points of
+a block, the first block to do so may have only one; then a later block counts.) Values stored
+without regard to the previous content, such as zeros left for the next block, were left on purpose;
+and if nothing else uses the buffer before its last update, it is a total over all blocks;
+- if the same store or copy writes less of the buffer than it did for the other block, and the rest
+  is read with it.
 
-In the last two cases other *finite* values have to change the results, and only these: a number
-from which branches or indices are computed, such as a slot counter, is carried on purpose. Bits
-count: a running maximum that is not reset is reported though it cancels out but for rounding.
+In the last two cases, other *finite* values have to change the results and nothing else: a number
+from which branches or indices are computed, such as a slot counter, is carried on purpose. Results
+are compared bit by bit: a running maximum that is not reset is reported even if it cancels out
+except for rounding.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding
 
 MAX_REPLAYS = 12
-"""Maximum number of further runs that look for the one of several reads that matters."""
+"""Maximum number of further runs that search for the one of several reads that matters."""
 
 
 Slip = frozenset[int]
@@ -70,7 +70,7 @@ Slip = frozenset[int]
 
 
 class MemorySanitizer(MemoryTracker):
-    """Observes a run; `findings` runs the kernel again where that is needed to judge a read."""
+    """Observes a run; `findings` runs the kernel again if that is needed to judge a read."""
 
     def __init__(
         self, launch: Launch, arrays: Sequence[Sequence[Any]], *,
@@ -79,10 +79,10 @@ class MemorySanitizer(MemoryTracker):
         """Set up the shadow.
 
         Args:
-          arrays: for each device, the arrays of the call.
-          order: observer of the same run that detects races; None where there is none.
-          watched: grid points that are judged; None for all.
-          options: of the machine, apart from its observer.
+          arrays: arrays of the call, for each device.
+          order: observer of the same run that detects races; None if there is none.
+          watched: grid points to check; None for all.
+          options: options of the machine, except its observer.
         """
         super().__init__(launch, watched=watched)
         self._call = KernelCall(launch, arrays, options, watched)
@@ -94,7 +94,7 @@ class MemorySanitizer(MemoryTracker):
         self._copied_out: dict[str, bool] = {}
         self._order = order
 
-    # Sums that are reset too late
+    # Sums that are reset too late.
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
         super().loads(thread, step, region, value)
@@ -129,7 +129,7 @@ class MemorySanitizer(MemoryTracker):
                 self._sums.reads(thread, state, region)
 
     def _is_copied_out(self, buffer: MemoryBuffer) -> bool:
-        """Whether copies to an output have what a buffer holds as their source."""
+        """Whether any copy to an output has the buffer as its source."""
         name = buffer.name
         known = self._copied_out.get(name)
         if known is None:
@@ -151,11 +151,11 @@ class MemorySanitizer(MemoryTracker):
     # Findings
 
     def findings(self) -> list[Finding]:
-        """Return what the run did wrong, in the order in which it happened."""
+        """Return the faults of the run, in the order in which they happened."""
         for step in self.arrays.carrying:
             self.arrays.lost.pop(step, None)
         if self.arrays.lost and self.suspects:
-            # What a read changes may be among what is lost: judge by all that was ever stored.
+            # A read may affect only values that are lost: compare all that was ever stored.
             self._first = MemoryTracker(self.launch, keeps_results=True, watched=self.watched)
             self._call.run(self._first)
         uninitialized = self._uninitialized()
@@ -186,7 +186,7 @@ class MemorySanitizer(MemoryTracker):
                 slips[id(finding)] = dropped.conditions
                 found.append((dropped.before.number + 1, finding))
         if reads:
-            self.arrays.lost.clear()  # what was replaced was computed from what they read
+            self.arrays.lost.clear()  # the replaced values were computed from these reads
         found += wording.arrays(conflicts)
         found.sort(key=lambda one: one[0])
         slips |= wording.slips
@@ -195,7 +195,7 @@ class MemorySanitizer(MemoryTracker):
     # Reads of memory that was never written
 
     def _uninitialized(self) -> list[SuspectRead]:
-        """The first read of each buffer that matters."""
+        """Return the first read of each buffer that matters."""
         suspects = [
             suspect
             for suspect in self._of_kinds("unwritten", "padding")
@@ -215,10 +215,10 @@ class MemorySanitizer(MemoryTracker):
         return chosen
 
     def _needed(self, suspects: Sequence[SuspectRead]) -> list[SuspectRead]:
-        """The first read of each buffer among those that matter together alone.
+        """Return the first read of each buffer in the minimal set of reads that matter together.
 
-        Each of them hides the effect of the others: a result is NaN as long as one of them is. Any
-        read that the rest can do without is none of them, such as one of padding that is masked.
+        Each read hides the effect of the others: a result stays NaN as long as one of them is. A
+          read that the others do not need, such as a read of masked padding, is not in the set.
         """
         self._replays = 0
         needed: dict[tuple[ReadKind, str], list[SuspectRead]] = {}
@@ -233,14 +233,14 @@ class MemorySanitizer(MemoryTracker):
         return [group[0] for group in needed.values()]
 
     def _is_race(self, suspect: SuspectRead) -> bool:
-        """Whether a read may race with the copy that fills what it reads."""
+        """Whether a read may race with the copy that writes the data it reads."""
         if suspect.is_early or not suspect.is_sent_later or self._order is None:
             return suspect.is_early or suspect.is_sent_later
         races = self._order.detector.races.values()
         return any(race.earlier.buffer.name == suspect.buffer.name for race in races)
 
     def _is_return(self, suspect: SuspectRead) -> bool:
-        """Whether a read is the consequence of an output block that came back."""
+        """Whether a read is the consequence of a revisited output block."""
         return suspect.visited and suspect.buffer.name in self.arrays.returns
 
     def _of_kinds(self, *kinds: ReadKind) -> list[SuspectRead]:
@@ -255,10 +255,10 @@ class MemorySanitizer(MemoryTracker):
         self._fill = found.fill
         return found.matters
 
-    # Scratch that other grid points have left
+    # Scratch left by other grid points
 
     def _carried(self, known: set[str]) -> list[SuspectRead]:
-        """Reads of what may be on another core, the first of each buffer that matters."""
+        """Return reads of what may be on another core, the first of each buffer that matters."""
         found: dict[str, SuspectRead] = {}
         for suspect in self._of_kinds("parallel"):
             name = suspect.buffer.name
@@ -267,7 +267,7 @@ class MemorySanitizer(MemoryTracker):
         return list(found.values())
 
     def _stale(self, known: set[str]) -> list[SuspectRead]:
-        """Reads of what another output block has left, the first of each buffer."""
+        """Return reads of values left by another output block, the first of each buffer."""
         firsts = [s for s in self._of_kinds("stale") if s.buffer.name not in known]
         if not firsts:
             return []
@@ -293,7 +293,7 @@ class MemorySanitizer(MemoryTracker):
     # Writes
 
     def _conflicts(self) -> list[ReplacedWrite]:
-        """Writes to one element that nothing has read in between."""
+        """Return writes to the same element without a read in between."""
         conflicts = list(self.arrays.conflicts.values())
         if not conflicts:
             return []
@@ -317,13 +317,14 @@ class MemorySanitizer(MemoryTracker):
 
 
 def _by_slip(found: Sequence[Finding], slips: Mapping[int, Slip]) -> list[Finding]:
-    """Join findings of one kind and grid point about several buffers where their cause is one.
+    """Merge findings of the same kind and grid point about several buffers if they share a cause.
 
-    It is if they are at one line, or the buffers are reset under the same conditions. Outputs that
-    no line stores to are at that of the call, and each is judged by what its callers use.
+    They do if they are at the same line, or the buffers are reset under the same conditions.
+    Outputs that no line stores to are reported at the line of the call, and each is judged by how
+    its callers use it.
 
     Args:
-      slips: these conditions, by the identity of the finding.
+      slips: the conditions, by identity of the finding.
     """
     groups: list[list[Finding]] = []
     for finding in found:
@@ -344,10 +345,10 @@ def _by_slip(found: Sequence[Finding], slips: Mapping[int, Slip]) -> list[Findin
 
 
 def _after_reads(found: Sequence[Finding], slips: dict[int, Slip]) -> list[Finding]:
-    """Attach sums that a late reset drops to a read before it, if both buffers are written late.
+    """Attach sums dropped by a late reset to an earlier read, if both buffers are written late.
 
     Args:
-      slips: conditions under which that happens, by the identity of the finding.
+      slips: conditions under which that happens, by identity of the finding.
     """
     reads: dict[Slip, Finding] = {}
     lost: dict[int, list[Finding]] = {}

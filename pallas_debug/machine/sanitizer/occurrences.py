@@ -1,4 +1,4 @@
-"""Which of several reads by one step is the first that matters, found by further runs."""
+"""The first of several reads by a step that matters, found by further runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pallas_debug.machine.threads import Thread
 
 
 class _AlteredUntil(AlteredRun):
-    """A run in which the first so many reads of each step in question see other values."""
+    """A run in which the first N reads of each step in question see other values."""
 
     def __init__(
         self, launch: Launch, altered: Iterable[SiteKey], until: int, **options: Any
@@ -47,7 +47,7 @@ class _AlteredUntil(AlteredRun):
 
 
 class _NotingRun(MemoryTracker):
-    """A run that notes one of several reads in full."""
+    """A run that records one of several reads in full."""
 
     noted: SuspectRead | None = None
 
@@ -70,13 +70,13 @@ class _NotingRun(MemoryTracker):
 def first_that_matters(
     call: KernelCall, suspect: SuspectRead, run: MemoryTracker, fill: OtherValues
 ) -> SuspectRead:
-    """Return the first read by the step of a suspect one that matters, or that one.
+    """Return the first read by a suspect's step that matters; the suspect if it is unknown.
 
-    A block of padding may be masked as it should be, and a later one of the same line not.
+    A block of padding may be masked correctly, and a later one of the same line not.
 
     Args:
       run: the first run.
-      fill: other values that matter.
+      fill: other values for which the reads matter.
     """
 
     def matter(until: int) -> bool:

@@ -31,10 +31,10 @@ from pallas_debug.model import Finding, SourceLine
 
 
 class OrderSanitizer(OrderTracker):
-    """Judges the order of a run."""
+    """Checks the order of a run."""
 
     def findings(self) -> list[Finding]:
-        """Word what the run has shown so far, causes before consequences."""
+        """Return the findings of the run so far, causes before consequences."""
         worded = [(race, _race(self, race)) for race in self.detector.races.values()]
         found = [(race.when, finding) for race, finding in worded]
         entering = [(copy.when, _early(self, copy)) for copy in self.early.values()]
@@ -71,7 +71,7 @@ class OrderSanitizer(OrderTracker):
         return [_followed(one, followers.get(id(one), ())) for one in causes] + rest
 
     def deadlock(self) -> list[Finding]:
-        """Word who waits for what, after what led there; nothing if something can still run."""
+        """Return blocked waits, after their causes; nothing if a thread can still run."""
         return [finding for finding, _ in counts(self)] if not self.has_ended else []
 
     def compared(
@@ -80,11 +80,11 @@ class OrderSanitizer(OrderTracker):
     ) -> list[Finding]:  # fmt: skip
         """Run the kernel in other legal orders, if any may matter, and compare the results.
 
-        Races that were found make it pointless: their two sides are known.
+        After a race this is pointless: its two sides are known.
 
         Args:
-          arrays: for each device, the arrays of the call.
-          results: of the run that was observed.
+          arrays: arrays of the call, for each device.
+          results: results of the observed run.
           first: number of the first device in the mesh.
           beside: further observers of these runs.
         """
@@ -109,7 +109,7 @@ class OrderSanitizer(OrderTracker):
 
 
 def _followed(race: Finding, by: Sequence[Finding]) -> Finding:
-    """A race with its consequences: nothing may wait for a copy that it is with."""
+    """Add consequences to a race: a wait may be missing for the copy that takes part in it."""
     unawaited = [f for f in by if f.kind is Fault.DMA_NOT_AWAITED]
     if unawaited:
         race = semaphores.of_unawaited_copy(race, unawaited[0])
@@ -119,13 +119,14 @@ def _followed(race: Finding, by: Sequence[Finding]) -> Finding:
 def _races_of_copies(
     run: OrderTracker, worded: Iterable[tuple[RaceFact, Finding]], first: Mapping[int, Finding]
 ) -> dict[CopyOn, list[Finding]]:
-    """Races by the step that starts a DMA and the semaphore that it signals, the first ones first.
+    """Group races by the step that starts a DMA and the semaphore that it signals, in order.
 
-    A wait that is missing for one DMA of another device is missing for all that signal the
-    semaphore: the next wait takes what an earlier one has brought. They come with no step as well.
+    A wait that is missing for one DMA of another device is missing for all DMAs that signal the
+    semaphore: the next wait takes what an earlier DMA has delivered. So races with such a DMA are
+    also listed without a step.
 
     Args:
-      first: in place of other races with a DMA; see `_first_of_each_wait`.
+      first: replacements for other races with a DMA; see `_first_of_each_wait`.
     """
     found: dict[CopyOn, list[Finding]] = {}
     for fact, race in sorted(worded, key=lambda item: item[0].when):
@@ -176,10 +177,10 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
 
 
 def _first_of_each_wait(worded: Iterable[tuple[RaceFact, Finding]]) -> dict[int, Finding]:
-    """For races with a DMA that another one raced with before, that one, by identity.
+    """Map later races with a DMA, by identity, to the first race with the same DMA.
 
-    They lack the same wait: a DMA to another device has two semaphores, for what it reads and for
-    what it writes.
+    They lack the same wait: a DMA to another device has two semaphores, one for the source and one
+    for the destination.
     """
     first: dict[tuple[DmaCopy, object], Finding] = {}
     found = {}
@@ -193,7 +194,7 @@ def _first_of_each_wait(worded: Iterable[tuple[RaceFact, Finding]]) -> dict[int,
 
 
 def _sides(race: RaceFact) -> tuple[MemoryAccess, MemoryAccess]:
-    """Order the two sides, the likely culprit first: the one that has a line, at least."""
+    """Order the two sides, the likely culprit first: at least, the side that has a line."""
     earlier, later = race.earlier, race.later
     if _between_cores(race, earlier.buffer):
         return race.second, earlier if race.second is later else later
@@ -210,7 +211,7 @@ def _sides(race: RaceFact) -> tuple[MemoryAccess, MemoryAccess]:
 
 
 def _is_onto_nothing(race: RaceFact) -> bool:
-    """Return whether a DMA writes to scratch that holds nothing yet, as far as is known."""
+    """Return whether a DMA writes to scratch that is still unwritten, as far as is known."""
     arrives = race.later if race.later.writes else race.earlier
     is_empty = arrives.buffer.kind in ("scratch", "scoped") and not is_far(arrives.buffer)
     return is_empty and not arrives.was_filled
@@ -264,7 +265,7 @@ def _line(access: MemoryAccess) -> SourceLine | None:
 
 
 def _name(access: MemoryAccess) -> str:
-    """Name of the buffer as the access calls it."""
+    """Return the buffer's name in the access."""
     if access.names is None:
         return access.buffer.name
     name = access.names[access.writes]
@@ -277,7 +278,7 @@ def _first(boxes: Any, name: str, buffer: MemoryBuffer) -> str:
 
 
 def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
-    """Output blocks that grid points of several lanes write."""
+    """Yield output blocks that are written by grid points of several lanes."""
     by_operand: dict[str, list[list[BlockVisit]]] = {}
     for lanes in run.visits.values():
         if len(lanes) > 1 and any(visit.store for visit in lanes.values()):
@@ -286,7 +287,7 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
     for name, blocks in by_operand.items():
         every = [visit for visits in blocks for visit in visits]
         if any(visit.is_read for visit in every) and not any(v.reads_first for v in every):
-            continue  # scratch of each lane: whatever the last one leaves is not meant as a result
+            continue  # scratch of each lane: its final content is not meant as a result
         visits = blocks[0]
         written = [visit for visit in visits if visit.store is not None]
         later = written[1] if len(written) > 1 else written[0]
@@ -345,7 +346,7 @@ def _early(run: OrderTracker, early: EarlyCopy) -> Finding:
 
 
 def _unheard(run: OrderTracker, sender: int, receiver: int) -> tuple[int, int] | None:
-    """Signals and waits of the sender's barrier semaphore, if the receiver has signalled it."""
+    """Sum signals and waits of the sender's barrier semaphore, if the receiver signalled it."""
     for ledger in run.ledgers.values():
         if ledger.buffer.kind == "barrier" and ledger.buffer.device == sender:
             return ledger.totals if receiver in ledger.signallers else None

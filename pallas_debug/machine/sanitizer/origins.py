@@ -1,4 +1,4 @@
-"""Origin of an index: the entry of an operand, such as scalar prefetch, it was computed from."""
+"""Origin of an index: the operand entry, such as scalar prefetch, from which it was computed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pallas_debug.machine.threads import ProgramFrame, Thread
 
 
 def of_index(thread: Thread, error: OutOfBounds, dim: int) -> str | None:
-    """Describe the entry that an index out of bounds comes from: `table[2], which is 9`.
+    """Describe the entry from which an out-of-bounds index was computed: `table[2], which is 9`.
 
     Args:
-      error: of a load, store or copy in the innermost frame of the thread.
-      dim: number of the entry in the index.
+      error: error of a load, store or copy in the innermost frame of the thread.
+      dim: position in the index.
 
     Returns:
-      None if it comes from none, or from several.
+      The description; None if there is no such entry, or several.
     """
     return _of_registers(thread.frames, _of_dimension(error, dim))
 
 
 def tables_of_index(thread: Thread, error: OutOfBounds, dim: int) -> list[str]:
-    """Names of the operands of which an index out of bounds comes from entries; as `of_index`."""
+    """Names of operands from whose entries an out-of-bounds index comes; takes what `of_index` does."""
     found = _texts(thread.frames, _of_dimension(error, dim))
     return sorted({text.partition("[")[0] for text in found})
 
@@ -42,15 +42,15 @@ def _of_dimension(error: OutOfBounds, dim: int) -> list[ir.Reg]:
         return []
     entry = entries[dim]
     if isinstance(entry, ir.Slice) and (start := _registers(entry.start)):
-        return start  # its size may come from another entry
+        return start  # its size may come from a different entry
     return _registers(entry)
 
 
 def of_view(thread: Thread, place: ir.RefPlace) -> str | None:
-    """Describe the entry that the indices of an access come from, if it is one.
+    """Describe the entry from which the indices of an access come, if there is only one.
 
     Args:
-      place: of a step in the innermost frame of the thread.
+      place: place in a step of the innermost frame of the thread.
     """
     if place.is_constant:
         return None
@@ -59,17 +59,17 @@ def of_view(thread: Thread, place: ir.RefPlace) -> str | None:
 
 
 def of_sizes(thread: Thread, place: ir.RefPlace) -> str | None:
-    """Describe the entry that the size of a slice comes from, if it is one; as `of_view`."""
+    """Describe the entry from which the size of a slice comes, as `of_view` does for indices."""
     entries = [e for part in place.view if isinstance(part, ir.Index) for e in part.entries]
     slices = [entry for entry in entries if isinstance(entry, ir.Slice)]
     return _of_registers(thread.frames, [reg for one in slices for reg in _registers(one.size)])
 
 
 def of_block(frame: ProgramFrame | None, dim: int) -> str | None:
-    """Describe the entry that a block index comes from.
+    """Describe the entry from which a block index comes.
 
     Args:
-      frame: in which the index map ran.
+      frame: frame in which the index map ran.
     """
     if frame is None:
         return None
@@ -82,7 +82,7 @@ def has_tables(program: ir.KernelProgram) -> bool:
 
 
 def is_of_table(program: ir.KernelProgram, number: int) -> bool:
-    """Whether a register of an index map depends on what the map loads from scalar prefetch."""
+    """Whether a register of an index map depends on values loaded from scalar prefetch."""
     match step := program.maker(number):
         case None:
             return False
@@ -104,7 +104,7 @@ def _texts(frames: list[ProgramFrame], wanted: list[ir.Reg]) -> set[str]:
 
 
 def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:
-    """Entries that a register of a frame was computed from."""
+    """Yield the entries from which a register of a frame was computed."""
     frame = frames[depth]
     step = frame.program.maker(number)
     if isinstance(step, ir.LoadStep):
@@ -119,7 +119,7 @@ def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
 
 
 def _outside(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:
-    """Entries behind an input of a frame, in the frame around it."""
+    """Yield the entries behind an input of a frame, from the enclosing frame."""
     frame = frames[depth]
     position = next((i for i, reg in enumerate(frame.program.inputs) if reg.number == number), None)
     caller = frame.caller
@@ -134,7 +134,7 @@ def _outside(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
         is_body = frame.stage == "body"
         given = caller.body_constants if is_body else caller.condition_constants
     if position < len(given):
-        # A condition of a loop is a frame beside its body, not within it.
+        # The condition of a loop is a frame next to its body, not inside it.
         yield from _sources(frames, depth - 1, given[position].number)
 
 
@@ -162,7 +162,7 @@ def _element(buffer: MemoryBuffer, at: tuple[int, ...]) -> str:
 
 
 def _copied_from(buffer: MemoryBuffer, at: tuple[int, ...]) -> str | None:
-    """The element that a copy to SMEM brought to an element, if it still holds its value."""
+    """Return the element from which a copy to SMEM filled this one, if it still has that value."""
     if buffer.filled is None:
         return None
     source, destination = buffer.filled
@@ -197,7 +197,7 @@ def _copied_from(buffer: MemoryBuffer, at: tuple[int, ...]) -> str | None:
 
 
 def _position(region: MemoryRegion) -> tuple[int, ...] | None:
-    """Index of the single element that a region has; None if it has several."""
+    """Index of the only element of a region; None if there are several."""
     if region.index is None or (region.shape and max(region.shape) != 1):
         return None
     entries = [e.start if isinstance(e, slice) else e for e in region.index]

@@ -1,7 +1,7 @@
-"""Padding that makes results NaN, in runs that the sanitizer does not judge.
+"""NaN results caused by padding, in runs that are not sanitized.
 
-Padding is NaN on the machine, so a kernel that uses it returns NaN. A test then fails by its own
-assertion, which does not name the cause: the kernel is run again with shadow memory.
+Padding is NaN on the machine, so a kernel that uses it returns NaN. A test then fails with its own
+assertion, which does not name the cause: so the kernel is run again with shadow memory.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def explain(
     *,
     first: int = 0,
 ) -> list[Finding]:
-    """Reads of padding that reach results, of a run in which NaN arose.
+    """Return reads of padding that reach the results of a run with NaN.
 
     Args:
-      arrays, results: of the run, for each device.
+      arrays, results: arrays and results of the run, for each device.
       first: number of the first of these devices in the mesh.
 
     Returns:
-      Nothing if no array has padding, the call passed NaN in, or the sanitizer cannot judge the
-      kernel.
+      The findings; none if no array has padding, the call passed NaN, or the sanitizer cannot judge
+      the kernel.
     """
     if not _has_padding(launch) or not _has_nan(results) or _has_nan(arrays):
         return []
@@ -71,6 +71,6 @@ def _has_nan(arrays: Iterable[Iterable[Any]]) -> bool:
     for given in arrays:
         for array in map(np.asarray, given):
             is_float = array.dtype.kind == "f" or "float" in array.dtype.name
-            if is_float and bool((array != array).any()):  # true of NaN only
+            if is_float and bool((array != array).any()):  # only NaN differs from itself
                 return True
     return False

@@ -1,4 +1,4 @@
-"""Facts of a run as findings of engine `machine`."""
+"""Findings of engine `machine` from the facts of a run."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ BARRIER = "the barrier semaphore"
 def sighting(
     launch: Launch, thread: Thread | None, step: ir.MachineStep | None = None, **facts: Any
 ) -> Sighting:
-    """Position of a thread: the line of a step, grid point, iterations, device and core.
+    """Position of a thread: line of the step, grid point, iterations, device and core.
 
     Args:
-      facts: of the witness, such as `operand`, `index` and `shape`; they replace these.
+      facts: fields of the witness, such as `operand`, `index` and `shape`; they take precedence.
     """
     values = dict(facts.pop("values", {}))
     given: dict[str, Any] = {"source": None if step is None else step.site.line}
@@ -77,7 +77,7 @@ def counter_text(buffer: MemoryBuffer, entry: Sequence[Any]) -> str:
 
 
 class BoundsObserver(MachineObserver):
-    """Reports an index that leaves a reference, and a block that its array does not have."""
+    """Reports out-of-bounds indices, and blocks that an array does not have."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -88,10 +88,10 @@ class BoundsObserver(MachineObserver):
         return self._findings
 
     def strayed(self, *, is_discarded: bool) -> list[Finding]:
-        """Return the scalar reads that left their tables, each line once.
+        """Return the scalar reads outside their tables, one per line of code.
 
         Args:
-          is_discarded: whether no result depends on what they read.
+          is_discarded: whether no result depends on the values read.
         """
         found = list(self._strays.values())
         return [bounds.discarded(one) for one in found] if is_discarded else found
@@ -157,7 +157,7 @@ class BoundsObserver(MachineObserver):
     def _table(
         self, thread: Thread, step: ir.MachineStep, error: OutOfBounds, dim: int, value: int
     ) -> Finding:
-        """An index map that reads scalar prefetch past its end."""
+        """Report an index map that reads scalar prefetch past its end."""
         name = error.buffer.name
         seen = sighting(
             self._launch,
@@ -248,7 +248,7 @@ class BoundsObserver(MachineObserver):
 def _first_outside(
     index: Sequence[Entry], shape: Sequence[int]
 ) -> tuple[int, int, int | None, int]:
-    """Dimension, start, number of elements and stride of the first entry that leaves a shape."""
+    """Dimension, start, number of elements and stride of the first out-of-bounds entry."""
     for dim, (entry, bound) in enumerate(zip(index, shape, strict=True)):
         if isinstance(entry, slice):
             stride = entry.step or 1
@@ -282,7 +282,7 @@ def _are_offsets(
 
 
 def deadlock(launch: Launch, threads: Sequence[Thread]) -> Finding:
-    """Nothing can run: who waits for what. The first thread's wait is the finding's line."""
+    """Report that no thread can run, and the blocked waits; its line is that of the first."""
     waiting = [thread for thread in threads if thread.blocked is not None]
     first, *rest = waiting
     blocked = first.blocked

@@ -1,6 +1,4 @@
-"""Room for shadow memory: which kernels have it, and which grid points to watch of those that have
-none.
-"""
+"""Room for shadow memory: which kernels fit, and which grid points to check if one does not."""
 
 from __future__ import annotations
 
@@ -16,18 +14,18 @@ from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.memory import MemorySanitizer
 
 SHADOW_BYTES = 4
-"""Bytes that the sanitizer keeps for an element: the number of the write that put it there."""
+"""Bytes of shadow memory per element: the number of the write that the element comes from."""
 
 
 def require_room(launch: Launch, watch: GridWatch | None = None) -> None:
-    """Refuse a kernel whose arrays are too large for shadow memory.
+    """Reject a kernel whose arrays are too large for shadow memory.
 
     Args:
-      watch: grid points that are watched. Shadows of arrays in HBM are then made as these are
-        written to, and have no size that is known before.
+      watch: grid points that are watched. Shadows of arrays in HBM are then created on write, so
+        their size is not known in advance.
 
     Raises:
-      MachineError: with the sizes, and what to do.
+      MachineError: the arrays are too large; the message states the sizes and what to do.
     """
     devices = math.prod(launch.mesh.values())
     parts = () if watch is None else watch.of(launch.name, len(launch.grid))
@@ -59,10 +57,10 @@ def require_room(launch: Launch, watch: GridWatch | None = None) -> None:
 
 
 def require_axes(launch: Launch, watch: GridWatch) -> None:
-    """Refuse grid points with more or fewer axes than the kernel that they name.
+    """Reject grid points that do not have as many axes as the kernel that they name.
 
     Raises:
-      MachineError: with both.
+      MachineError: the numbers differ; the message states both.
     """
     axes = len(launch.grid)
     for part in watch.of(launch.name, axes):
@@ -78,7 +76,7 @@ def require_axes(launch: Launch, watch: GridWatch) -> None:
 def watched_points(
     launch: Launch, arrays: Sequence[Sequence[Any]], watch: GridWatch | None
 ) -> WatchedPoints | None:
-    """The grid points that are watched in a run; None if these are all."""
+    """Return the grid points that are watched in a run; None if all are."""
     parts = () if watch is None else watch.of(launch.name, len(launch.grid))
     if not parts:
         return None
@@ -93,7 +91,7 @@ def watched_points(
 
 
 def example(launch: Launch) -> str | None:
-    """Grid points for whose writes there is room, as the first ones along the first axes."""
+    """Name grid points whose writes fit in the room, such as the first along the first axes."""
     devices = math.prod(launch.mesh.values())
     room = defaults.MAX_SHADOW_BYTES // SHADOW_BYTES // devices - _kept_whole(launch)
     sizes = [1 if n is None else n for n in launch.grid]
@@ -102,7 +100,7 @@ def example(launch: Launch) -> str | None:
     for axis, size in enumerate(sizes):
         if size < 2:
             continue
-        # Half of the room: blocks may overlap, and tiles reach beyond them.
+        # Use half of the room: blocks may overlap, and tiles extend beyond them.
         count = room * size // (2 * share)
         entries[axis] = f"0:{min(count, size - 1)}" if count > 1 else "0"
         if count:
@@ -112,7 +110,7 @@ def example(launch: Launch) -> str | None:
 
 
 def judged_in_part(observers: Sequence[MachineObserver]) -> str | None:
-    """Why a run was not judged at all grid points; None if it was."""
+    """Why a run was not checked at all grid points; None if it was."""
     for observer in observers:
         if isinstance(observer, MemorySanitizer) and observer.watched is not None:
             points = observer.watched
@@ -143,9 +141,9 @@ def _elements(launch: Launch) -> int:
 
 
 def _kept_whole(launch: Launch) -> int:
-    """Elements with a shadow even if few grid points are watched: what is not in HBM."""
+    """Number of elements shadowed even if few grid points are watched: those not in HBM."""
     near = (o for o in launch.operands if o.array is None and o.type.space != "hbm")
-    shared = (o for o in launch.operands if o.alias is not None)  # a bit for each is a byte
+    shared = (o for o in launch.operands if o.alias is not None)  # a bit per element takes a byte
     return sum(math.prod(o.type.shape) for o in near) + sum(
         math.prod(o.array or ()) // SHADOW_BYTES for o in shared
     )

@@ -1,14 +1,14 @@
-"""Numbers that are wrong: arithmetic, sums in few bits, random bits, endless loops, false hints.
+"""Numerical faults: arithmetic, low-precision sums, random bits, endless loops, false hints.
 
-observer   units of plain operations with tests of their arithmetic
-decisions  comparisons that a NaN decides
-nan_trail   where NaNs and infinities go, from the operation to the results
-sums       sums in 16-bit floats beside float32 ones
-loops      loops without an end
+observer   evaluates units of plain operations, with tests of their arithmetic
+decisions  comparisons whose outcome depends on a NaN
+nan_trail   propagation of NaNs and infinities from an operation to the results
+sums       sums in 16-bit floats, compared with float32 sums
+loops      endless loops
 repeated   arithmetic of a further run, without tests
-claims     hints and checks that are false
-assumptions  what pltpu.annotate says of memory
-random_bits  random bits that are unseeded, or the same each time
+claims     false hints and checks
+assumptions  false assumptions in `pltpu.annotate`
+random_bits  random bits that are unseeded, or repeat
 """
 
 from pallas_debug.machine.sanitizer.numbers.assumptions import (

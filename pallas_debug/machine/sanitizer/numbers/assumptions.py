@@ -1,8 +1,8 @@
-"""What `pltpu.annotate` (jax 0.12) says of memory, and what the kernel does to it.
+"""Assumptions in `pltpu.annotate` (jax 0.12) about memory, and what the kernel does to it.
 
-Source: the docstring of `pltpu.annotate`. `no_store` lets the compiler load a value again, later,
-rather than keep it; `no_hazard_no_deps` lets it move loads ahead of stores to the same elements.
-The two other assumptions cost time where they are false, but change no value.
+Source: the docstring of `pltpu.annotate`. `no_store` lets the compiler reload a value later rather
+than keep it; `no_hazard_no_deps` lets it move loads ahead of stores to the same elements. The two
+other assumptions cost time if they are false, but do not change any value.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ NO_DEPENDENCIES: Assumption = "no_hazard_no_deps"
 
 @dataclass(eq=False)
 class _Use:
-    """What the kernel did to one buffer.
+    """Accesses of one buffer by the kernel.
 
     Attributes:
-      assumed: where it said `no_store`.
-      stored: where it stored to the buffer first.
-      writers: by element, number of the store since the grid point began, from 1 on.
-      stores: these stores, and whether they were annotated themselves.
+      assumed: step that is annotated with `no_store`.
+      stored: first store to the buffer.
+      writers: number of the last store to each element, from 1, since the grid point began.
+      stores: these stores, and whether they are annotated themselves.
     """
 
     buffer: MemoryBuffer
@@ -47,7 +47,7 @@ class _Use:
 
 
 class AssumptionsObserver(MachineObserver):
-    """Judges `pltpu.annotate(ref, no_store=True)` and `no_hazard_no_deps=True`."""
+    """Checks `pltpu.annotate(ref, no_store=True)` and `no_hazard_no_deps=True`."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -56,11 +56,11 @@ class AssumptionsObserver(MachineObserver):
 
     @staticmethod
     def is_needed(launch: Launch) -> bool:
-        """Whether the kernel annotates any reference so."""
+        """Whether the kernel has such an annotation."""
         return any(_of(step) & {NO_STORE, NO_DEPENDENCIES} for step in launch.all_steps())
 
     def findings(self) -> list[Finding]:
-        """Return what was found, each line once, in the order in which it was first seen."""
+        """Return the findings, one per line of code, in the order in which they were first seen."""
         return [
             numbers.false_assumption(seen, assumption=name, store=store)
             for (name, _), (seen, store) in self._found.items()
@@ -100,7 +100,7 @@ class AssumptionsObserver(MachineObserver):
             use.writers[region.index] = len(use.stores)
 
     def waited(self, thread: Thread, *_: Any) -> None:
-        """Forget the stores: a wait is a barrier, which loads do not cross."""
+        """Forget the stores: a wait is a barrier that loads do not cross."""
         for use in self._uses.values():
             use.writers = None
 
@@ -114,7 +114,7 @@ class AssumptionsObserver(MachineObserver):
         self._found[key] = (replace(first, count=first.count + 1), earlier)
 
     def _use(self, buffer: MemoryBuffer) -> _Use:
-        """What was done to a buffer, which is kept so that its number in memory stays its own."""
+        """Return the accesses of a buffer, which is kept alive so that its number stays unique."""
         return self._uses.setdefault(id(buffer), _Use(buffer))
 
     def _sighting(self, thread: Thread, step: ir.MachineStep, buffer: MemoryBuffer) -> Sighting:
@@ -126,5 +126,5 @@ _ACCESSES = (ir.LoadStep, ir.StoreStep)
 
 
 def _of(step: ir.MachineStep) -> frozenset[str]:
-    """What a step says of the memory that it accesses."""
+    """Assumptions that a step is annotated with."""
     return step.place.assumed if isinstance(step, _ACCESSES) else frozenset()

@@ -1,4 +1,4 @@
-"""Claims in a kernel that are false: hints to the compiler, and checks of its author."""
+"""False claims in a kernel: hints to the compiler, and checks by its author."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pallas_debug.model import Finding
 
 
 class ClaimsObserver(MachineObserver):
-    """Judges `pl.multiple_of`, `pl.debug_check` and `checkify.check`."""
+    """Checks `pl.multiple_of`, `pl.debug_check` and `checkify.check`."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._found: dict[tuple[int, int], tuple[Sighting, Callable[[Sighting], Finding]]] = {}
 
     def findings(self) -> list[Finding]:
-        """Return what was found, each line once, in the order in which it was first seen."""
+        """Return the findings, one per line of code, in the order in which they were first seen."""
         return [worded(seen) for seen, worded in self._found.values()]
 
     def hints(self, thread: Thread, step: ir.Hint, value: Any) -> None:
@@ -83,7 +83,7 @@ class ClaimsObserver(MachineObserver):
 
 
 def _compared(frame: ProgramFrame, step: ir.CheckStep) -> units.FalseComparison | None:
-    """The comparison that is false, if the condition is one."""
+    """Return the comparison that is false, if the condition is a comparison."""
     registers = frame.registers
     for failed in step.inputs:
         value = np.asarray(registers[failed.number])

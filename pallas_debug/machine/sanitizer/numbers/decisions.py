@@ -1,12 +1,12 @@
-"""Comparisons that a NaN decides: whether results would differ if it decided otherwise.
+"""Comparisons with a NaN: whether results would differ if they came out the other way.
 
-A NaN that only a comparison sees reaches no result. So the kernel is run again with these
-comparisons turned round, where an operand is NaN, and its results are compared bit by bit. If the
-only difference is that they hold NaNs then, the comparison is a guard: `jnp.where(x >= 0, x, 0)`.
+A NaN that is only compared does not reach any result. So the kernel is run again with these
+comparisons negated wherever an operand is NaN, and the results are compared bit by bit. If the only
+difference is that they then contain NaNs, the comparison is a guard: `jnp.where(x >= 0, x, 0)`.
 
-An infinity that stands for a number too large for its dtype is larger than all others, and
-comparisons with these come out right. Two of them are equal, whatever the numbers were: then the
-kernel is run again with a comparison that tells them apart.
+An infinity that represents a number too large for its dtype is larger than all other numbers, so
+comparisons with those come out right. Two infinities are equal, whatever the numbers were; in that
+case the kernel is run again with a comparison that distinguishes them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pallas_debug.machine.sanitizer.shadows.shadow import differing
 from pallas_debug.machine.threads import Thread
 
 MAX_DECISIONS = 6
-"""Maximum comparisons for which a kernel is run again."""
+"""Maximum number of comparisons for which a kernel is run again."""
 
 Rerun = Callable[[MachineObserver], list[list[Any]]]
 """Runs the kernel again with an observer, and returns each device's results."""
@@ -35,14 +35,14 @@ Rerun = Callable[[MachineObserver], list[list[Any]]]
 
 @dataclass(eq=False)
 class Decision:
-    """A comparison that sees a NaN which the kernel made.
+    """A comparison with a NaN that the kernel produced.
 
     Attributes:
-      occasion: evaluation of its unit at which that was first so.
-      equation: its number in the unit.
-      fault: what made the NaN, if that is in the same unit.
-      made: occasions that made the NaNs in the unit's inputs.
-      is_tie: whether it compares two infinities that the unit has made, instead of a NaN.
+      occasion: first such evaluation of the unit.
+      equation: number of the comparison in the unit.
+      fault: operation that produced the NaN, if it is in the same unit.
+      made: occasions that produced the NaNs in the unit's inputs.
+      is_tie: whether it compares two infinities produced by the unit, instead of a NaN.
     """
 
     occasion: Any
@@ -58,7 +58,7 @@ class Decision:
 
 
 class DecisionLedger:
-    """Decisions so far, the first of each equation."""
+    """Decisions so far: the first of each equation."""
 
     def __init__(self, rerun: Rerun) -> None:
         self._rerun = rerun
@@ -69,10 +69,10 @@ class DecisionLedger:
         self, occasion: Any, step: ir.Compute, values: Sequence[Any], equations: Collection[int],
         made: Facts,
     ) -> None:  # fmt: skip
-        """Comparisons of a unit see a NaN.
+        """Record comparisons of a unit with a NaN.
 
         Args:
-          made: occasions that made NaNs in `values`.
+          made: occasions that produced NaNs in `values`.
         """
         unit = step.unit
         for equation in equations:
@@ -91,7 +91,7 @@ class DecisionLedger:
     def note_ties(
         self, occasion: Any, step: ir.Compute, values: Sequence[Any], equations: Collection[int]
     ) -> None:
-        """Comparisons of a unit see two infinities at once."""
+        """Record comparisons of a unit in which both operands are infinite."""
         unit = step.unit
         for equation in equations:
             key = id(unit), ~equation
@@ -109,7 +109,7 @@ class DecisionLedger:
                     self._found[key] = found
 
     def that_matter(self) -> Iterator[Decision]:
-        """Decisions on which a result depends."""
+        """Yield the decisions that affect a result."""
         known = list(self._found.values())[:MAX_DECISIONS]
         if not known:
             return
@@ -122,10 +122,10 @@ class DecisionLedger:
 
 
 class _Turned(MachineObserver):
-    """A run in which a comparison with a NaN comes out the other way round.
+    """A run in which a comparison with a NaN is negated.
 
     Args:
-      steps: identities of units that are evaluated equation by equation, whether turned or not, so
+      steps: identities of units that are evaluated equation by equation, whether negated or not, so
         that their rounding is the same.
     """
 

@@ -1,8 +1,8 @@
-"""Loops that do not end.
+"""Endless loops.
 
-Of a `while_loop`, the values that its condition depends on are compared with those of an earlier
-iteration. If they are the same, and nothing else enters the condition, the loop has no end. Any
-other loop is stopped at a limit, which is higher for one that counts to a bound.
+For a `while_loop`, the values that its condition depends on are compared with those of an earlier
+iteration. If they are equal, and the condition depends on nothing else, the loop is endless. Any
+other loop is stopped at a limit, which is higher for loops that count up to a bound.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pallas_debug.machine.threads import ProgramFrame, Thread
 from pallas_debug.model import Finding
 
 FIRST_COMPARED = 4
-"""Iteration with which later ones are compared first; then with the 8th, the 16th and so on."""
+"""First iteration with which later ones are compared; then the 8th, the 16th and so on."""
 
 _CHANGES = (
     *(ir.StoreStep, ir.CopyStart, ir.CopyWait, ir.SemaphoreSignal, ir.SemaphoreWait),
@@ -43,10 +43,10 @@ class _Condition:
     """Values that the condition of a loop depends on.
 
     Attributes:
-      carried: positions in the carry.
-      names: of these.
-      is_closed: whether nothing but these decides how often the loop runs.
-      unchanged: names of those that the body returns as it got them.
+      carried: positions of the values in the carry.
+      names: names of these values.
+      is_closed: whether the number of iterations depends only on these values.
+      unchanged: names of those that the body returns unchanged.
     """
 
     carried: tuple[int, ...]
@@ -56,7 +56,7 @@ class _Condition:
 
 
 class LoopObserver(MachineObserver):
-    """Stops loops without an end."""
+    """Stops endless loops."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -72,7 +72,7 @@ class LoopObserver(MachineObserver):
             return
         condition = self._conditions.get(id(step))
         if condition is None:
-            # Another core or device could change what the loop reads.
+            # Another core or device could change the memory that the loop reads.
             condition = _condition_of(step, is_alone=not self._launch.mesh)
             self._conditions[id(step)] = condition
         if condition.is_closed:
@@ -147,9 +147,9 @@ def _condition_of(step: ir.WhileLoop, *, is_alone: bool) -> _Condition:
 def _dependencies(
     program: ir.KernelProgram, outputs: Sequence[ir.Reg]
 ) -> tuple[set[int], bool, bool]:
-    """Dependencies of some outputs of a program.
+    """Find the dependencies of some outputs of a program.
 
-    Returns positions of the inputs, whether nothing else decides them, and whether memory does.
+    Returns input positions, whether nothing else affects the outputs, and whether memory does.
     """
     wanted = {reg.number for reg in outputs}
     is_closed, reads = True, False
@@ -168,7 +168,7 @@ def _dependencies(
 
 
 def _needed(step: ir.MachineStep, wanted: Collection[int]) -> set[int]:
-    """Registers that a step reads for some of those that it writes."""
+    """Registers that a step reads to compute some of its outputs."""
     if not isinstance(step, ir.Compute) or step.unit is None:
         return _numbers(step, made=False)
     behind = zip(step.outputs, made_of.inputs_behind(step.unit), strict=True)

@@ -1,8 +1,8 @@
 """Trail of NaNs and infinities: from the operation that made one to the kernel's results.
 
-A NaN that a kernel masks is no fault. So what is known of one is held until a result contains it.
-Only what `follow` was given is followed, through values that hold a NaN or plus infinity: minus
-infinity is a mask. As long as nothing is held, every method returns at once.
+A NaN that a kernel masks is no fault. So the facts about a NaN are held until a result contains it.
+Only values passed to `follow` are followed, through values that contain a NaN or plus infinity:
+minus infinity is a mask. As long as nothing is held, every method returns immediately.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.threads import Thread
 
 MAX_VALUES = 128
-"""Values of a thread that are followed, the latest first: registers, not memory."""
+"""Maximum number of values in registers that are followed per thread, the latest first."""
 
 MAX_FACTS = 8
-"""Operations that are kept for a value: the earliest, which the others may follow from."""
+"""Maximum number of operations kept per value: the earliest, which may have caused the others."""
 
 Facts = frozenset[Any]
-"""Operations that made a value's NaNs, ordered by time."""
+"""Operations that produced a value's NaNs, ordered by time."""
 
 _NONE: Facts = frozenset()
 
 
 def holds_bad(value: Any) -> bool:
-    """Whether a value holds a NaN or plus infinity."""
+    """Whether a value contains a NaN or plus infinity."""
     array = np.asarray(value)
     if array.dtype.kind not in "fc":
-        if "float" not in array.dtype.name:  # bfloat16 is of kind "V", as are integers of 4 bits
+        if "float" not in array.dtype.name:  # bfloat16 is of kind "V", as are 4-bit integers
             return False
         array = array.astype(np.float32)
     return not bool((array < np.inf).all())
@@ -44,20 +44,20 @@ def holds_bad(value: Any) -> bool:
 
 @dataclass(eq=False)
 class _Values:
-    """Values of a thread that hold NaNs, by identity, and registers that do."""
+    """Values of a thread that contain NaNs, by identity, and registers that do."""
 
     by_id: OrderedDict[int, tuple[Any, Facts]] = field(default_factory=OrderedDict)
     by_register: dict[tuple[int, int], tuple[Any, Facts]] = field(default_factory=dict)
 
     def add(self, value: Any, facts: Facts) -> None:
-        self.by_id[id(value)] = value, facts  # keeps the value, and with it its identity
+        self.by_id[id(value)] = value, facts  # keeps the value alive, so its identity stays unique
         while len(self.by_id) > MAX_VALUES:
             self.by_id.popitem(last=False)
 
 
 @dataclass(eq=False)
 class NanTrail:
-    """Values that are held, and where they went.
+    """Values that are held, and where they propagate.
 
     Attributes:
       is_active: whether anything is held.
@@ -77,7 +77,7 @@ class NanTrail:
                 self._of(thread).add(value, facts)
 
     def of(self, thread: Thread, registers: Sequence[ir.Reg], values: Sequence[Any]) -> Facts:
-        """Facts about values."""
+        """Return the facts about values."""
         if not self.is_active or thread.number not in self._values:
             return _NONE
         known, frame = self._of(thread), thread.frames[-1]
@@ -89,7 +89,7 @@ class NanTrail:
         return found
 
     def point_begins(self, thread: Thread) -> None:
-        """Forget the registers of the grid point before."""
+        """Forget the registers of the previous grid point."""
         if self.is_active:
             self._values.pop(thread.number, None)
 
@@ -98,7 +98,7 @@ class NanTrail:
         if facts and reg is not None and holds_bad(value):
             known, frame = self._of(thread), thread.frames[-1]
             known.add(value, facts)
-            # A scalar, or a masked load, puts another object into the register.
+            # A scalar or a masked load puts another object in the register.
             known.by_register[id(frame), reg.number] = frame, facts
 
     def stores(self, thread: Thread, step: ir.StoreStep, region: MemoryRegion, value: Any) -> None:
@@ -111,7 +111,7 @@ class NanTrail:
             self._add(buffer, region.index, facts)
 
     def moves(self, source: MemoryBuffer, target: MemoryBuffer, content: Any, index: Any) -> None:
-        """Follow the NaNs in memory that is copied."""
+        """Follow NaNs through a copy in memory."""
         facts = self._in(source)
         if facts and holds_bad(content):
             self._add(target, index, facts)
@@ -134,7 +134,7 @@ class NanTrail:
         self._buffers.pop(buffer.number, None)
 
     def results(self) -> Iterator[Facts]:
-        """Facts about the NaNs in the kernel's results so far."""
+        """Yield the facts about NaNs in the kernel's results so far."""
         for entries in self._buffers.values():
             for buffer, index, facts in entries:
                 content = buffer.content if index is None else buffer.content[index]

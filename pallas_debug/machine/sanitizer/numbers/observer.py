@@ -1,9 +1,9 @@
-"""Arithmetic that goes wrong: NaNs, infinities, integers that wrap, casts and sums that lose.
+"""Faults in arithmetic: NaNs, infinities, integer overflow, lossy casts and sums.
 
-Units are evaluated together with cheap tests (`bridge.programs.arithmetic`). A test that fires is a
-suspicion, and `numeric_faults.explain` decides; it is slow, and so a unit whose suspicions come to
-nothing is explained more and more rarely. NaNs and infinities are reported if a result contains
-them (`nan_trail`), sums in 16-bit floats are compared with float32 ones beside them (`sums`).
+Units are evaluated together with cheap tests (`bridge.programs.arithmetic`). A test that fires is
+only a suspicion, and `numeric_faults.explain` decides. That is slow, so a unit whose suspicions are
+never confirmed is explained less and less often. NaNs and infinities are reported if a result
+contains them (`nan_trail`); sums in 16-bit floats are compared with float32 sums (`sums`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding
 
 ALWAYS_EXPLAINED = 8
-"""Suspicions of a unit that are explained; of later ones, those whose number is a power of two."""
+"""Number of a unit's suspicions to explain; of later ones, each whose number is a power of two."""
 
 MAX_HELD = 64 * 2**20
-"""Bytes of operands that are kept to explain NaNs with, once a result contains them."""
+"""Maximum bytes of operands kept to explain NaNs once a result contains them."""
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class _Occasion:
     """An evaluation of a unit that raised a suspicion.
 
     Attributes:
-      number: in the order of the run.
+      number: number of the evaluation in the run.
       seen: grid point, iterations, device and core.
     """
 
@@ -63,10 +63,10 @@ class _Occasion:
 
 @dataclass(eq=False)
 class SumReport:
-    """A sum in memory that has lost too much, where that was first seen.
+    """A sum in memory that lost too much precision, where that was first seen.
 
     Attributes:
-      number: in the order of the run.
+      number: number of the event in the run.
     """
 
     number: int
@@ -88,11 +88,11 @@ class SumReport:
 
 @dataclass(eq=False)
 class ArithmeticReport:
-    """A fault in arithmetic, where it was first seen.
+    """An arithmetic fault, where it was first seen.
 
     Attributes:
-      number: in the order of the run.
-      decides: the comparison that a NaN decides, if no result holds it.
+      number: number of the event in the run.
+      decides: comparison with the NaN that affects results, if no result contains the NaN.
     """
 
     number: int
@@ -186,20 +186,20 @@ def _worded(seen: Sighting, fault: NumericFault, decides: str | None) -> Finding
 
 @dataclass(eq=False)
 class _UnitRecord:
-    """Facts about a unit: how often it was suspected, and its faults, by equation."""
+    """Facts about a unit: number of suspicions, and its faults by equation."""
 
     suspicions: int = 0
     reports: dict[int, ArithmeticReport] = field(default_factory=dict)
 
     def is_due(self) -> bool:
-        """Count a suspicion; whether it is to be explained."""
+        """Count a suspicion; return whether it is to be explained."""
         self.suspicions += 1
         count = self.suspicions
         return count <= ALWAYS_EXPLAINED or count & (count - 1) == 0
 
 
 class NumbersObserver(MachineObserver):
-    """Judges the arithmetic of a kernel."""
+    """Checks the arithmetic of a kernel."""
 
     evaluates = True
 
@@ -209,8 +209,8 @@ class NumbersObserver(MachineObserver):
         """Search the kernel for sums.
 
         Args:
-          watched: grid points whose arithmetic is judged; None for all.
-          rerun: runs the kernel again; without it, NaNs that decide comparisons are not judged.
+          watched: grid points whose arithmetic is checked; None for all.
+          rerun: runs the kernel again; without it, comparisons with NaN are not judged.
         """
         self._decisions = None if rerun is None else DecisionLedger(rerun)
         self._launch = launch
@@ -226,7 +226,7 @@ class NumbersObserver(MachineObserver):
         self._held = 0
 
     def findings(self) -> list[Finding]:
-        """Return what is certain so far, in the order in which it was first seen."""
+        """Return the confirmed findings so far, in the order in which they were first seen."""
         for made in sorted(self._trail.results(), key=min):
             self._confirm(made)
         for decision in () if self._decisions is None else self._decisions.that_matter():
@@ -234,7 +234,7 @@ class NumbersObserver(MachineObserver):
         return [report.finding() for report in sorted(self._found, key=lambda r: r.number)]
 
     def repeated(self) -> RepeatedArithmetic:
-        """Return an observer that evaluates a further run as this one does."""
+        """Return an observer that evaluates a further run in the same way."""
         return RepeatedArithmetic(self._watched)
 
     def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
@@ -265,7 +265,7 @@ class NumbersObserver(MachineObserver):
         """Judge an evaluation at once, or hold it if its outputs contain NaNs.
 
         Args:
-          made: occasions that made the NaNs in `values`.
+          made: occasions that produced the NaNs in `values`.
         """
         self._count += 1
         occasion = _Occasion(self._count, sighting(self._launch, thread), step, values)
@@ -284,7 +284,7 @@ class NumbersObserver(MachineObserver):
             self._trail.follow(thread, made, outputs)
 
     def _keeps(self, occasion: _Occasion) -> bool:
-        """Whether there is room for the operands of an occasion; counts them while it lives."""
+        """Whether there is room for the operands of an occasion; counts them while it exists."""
         size = sum(getattr(value, "nbytes", 8) for value in occasion.values)
         if self._held + size > MAX_HELD:
             return False
@@ -296,7 +296,7 @@ class NumbersObserver(MachineObserver):
         self._held -= size
 
     def _judge(self, occasion: _Occasion, equations: Sequence[int], made: Facts) -> None:
-        """Report what went wrong with integers, casts and sums."""
+        """Report faults of integers, casts and sums."""
         record = self._record(occasion.step)
         known = {record.reports[n] for n in equations if n in record.reports}
         for report in known:
@@ -318,12 +318,12 @@ class NumbersObserver(MachineObserver):
     def _consequences(
         record: _UnitRecord, equations: Sequence[int], cause: ArithmeticReport | None
     ) -> None:
-        """Take casts of a NaN for further sightings of what made it."""
+        """Record casts of a NaN as further sightings of the operation that produced it."""
         if cause is not None:
             record.reports.update(dict.fromkeys(equations, cause))
 
     def _confirm(self, made: Facts) -> ArithmeticReport | None:
-        """Report the first of the occasions that made a NaN of numbers, if one is explained."""
+        """Report the first explained occasion that produced a NaN from numbers."""
         for occasion in sorted(made):
             record = self._record(occasion.step)
             if record.is_due():
@@ -333,7 +333,7 @@ class NumbersObserver(MachineObserver):
         return None
 
     def _decided(self, decision: Decision) -> None:
-        """Report a NaN that decides a comparison, unless it is reported already."""
+        """Report a NaN that decides a comparison, unless it has been reported."""
         known = len(self._found)
         if decision.fault is not None:
             report: ArithmeticReport | None = self._report(decision.occasion, decision.fault)
@@ -356,7 +356,7 @@ class NumbersObserver(MachineObserver):
     def _record(self, step: ir.Compute) -> _UnitRecord:
         return self._records.setdefault(id(step.unit), _UnitRecord())
 
-    # What the values that are followed go through
+    # Propagation of followed values
 
     def point_begins(self, thread: Thread) -> None:
         self._trail.point_begins(thread)

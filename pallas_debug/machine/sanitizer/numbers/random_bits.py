@@ -1,4 +1,4 @@
-"""Random bits that are not what a kernel's author means: unseeded, or the same each time."""
+"""Random bits that a kernel's author did not intend: unseeded, or repeated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Seeding:
     """The last seeding of a core's generator.
 
     Attributes:
-      drawn: words that were drawn since.
+      drawn: number of words drawn since.
     """
 
     line: SourceLine | None
@@ -32,12 +32,13 @@ class _Seeding:
 
 @dataclass(kw_only=True)
 class _Draws:
-    """All draws of a step, with the same coordinates on axes of `vmap`.
+    """All draws of a step with the same coordinates on `vmap` axes.
 
     Attributes:
-      state: of the generator at the first draw: its seed, and the words drawn since.
-      is_same: whether it was the same at each draw.
-      has_moved: whether they were at several grid points.
+      state: state of the generator at the first draw: its seed, and the number of words drawn
+        since.
+      is_same: whether the state was the same at each draw.
+      has_moved: whether the draws were at several grid points.
     """
 
     seen: Sighting
@@ -49,7 +50,7 @@ class _Draws:
 
 
 class RandomBitsObserver(MachineObserver):
-    """Judges where a kernel seeds the generator of random bits, and with what."""
+    """Checks where and with what a kernel seeds its random number generator."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -61,7 +62,7 @@ class RandomBitsObserver(MachineObserver):
         self._draws: dict[tuple[int, int, tuple[int, ...]], _Draws] = {}
 
     def findings(self) -> list[Finding]:
-        """Return what was found, each line once, in the order in which it was first seen."""
+        """Return the findings, one per line of code, in the order in which they were first seen."""
         found = [self._before_seeding(*noted) for noted in self._unseeded.values()]
         found += [
             wording.unseeded_lane(seen.at(other=by.line), source=by.point, axes=axes)

@@ -1,4 +1,4 @@
-"""Arithmetic of a further run, by the programs of the run that was judged."""
+"""Arithmetic of a further run, evaluated by the compiled programs of the first."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pallas_debug.machine.threads import Thread
 
 
 class RepeatedArithmetic(MachineObserver):
-    """Evaluates units as `NumbersObserver` does, and judges nothing.
+    """Evaluates units as `NumbersObserver` does, without judging them.
 
-    Results of both runs are compared bit by bit, and XLA may round otherwise in a program without
-    the tests. It is not compiled either, which takes longer than a short run.
+    The results of both runs are compared bit by bit, and XLA may round differently in a program
+    without the tests. Compiling one would also take longer than a short run.
 
     Args:
-      watched: grid points whose arithmetic was judged; None for all.
+      watched: grid points whose arithmetic was checked; None for all.
     """
 
     evaluates = True

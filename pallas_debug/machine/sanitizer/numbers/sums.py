@@ -1,9 +1,9 @@
-"""Sums in 16-bit floats that are accumulated in memory, beside shadows in float32.
+"""Sums in 16-bit floats that are accumulated in memory, compared with float32 shadows.
 
-Before the run, places are looked for where a view of a buffer is loaded, a unit adds to it, and the
-result is stored to the same view. During the run the unit is computed again from the shadow of what
-was loaded (`arithmetic.precision`); any other store sets the shadow to what is stored. Sums that
-are carried from iteration to iteration in registers are not followed.
+Before the run, the program is searched for places where a view of a buffer is loaded, a unit adds
+to it, and the result is stored to the same view. During the run, the unit is also computed from the
+shadow of the loaded values (`arithmetic.precision`); any other store sets the shadow to the stored
+values. Sums that are carried between iterations in registers are not followed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SumLoss:
 
     Attributes:
       element: index in the buffer.
-      largest: greatest magnitude in the shadow.
+      largest: largest magnitude in the shadow.
     """
 
     dtype: str
@@ -40,10 +40,10 @@ class SumLoss:
 
 @dataclass(frozen=True)
 class _Accumulation:
-    """A unit that adds to what was loaded.
+    """A unit that adds to loaded values.
 
     Attributes:
-      sources: positions of its inputs that were, in the unit's order.
+      sources: positions of the loaded inputs, in the unit's order.
       run: computes the outputs from the inputs, and from shadows of `sources`.
     """
 
@@ -69,7 +69,7 @@ class SumShadows:
     _made: dict[tuple[int, int], Array] = field(default_factory=dict)
 
     def search(self, program: ir.KernelProgram) -> None:
-        """Look for sums in a program, before the run; not in those of its steps."""
+        """Search a program for sums before the run; not the programs of its steps."""
         loads: dict[int, ir.LoadStep] = {}
         made: dict[int, tuple[ir.Compute, int]] = {}
         sources: dict[int, tuple[ir.Compute, set[int]]] = {}
@@ -123,7 +123,7 @@ class SumShadows:
     def stores(
         self, thread: Thread, step: ir.StoreStep, region: MemoryRegion, value: Any
     ) -> SumLoss | None:
-        """Bring a shadow up to date; return a loss that is greater than allowed, once a step."""
+        """Update a shadow; return a loss that is greater than allowed, once per step."""
         buffer = region.buffer
         if buffer.content.dtype.name not in precision.NARROW:
             return None
@@ -158,7 +158,7 @@ class SumShadows:
         )
 
     def forget(self, buffer: MemoryBuffer) -> None:
-        """The buffer was written by something else, or is a new one."""
+        """Drop the shadow of a buffer that was written otherwise, or is new."""
         if self._shadows:
             self._shadows.pop(buffer.number, None)
 
@@ -178,7 +178,7 @@ def _accumulates(
 
 
 def _in_buffer(region: MemoryRegion, element: tuple[int, ...]) -> tuple[int, ...]:
-    """Index in the buffer of an element of a region; the same where the region is no slice."""
+    """Index in the buffer of a region's element; the same index if the region is no slice."""
     assert region.index is not None
     places, found = iter(element), []
     for entry in region.index:

@@ -1,1 +1,1 @@
-"""The order of a run: tasks and their clocks, accesses that race, accounts of semaphores."""
+"""Order of a run: tasks and their clocks, racing accesses, semaphore ledgers."""

@@ -1,4 +1,4 @@
-"""Results that two legal orders leave different."""
+"""Results that differ between two legal orders."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pallas_debug.machine.sanitizer.ordering.facts import UndecidedOrder
 from pallas_debug.model import Finding, Witness
 
 DeviceResults = Sequence[Sequence[Array]]
-"""For each device, the arrays that the kernel returns."""
+"""Arrays that the kernel returns, for each device."""
 
 
 def found(
     run: OrderTracker, other: OrderTracker, results: DeviceResults, others: DeviceResults
 ) -> list[Finding]:
-    """Word the first element of the results that another order changes, if there is one."""
+    """Report the first element of the results that another order changes, if there is one."""
     outputs = [operand for operand in run.launch.operands if operand.kind == "output"]
     for device, (own, changed) in enumerate(zip(results, others, strict=True)):
         for operand, a, b in zip(outputs, own, changed, strict=True):
@@ -64,8 +64,8 @@ def _finding(
 
 
 def _came_first(fact: UndecidedOrder, other: OrderTracker) -> bool:
-    """Whether the first of two events came first in the other run, and not in the observed one."""
+    """Whether the first of two events came first in the other run, but not in the observed one."""
     if fact.of_copies:
-        return False  # the observed run performs copies in the order of their starts
+        return False  # the observed run performs copies in the order in which they start
     again = other.reads.get(fact.place.step.site.line)
     return again is not None and again.value > fact.value

@@ -1,4 +1,4 @@
-"""Order of a run: which accesses nothing orders, and what semaphores add up to."""
+"""Order of a run: unordered accesses, and the balance of semaphores."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class OrderTracker(MachineObserver):
     """Observes the order of a run.
 
     Args:
-      devices: number of devices that run the kernel together; by default, all of its mesh.
+      devices: number of devices that run the kernel together; by default, all of the mesh.
 
     Attributes:
-      early: DMAs to devices that may not have entered the kernel, by their line.
-      reads: reads of semaphores whose value depends on timing, by their line.
-      ledgers: of semaphores, by number of the buffer and entry.
+      early: DMAs to devices that may not have entered the kernel, by line.
+      reads: reads of semaphores whose values depend on timing, by line.
+      ledgers: ledgers of semaphores, by number of the buffer and entry.
       left_over: ledgers of ended scopes whose semaphores were not zero.
-      visits: of output blocks, by array and indices, for each lane.
-      blocked: what threads wait for, by their number.
-      lane_waits: waits for what another lane has started, by their line.
+      visits: visits of output blocks, by array and indices, for each lane.
+      blocked: pending waits, by thread number.
+      lane_waits: waits for DMAs or signals of another lane, by line.
       has_ended: whether all threads have.
     """
 
@@ -254,7 +254,7 @@ class OrderTracker(MachineObserver):
         self, own: OrderedThread, step: ir.MachineStep, ledger: SemaphoreLedger,
         of: DmaCopy | EventPlace,
     ) -> None:  # fmt: skip
-        """Note a wait for what another grid point of a parallel axis has started."""
+        """Record a wait for a DMA or signal of another grid point of a parallel axis."""
         line, thread = step.site.line, own.thread
         if line in self.lane_waits:
             self.lane_waits[line].count += 1
@@ -275,7 +275,7 @@ class OrderTracker(MachineObserver):
         self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
         entry: tuple[Any, ...], value: int,
     ) -> None:  # fmt: skip
-        """Note a value that other legal timings would change."""
+        """Record a value that would differ under another legal timing."""
         own, line = self.tasks.thread(thread), step.site.line
         ledger = self.ledger(Counter(semaphore, entry))
         late = [r for r in ledger.near.pending if not r.is_in(own.near.clock)]
@@ -293,7 +293,7 @@ class OrderTracker(MachineObserver):
 
     @property
     def undecided(self) -> list[UndecidedOrder]:
-        """Results that depend on the order of events that nothing orders, and are no race."""
+        """Return results that depend on the order of unordered events, without being a race."""
         return [*self.reads.values(), *self.detector.undecided.values()]
 
     def blocks(self, thread: Thread, blocked: Blocked) -> None:
@@ -316,9 +316,9 @@ class OrderTracker(MachineObserver):
     # Names
 
     def descriptor(self, thread: Thread, step: ir.MachineStep) -> str | None:
-        """The slice from which a wait has its size; None if it leaves its reference.
+        """Slice that gives the size of a wait; None if it is outside its reference.
 
-        Such a slice stands for several copies together: a wait accesses nothing of it.
+        Such a slice stands for several copies together: the wait does not access it.
         """
         if not isinstance(step, ir.CopyWait):
             return None
@@ -333,7 +333,7 @@ class OrderTracker(MachineObserver):
 
 
 def _aliased(launch: Launch) -> set[int]:
-    """Identities of the operands that share an array with another one."""
+    """Return the identities of operands that share an array with another operand."""
     inputs = [operand for operand in launch.operands if operand.kind in ("prefetch", "input")]
     found: list[LaunchOperand] = []
     for operand in launch.operands:

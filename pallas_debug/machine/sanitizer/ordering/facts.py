@@ -1,4 +1,4 @@
-"""Facts about the order of a run, as its observer finds them."""
+"""Facts about the order of a run, as found by its observer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Point = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class EventPlace:
-    """A step that was executed, and where."""
+    """A step that was executed, with its position."""
 
     step: ir.MachineStep
     device: int
@@ -26,18 +26,18 @@ class EventPlace:
 
 @dataclass(eq=False, slots=True)
 class RaceFact:
-    """Two accesses that nothing orders.
+    """Two unordered accesses.
 
     Attributes:
-      earlier, later: in the order of this run.
-      overlap: what both access.
-      axes: parallel axes on which their grid points differ.
-      waited: semaphores waited for since the DMA of the earlier one was started, if it is one.
-      was_awaited: whether that of the DMA is among them.
-      alike: DMAs under way on its semaphore, if a wait took the bytes of fewer.
+      earlier, later: the accesses, in the order of this run.
+      overlap: elements that both access.
+      axes: parallel axes along which their grid points differ.
+      waited: semaphores waited for since the DMA of `earlier` was started, if it is a DMA.
+      was_awaited: whether the DMA's semaphore is among them.
+      alike: number of DMAs in flight on its semaphore, if a wait took the bytes of fewer.
       when: number of the event.
-      heard: threads whose signals the one that should have waited has waited for, where the two
-        sides are on different cores.
+      heard: threads whose signals the side that should have waited has waited for, if the two sides
+        are on different cores.
     """
 
     earlier: MemoryAccess
@@ -53,13 +53,13 @@ class RaceFact:
 
     @property
     def overtakes(self) -> bool:
-        """Whether a DMA replaces data of an earlier one whose arrival a read has waited for."""
+        """Whether a DMA replaces data of an earlier DMA for whose arrival a read has waited."""
         fills = self.later.copy is not None and self.later.writes and self.later.was_filled
         return fills and self.was_awaited and not self.earlier.writes
 
     @property
     def second(self) -> MemoryAccess:
-        """The side that should have waited for the other one: that which reads."""
+        """The side that should have waited for the other: the one that reads."""
         return self.later if self.later.writes == self.earlier.writes else (
             self.earlier if self.later.writes else self.later
         )  # fmt: skip
@@ -70,7 +70,7 @@ class EarlyCopy:
     """A DMA to a device that may not have entered the kernel yet.
 
     Attributes:
-      names: of its source and destination, with the slices.
+      names: names of its source and destination, with the slices.
       heard: devices whose signals the sender has waited for.
     """
 
@@ -85,12 +85,12 @@ class EarlyCopy:
 
 @dataclass(eq=False, slots=True)
 class LaneWait:
-    """A wait for what only another grid point of a parallel axis has started or signalled.
+    """A wait for a DMA or signal of another grid point of a parallel axis alone.
 
     Attributes:
-      wait, source: places of the wait, and of the start of the DMA or of the signal.
-      semaphore: its name.
-      axes: parallel axes on which their grid points differ.
+      wait, source: places of the wait, and of the start of the DMA or the signal.
+      semaphore: name of the semaphore.
+      axes: parallel axes along which their grid points differ.
       of_copy: whether the source is a DMA.
     """
 
@@ -105,12 +105,12 @@ class LaneWait:
 
 @dataclass(eq=False, slots=True)
 class UndecidedOrder:
-    """Two events in an order that nothing determines, but which is no race.
+    """Two events in an undetermined order, without a race.
 
     Attributes:
-      first, second: what happens, as a noun phrase.
-      semaphore: that is read, if the second event is that.
-      value: of that semaphore; the more, the more came before the read.
+      first, second: descriptions of the events, as noun phrases.
+      semaphore: semaphore that is read, if the second event is a read.
+      value: value of that semaphore; it is larger if more signals came before the read.
       of_copies: whether both are DMAs.
     """
 
@@ -127,9 +127,9 @@ class BlockVisit:
     """Visits of an output block by the grid points of one lane.
 
     Attributes:
-      point: the first of them.
-      store: the first store, and number of its event.
-      reads_first: whether the block is read before the lane has written anything to it.
+      point: first grid point of the visits.
+      store: first store, and number of its event.
+      reads_first: whether the block is read before the lane has written to it.
     """
 
     window: Window

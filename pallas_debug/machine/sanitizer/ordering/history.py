@@ -1,4 +1,4 @@
-"""Accesses of a buffer that later ones may race with."""
+"""Accesses of a buffer that may race with later ones."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer.ordering.regions import Box, covers, first_meeting
 
 MAX_ACCESSES = 1 << 14
-"""Maximum number of accesses kept for a buffer; of more, the oldest are forgotten."""
+"""Maximum number of accesses kept for a buffer; beyond it, the oldest are forgotten."""
 
 FEW = 16
-"""Number of accesses up to which each is looked at."""
+"""Maximum number of accesses that are examined one by one."""
 
 MAX_FILLS = 256
-"""Maximum number of places of a buffer of which it is known whether they have been read."""
+"""Maximum number of places in a buffer for which it is recorded whether they have been read."""
 
 
 @dataclass(eq=False, slots=True)
 class MemoryAccess:
-    """An access of a buffer, by a core, a DMA or the pipeline.
+    """An access of a buffer by a core, a DMA or the pipeline.
 
     Attributes:
-      epoch: of the task that makes it.
-      thread: number of the thread that makes it, or that started the DMA.
-      step: None for the pipeline.
-      names: of the DMA's source and destination.
-      block: that the pipeline moves.
+      epoch: epoch of the accessing task.
+      thread: number of the thread that makes the access, or that started the DMA.
+      step: step of the access; None for the pipeline.
+      names: names of the DMA's source and destination.
+      block: block that the pipeline moves.
       when: number of the event, in the order of the run.
-      was_filled: whether a DMA fills what was written before.
-      was_unread: whether that had not been read since.
+      was_filled: whether a DMA replaces data that was written before.
+      was_unread: whether that data had not been read since.
     """
 
     buffer: MemoryBuffer
@@ -60,7 +60,7 @@ class MemoryAccess:
 
     @property
     def counter(self) -> Counter:
-        """The semaphore that the DMA signals when it is done with this buffer."""
+        """Semaphore that the DMA signals when it is done with this buffer."""
         assert self.copy is not None
         if not self.writes and self.copy.sent is not None:
             return self.copy.sent
@@ -73,11 +73,11 @@ class MemoryAccess:
 
 @dataclass(eq=False, slots=True)
 class AccessHistory:
-    """Accesses of one buffer that are not known to be before everything that follows.
+    """Accesses of one buffer that are not known to precede all later accesses.
 
     Attributes:
-      drops: whether an access can be forgotten as soon as any task follows it: there is one thread.
-      fills: places that were written, and whether they have not been read since.
+      drops: whether an access can be forgotten once any task follows it: there is only one thread.
+      fills: places that were written, and whether they have been unread since.
     """
 
     drops: bool
@@ -86,10 +86,10 @@ class AccessHistory:
     _bounds: np.ndarray = field(default_factory=lambda: np.zeros((0, 2, 0), np.int64))
 
     def unordered(self, task: Task, access: MemoryAccess) -> list[tuple[MemoryAccess, Box]]:
-        """Accesses that conflict with one of `task` and are not ordered before it.
+        """Return conflicting accesses that are not ordered before an access of `task`.
 
-        Those that it replaces are forgotten: what follows it follows them, and what may race with
-        them may race with it.
+        Accesses that it replaces are forgotten: later accesses that follow it also follow them, and
+        later accesses that may race with them may race with it.
         """
         found, over = [], []
         for i in self._candidates(access):
@@ -107,7 +107,7 @@ class AccessHistory:
         return found
 
     def _candidates(self, access: MemoryAccess) -> Sequence[int]:
-        """Positions of accesses that may have elements in common with one."""
+        """Positions of accesses that may share elements with this one."""
         count = len(self.accesses)
         if self.drops or count <= FEW:
             return range(count)
@@ -141,7 +141,7 @@ class AccessHistory:
         self._bounds[count] = _bounds(access)
 
     def has_filled(self, boxes: tuple[Box, ...]) -> list[bool]:
-        """For each written place that `boxes` touch, whether it was not read since."""
+        """Return, for each written place that `boxes` touch, whether it has been unread since."""
         return [new for place, new in self.fills.items() if first_meeting(boxes, place) is not None]
 
     def read(self, boxes: tuple[Box, ...]) -> None:
@@ -158,7 +158,7 @@ class AccessHistory:
 
 
 def _bounds(access: MemoryAccess) -> tuple[list[int], list[int]]:
-    """First and last element of what is accessed in each dimension, the last excluded."""
+    """First and last accessed element in each dimension, the last exclusive."""
     dims = [[part for part in dim if part] for dim in zip(*access.boxes, strict=True)]
     low = [min((part.start for part in dim), default=0) for dim in dims]
     return low, [max((part[-1] + 1 for part in dim), default=0) for dim in dims]

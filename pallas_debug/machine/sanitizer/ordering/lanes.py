@@ -1,9 +1,9 @@
 """Tasks of a run: threads, lanes and DMAs, in two orders.
 
-The *near* order is that of one core, which runs its grid points one after the other: it holds for
-VMEM, SMEM and semaphores, of which each core has its own. The *far* order is that of HBM, which
-several cores share: grid points that differ on a parallel axis, a *lane* each, are not ordered.
-Without such axes the two are one. DMAs are tasks of their own in both.
+The *near* order is that of a single core, which runs its grid points one after another: it applies
+to VMEM, SMEM and semaphores, which each core has for itself. The *far* order is that of HBM, which
+several cores share: grid points that differ along a parallel axis are separate *lanes* and are not
+ordered. Without such axes, both orders are the same. DMAs are separate tasks in both.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from pallas_debug.machine.threads import Thread
 from pallas_debug.model import SourceLine
 
 MAX_WAITS = 64
-"""Maximum waits kept per thread, to name what was waited for instead."""
+"""Maximum number of waits kept per thread, to name those that waited for something else."""
 
 Lane = tuple[int, ...]
 
 
 @dataclass(eq=False, slots=True)
 class OrderedThread:
-    """A thread, and the tasks that it is in each order.
+    """A thread, and its tasks in each order.
 
     Attributes:
-      root: task from which its lanes fork; `near` if there are none.
-      lane: coordinates of its grid point on parallel axes.
-      waits: names of semaphores, with the number of the event.
-      sent: DMAs to each device in each order: epoch until they have left, and what is before they
-        arrive.
+      root: task from which the lanes fork; `near` if there are none.
+      lane: coordinates of the grid point along parallel axes.
+      waits: names of awaited semaphores, with the number of the event.
+      sent: DMAs to each device in each order: the epoch until they have left, and the clock before
+        they arrive.
       starts: numbers of the last events in which each line started a DMA.
-      heard: devices that have signalled what it waited for.
-      heard_cores: numbers of the threads that have.
-      moves: tasks of the pipeline, with the position in the grid at which they are over.
-      windows: output blocks in VMEM that are visited now, by the number of their buffer.
+      heard: devices whose signals it waited for.
+      heard_cores: numbers of the threads whose signals it waited for.
+      moves: tasks of the pipeline, with the grid position at which they end.
+      windows: currently visited output blocks in VMEM, by buffer number.
     """
 
     thread: Thread
@@ -58,7 +58,7 @@ class OrderedThread:
     windows: dict[int, BlockVisit] = field(default_factory=dict)
 
     def started(self, line: SourceLine | None, when: int) -> None:
-        """A line starts a DMA, in the event of this number."""
+        """Record that a line starts a DMA in the event of this number."""
         if line not in self.starts:
             self.starts[line] = deque(maxlen=MAX_WAITS)
         self.starts[line].append(when)
@@ -66,7 +66,7 @@ class OrderedThread:
 
 @dataclass(frozen=True, slots=True)
 class CopyTasks:
-    """A DMA as a task: while it reads its source, and until it has written its destination."""
+    """Tasks of a DMA: until it has read its source, and until it has written its destination."""
 
     reads: Task
     writes: Task
@@ -104,20 +104,20 @@ class OrderTasks:
         return found
 
     def entry(self, device: int) -> Task:
-        """First task of a device: what follows its first time comes after its entry."""
+        """Return the first task of a device; tasks that follow its first time follow the entry."""
         if device not in self._entries:
             self._entries[device] = self.near.new()
         return self._entries[device]
 
     def entered(self, device: int) -> int:
-        """Epoch of the entry of a device into the kernel."""
+        """Return the epoch at which a device enters the kernel."""
         return self.entry(device).number << SHIFT | 1
 
     def lane_of(self, point: tuple[int, ...]) -> Lane:
         return tuple(point[axis] for axis in self.axes)
 
     def lane(self, own: OrderedThread, point: tuple[int, ...]) -> Task:
-        """The task, in the far order, of a grid point."""
+        """Return the task of a grid point in the far order."""
         if not self.axes:
             return own.near
         lane = self.lane_of(point)
@@ -126,7 +126,7 @@ class OrderTasks:
         return own.lanes[lane]
 
     def enter(self, own: OrderedThread) -> None:
-        """A grid point begins."""
+        """Begin a grid point."""
         point = own.thread.point
         own.far, own.lane = self.lane(own, point), self.lane_of(point)
         if own.moves:
@@ -138,25 +138,25 @@ class OrderTasks:
             own.moves = [(task, end) for task, end in own.moves if end > position]
 
     def move(self, own: OrderedThread, point: tuple[int, ...], end: int) -> Task:
-        """A task of the pipeline beside a grid point, over when position `end` begins."""
+        """Create a pipeline task beside a grid point, which ends when position `end` begins."""
         task = self.far.fork(self.lane(own, point))
         own.moves.append((task, end))
         return task
 
     def of(self, own: OrderedThread, buffer: MemoryBuffer) -> Task:
-        """The task of a core in the order that holds for a buffer."""
+        """Return the task of a core in the order that applies to a buffer."""
         return own.far if self.axes and is_far(buffer) else own.near
 
     def copy(self, own: OrderedThread, copy: DmaCopy) -> tuple[CopyTasks, CopyTasks]:
-        """Start a DMA in the near and in the far order."""
+        """Start a DMA in both orders."""
         near = self._start(self.near, own.near, own, copy)
         return near, near if not self.axes else self._start(self.far, own.far, own, copy)
 
     def _start(self, tasks: Tasks, parent: Task, own: OrderedThread, copy: DmaCopy) -> CopyTasks:
         """Start a DMA in one of the orders.
 
-        What a device sends to another arrives in order, if it waits in between until the first has
-        left: jax's own collectives rely on that.
+        DMAs from one device to another arrive in order if the sender waits until the first has left
+        before it starts the second: jax's own collectives rely on that.
         """
         reads = tasks.fork(parent)
         if copy.sent is None:
@@ -170,7 +170,7 @@ class OrderTasks:
         return CopyTasks(reads, writes)
 
     def started(self, near: CopyTasks, far: CopyTasks) -> None:
-        """The DMA has released its semaphores: nothing follows within its tasks."""
+        """Finish the tasks of a DMA that has released its semaphores."""
         for tasks, copy in ((self.near, near), (self.far, far))[: 2 if self.axes else 1]:
             tasks.finish(copy.reads)
             if copy.writes is not copy.reads:
@@ -178,5 +178,5 @@ class OrderTasks:
 
 
 def is_far(buffer: MemoryBuffer) -> bool:
-    """Whether several cores share a buffer: an operand in HBM."""
+    """Whether several cores share a buffer, as for operands in HBM."""
     return buffer.type.space == "hbm" and buffer.kind in ("input", "output", "array")

@@ -1,4 +1,4 @@
-"""Changes of each semaphore: DMAs, signals and waits."""
+"""Ledger of each semaphore: DMAs, signals and waits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Point = tuple[int, ...]
 
 @dataclass(eq=False, slots=True)
 class StartedCopy:
-    """A DMA that has not been awaited yet.
+    """A DMA that has not been awaited.
 
     Attributes:
-      names: of its source and destination, with the slices.
-      destination, operand: the buffer that it writes, and its name in the kernel.
-      nbytes: what it adds to the semaphore: 1 on one that does not count bytes.
-      left: what no wait has taken of that.
+      names: names of its source and destination, with the slices.
+      destination, operand: buffer that it writes, and the buffer's name in the kernel.
+      nbytes: amount that it adds to the semaphore: 1 for one that does not count bytes.
+      left: part of that amount that no wait has taken.
     """
 
     place: EventPlace
@@ -38,7 +38,7 @@ class StartedCopy:
 
 @dataclass(slots=True)
 class LineSum:
-    """Amount that one line adds to a semaphore, or takes from it."""
+    """Amount that a line adds to a semaphore or takes from it."""
 
     first: EventPlace
     amount: int = 0
@@ -48,7 +48,7 @@ class LineSum:
 
 @dataclass(frozen=True, slots=True)
 class SizeMismatch:
-    """A wait for another number of bytes than the DMA in front of it has."""
+    """A wait for another number of bytes than the next DMA transfers."""
 
     wait: EventPlace
     awaited: int
@@ -61,16 +61,16 @@ class SemaphoreLedger:
     """One entry of a semaphore array.
 
     Attributes:
-      near: order that it establishes on one core.
-      far: the same for grid points on several cores, by their coordinates on parallel axes.
-      copies: DMAs on it that were not awaited yet, oldest first.
-      starts, waits: numbers of DMAs started on it, and of waits for one.
-      mismatch: the first wait of another size, since the count was last zero.
+      near: order established on one core.
+      far: order established for grid points on several cores, by coordinates on parallel axes.
+      copies: DMAs on it that have not been awaited, oldest first.
+      starts, waits: number of DMAs started on it, and number of waits for a DMA.
+      mismatch: first wait for another size since the count was last zero.
       signallers: devices that have signalled it.
-      cores: that have signalled it, by the number of their thread.
+      cores: threads that have signalled it, by number.
       awaited_in: the last wait that took the bytes of a DMA.
-      filled: names of what DMAs on it fill.
-      awaited: steps that started DMAs of which a wait took bytes, by their identity.
+      filled: names of destinations of its DMAs.
+      awaited: identities of steps that started DMAs from which a wait took bytes.
     """
 
     buffer: MemoryBuffer
@@ -92,13 +92,13 @@ class SemaphoreLedger:
 
     @property
     def unawaited(self) -> int | None:
-        """Step that started the oldest DMA left, by identity, if no wait was for any of its."""
+        """Identity of the step that started the oldest DMA left, if no wait was for its DMAs."""
         step = id(self.copies[0].place.step) if self.copies else None
         return None if step in self.awaited else step
 
     @property
     def name(self) -> str:
-        """`sems[0]`."""
+        """Name of the semaphore: `sems[0]`."""
         return counter_text(self.buffer, self.entry)
 
     def release(
@@ -109,12 +109,12 @@ class SemaphoreLedger:
             self.far.setdefault(lane, SemaphoreClock()).release(far, amount, label)
 
     def take(self, near: Task, far: Task, lane: Point, amount: int) -> DmaCopy | EventPlace | None:
-        """Order before two tasks what a wait of theirs had to wait for.
+        """Order the releases that a wait required before the two tasks of the waiting thread.
 
-        A wait that takes nothing has seen all releases.
+        A wait for an amount of zero follows all releases.
 
         Returns:
-          A DMA or signal of another lane without which the wait would not end.
+          A DMA or signal of another lane that the wait needs to return.
         """
         _take(self.near, near, amount)
         if self.far is None:
@@ -123,7 +123,7 @@ class SemaphoreLedger:
         if own.count < amount or not amount:
             if own.count + (self.far[None].count if None in self.far else 0) < amount:
                 crossing = self._of_another(lane)
-            # From elsewhere: another device, or an earlier grid point on the same core.
+            # From another device, or from an earlier grid point on the same core.
             for clock in self.far.values():
                 if clock is not own:
                     own.count += clock.count
@@ -133,7 +133,7 @@ class SemaphoreLedger:
         return crossing
 
     def _of_another(self, lane: Point) -> DmaCopy | EventPlace | None:
-        """The first release of another lane of this core, if there is one."""
+        """Return the first release by another lane of this core, if there is one."""
         for key, clock in (self.far or {}).items():
             if key is not None and key != lane and clock.count:
                 for release in clock.pending:
@@ -156,11 +156,11 @@ class SemaphoreLedger:
         self, place: EventPlace, amount: int, target: MemoryBuffer | None,
         descriptor: Callable[[], str | None],
     ) -> None:  # fmt: skip
-        """Take an amount from the DMAs: those of that size first, then the oldest.
+        """Take an amount from the DMAs: from those of that size first, then from the oldest.
 
         Args:
-          target: the destination that the wait names: of DMAs of that size, one to it is taken.
-          descriptor: its slice: of these, one to the same slice.
+          target: destination that the wait names; preferred among DMAs of that size.
+          descriptor: slice of the destination; preferred among DMAs to the destination.
         """
         _count(self.taken, place, amount)
         if not self.starts:
@@ -191,7 +191,7 @@ class SemaphoreLedger:
 
     @property
     def totals(self) -> tuple[int, int]:
-        """Sums of all signals and of all waits."""
+        """Sums of all signals and all waits."""
         signals = sum(line.amount for line in self.signals.values())
         return signals, sum(line.amount for line in self.taken.values())
 

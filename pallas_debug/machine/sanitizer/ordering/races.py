@@ -1,4 +1,4 @@
-"""Races: accesses of the same elements, one of them a write, that nothing orders."""
+"""Races: unordered accesses of the same elements, at least one of them a write."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, masked
 class RaceDetector:
     """Accesses that later ones may race with, and the races found.
 
-    A single thread is ordered with itself and with the DMAs that it starts later. So of its own
-    accesses nothing is kept: what is kept are those of DMAs that it has not waited for.
+    A single thread is ordered with itself and with the DMAs that it starts later. So none of its
+    own accesses are kept, only those of DMAs that it has not waited for.
 
     Attributes:
-      histories: by the number of the buffer; a buffer without one need not be told of accesses.
-      races: each once, by what they have in common.
-      undecided: sums of two DMAs, by their line.
+      histories: histories by buffer number; accesses of a buffer without one are not recorded.
+      races: races, deduplicated by their common key.
+      undecided: sums by two DMAs, by line.
       events: number of events so far.
     """
 
@@ -44,7 +44,7 @@ class RaceDetector:
         return self.events
 
     def allocated(self, buffer: MemoryBuffer) -> None:
-        """Watch a buffer from the start if one thread may race with another's past accesses."""
+        """Track a buffer from the start if one thread may race with another's past accesses."""
         if buffer.type.semaphore is not None or buffer.number in self.histories:
             return
         if self._is_shared(buffer) and buffer.kind != "prefetch":
@@ -56,7 +56,7 @@ class RaceDetector:
     def by_core(
         self, own: OrderedThread, step: ir.MachineStep, region: MemoryRegion, *, writes: bool
     ) -> None:
-        """Judge an access of a buffer with a history."""
+        """Check an access of a buffer with a history."""
         buffer, thread = region.buffer, own.thread
         history = self.histories[buffer.number]
         mask = step.mask if isinstance(step, (ir.LoadStep, ir.StoreStep)) else None
@@ -77,7 +77,7 @@ class RaceDetector:
         self, own: OrderedThread, task: Task, region: MemoryRegion, block: tuple[int, ...],
         point: tuple[int, ...], *, writes: bool, goes_on: bool = False,
     ) -> None:  # fmt: skip
-        """Judge what the pipeline moves for a grid point."""
+        """Check a move of a block by the pipeline."""
         access = MemoryAccess(
             region.buffer, boxes(region), writes, 0, own.thread.number, self.next(), point,
             block=block, lane=self.tasks.lane_of(point),
@@ -87,7 +87,7 @@ class RaceDetector:
     def access(
         self, own: OrderedThread, task: Task, access: MemoryAccess, *, goes_on: bool = False
     ) -> None:
-        """Judge an access of `task`, and keep it if something may not be ordered after it.
+        """Check an access of `task`, and keep it if later accesses may be unordered with it.
 
         Args:
           goes_on: whether the task runs beside its thread.
@@ -121,7 +121,7 @@ class RaceDetector:
             return
         is_moved = access.is_of_pipeline and other.is_of_pipeline
         if is_moved and access.thread == other.thread and access.lane == other.lane:
-            return  # in order, but perhaps a read of what was overwritten
+            return  # ordered, but possibly a read of replaced data
         known = self.races.get(key := _key(other, access))
         if known is not None:
             known.count += 1
@@ -148,9 +148,10 @@ class RaceDetector:
     def _waited(
         self, other: MemoryAccess, access: MemoryAccess
     ) -> tuple[tuple[str, ...] | None, int]:
-        """Waits of a core since a DMA, and how many DMAs the wait may have been for.
+        """Return the waits of a core since a DMA, and how many DMAs the wait may have been for.
 
-        A DMA of another device may be seen late. Then the core's own DMA by the same line counts.
+        A DMA of another device may be observed late. Then the core's own DMA by the same line
+        counts.
         """
         dma, user = (access, other) if other.copy is None else (other, access)
         if dma.copy is None:
@@ -168,7 +169,7 @@ class RaceDetector:
 
 
 def _key(other: MemoryAccess, access: MemoryAccess) -> Any:
-    """Identity of races, of which the first is reported: the DMA, or both lines."""
+    """Deduplication key of a race: the DMA, or both lines."""
     copies = [side for side in (other, access) if side.copy is not None]
     sides = copies if len(copies) == 1 else [other, access]
     return access.buffer.name, frozenset(side.step and side.step.site.line for side in sides)

@@ -1,4 +1,4 @@
-"""Regions of a buffer as boxes: where two accesses meet, what one covers, and their text."""
+"""Regions of a buffer as boxes: intersection, coverage, and text."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pallas_debug.bridge.instrument.sites import slice_text
 from pallas_debug.machine.memory import Entry, MemoryRegion
 
 Box = tuple[range, ...]
-"""A range for each dimension of a buffer."""
+"""Range along each dimension of a buffer."""
 
 MAX_BOXES = 256
-"""Maximum number of boxes of one access; of a gather with more, the order is not judged."""
+"""Maximum number of boxes of an access; the order of larger gathers is not checked."""
 
 
 def whole(shape: Sequence[int]) -> Box:
-    """All of an array."""
+    """Return the box of a whole array."""
     return tuple(range(n) for n in shape)
 
 
 def boxes(region: MemoryRegion) -> tuple[Box, ...]:
-    """Disjoint boxes that cover exactly a region; none if these are too many."""
+    """Return disjoint boxes that exactly cover a region; none if there would be too many."""
     shape = region.buffer.content.shape
     if region.is_whole:
         return (whole(shape),)
@@ -55,7 +55,7 @@ def _ranges(entry: Entry, size: int) -> list[range]:
 
 
 def masked(region: MemoryRegion, mask: np.ndarray) -> tuple[Box, ...]:
-    """The box of the elements where a mask is true; none if they are no product of ranges."""
+    """Return the box where a mask is true; none if the elements are no product of ranges."""
     found = boxes(region)
     is_true = np.broadcast_to(mask, region.shape)
     if is_true.all():
@@ -74,7 +74,7 @@ def masked(region: MemoryRegion, mask: np.ndarray) -> tuple[Box, ...]:
 
 
 def meet(a: Box, b: Box) -> Box | None:
-    """The elements in both; None if there are none."""
+    """Intersect two boxes; None if they are disjoint."""
     found = []
     for one, other in zip(a, b, strict=True):
         if one.step == 1 and other.step == 1:
@@ -88,7 +88,7 @@ def meet(a: Box, b: Box) -> Box | None:
 
 
 def _common(a: range, b: range) -> range:
-    """The numbers in two ranges with steps."""
+    """Intersect two ranges with steps."""
     first, last = max(a.start, b.start), min(a.stop, b.stop)
     step = math.lcm(a.step, b.step)
     start = a.start + -(-max(first - a.start, 0) // a.step) * a.step
@@ -99,7 +99,7 @@ def _common(a: range, b: range) -> range:
 
 
 def first_meeting(a: Sequence[Box], b: Sequence[Box]) -> Box | None:
-    """The elements of the first two boxes that have some in common."""
+    """Return the intersection of the first two boxes that share elements."""
     for one in a:
         for other in b:
             found = meet(one, other)
@@ -109,7 +109,7 @@ def first_meeting(a: Sequence[Box], b: Sequence[Box]) -> Box | None:
 
 
 def covers(a: Sequence[Box], b: Sequence[Box]) -> bool:
-    """Whether each box of `b` is within one of `a`."""
+    """Whether each box of `b` is within a box of `a`."""
     return all(any(_holds(outer, inner) for outer in a) for inner in b)
 
 
@@ -122,7 +122,7 @@ def _holds(outer: Box, inner: Box) -> bool:
 
 
 def box_text(name: str, box: Box) -> str:
-    """`tiles_ref[0, 0:8, 0:128]`."""
+    """Unparse a box: `tiles_ref[0, 0:8, 0:128]`."""
     if not box:
         return name
     entries = [
@@ -133,7 +133,7 @@ def box_text(name: str, box: Box) -> str:
 
 
 def boxes_text(name: str, found: Sequence[Box], shape: Sequence[int]) -> str:
-    """The same of several boxes; the name alone if they are the whole buffer."""
+    """Unparse several boxes; the name alone if they cover the whole buffer."""
     if not found or (len(found) == 1 and found[0] == whole(shape)):
         return name
     return " and ".join(box_text(name, box) for box in found[:2]) + (" …" if found[2:] else "")

@@ -1,4 +1,4 @@
-"""Who could end a wait that never ends: devices, cores and steps that signal the semaphore."""
+"""Possible senders for a wait that never ends: devices, cores and steps that signal a semaphore."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pallas_debug.model import SourceLine
 
 
 def elsewhere(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | None:
-    """A device on which the same semaphore is not zero, and its count there.
+    """Return a device on which the same semaphore is not zero, and its count there.
 
-    Where a device waits for more of it as well, what it has was meant for it.
+    A device that also waits for more of the semaphore is skipped: its count was meant for it.
     """
     awaited = {id(run.ledger_of(blocked)) for blocked in run.blocked.values()}
     for other in run.ledgers.values():
@@ -29,7 +29,7 @@ def elsewhere(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | N
 
 
 def under_way(run: OrderTracker, ledger: SemaphoreLedger) -> list[str]:
-    """Other semaphores of the core with copies that nothing has waited for yet."""
+    """Return other semaphores of the core with copies that nothing has waited for."""
     own = ledger.buffer
     return [
         other.name
@@ -40,7 +40,7 @@ def under_way(run: OrderTracker, ledger: SemaphoreLedger) -> list[str]:
 
 
 def on_other_core(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | None:
-    """A core on which the same semaphore is not zero, and its count there."""
+    """Return a core on which the same semaphore is not zero, and its count there."""
     for other in run.ledgers.values():
         one, twin = ledger.buffer, other.buffer
         is_twin = (twin.name, twin.device, other.entry) == (one.name, one.device, ledger.entry)
@@ -52,7 +52,7 @@ def on_other_core(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int]
 def sender(
     run: OrderTracker, ledger: SemaphoreLedger, stuck: list[Thread]
 ) -> tuple[int, SourceLine] | None:
-    """Device and line of what would end a wait, in another thread that is stuck before it."""
+    """Device and line that would end a wait, in another thread that is blocked before it."""
     for thread in stuck:
         for frame in thread.frames:
             for step in frame.program.steps[frame.position :]:
@@ -73,7 +73,7 @@ def sender(
 
 
 def _target(run: OrderTracker, frame: ProgramFrame, step: ir.MachineStep) -> int | None:
-    """Device that a step is about to signal or copy to; None if that is not known yet."""
+    """Device that a step is about to signal or copy to; None if it is not known yet."""
     device = getattr(step, "device", None)
     if not isinstance(device, ir.DeviceId):
         return None
