@@ -178,7 +178,7 @@ class SemaphoreClock:
         """Return the events that happened in every timing in which the takes so far succeed.
 
         A time of a task has happened if the releases that do not follow it are too few. Times that
-        were already known are left out: each of hundreds of DMAs in flight adds little but its task.
+        were already known are left out: a DMA in flight adds little but its own task.
         """
         following: dict[int, list[tuple[int, int]]] = {}
         for release in self.pending:

@@ -28,7 +28,7 @@ def of_index(thread: Thread, error: OutOfBounds, dim: int) -> str | None:
 
 
 def tables_of_index(thread: Thread, error: OutOfBounds, dim: int) -> list[str]:
-    """Names of operands from whose entries an out-of-bounds index comes; takes what `of_index` does."""
+    """Names of operands from whose entries an out-of-bounds index comes; see `of_index`."""
     found = _texts(thread.frames, _of_dimension(error, dim))
     return sorted({text.partition("[")[0] for text in found})
 

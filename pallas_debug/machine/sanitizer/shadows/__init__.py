@@ -1,1 +1,1 @@
-"""Shadow memory: who wrote each element, and which reads and writes go wrong."""
+"""Shadow memory: the writer of each element, and faulty reads and writes."""

@@ -1,12 +1,12 @@
-"""Copies from an array that is an input and an output: which read what they should not see.
+"""Copies from an array that is both input and output, and that read overwritten elements.
 
-A kernel that means to read what it wrote can do so by either reference: a recurrence in place is no
-fault. A copy from the reference of the input that sees overwritten elements is reported if values
+A kernel that reads back its own writes on purpose can use either reference: an in-place recurrence
+is no fault. A copy from the input's reference that sees overwritten elements is reported if values
 of the input go to the output, nothing had read the elements before they were overwritten, and
 
 - its line copies elements that the call passed in at two or more other steps; a recurrence does so
-  at its first step, from its initial state; or
-- the kernel moves the input's values to the output, and computes nothing from them.
+  only at its first step, from its initial state; or
+- the kernel only moves the input's values to the output, without computing anything from them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class OverwrittenCopy:
     """A copy that reads overwritten elements.
 
     Attributes:
-      mask: these elements of the array, with other values than those passed in.
-      numbers: of the writes that overwrote them, in the array's shape.
-      total: number of elements that are copied.
-      value, before: of the first element, now and as it was passed in.
+      mask: overwritten elements of the array whose values differ from those passed in.
+      numbers: numbers of the writes that overwrote them, in the array's shape.
+      total: number of copied elements.
+      value, before: value of the first element, now and as passed in.
     """
 
     copy: DmaCopy
@@ -46,7 +46,7 @@ class OverwrittenCopy:
 
 
 _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""A thread, its grid point and its loop iterations."""
+"""Thread, grid point and loop iterations."""
 
 
 @dataclass(eq=False, slots=True)
@@ -54,9 +54,9 @@ class _CopySite:
     """A line that starts copies from an aliased array.
 
     Attributes:
-      given: steps at which it has copied elements that the call passed in.
-      is_move: whether the kernel computes nothing from what it copies.
-      first: its first copy of elements that were overwritten unread.
+      given: steps at which it copied elements that the call passed in.
+      is_move: whether the kernel computes nothing from the copied values.
+      first: first copy of elements that were overwritten before being read.
     """
 
     is_move: bool
@@ -75,13 +75,13 @@ class AliasedCopies:
         self, copy: DmaCopy, found: BufferShadow, output: str, given: Any, read: Mask,
         writes: Mapping[int, WriteRecord],
     ) -> None:  # fmt: skip
-        """A copy from an aliased array is performed.
+        """Record a copy from an aliased array.
 
         Args:
           output: name of the output that shares the array.
-          given: contents of the array that the call passed in.
-          read: elements that have been read before they were overwritten.
-          writes: by number.
+          given: contents of the array as passed in.
+          read: elements that were read before they were overwritten.
+          writes: writes by number.
         """
         buffer = copy.source.buffer
         if not self._is_in_place(copy, buffer.name, output):
@@ -110,12 +110,12 @@ class AliasedCopies:
         )  # fmt: skip
 
     def _is_in_place(self, copy: DmaCopy, name: str, output: str) -> bool:
-        """Whether a DMA reads through the input's reference and its values reach the output."""
+        """Whether a DMA reads through the input's reference, and its values reach the output."""
         sources = self._flow.copied.get(id(copy.step), frozenset())
         return sources == {name} and output in self._flow.reached(name)
 
     def overwritten(self) -> list[OverwrittenCopy]:
-        """The first copy of each line that is a fault, once the run is over."""
+        """Return the first faulty copy of each line, once the run has ended."""
         return [
             site.first
             for site in self._sites.values()

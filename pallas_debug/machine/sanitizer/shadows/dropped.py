@@ -1,24 +1,23 @@
-"""Sums that a reset drops: something is added to a buffer, and nothing reads it before the reset.
+"""Sums that a reset drops: values added to a buffer that nothing reads before the reset.
 
-A buffer is reset where a store sets all of it to one number; what was added before is lost. A
-correct kernel does that too, with what it needs no longer: the last maximum of a block, or a state
-that a flag in a table ends. So it is a fault only if
+A reset is a store that sets the whole buffer to one number; what was added before is lost. A
+correct kernel does that too, with values that it no longer needs: the last maximum of a block, or a
+state that a flag in a table ends. So it is a fault only if
 
-- the addition and the reset belong to the same blocks of all outputs that the buffer's values go
-  to, and the buffer is read again before these end;
-- nothing else uses the sum that was stored;
-- grid point and loop iterations alone decide whether the reset runs, not data; and
-- each run of the reset drops an addition, or it is in no loop but that of a pipeline, and all
-  outputs keep their blocks, or each grid point resets an output without having read what others
-  wrote.
+- the addition and the reset belong to the same blocks of all outputs that receive the buffer's
+  values, and the buffer is read again before these blocks end;
+- nothing else uses the stored sum;
+- only grid point and loop iterations decide whether the reset runs, not data; and
+- each run of the reset drops an addition; or it is in no loop except a pipeline's, and all outputs
+  keep their blocks, or each grid point resets an output without having read what others wrote.
 
-A sum is also dropped where its output is stored too early: the last addition for a block comes at a
-moment that stores to no output, and the reset for the next block drops it. That is a fault if each
-reset that comes after an addition drops such a one, and when outputs are stored depends on grid
-point and loop iterations alone, or on data that decide on the addition, too. (A running total of
-what came before, which a scan leaves at the end of a row, is stored to at a moment that stores to
-its output as well.) The same is a fault of what is added after the last store to any output, and
-left unread at the end of the run, if the sum is of floats and goes to an output.
+A sum is also dropped if its output is stored too early: the last addition for a block comes at a
+moment that stores to no output, and the reset for the next block drops it. That is a fault if every
+reset that follows an addition drops such an addition, and if the moments at which outputs are
+stored depend only on grid point and loop iterations, or on data that also decide about the
+addition. (A running total that a scan leaves at the end of a row is also stored to at moments that
+store to its output.) The same applies to values that are added after the last store to any output,
+and left unread at the end of the run, if the sum consists of floats and goes to an output.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ _T = TypeVar("_T")
 
 
 Slip = Literal["late", "early", "unstored", "always", "replaced"]
-"""A sum is reset after the addition; or the output was stored before it, and the reset is for
-another block, or there is none; or each grid point resets it; or its next part replaces it."""
+"""Kind of slip: the sum is reset after the addition; the output is stored before the addition, and
+the reset is for another block, or missing; each grid point resets it; its next part replaces it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -54,15 +53,16 @@ class DroppedSum:
     """A sum that a reset dropped.
 
     Attributes:
-      before: the addition.
-      step, point, iterations: of the reset; of the last store to an output, if it came too early.
-      moment: of the thread, at which the reset was.
-      element: the first one whose value changed.
-      value, value_before: of that element.
-      affected, total: elements that changed, and elements that were reset.
+      before: write record of the addition.
+      step, point, iterations: those of the reset; of the last store to an output, if it came too
+        early.
+      moment: moment of the thread at the reset.
+      element: first element whose value changed.
+      value, value_before: values of that element.
+      affected, total: number of elements that changed, and number that were reset.
       is_one_visit: whether all outputs had the same blocks at both, or each grid point resets an
-        output; and no loop but that of a pipeline runs the reset.
-      slip: what is wrong.
+        output; and no loop except a pipeline's runs the reset.
+      slip: kind of mistake.
       conditions: identities of the conditions around the reset.
     """
 
@@ -88,14 +88,14 @@ class _ResetSite:
     """A store that resets a buffer.
 
     Attributes:
-      runs, drops: how often it ran, and dropped an addition.
-      found: drops that are read again within the block: the first, and the first in one visit.
-      idle: how often nothing had been added since the reset before.
-      unused: how often it dropped an addition that came after the output was stored.
-      early: the first of these.
+      runs, drops: how often it ran, and how often it dropped an addition.
+      found: drops that are read again within the block: the first, and the first within a visit.
+      idle: how often nothing had been added since the previous reset.
+      unused: how often it dropped an addition made after the output was stored.
+      early: first drop of those.
       vain: how often it dropped, under no condition, an addition at whose moment the output was
         stored.
-      always: the first of these.
+      always: first drop of those.
     """
 
     runs: int = 0
@@ -110,7 +110,7 @@ class _ResetSite:
 
 @dataclass(eq=False, slots=True)
 class _Addition:
-    """The last addition to the part `index` of a buffer, which nothing has read yet."""
+    """The last addition to the part `index` of a buffer, not read so far."""
 
     index: int
     record: WriteRecord
@@ -118,10 +118,10 @@ class _Addition:
 
 
 _Key = tuple[int, int]
-"""A thread and a buffer."""
+"""Thread and buffer."""
 
 _Part = Point | None
-"""An element in SMEM that is accessed alone; None for anything else."""
+"""Element in SMEM that is accessed alone; None for any other access."""
 
 
 class DroppedSums:
@@ -140,7 +140,7 @@ class DroppedSums:
         self._on_data: dict[int, frozenset[int]] = {}
 
     def reads(self, thread: Thread, state: TrackedThread, region: MemoryRegion) -> None:
-        """Memory is read or copied."""
+        """Handle a read or copy of memory."""
         buffer, part = region.buffer, _part(region)
         key = thread.number, buffer.number
         if _taken(self._added, key, part):
@@ -155,14 +155,14 @@ class DroppedSums:
     def stores_output(
         self, thread: Thread, state: TrackedThread, step: ir.StoreStep, written: WriteRecord
     ) -> None:
-        """Something is stored or copied to an output, or to what is copied to one."""
+        """Handle a store or copy to an output, or to a buffer that is copied to an output."""
         moments = self._stored_at.setdefault(thread.number, set())
         moments.add(state.moment)
         self._last_store[thread.number] = written
         self._stored_if.add(self._data_conditions(thread, step))
 
     def forget(self, thread: Thread) -> None:
-        """A grid point is not watched: nothing is known of what it reads."""
+        """Handle an unwatched grid point, whose reads are unknown."""
         self._is_partial = True
         for kept in (self._added, self._dropped):
             for key in [key for key in kept if key[0] == thread.number]:
@@ -172,7 +172,7 @@ class DroppedSums:
         self, thread: Thread, state: TrackedThread, step: ir.StoreStep, region: MemoryRegion,
         value: Any, written: WriteRecord, *, is_output: bool,
     ) -> None:  # fmt: skip
-        """A buffer is about to be written; `written` is the record of that."""
+        """Handle a write to a buffer, before it; `written` is its record."""
         buffer = region.buffer
         part = _part(region)
         key, site_key = (thread.number, buffer.number), (id(step), buffer.name)
@@ -186,7 +186,7 @@ class DroppedSums:
             if part is None:
                 self._added.pop(key, None)
             if not step.adds and self._last_store and not _changes(region, value):
-                return  # as of blocks that are masked
+                return  # as for masked blocks
             addition = _Addition(shadow.index_key(region), written, buffer)
             self._added.setdefault(key, {})[part] = addition
             self._used.discard(key)
@@ -216,7 +216,7 @@ class DroppedSums:
         dropped = dropped_by(thread, state, step, region, value, added.record, slip)
         if dropped is None:
             return
-        # As where each grid point stores to an output instead of adding to it.
+        # As if each grid point stored to an output instead of adding to it.
         replaces_all = is_output and len(thread.frames) == 1 and not state.has_carried
         everything = range(len(state.outputs) + len(state.arrays))
         dropped.is_one_visit = not _is_in_loop(thread) and (
@@ -236,12 +236,12 @@ class DroppedSums:
         return moment in self._stored_at.get(thread.number, ())
 
     def freed(self, thread: Thread, buffer: MemoryBuffer) -> None:
-        """A buffer ends."""
+        """Handle the end of a buffer."""
         self._added.pop((thread.number, buffer.number), None)
         self._dropped.pop((thread.number, buffer.number), None)
 
     def _data_conditions(self, thread: Thread, step: ir.StoreStep) -> frozenset[int]:
-        """The conditions of a store that depend on more than grid point and loop iterations."""
+        """Return the store's conditions that depend on more than grid point and loop iterations."""
         found = self._on_data.get(id(step))
         if found is None:
             branches = reach.data_conditions(thread.frames)
@@ -249,12 +249,12 @@ class DroppedSums:
         return found
 
     def _is_stored_on_data(self, addition: WriteRecord) -> bool:
-        """Whether data that did not decide on an addition decide when outputs are stored."""
+        """Whether data that did not affect an addition decide when outputs are stored."""
         added = self._on_data.get(id(addition.step), frozenset())
         return not all(conditions <= added for conditions in self._stored_if)
 
     def faults(self, threads: Mapping[int, TrackedThread]) -> list[DroppedSum]:
-        """Sums that are dropped by mistake, once the run is over."""
+        """Return the sums that are dropped by mistake, once the run has ended."""
         found = []
         for site in self._sites.values():
             if site.found and site.drops == site.runs:
@@ -265,7 +265,7 @@ class DroppedSums:
                 site.early
                 and site.unused + site.idle == site.runs
                 and not self._is_stored_on_data(site.early.before)
-                and self._stored_at.get(site.early.thread)  # else, it is an output not written
+                and self._stored_at.get(site.early.thread)  # otherwise, the output was not written
             ):
                 found.append(site.early)
             elif site.always and site.vain == site.runs - 1:
@@ -275,7 +275,7 @@ class DroppedSums:
         return [*found, *(one for one in unstored if one.buffer.name not in known)]
 
     def _unstored(self, threads: Mapping[int, TrackedThread]) -> Iterator[DroppedSum]:
-        """What was added after the last store to any output, and is still unread."""
+        """Yield sums with additions after the last store to any output that are still unread."""
         for (number, _), parts in self._added.items():
             stored = self._last_store.get(number)
             if stored is None:
@@ -302,7 +302,7 @@ def dropped_by(
     thread: Thread, state: TrackedThread, step: ir.StoreStep, region: MemoryRegion, value: Any,
     before: WriteRecord, slip: Slip,
 ) -> DroppedSum | None:  # fmt: skip
-    """What a store is about to drop of an earlier write; None if it changes nothing."""
+    """Describe what a store is about to drop of an earlier write; None if it changes nothing."""
     old = region.read()
     new = np.broadcast_to(np.asarray(value), old.shape).astype(old.dtype)
     mask = shadow.differing(old, new)
@@ -320,14 +320,14 @@ def dropped_by(
 
 
 def _changes(region: MemoryRegion, value: Any) -> bool:
-    """Whether a store changes anything; unwritten floats are NaN here, whatever is added."""
+    """Whether a store changes anything; unwritten floats are NaN, whatever is added to them."""
     old = region.read()
     new = np.broadcast_to(np.asarray(value), old.shape)
     return bool((old != old).any() or shadow.differing(old, new).any())
 
 
 def _is_in_loop(thread: Thread) -> bool:
-    """Whether a loop runs the current step; iterations of a pipeline count as grid points."""
+    """Whether the current step is in a loop; iterations of a pipeline count as grid points."""
     loops = [f.caller for f in thread.frames if f.stage in ("body", "condition")]
     return not all(loop is not None and begins_moment(loop) for loop in loops)
 
@@ -340,7 +340,7 @@ def _part(region: MemoryRegion) -> _Part:
 
 
 def _taken(kept: dict[_Key, dict[_Part, _T]], key: _Key, part: _Part) -> list[_T]:
-    """Take out what is kept of a part of a buffer, and of what may overlap with it."""
+    """Remove and return the records of a part of a buffer, and of parts that may overlap it."""
     parts = kept.get(key)
     if parts is None:
         return []
@@ -356,7 +356,7 @@ def is_uniform(value: Any) -> bool:
 
 
 def _is_sum(thread: Thread, step: ir.StoreStep, buffer: MemoryBuffer) -> bool | None:
-    """Whether a store accumulates into its buffer; None if something else uses the sum, too."""
+    """Whether a store accumulates into its buffer; None if something else also uses the sum."""
     if step.adds:
         return True
     if not reach.depends_on(thread.frames, step.value.number, buffer):
@@ -365,7 +365,7 @@ def _is_sum(thread: Thread, step: ir.StoreStep, buffer: MemoryBuffer) -> bool | 
 
 
 def _latest(state: TrackedThread, outputs: Any) -> int:
-    """First number since which all of these outputs have had the blocks that they have now."""
+    """Return the first number since which all of these outputs have had their current blocks."""
     windows = len(state.outputs)
     return max(
         (
@@ -377,5 +377,5 @@ def _latest(state: TrackedThread, outputs: Any) -> int:
 
 
 def block_begins(state: TrackedThread, name: str) -> int:
-    """First number of what is written for the current blocks of a buffer's outputs."""
+    """Return the first number of writes for the current blocks of a buffer's outputs."""
     return _latest(state, state.outputs_of(name))

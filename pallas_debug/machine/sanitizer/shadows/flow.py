@@ -1,4 +1,4 @@
-"""Flow of values between a kernel's operands: which outputs may hold what a scratch buffer held."""
+"""Flow of values between operands: which outputs may contain values from a scratch buffer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Names = frozenset[str]
 _NONE: Names = frozenset()
 
 _COMPUTED = ""
-"""In place of a name: a value that was computed, and not only moved."""
+"""Placeholder name for a value that was computed, not only moved."""
 
 MAX_ROUNDS = 16
-"""Maximum number of passes over a loop's body until its carry stays the same."""
+"""Maximum number of passes over a loop's body to reach a fixed point of its carry."""
 
 
 class ValueFlow:
-    """Where the values of operands and scratch buffers may go, by name.
+    """Possible destinations of the values of operands and scratch buffers, by name.
 
-    A static approximation: every branch is taken, and an index or a condition carries no value.
+    A static approximation: every branch is taken, and indices and conditions carry no values.
 
     Attributes:
       direct: pairs of names; values of the first are stored or copied to the second. The first is
-        empty for values that were computed.
-      copied: names of what a step copies from, by its identity.
+        empty for computed values.
+      copied: names of the sources of a copy, by identity of the step.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -41,11 +41,11 @@ class ValueFlow:
         self._walk(launch.body, given)
 
     def stores_to_others(self, source: str, target: str) -> bool:
-        """Whether values of one operand may be stored or copied to another one."""
+        """Whether values of one operand may be stored or copied to another."""
         return source != target and (source, target) in self.direct
 
     def reached(self, name: str) -> Names:
-        """Names of all that may hold what was computed from an operand, also by way of others."""
+        """Names of operands that may contain values computed from an operand, also indirectly."""
         found: set[str] = set()
         left = [name]
         while left:
@@ -57,13 +57,13 @@ class ValueFlow:
         return frozenset(found)
 
     def is_moved(self, name: str) -> bool:
-        """Whether an operand's values are only copied, and nothing is computed from them."""
+        """Whether an operand's values are only copied, without being used in a computation."""
         return not any((_COMPUTED, target) in self.direct for target in self.reached(name))
 
     def _walk(
         self, program: ir.KernelProgram, given: Sequence[tuple[Names, Names]]
     ) -> list[tuple[Names, Names]]:
-        """Follow a program; arguments and results are what a value refers to and is made of."""
+        """Follow a program; per value, it takes and returns names referred to, and of origin."""
         refers: dict[int, Names] = {}
         made_of: dict[int, Names] = {}
 
@@ -124,7 +124,7 @@ class ValueFlow:
                 self._walk(inner, args) for (inner, _), args in zip(programs, given, strict=True)
             ]
             return [_join(values) for values in zip(*results, strict=True)]
-        # A loop: the carry comes after the constants, and its results are the first ones.
+        # For a loop, the carry comes after the constants, and its results are the first ones.
         (body, _), start = programs[-1], given[-1]
         assert isinstance(step, (ir.ScanLoop, ir.WhileLoop))
         constants = len(step.constants if isinstance(step, ir.ScanLoop) else step.body_constants)
@@ -144,7 +144,7 @@ class ValueFlow:
 
 
 def _sources(step: ir.Compute) -> list[list[ir.Reg]]:
-    """The inputs that each output is computed from."""
+    """Inputs from which each output is computed."""
     if step.unit is None:
         return [list(step.inputs) for _ in step.outputs]
     return [[step.inputs[i] for i in behind] for behind in made_of.inputs_behind(step.unit)]

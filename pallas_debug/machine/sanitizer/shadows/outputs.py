@@ -1,4 +1,4 @@
-"""Ledger of whole arrays: blocks that come back, writes that are lost, reads that come too late."""
+"""Ledger of whole arrays: revisited blocks, lost writes, and late reads."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Slices = tuple[slice, ...]
 
 @dataclass(eq=False, slots=True)
 class BlockReturn:
-    """An output block that is visited again after another one.
+    """An output block that is revisited after another one.
 
     Attributes:
-      first, last: grid points of the visit before.
-      matters: whether the block is not the same after it.
+      first, last: grid points of the previous visit.
+      matters: whether the revisit changes the block.
     """
 
     window: Window
@@ -52,16 +52,16 @@ class BlockReturn:
 
 @dataclass(eq=False, slots=True)
 class ReplacedWrite:
-    """Values that one write left in an output, and another one replaced by others.
+    """A write to an output that another write replaces with other values.
 
     Attributes:
-      operand: name of the output, or of the array that it shares.
-      buffer: its memory.
-      before: the write that was replaced.
-      step, point, iterations, copy: of the one that replaces it.
-      mask: elements of the buffer with other values now.
-      value, value_before: of the first of these.
-      blocks: of the write and of the one before, where these are not the same.
+      operand: name of the output, or of the array that shares its memory.
+      buffer: memory of the output.
+      before: the replaced write.
+      step, point, iterations, copy: those of the write that replaces it.
+      mask: elements of the buffer whose values have changed.
+      value, value_before: values of the first changed element.
+      blocks: blocks of this write and of the previous one, if they differ.
     """
 
     operand: str
@@ -86,13 +86,13 @@ class ReplacedWrite:
 
 @dataclass(eq=False, slots=True)
 class OverwrittenBlock:
-    """Elements of a fetched block whose memory was overwritten before, or is meanwhile.
+    """Elements of a fetched block whose memory was or is being overwritten.
 
     Attributes:
-      mask: of the window.
-      numbers: of the writes, in the window's shape.
-      is_under_way: whether fetch and write-back may come in either order.
-      writers: grid points that wrote back, where that is known.
+      mask: these elements of the window.
+      numbers: numbers of the writes, in the window's shape.
+      is_under_way: whether fetch and write-back may happen in either order.
+      writers: grid points that wrote back, if known.
     """
 
     window: Window
@@ -104,7 +104,7 @@ class OverwrittenBlock:
 
 @dataclass(eq=False, slots=True)
 class OverwrittenRead:
-    """The first read of an overwritten block at a step."""
+    """The first read of an overwritten block by a step."""
 
     key: tuple[int, str]
     step: ir.MachineStep
@@ -120,13 +120,13 @@ class OverwrittenRead:
 
 @dataclass(eq=False, slots=True)
 class _SharedArray:
-    """An array that is an input and an output.
+    """An array that is both input and output.
 
     Attributes:
       output: name of the output.
-      read: elements whose original values have been fetched.
+      read: elements whose original values were fetched.
       given: contents at the start of the run.
-      recent: positions in the grid, and slices, of the last write-backs.
+      recent: grid positions and slices of the last write-backs.
     """
 
     output: str
@@ -136,16 +136,16 @@ class _SharedArray:
 
 
 class ArrayLedger:
-    """Events of whole arrays.
+    """Events that concern whole arrays.
 
     Attributes:
-      returns: output blocks that came back, the first of each output.
-      lost: writes to an output's block that the next visit replaces, by the step.
+      returns: output blocks that were revisited, the first of each output.
+      lost: writes to an output's block that the next visit replaces, by step.
       carrying: steps that write to a block already visited, at a grid point that has read what an
-        earlier one wrote: of a running state, the last one is the result.
-      conflicts: writes of several grid points to one element, by the step.
+        earlier one wrote: the last value of a running state is the result.
+      conflicts: writes of several grid points to one element, by step.
       overwritten: reads of blocks that were overwritten.
-      copies: of arrays that are input and output.
+      copies: copies of arrays that are both input and output.
     """
 
     def __init__(self, launch: Launch, flow: ValueFlow) -> None:
@@ -164,7 +164,7 @@ class ArrayLedger:
         self._shadows: Mapping[int, BufferShadow] = {}
 
     def begins(self, windows: Sequence[Window], shadows: Mapping[int, BufferShadow]) -> None:
-        """A thread begins: find the arrays that are input and output."""
+        """Handle the start of a thread: find the arrays that are both input and output."""
         self._shadows = shadows
         given = [o for o in self._launch.operands if o.kind in ("prefetch", "input")]
         outputs = {
@@ -182,7 +182,7 @@ class ArrayLedger:
                 )
 
     def is_shared(self, name: str) -> bool:
-        """Whether an array of this name is an input and an output."""
+        """Whether an array of this name is both input and output."""
         return any(self._shadows[n].buffer.name == name for n in self._shared)
 
     def result_in(self, buffer: MemoryBuffer) -> str | None:
@@ -193,13 +193,13 @@ class ArrayLedger:
         return None if shared is None else shared.output
 
     def is_same_lane(self, a: Point, b: Point) -> bool:
-        """Whether two grid points have the same coordinates on parallel axes."""
+        """Whether two grid points have the same coordinates along parallel axes."""
         return all(a[i] == b[i] for i in self._lanes)
 
     # Visits of output blocks
 
     def visits(self, window: Window, block: Point, point: Point) -> None:
-        """A grid point begins whose output block is not that of the one before."""
+        """Handle a grid point whose output block differs from the previous one."""
         slot = window.current.number
         self._came_back.pop(slot, None)
         if window.spec.revisits:
@@ -214,14 +214,14 @@ class ArrayLedger:
         self._seen[id(window), block][1] = point
 
     def has_come_back(self, buffer: MemoryBuffer) -> bool:
-        """Whether the window holds a block that had been written back before."""
+        """Whether the window holds a block that had been written back earlier."""
         return buffer.number in self._came_back
 
     def written_back(
         self, tracker: MemoryTracker, thread: Thread, window: Window, block: Point, position: int,
         windows: Sequence[Window], *, is_watched: bool = True,
     ) -> None:  # fmt: skip
-        """A block is about to be written back; unwatched, it counts as given."""
+        """Handle a write-back of a block, before it; an unwatched one counts as given."""
         outer, inner = window.bounds(block)
         slot, array = window.current, window.array
         found, target = self._shadows[slot.number], self._shadows[array.number]
@@ -256,7 +256,7 @@ class ArrayLedger:
         self, tracker: MemoryTracker, thread: Thread, window: Window, block: Point, outer: Slices,
         inner: Slices,
     ) -> None:  # fmt: skip
-        """Blocks of one output that overlap: whether both write other values."""
+        """Check overlapping blocks of one output: whether both write different values."""
         slot, array = window.current, window.array
         found, target = self._shadows[slot.number], self._shadows[array.number]
         old, before = array.content[outer], target.array()[outer]
@@ -287,13 +287,13 @@ class ArrayLedger:
             ),
         )  # fmt: skip
 
-    # Arrays that are input and output
+    # Arrays that are both input and output
 
     def fetched(
         self, window: Window, block: Point, outer: Slices, inner: Slices, slot: MemoryBuffer,
         position: int,
     ) -> None:  # fmt: skip
-        """A block has been fetched, at the beginning of the grid point at this position."""
+        """Handle a fetch of a block at the beginning of the grid point at this position."""
         self._marked.pop(slot.number, None)
         shared = self._shared.get(window.array.number)
         if shared is None:
@@ -302,7 +302,7 @@ class ArrayLedger:
         numbers = found.array()[outer]
         late = np.zeros(window.array.content.shape, bool)
         for written, part in shared.recent:
-            if written == position - 1:  # the write-back may not be over yet
+            if written == position - 1:  # the write-back may still be in progress
                 late[part] = True
         is_under_way = bool((late[outer] & (numbers > shadow.GIVEN)).any())
         mask = (numbers > shadow.GIVEN) & (late[outer] | ~shared.read[outer])
@@ -323,7 +323,7 @@ class ArrayLedger:
     def _catches(
         self, window: Window, outer: Slices, old: Any, new: Any, target: BufferShadow
     ) -> None:
-        """A write-back while a block that overlaps it has been fetched ahead."""
+        """Handle a write-back while an overlapping block has been prefetched."""
         block = window.next_block
         if block is None or block == window.block or len(window.slots) < 2:
             return
@@ -336,7 +336,7 @@ class ArrayLedger:
             self._mark(window, block, slot, inner, mask, target.array()[theirs], True)
 
     def reads_overwritten(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion) -> None:
-        """A load from a block of an input: whether its memory had been overwritten."""
+        """Handle a load from an input's block, whose memory may have been overwritten."""
         marked = self._marked.get(region.buffer.number)
         if marked is None:
             return
@@ -354,12 +354,12 @@ class ArrayLedger:
         )  # fmt: skip
 
     def numbers(self) -> list[Numbers]:
-        """Numbers of writes that are kept here."""
+        """Arrays of write numbers that are kept here."""
         kept = [marked.numbers for marked in self._marked.values()]
         return kept + [read.block.numbers for read in self.overwritten.values()]
 
     def name_of_output(self, array: MemoryBuffer) -> str | None:
-        """Name of the output whose array a buffer is; None if it is none."""
+        """Name of the output whose array this buffer is; None if it is none."""
         if array.kind == "output":
             return array.name
         return self.output_of(array) if array.number in self._shared else None
@@ -368,13 +368,13 @@ class ArrayLedger:
         """Name of the output that shares an input's array."""
         return self._shared[array.number].output
 
-    # Writes that replace others
+    # Writes that replace other writes
 
     def replaces(
         self, tracker: MemoryTracker, thread: Thread, state: TrackedThread, step: ir.MachineStep,
         region: MemoryRegion, found: BufferShadow, value: Any,
     ) -> None:  # fmt: skip
-        """A store to an output block at a grid point that has read nothing of earlier ones."""
+        """Handle a store to an output block at a grid point without reads of earlier writes."""
         if id(step) in self.lost:
             return
         numbers = found.of(region)
@@ -404,7 +404,7 @@ class ArrayLedger:
     def copied_from(
         self, copy: DmaCopy, writes: Mapping[int, WriteRecord], *, is_watched: bool
     ) -> None:
-        """A DMA reads."""
+        """Handle a read by a DMA."""
         buffer = copy.source.buffer
         shared = self._shared.get(buffer.number)
         if shared is not None:
@@ -415,7 +415,7 @@ class ArrayLedger:
                 shared.read[index] = True
 
     def copied_to(self, tracker: MemoryTracker, copy: DmaCopy, found: BufferShadow) -> None:
-        """A DMA is about to write to a whole array."""
+        """Handle a DMA to a whole array, before it writes."""
         region = copy.destination
         if copy.adds or id(copy.step) in self.conflicts:
             return
@@ -445,7 +445,7 @@ class ArrayLedger:
 
 
 def spread(region: MemoryRegion, mask: Mask) -> Mask:
-    """A mask over a region as one over its buffer."""
+    """Expand a mask of a region to a mask of its buffer."""
     assert region.index is not None
     found = np.zeros(region.buffer.content.shape, bool)
     found[region.index] = mask

@@ -1,4 +1,4 @@
-"""Questions about a kernel's programs: what stores to an operand, what a value depends on."""
+"""Static queries about a kernel's programs: stores to an operand, dependencies of a value."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pallas_debug.machine.threads import ProgramFrame
 
 @dataclass(frozen=True, eq=False)
 class StoreSite:
-    """A store to an operand, or a copy into it.
+    """A store or copy to an operand.
 
     Attributes:
-      conditions: identities of those around it.
+      conditions: identities of the enclosing conditions.
     """
 
     operand: str
@@ -27,7 +27,7 @@ class StoreSite:
 
 
 def order_of(program: ir.KernelProgram) -> dict[int, int]:
-    """Position of each step, by its identity, in the order of the program."""
+    """Position of each step in program order, by identity."""
     found: dict[int, int] = {}
     _number(program, found)
     return found
@@ -41,7 +41,7 @@ def _number(program: ir.KernelProgram, found: dict[int, int]) -> None:
 
 
 def stores_of(launch: Launch) -> list[StoreSite]:
-    """Return all stores and copies to operands, in the order of the program."""
+    """Return all stores and copies to operands, in program order."""
     names = {
         reg.number: frozenset([operand.name])
         for reg, operand in zip(launch.body.inputs, launch.operands, strict=True)
@@ -80,7 +80,7 @@ def _stores(
 def inner_programs(
     step: ir.MachineStep,
 ) -> list[tuple[ir.KernelProgram, tuple[ir.Reg, ...]]]:
-    """The programs that a step runs, with the registers that become their first inputs."""
+    """Programs that a step runs, with the registers that become their first inputs."""
     match step:
         case ir.Branch():
             return [(branch, step.inputs) for branch in step.branches]
@@ -97,17 +97,17 @@ def inner_programs(
 
 
 def depends_on(frames: Sequence[ProgramFrame], number: int, buffer: MemoryBuffer) -> bool:
-    """Whether a register of the innermost frame was computed from what a buffer held."""
+    """Whether a register of the innermost frame was computed from the contents of a buffer."""
     return any(found is buffer for found in sources(frames, number))
 
 
 def depends_on_data(frames: Sequence[ProgramFrame]) -> bool:
-    """Whether any condition that the current step is under depends on values in memory."""
+    """Whether any condition around the current step depends on values in memory."""
     return next(data_conditions(frames), None) is not None
 
 
 def data_conditions(frames: Sequence[ProgramFrame]) -> Iterator[ir.Branch]:
-    """The conditions around the current step that depend on values in memory."""
+    """Yield the conditions around the current step that depend on values in memory."""
     for depth, frame in enumerate(frames):
         if not depth or not isinstance(frame.caller, ir.Branch):
             continue
@@ -116,7 +116,7 @@ def data_conditions(frames: Sequence[ProgramFrame]) -> Iterator[ir.Branch]:
 
 
 def sources(frames: Sequence[ProgramFrame], number: int) -> Iterator[MemoryBuffer]:
-    """Buffers from whose contents a register of the innermost frame was computed."""
+    """Yield the buffers from whose contents a register of the innermost frame was computed."""
     return _sources(frames, len(frames) - 1, number, set())
 
 
@@ -168,7 +168,7 @@ def is_sum(program: ir.KernelProgram, store: ir.StoreStep) -> bool:
 
 
 def is_total(frames: Sequence[ProgramFrame], number: int) -> bool:
-    """Whether a register of the innermost frame is computed from reductions of arrays alone."""
+    """Whether a register of the innermost frame is computed only from reductions of arrays."""
     return _is_total(frames, len(frames) - 1, number)
 
 
@@ -188,7 +188,7 @@ def _is_total(frames: Sequence[ProgramFrame], depth: int, number: int) -> bool:
 
 
 def _is_carried(frame: ProgramFrame, number: int) -> bool:
-    """Whether an input of a loop's body comes from the iteration before, or is one's own."""
+    """Whether an input of a loop's body is carried or per iteration, rather than a constant."""
     match frame.caller:
         case ir.ScanLoop(constants=constants) | ir.WhileLoop(body_constants=constants):
             position = _position(frame, number)
@@ -197,7 +197,7 @@ def _is_carried(frame: ProgramFrame, number: int) -> bool:
 
 
 def _registers(value: Any) -> set[int]:
-    """Numbers of the registers that a step reads or sets, without those of its programs."""
+    """Numbers of registers that a step reads or writes, without those of its programs."""
     if isinstance(value, ir.Reg):
         return {value.number}
     if isinstance(value, (tuple, list)):
@@ -213,7 +213,7 @@ def _registers(value: Any) -> set[int]:
 
 
 def _given(frame: ProgramFrame, number: int) -> list[ir.Reg]:
-    """The registers of the frame around that an input of a frame comes from."""
+    """Registers of the enclosing frame from which an input of a frame comes."""
     position = _position(frame, number)
     if position is None or frame.caller is None:
         return []
@@ -225,10 +225,10 @@ def _given(frame: ProgramFrame, number: int) -> list[ir.Reg]:
 
 
 def _position(frame: ProgramFrame, number: int) -> int | None:
-    """Position of a register among the inputs of a frame; None of a number in the code."""
+    """Position of a register among a frame's inputs; None for a literal."""
     return next((i for i, reg in enumerate(frame.program.inputs) if reg.number == number), None)
 
 
 def conditions(frames: Sequence[ProgramFrame]) -> tuple[ir.Branch, ...]:
-    """The conditions around the current step, outermost first."""
+    """Conditions around the current step, outermost first."""
     return tuple(frame.caller for frame in frames if isinstance(frame.caller, ir.Branch))

@@ -1,11 +1,12 @@
-"""Parts of a sum that the next part replaces, as where `=` stands in place of `+=`.
+"""Partial sums that the next part replaces, as with `=` in place of `+=`.
 
-A store puts a sum, a product of matrices or another reduction where its last run had put one for
-the same output block, and nothing has read that. It is a fault if all values but the last of each
-block are lost so; if the store does not depend on data; and if the value is made of inputs, not of
-what the kernel itself stores: of a running state, the last value may be meant. Where data decide
-when the value is read, the last one may be meant as well, unless the store replaces a reset as
-often as that runs: such a reset has no use.
+A store writes a sum, a matrix product or another reduction where its previous run had written one
+for the same output block, and nothing has read that value. It is a fault if all values except the
+last of each block are lost this way; if the store does not depend on data; and if the value is
+computed from inputs, not from values that the kernel itself stores: only the last value of a
+running state may be wanted. If data decide when the value is read, only the last value may be
+wanted as well, unless the store replaces a reset every time the reset runs: such a reset has no
+use.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pallas_debug.machine.sanitizer.shadows.tracked import TrackedThread
 
 _SiteKey = tuple[int, str]
-"""A store, and the buffer that it stores to."""
+"""A store, and the buffer to which it stores."""
 
 
 @dataclass(eq=False, slots=True)
@@ -39,11 +40,11 @@ class _TotalSite:
     """A store of reductions to one buffer.
 
     Attributes:
-      runs, lost, kept: how often it ran; how often its value was replaced unread by its next run,
-        and how often it was read, or was the last one of an output's block.
-      first: the first value that was lost.
+      runs, lost, kept: how often it ran; how often its value was replaced unread by its next run;
+        and how often its value was read, or was the last one of an output's block.
+      first: first lost value.
       depends: whether data decide when the value is read.
-      is_unseen: whether its value may have been read at a grid point that is not watched.
+      is_unseen: whether its value may have been read at an unwatched grid point.
     """
 
     runs: int = 0
@@ -56,7 +57,7 @@ class _TotalSite:
 
 @dataclass(eq=False, slots=True)
 class _Left:
-    """What the last store to a buffer left there unread."""
+    """Unread value of the last store to a buffer."""
 
     site: _SiteKey
     elements: int
@@ -66,11 +67,11 @@ class _Left:
 
 @dataclass(eq=False, slots=True)
 class _Reset:
-    """A reset of a buffer that nothing has read yet.
+    """A reset of a buffer that has not been read since.
 
     Attributes:
-      at: the moment.
-      conditions: identities of those around it.
+      at: moment of the reset.
+      conditions: identities of the enclosing conditions.
     """
 
     elements: int
@@ -93,7 +94,7 @@ class ReplacedTotals:
         self._is_sampled = False
 
     def reads(self, thread: Thread, region: MemoryRegion) -> None:
-        """Memory is read or copied."""
+        """Handle a read or copy of memory."""
         if self._resets.pop((thread.number, region.buffer.number), None):
             self._in_vain[region.buffer.name] = False
         left = self._left.pop((thread.number, region.buffer.number), None)
@@ -103,7 +104,7 @@ class ReplacedTotals:
             site.depends = site.depends or reach.depends_on_data(thread.frames)
 
     def forget(self, thread: Thread) -> None:
-        """A grid point is not watched: nothing is known of what it reads."""
+        """Handle an unwatched grid point, whose reads are unknown."""
         for key in [key for key in self._left if key[0] == thread.number]:
             self._sites[self._left.pop(key).site].is_unseen = True
         self._resets.clear()
@@ -113,7 +114,7 @@ class ReplacedTotals:
         self, thread: Thread, state: TrackedThread, step: ir.StoreStep, region: MemoryRegion,
         value: Any, written: WriteRecord, *, is_output: bool,
     ) -> None:  # fmt: skip
-        """A buffer is about to be written; `written` is the record of that."""
+        """Handle a write to a buffer, before it; `written` is its record."""
         buffer = region.buffer
         key, site_key = (thread.number, buffer.number), (id(step), buffer.name)
         left = self._left.pop(key, None)
@@ -148,7 +149,7 @@ class ReplacedTotals:
         self, thread: Thread, state: TrackedThread, step: ir.StoreStep, region: MemoryRegion,
         value: Any, *, is_total: bool,
     ) -> None:  # fmt: skip
-        """A reset is replaced, if there is one, by a total or by anything else."""
+        """Handle the replacement of a reset, if there is one, by a total or by anything else."""
         name, elements = region.buffer.name, shadow.index_key(region)
         key = thread.number, region.buffer.number
         at = state.moment, thread.iterations
@@ -168,7 +169,7 @@ class ReplacedTotals:
             self._resets[key] = _Reset(elements, at, around)
 
     def faults(self) -> list[DroppedSum]:
-        """Sums whose parts are lost, once the run is over."""
+        """Return the sums whose parts are lost, once the run has ended."""
         for left in self._left.values():
             self._sites[left.site].kept += left.is_output
         self._left.clear()

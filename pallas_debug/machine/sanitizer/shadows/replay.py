@@ -1,4 +1,4 @@
-"""Further runs of a kernel: with other values in some reads, and for the history of elements."""
+"""Further runs of a kernel: with other values in some reads, or to record element histories."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from pallas_debug.stepping import unwritten
 Array = np.ndarray[Any, Any]
 
 MAX_NARROWING = 14
-"""Maximum number of further runs that halve the elements of one read."""
+"""Maximum number of further runs that bisect the elements of one read."""
 
 
 OtherValues = Literal["unlikely", "likely"]
-"""What a read of unwritten memory or padding sees in a further run: numbers that stand out, or
-those of elements beside it, which alone may be among those that a kernel counts."""
+"""Values of unwritten memory or padding in a further run: numbers that stand out, or those of
+neighbouring elements, which a kernel that counts certain values is more likely to count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class ReadEffect:
     Attributes:
       on_results: results differ.
       on_control: other branches are taken, or other elements accessed.
-      fill: the values that were tried last.
+      fill: values that were tried last.
     """
 
     on_results: bool
@@ -61,7 +61,7 @@ class ReadEffect:
 
 @dataclass(frozen=True, eq=False)
 class SparedElements:
-    """Elements of the buffer of one read that see a value of their own; by default as they are."""
+    """Elements of the buffer of a read that get separate values; by default, the original ones."""
 
     key: SiteKey
     mask: shadow.Mask
@@ -76,11 +76,11 @@ class AlteredRun(MemoryTracker):
         watched: WatchedPoints | None = None, spared: SparedElements | None = None,
         fill: OtherValues = "unlikely",
     ) -> None:  # fmt: skip
-        """Choose the reads.
+        """Set up the altered reads.
 
         Args:
-          fill: what they see.
-          spared: elements that see something else.
+          fill: values that the reads see.
+          spared: elements that see other values.
         """
         super().__init__(launch, keeps_results=keeps_results, watched=watched)
         self._altered = frozenset(altered)
@@ -102,7 +102,7 @@ class AlteredRun(MemoryTracker):
             mask = shadow.chosen(suspect.kind, part, unseen)
             value[mask] = _other(suspect.kind, value, mask, self._fill)
             return
-        # A DMA will read what the buffer holds. Of a reshaped or bitcast reference, read it again.
+        # A DMA will read the buffer's content. For a reshaped or bitcast reference, read it again.
         mask = found.where(region, lambda numbers: shadow.chosen(suspect.kind, numbers, unseen))
         content = region.buffer.content
         kept = content[mask]
@@ -119,7 +119,7 @@ class AlteredRun(MemoryTracker):
 
 
 def _other(kind: ReadKind, content: Array, mask: shadow.Mask, fill: OtherValues) -> Array:
-    """Values that a read may see as well in place of those in a mask."""
+    """Return alternative values for the masked elements of a read."""
     values = content[mask]
     if kind == "parallel":
         return unwritten.memory(values.shape, values.dtype, "nan")
@@ -131,13 +131,13 @@ def _other(kind: ReadKind, content: Array, mask: shadow.Mask, fill: OtherValues)
         return ~values
     if values.dtype.kind in "iu":
         return np.asarray(values + values.dtype.type(1))
-    # Larger, finite, and of other bits: what another block may have left as well.
+    # Larger, finite, and with different bits: another block could have left such values.
     number = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     return np.asarray(number + np.abs(number) + 1.0).astype(values.dtype)
 
 
 def effect(call: KernelCall, altered: Iterable[SiteKey], run: MemoryTracker) -> ReadEffect:
-    """Compare with a first run one in which some reads see other values, or two if need be."""
+    """Compare a first run with one or two further runs in which some reads see other values."""
     keys, fills = tuple(altered), list[OtherValues](["unlikely"])
     if any(kind in ("unwritten", "padding") for _, _, kind in keys):
         fills.append("likely")
@@ -159,16 +159,16 @@ def narrow(
     run: MemoryTracker,
     fill: OtherValues,
 ) -> None:
-    """Find the first element of each read that matters, and drop those before it from its mask.
+    """Find the first element of each read that matters, and drop earlier ones from its mask.
 
-    A read, update and write of a whole block under a mask sees elements whose value it discards.
-    What a single element changes is hidden by a NaN in another one, so all suspect reads see
-    other values but for the elements in question.
+    A masked read-modify-write of a whole block sees elements whose value it discards. A NaN in one
+    element hides the effect of another, so all suspect reads see other values except for the
+    elements in question.
 
     Args:
-      altered: reads that matter together, among them `suspects`.
+      altered: reads that matter together, including `suspects`.
       run: the first run.
-      fill: other values that matter.
+      fill: other values for which the reads matter.
     """
     chosen = tuple(altered)
     options: dict[str, Any] = {"keeps_results": run.keeps_results, "watched": run.watched}
@@ -179,7 +179,7 @@ def narrow(
     def matter(suspect: SuspectRead, elements: Array) -> bool:
         part = np.zeros(suspect.mask.shape, bool)
         np.put(part, elements, True)
-        # XLA's maximum on a CPU may drop a NaN: then an infinity tells.
+        # XLA's maximum on a CPU may drop a NaN; an infinity shows the effect.
         for value in (None, *unwritten.extremes(suspect.buffer.content.dtype)):
             spared = SparedElements(suspect.key, part, value)
             other = AlteredRun(call.launch, chosen, spared=spared, **options)
@@ -209,7 +209,7 @@ def narrow(
 
 
 def difference(run: MemoryTracker, other: MemoryTracker) -> ReadEffect:
-    """How a run differs from another one."""
+    """Return how a run differs from another."""
     sizes = [pair for copy in run.padded.values() for pair in _padded(copy.source)]
     return ReadEffect(
         on_results=run.results_so_far != other.results_so_far
@@ -222,9 +222,9 @@ def difference(run: MemoryTracker, other: MemoryTracker) -> ReadEffect:
 
 
 def _padded(source: MemoryRegion) -> list[tuple[int, int]]:
-    """Sizes of an array along which a copy takes padding, each with that in whole tiles."""
+    """Sizes of an array along which a copy includes padding, each with its size in whole tiles."""
     shape = source.buffer.content.shape
-    dims = [-1] * len(source.shape)  # of a reshaped array, only the last can be
+    dims = [-1] * len(source.shape)  # for a reshaped array, only the last dimension can be padded
     if source.index is not None:
         entries = enumerate(source.index, -len(shape))
         dims = [dim for dim, entry in entries if isinstance(entry, slice)]
@@ -236,12 +236,12 @@ def _padded(source: MemoryRegion) -> list[tuple[int, int]]:
 
 
 def _differ(before: Array, after: Array, sizes: Iterable[tuple[int, int]]) -> bool:
-    """Whether results differ, apart from the padding of a result that is made of whole tiles.
+    """Whether results differ, ignoring the padding of results that consist of whole tiles.
 
-    A kernel for arrays of 255 columns may return 256, of which the program drops the last.
+    A kernel for arrays of 255 columns may return 256, and the program drops the last.
 
     Args:
-      sizes: of arrays whose padding was copied, each with that in whole tiles.
+      sizes: sizes of arrays whose padding was copied, each with its size in whole tiles.
     """
     mask = differing(before, after)
     if not mask.any():
@@ -253,7 +253,7 @@ def _differ(before: Array, after: Array, sizes: Iterable[tuple[int, int]]) -> bo
     return bool(mask.any())
 
 
-# The history of elements
+# History of elements
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -261,9 +261,9 @@ class ElementEvent:
     """A read of an element, or a write to it.
 
     Attributes:
-      moment: of the thread; of a DMA, when it was started.
-      updates: whether what is written was computed from what the buffer held.
-      conditions: around the step, outermost first.
+      moment: moment of the thread; for a DMA, when it was started.
+      updates: whether the written value was computed from the buffer's content.
+      conditions: conditions around the step, outermost first.
     """
 
     writes: bool
@@ -279,13 +279,13 @@ class ElementEvent:
 
 @dataclass(eq=False, slots=True)
 class StoredPart:
-    """Regions that a store writes at grid points.
+    """Regions that a store writes at different grid points.
 
     Attributes:
-      regions: distinct ones.
-      points: at which it ran without the region having been read before.
-      masks: elements written, at the grid points asked for.
-      early: those written before any of the elements was read.
+      regions: distinct regions.
+      points: grid points at which it ran without an earlier read of the region.
+      masks: elements written, at the requested grid points.
+      early: elements written before any of the elements was read.
     """
 
     step: ir.MachineStep
@@ -309,12 +309,12 @@ class BufferHistory:
     """History of some elements of a buffer.
 
     Attributes:
-      events: of each element, in the order of the run.
-      stores: by step, all of them, whether they reach one of the elements or not; and all copies.
-      used_at: moments at which something is stored to another buffer that was computed from this
-        one, or this one is copied.
-      buffer: the one that was read last.
-      written: elements that anything was stored or copied to.
+      events: events of each element, in the order of the run.
+      stores: all stores by step, whether they reach one of the elements or not; and all copies.
+      used_at: moments at which a value computed from this buffer is stored to another one, or this
+        buffer is copied.
+      buffer: buffer of the last read.
+      written: elements that were stored or copied to.
     """
 
     events: dict[Point, list[ElementEvent]]
@@ -327,12 +327,12 @@ class BufferHistory:
     written: shadow.Mask | None = None
 
     def reset_under(self, element: Point) -> frozenset[int]:
-        """Identities of the conditions around stores that reset an element."""
+        """Identities of the conditions around the stores that reset an element."""
         resets = [event for event in self.events[element] if event.writes and not event.updates]
         return frozenset(id(branch) for event in resets for branch in event.conditions)
 
     def keep(self, stored: StoredPart, point: Point, selected: shadow.Mask) -> None:
-        """Note which elements a store or a copy writes; of a grid point, if it was asked for."""
+        """Record the elements that a store or copy writes; of a grid point, if it was requested."""
         if self.written is None or self.written.shape != selected.shape:
             self.written = selected.copy()
         else:
@@ -344,7 +344,7 @@ class BufferHistory:
 
 
 class ElementHistory(MachineObserver):
-    """Notes every access of some elements."""
+    """Records every access of some elements."""
 
     def __init__(
         self,
@@ -352,7 +352,7 @@ class ElementHistory(MachineObserver):
         flow: ValueFlow,
         points: Iterable[Point] = (),
     ) -> None:
-        """Choose the elements.
+        """Set up the elements.
 
         Args:
           points: grid points whose stores and copies are kept as masks.
@@ -430,7 +430,7 @@ class ElementHistory(MachineObserver):
             stored.points.append(thread.point)
 
     def _uses(self, thread: Thread, step: ir.StoreStep, target: MemoryBuffer) -> None:
-        """A store: note the buffers that its value was computed from."""
+        """Record the buffers from which a stored value was computed."""
         for (device, name, _), history in self.buffers.items():
             buffer = history.buffer
             moment = self._moments[thread.number]

@@ -1,4 +1,4 @@
-"""Lines that reset a buffer, under which conditions they do, and where a sum should be reset."""
+"""Lines that reset a buffer, their conditions, and where a sum should be reset."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from pallas_debug.machine.sanitizer.shadows.tracked import Point, TrackedThread
 def writes(
     found: BufferHistory, suspect: shadow.SuspectRead, *, with_loops: bool, as_resets: bool
 ) -> tuple[Reset, ...]:
-    """Lines that write what was read; if `as_resets`, without regard to what was there.
+    """Find the lines that write the elements of a read; if `as_resets`, only non-updates.
 
     Args:
-      with_loops: whether loop iterations count as grid points do.
+      with_loops: whether loop iterations count like grid points.
     """
     name, shape = suspect.buffer.name, suspect.buffer.content.shape
     by_step: dict[int, list[tuple[Point, Point]]] = {}
@@ -61,7 +61,7 @@ def writes(
 
 
 def ever_written(found: BufferHistory, suspect: shadow.SuspectRead) -> WrittenPart | None:
-    """The part of a buffer that is written in this run, if what was read is not in it."""
+    """Return the part of a buffer that is written in this run, if it does not include the read."""
     written = found.written
     if written is None or not written.any() or written[suspect.element]:
         return None
@@ -78,7 +78,7 @@ def have_run(
     steps: Iterable[ir.MachineStep], histories: Mapping[BufferKey, BufferHistory],
     suspect: shadow.SuspectRead,
 ) -> bool:  # fmt: skip
-    """Whether any of some stores had written elements of a buffer before a read of it."""
+    """Whether any of these stores had written elements of a buffer before they were read."""
     stores = histories[buffer_key(suspect.buffer)].stores
     parts = (stores.get(id(step)) for step in steps)
     return any(p is not None and p.points[:1] and p.points[0] <= suspect.point for p in parts)
@@ -87,15 +87,15 @@ def have_run(
 def axes_of_sum(
     suspect: shadow.SuspectRead, thread: TrackedThread, history: ElementHistory, launch: Launch
 ) -> tuple[int, ...] | None:
-    """Numbers of grid axes whose program ids are 0 where the sum in a buffer begins.
+    """Return the grid axes whose program ids are 0 where the sum in a buffer begins.
 
-    A reset there, ahead of the updates of that grid point, separates all updates of different
-    output blocks, none that follow each other for one block, and no update from what reads it
-    later. Of several such sets of axes, the largest resets least often.
+    A reset there, before the updates of that grid point, separates all updates of different output
+    blocks, but no consecutive updates of the same block, and no update from a later read of it. Of
+    several such sets of axes, the largest is returned, because it resets least often.
 
     Returns:
-      None if no axes do that, if the buffer is not updated twice for one block, or if the steps of
-      the sum are not grid points.
+      Numbers of the axes; None if no axes do that, if the buffer is not updated twice for one
+      block, or if the steps of the sum are not grid points.
     """
     if thread.has_pipelines:
         return None
@@ -129,12 +129,12 @@ def reset(
     step: ir.MachineStep, around: Sequence[ir.Branch], places: Sequence[tuple[Point, Point]],
     index: str | None, reaches: bool,
 ) -> Reset | None:  # fmt: skip
-    """A step that replaces contents of a buffer, as a fact; None if its line is not known.
+    """Describe a step that replaces contents of a buffer; None if its line is unknown.
 
     Args:
-      around: conditions, outermost first.
-      places: grid points and loop iterations.
-      index: the slice that it writes; None for the whole buffer.
+      around: enclosing conditions, outermost first.
+      places: grid points and loop iterations of the step.
+      index: slice that it writes; None for the whole buffer.
       reaches: whether it writes an element that was read.
     """
     if step.site.line is None:
@@ -150,7 +150,7 @@ def reset(
 
 
 def _condition(around: Sequence[ir.Branch]) -> str | None:
-    """Source of the condition of the innermost `pl.when`; None if it is not on one line."""
+    """Unparse the condition of the innermost `pl.when`; None if it is not on a single line."""
     for branch in reversed(around):
         line = branch.site.line
         text = "" if line is None else line.text or linecache.getline(line.file, line.line)
@@ -167,7 +167,7 @@ def _condition(around: Sequence[ir.Branch]) -> str | None:
 
 
 def part_text(name: str, mask: shadow.Mask) -> str | None:
-    """The elements in a mask as slices; None for all of them."""
+    """Unparse the elements in a mask as slices; None for all elements."""
     if mask.all():
         return None
     part = part_of(name, mask)
@@ -175,7 +175,7 @@ def part_text(name: str, mask: shadow.Mask) -> str | None:
 
 
 def _index(name: str, stored: StoredPart | None, shape: Sequence[int]) -> str | None:
-    """Region that a store writes; None for the whole buffer, or if that changes."""
+    """Unparse the region that a store writes; None for the whole buffer, or if it varies."""
     if stored is None or len(stored.regions) != 1:
         return None
     (region,) = stored.regions.values()

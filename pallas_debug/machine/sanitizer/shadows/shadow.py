@@ -1,8 +1,9 @@
-"""Shadow memory: for each element of a buffer, the write that it comes from.
+"""Shadow memory: the write that each element of a buffer comes from.
 
-Writes are numbered in the order of the run. So the least number of a region tells at once whether
-anything in it was never written, or was written before a certain moment. A buffer whose last write
-covered it entirely has one number instead of an array: accesses of whole buffers cost nothing more.
+Writes are numbered in the order of the run. So the smallest number in a region shows immediately
+whether any element was never written, or was written before a certain moment. A buffer whose last
+write covered it entirely has a single number instead of an array, so accesses of whole buffers are
+cheap.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from pallas_debug.machine.sanitizer.shadows.tiles import Numbers as Numbers
 from pallas_debug.machine.sanitizer.shadows.tiles import ShadowRoom, TiledNumbers
 
 NEVER = 0
-"""Number of elements that nothing has written."""
+"""Number of elements that were never written."""
 
 PADDING = -1
-"""Number of the elements of a block that are outside of its array."""
+"""Number of elements of a block that are outside its array."""
 
 GIVEN = 1
-"""Number of elements that the call passed in, or that the pipeline copied from such; and of those
-that a grid point wrote which is not watched."""
+"""Number of elements that the call passed in, or that the pipeline copied from those; and of
+elements written by unwatched grid points."""
 
 ReadKind = Literal["unwritten", "padding", "stale", "parallel"]
-"""Memory that a read sees: never written, elements of a block outside of its array, what another
-output block left, or what a grid point left that may have run on another core."""
+"""Memory that a read sees: never written, elements of a block outside its array, left by another
+output block, or left by a grid point that may have run on another core."""
 
 _NEWEST = np.iinfo(np.int32).max
 
@@ -43,8 +44,8 @@ class WriteRecord:
 
     Attributes:
       step: the store, or the start of the DMA.
-      point, iterations: where the thread was.
-      moment: of the thread, at which the store, or the start of the DMA, was.
+      point, iterations: position of the thread.
+      moment: moment of the thread at the store, or at the start of the DMA.
       copy: the DMA; None for a store.
     """
 
@@ -58,27 +59,28 @@ class WriteRecord:
 
 
 SiteKey = tuple[int, str, ReadKind]
-"""A step, by its identity, the name of a buffer, and what it sees there."""
+"""Identity of a step, name of a buffer, and kind of memory that the step sees there."""
 
 
 @dataclass(eq=False, slots=True)
 class SuspectRead:
-    """A step that reads what it may not be meant to see; whether that matters is not known yet.
+    """A read of memory that may not be meant for it; whether it matters is not known yet.
 
     Attributes:
       first: number of the last write before the first such read.
-      moment: of the thread, at which that was.
-      mask: elements of the buffer that were seen then.
-      total: number of elements that were read then.
-      writer: of the first such element; None if nothing wrote it.
-      values: of these elements, where they come from another block.
-      visited: whether the buffer holds an output block that had left and come back.
-      is_early: whether a DMA in flight was to write what was read: a race, which is judged apart.
-      is_sent_later: whether another device started a DMA to it later: a race, unless ordered.
-      is_element_known: whether the first element in `mask` is one that matters.
-      without: the last of these elements, if it does not matter.
+      moment: moment of the thread at that read.
+      mask: elements of the buffer seen by that read.
+      total: number of elements read.
+      writer: writer of the first such element; None if it was never written.
+      values: values of these elements, if they come from another block.
+      visited: whether the buffer holds an output block that was revisited.
+      is_early: whether a DMA in flight was to write these elements: a race, which is judged
+        separately.
+      is_sent_later: whether another device later started a DMA to them: a race, unless ordered.
+      is_element_known: whether the first element in `mask` is known to matter.
+      without: last element of the mask, if it does not matter.
       count: number of such reads.
-      later: such reads at later moments, of what another block left.
+      later: such reads at later moments, of values left by another block.
     """
 
     key: SiteKey
@@ -109,22 +111,22 @@ class SuspectRead:
 
     @property
     def element(self) -> tuple[int, ...]:
-        """The first element of the buffer that was seen."""
+        """First element of the buffer that was seen."""
         return self.position(int(self.mask.argmax()))
 
     def position(self, number: int) -> tuple[int, ...]:
-        """Index of an element of the buffer, by its number in row-major order."""
+        """Convert a row-major element number to an index into the buffer."""
         return tuple(int(i) for i in np.unravel_index(number, self.mask.shape))
 
 
 @dataclass(eq=False, slots=True)
 class BufferShadow:
-    """Numbers of the writes that a buffer's elements come from.
+    """Write numbers of a buffer's elements.
 
     Attributes:
-      operand: kind of the operand that the buffer holds a block of, else of the buffer.
-      whole: the number of all elements, where `numbers` is None.
-      room: for tiles of the numbers; None if they are an array as large as the buffer.
+      operand: kind of the operand whose block the buffer holds, otherwise of the buffer.
+      whole: number of all elements, if `numbers` is None.
+      room: room for tiles of the numbers; None if they are an array as large as the buffer.
     """
 
     buffer: MemoryBuffer
@@ -134,14 +136,14 @@ class BufferShadow:
     room: ShadowRoom | None = None
 
     def set(self, number: int) -> None:
-        """All elements come from one write."""
+        """Set the number of all elements."""
         if isinstance(self.numbers, TiledNumbers):
             self.numbers.free()
         self.whole = number
         self.numbers = None
 
     def array(self) -> Numbers | TiledNumbers:
-        """The numbers as an array, to be changed in place."""
+        """Return the numbers as an array, for changes in place."""
         if self.numbers is None:
             shape = self.buffer.content.shape
             if self.room is not None:
@@ -151,13 +153,13 @@ class BufferShadow:
         return self.numbers
 
     def distinct(self) -> list[int]:
-        """All numbers that elements have."""
+        """Distinct numbers of the elements."""
         if isinstance(self.numbers, TiledNumbers):
             return list(self.numbers.values())
         return [self.whole] if self.numbers is None else np.unique(self.numbers).tolist()
 
     def all_with(self, number: int) -> Mask | None:
-        """The elements of the buffer that have a number; None if there are none."""
+        """Return a mask of the elements with this number; None if there are none."""
         if self.numbers is None:
             return np.ones(self.buffer.content.shape, bool) if self.whole == number else None
         if isinstance(self.numbers, TiledNumbers):
@@ -166,7 +168,7 @@ class BufferShadow:
         return mask if mask.any() else None
 
     def least(self, region: MemoryRegion) -> int:
-        """The least number in a region."""
+        """Return the smallest number in a region."""
         numbers = self.numbers
         if numbers is None:
             return self.whole
@@ -175,13 +177,13 @@ class BufferShadow:
         return min((_least(numbers[index]) for index in region.ranges()), default=_NEWEST)
 
     def of(self, region: MemoryRegion) -> Numbers | None:
-        """The numbers of a region in its shape; None if they do not have it, as after a bitcast."""
+        """Return the numbers of a region in its shape; None if that differs, as after a bitcast."""
         if self.numbers is None:
             return np.full(region_shape(region), self.whole, np.int32)
         return None if region.index is None else np.asarray(self.numbers[region.index])
 
     def write(self, region: MemoryRegion, number: int, mask: Mask | None = None) -> None:
-        """The elements of a region, or those where a mask is true, come from a write."""
+        """Set the number of a region's elements, or only of those where a mask is true."""
         if mask is None and covers(region):
             self.set(number)
             return
@@ -198,9 +200,9 @@ class BufferShadow:
             numbers[region.index] = np.where(np.broadcast_to(mask, before.shape), number, before)
 
     def take_padding(self, copy: DmaCopy) -> bool:
-        """Mark what a copy filled with padding of its source's tiles; return whether it did.
+        """Mark elements that a copy fills with padding of its source's tiles; return if it does.
 
-        What is copied into the padding of another array is not in its buffer.
+        Padding that is copied to the padding of another array is not in its buffer.
         """
         source, target = copy.source, copy.destination
         if source.existing is None:
@@ -221,7 +223,7 @@ class BufferShadow:
         return bool(is_padding.any())
 
     def where(self, region: MemoryRegion, test: Callable[[Numbers], Mask] | None = None) -> Mask:
-        """Elements of the buffer that a region selects, of those whose numbers pass a test."""
+        """Return the elements of the buffer selected by a region, if their numbers pass a test."""
         selected = np.zeros(self.buffer.content.shape, bool)
         for index in region.ranges():
             if test is None:
@@ -249,7 +251,7 @@ def differing(a: Any, b: Any) -> Mask:
 
 
 def covers(region: MemoryRegion) -> bool:
-    """Whether a region is its whole buffer."""
+    """Whether a region covers its whole buffer."""
     index = region.index
     if index is None:
         return False
@@ -265,14 +267,14 @@ def covers(region: MemoryRegion) -> bool:
 
 
 def region_shape(region: MemoryRegion) -> tuple[int, ...]:
-    """Shape of the value that a region holds."""
+    """Return the shape of a region's value."""
     if region.index is None and region.existing is None:
         return tuple(region.view.shape)
     return region.shape
 
 
 def is_dynamic(step: ir.MachineStep) -> bool:
-    """Whether what a step accesses depends on a value."""
+    """Whether the elements that a step accesses depend on a value."""
     places = [getattr(step, name, None) for name in ("place", "source", "destination")]
     for place in places:
         for part in () if place is None else place.view:
@@ -284,7 +286,7 @@ def is_dynamic(step: ir.MachineStep) -> bool:
 
 
 def index_key(region: MemoryRegion) -> int:
-    """Hash of the elements that a region selects."""
+    """Hash the elements that a region selects."""
     parts: list[Any] = []
     for index in region.ranges():
         for entry in index:
@@ -298,11 +300,11 @@ def index_key(region: MemoryRegion) -> int:
 
 
 Unseen = int | Callable[[Numbers], Mask]
-"""Numbers of writes that a read should not see: those below one, or that pass a test."""
+"""Numbers of writes that a read should not see: those below a number, or that pass a test."""
 
 
 def chosen(kind: ReadKind, numbers: Numbers, unseen: Unseen) -> Mask:
-    """Elements that a read of some kind should not see."""
+    """Return the elements that a read of this kind should not see."""
     if kind == "padding":
         return np.asarray(numbers == PADDING)
     if kind == "unwritten":

@@ -1,4 +1,4 @@
-"""Rules for what another output block has left: which reads are stale, which are meant to be."""
+"""Rules for reads of values left by another output block: which are stale, and which intended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pallas_debug.machine.sanitizer.shadows.tracked import Block, Point, Tracked
 
 
 def other_core(suspect: SuspectRead, launch: Launch) -> OtherCore:
-    """Where a core may begin that reads what a grid point of another one has left."""
+    """Return where a core may begin that reads what a grid point on another core has left."""
     writer, parallel = suspect.writer, launch.parallel
     assert writer is not None
     points = suspect.point, writer.point
@@ -39,12 +39,12 @@ def other_core(suspect: SuspectRead, launch: Launch) -> OtherCore:
 def is_stale(
     suspect: SuspectRead, thread: TrackedThread, history: ElementHistory, *, is_later: bool = False
 ) -> bool:
-    """Whether a read has the marks of a stale one; whether it matters is another question.
+    """Whether a read looks stale; whether it matters is a separate question.
 
     Args:
-      is_later: whether the step has read what another block left before. Then the block of this
-        read itself has to be summed up in several steps, without a reset between them: a state may
-        be carried to most blocks, and be reset within one that several sequences share.
+      is_later: whether the step has read values left by another block before. Then the block of
+        this read itself has to be summed over several steps, without a reset between them: a state
+        may be carried to most blocks, and be reset within one that several sequences share.
     """
     writer = suspect.writer
     if writer is None:
@@ -65,7 +65,7 @@ def is_stale(
     if written[-1].updates:
         goes_on = [e.moment for e in events if e.updates and e.step is writer.step]
         if not any(b[moment] == b[suspect.moment] for b in blocks for moment in goes_on):
-            return False  # a finished sum, which another block makes use of
+            return False  # a finished sum that another block uses
         return _accumulates(events, thread, outputs, suspect.moment) and not _is_whole_total(
             events, found
         )
@@ -73,17 +73,17 @@ def is_stale(
 
 
 def _differ(blocks: Sequence[Sequence[Block]], one: int, other: int) -> bool:
-    """Whether different blocks of each of these outputs are computed at the two moments."""
+    """Whether the two moments compute different blocks of each of these outputs."""
     return bool(blocks) and all(of_output[one] != of_output[other] for of_output in blocks)
 
 
 def _accumulates(
     events: Sequence[ElementEvent], thread: TrackedThread, outputs: Sequence[int], reader: int
 ) -> bool:
-    """Whether an element is updated at several steps in a row that compute one block.
+    """Whether an element is updated at several consecutive steps that compute one block.
 
-    So the axis along which they differ is that of a sum, and the reader's block has several. Steps
-    are grid points, or moments if there are several updates at one grid point.
+    If so, the axis along which they differ is that of a sum, and the reader's block has several
+    steps. Steps are grid points, or moments if there are several updates at a grid point.
 
     Args:
       reader: moment of the read.
@@ -108,7 +108,7 @@ def _accumulates(
 def _goes_on(
     events: Sequence[ElementEvent], blocks: Sequence[Sequence[Block]], reader: int
 ) -> bool:
-    """Whether the moment of a read, and the next one for its blocks, only add to an element."""
+    """Whether the moment of a read, and the next for its blocks, only add to an element."""
     if any(reader + 1 >= len(b) or b[reader] is None or b[reader] != b[reader + 1] for b in blocks):
         return False
     added, reset = (
@@ -119,7 +119,7 @@ def _goes_on(
 
 
 def _is_whole_total(events: Sequence[ElementEvent], found: BufferHistory) -> bool:
-    """Whether nothing but the updates uses a sum before its last one: a total over all blocks."""
+    """Whether only the updates use a sum before its last update: a total over all blocks."""
     return bool(found.used_at) and min(found.used_at) >= _updated(events)[-1]
 
 
@@ -154,7 +154,7 @@ def _writes_less(found: BufferHistory, suspect: SuspectRead, before: Point) -> b
 
 
 def was_read(conflict: ReplacedWrite, history: ElementHistory) -> bool:
-    """Whether anything read an element between two writes to it."""
+    """Whether an element was read between two writes to it."""
     events = history.buffers[buffer_key(conflict.buffer)].events[conflict.element]
     seen_first = False
     for event in events:

@@ -1,7 +1,7 @@
-"""Shadow memory of arrays that are too large for one number per element: tiles, made when written.
+"""Tiled shadow memory of arrays too large for a full array of numbers; tiles are created on write.
 
-Where only some grid points are watched, all that others write has one number, so only tiles that
-watched points write to are kept, as far as there is room.
+If only some grid points are watched, all writes of the others share a number, so only tiles that
+watched points write to are kept, as long as there is room.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Key = tuple[int, ...]
 Slices = tuple[slice, ...]
 
 TILE_ELEMENTS = 1 << 16
-"""Maximum elements of a tile, of 4 bytes each."""
+"""Maximum number of elements of a tile; each takes 4 bytes."""
 
 TILE_SIZES = (1024, 64)
-"""Maximum sizes of a tile in the last two dimensions, the last first."""
+"""Maximum sizes of a tile in the last two dimensions, the last dimension first."""
 
 
 @dataclass
 class ShadowRoom:
-    """Room for tiles, of all arrays of a run.
+    """Room for the tiles of all arrays of a run.
 
     Attributes:
-      limit: in bytes.
-      used: bytes that tiles take.
-      is_exhausted: whether a tile had no room, and was not made.
+      limit: limit in bytes.
+      used: bytes used by tiles.
+      is_exhausted: whether a tile was not created because there was no room.
     """
 
     limit: int
@@ -42,7 +42,7 @@ class ShadowRoom:
     is_exhausted: bool = False
 
     def take(self, nbytes: int) -> bool:
-        """Take room for a tile, if there is some."""
+        """Reserve room for a tile; return whether there was enough."""
         if self.is_exhausted or self.used + nbytes > self.limit:
             self.is_exhausted = True
             return False
@@ -51,10 +51,10 @@ class ShadowRoom:
 
 
 class TiledNumbers:
-    """An array of numbers, most of them the same; indexed as numpy's arrays are.
+    """An array of numbers, most of them equal; indexed like a numpy array.
 
     Args:
-      default: the number of all elements at first.
+      default: initial number of all elements.
     """
 
     def __init__(self, shape: Sequence[int], default: int, room: ShadowRoom) -> None:
@@ -96,17 +96,17 @@ class TiledNumbers:
             self._put(key, inner, values[outer] if values.ndim else values)
 
     def values(self) -> Iterator[int]:
-        """The distinct numbers."""
+        """Yield the distinct numbers."""
         yield self.default
         for tile in self._tiles.values():
             yield from np.unique(tile).tolist()
 
     def has(self, number: int) -> bool:
-        """Whether any element has a number."""
+        """Whether any element has this number."""
         return self.default == number or any((t == number).any() for t in self._tiles.values())
 
     def where(self, number: int) -> Mask:
-        """The elements that have a number, as a mask of the whole array."""
+        """Return a mask of the whole array: the elements that have this number."""
         found = np.full(self.shape, self.default == number)
         for key, tile in self._tiles.items():
             starts = [k * size for k, size in zip(key, self.sizes, strict=True)]
@@ -129,14 +129,14 @@ class TiledNumbers:
         tile[inner] = part
 
     def free(self) -> None:
-        """Give the room of all tiles back."""
+        """Release the room of all tiles."""
         self._room.used -= sum(tile.nbytes for tile in self._tiles.values())
         self._tiles.clear()
 
     # Indices
 
     def _entries(self, index: Any) -> tuple[Any, ...]:
-        """An entry for each dimension."""
+        """Expand an index to an entry for each dimension."""
         given = index if isinstance(index, tuple) else (index,)
         given = tuple(entry for entry in given if entry is not Ellipsis)
         return (*given, *[slice(None)] * (len(self.shape) - len(given)))
@@ -150,7 +150,7 @@ class TiledNumbers:
         ]
 
     def _parts(self, ranges: Sequence[range]) -> Iterator[tuple[Key, Slices, Slices]]:
-        """Tiles that a product of ranges meets: where in the product, and where in the tile."""
+        """Yield tiles that a product of ranges intersects, with slices of the product and tile."""
         cuts = [list(_cuts(axis, size)) for axis, size in zip(ranges, self.sizes, strict=True)]
         for choice in itertools.product(*cuts):
             yield (
@@ -160,7 +160,7 @@ class TiledNumbers:
             )
 
     def _places(self, entries: Sequence[Any]) -> list[Positions]:
-        """Position of each selected element in each dimension."""
+        """Positions of the selected elements along each dimension."""
         rank = len(self.shape)
         found = []
         for axis, size in enumerate(self.shape):
@@ -169,7 +169,7 @@ class TiledNumbers:
         return found
 
     def _scattered(self, places: Sequence[Positions]) -> Iterator[tuple[Key, Mask, Any]]:
-        """Tiles that elements are in: which of the elements, and where in the tile."""
+        """Yield tiles that contain elements, with a mask of these and positions in the tile."""
         keys = np.stack(
             [place // size for place, size in zip(places, self.sizes, strict=True)], axis=-1
         )
@@ -183,7 +183,7 @@ class TiledNumbers:
 
 
 def tile_sizes(shape: Sequence[int]) -> tuple[int, ...]:
-    """Sizes of the tiles of an array: as large as allowed in its last dimensions."""
+    """Sizes of the tiles of an array: the largest allowed in its last dimensions."""
     room, found = TILE_ELEMENTS, list[int]()
     for i, size in enumerate(reversed(shape)):
         most = TILE_SIZES[i] if i < len(TILE_SIZES) else room
@@ -193,14 +193,14 @@ def tile_sizes(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _shape(entries: Sequence[Any], ranges: Sequence[range]) -> tuple[int, ...]:
-    """Shape of what entries without arrays select."""
+    """Shape that entries without arrays select."""
     return tuple(
         len(axis) for entry, axis in zip(entries, ranges, strict=True) if isinstance(entry, slice)
     )
 
 
 def _cuts(axis: range, size: int) -> Iterator[tuple[int, slice, slice]]:
-    """Tiles along an axis: number, positions in the range, and positions in the tile."""
+    """Yield tiles along an axis: number, positions in the range, and positions in the tile."""
     done = 0
     while done < len(axis):
         number, start = divmod(axis[done], size)

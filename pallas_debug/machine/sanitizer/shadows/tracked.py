@@ -1,8 +1,8 @@
-"""A thread's way through its grid and its pipelines, and which output block it computes when.
+"""A thread's progress through its grid and pipelines, and the output block of each moment.
 
-A *moment* is a grid point up to its first `emit_pipeline`, or an iteration of one with what follows
-up to the next. Blocks of an output in HBM are what the kernel copies there: all moments since the
-copy before belong to the block that the next copy fills.
+A *moment* is a grid point up to its first `emit_pipeline`, or an iteration of one together with
+what follows up to the next. The blocks of an output in HBM are what the kernel copies there: all
+moments since the previous copy belong to the block that the next copy fills.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
 Point = tuple[int, ...]
 
 Block = Point | str | None
-"""Block index of an output, or the slices that are copied to one in HBM; None if none are."""
+"""Block index of an output, or the slices that are copied to one in HBM; None if there are none."""
 
 
 @dataclass(eq=False, slots=True)
 class LaneNumbers:
-    """Numbers of writes, by the coordinates on parallel axes of the grid points that made them.
+    """Write numbers by the coordinates of the writing grid points along parallel axes.
 
     Attributes:
-      lanes: these coordinates, whenever they changed.
-      starts: first number with each of them.
+      lanes: successive values of these coordinates.
+      starts: first number with each value.
       since: the last of `starts`.
     """
 
@@ -48,7 +48,7 @@ class LaneNumbers:
         self.since = number
 
     def is_other(self, numbers: Any) -> Any:
-        """Mask of the numbers that grid points with other coordinates have made."""
+        """Mask of the numbers of grid points with other coordinates."""
         is_own = np.array([lane == self.lanes[-1] for lane in self.lanes])
         return ~is_own[np.searchsorted(self.starts, numbers, "right") - 1]
 
@@ -58,19 +58,19 @@ class TrackedThread:
     """Position of a thread, in numbers of writes.
 
     Attributes:
-      outputs: those that the pipeline around the kernel writes.
-      arrays: names of the outputs in HBM, which the kernel copies to.
-      blocks: of each output window at each grid point so far.
+      outputs: outputs that the pipeline around the kernel writes.
+      arrays: names of outputs in HBM that the kernel copies to.
+      blocks: block of each output window at each grid point so far.
       starts: first number of the current visit of each output's block.
       array_starts: first number of the first moment after the last copy to each of `arrays`.
-      copied: moments at which copies to each of `arrays` were started, and the slices.
+      copied: moments and slices of the copies to each of `arrays`.
       moments: position in `points` of the grid point of each moment so far.
       of_point: first number of the current grid point.
       of_moment: first number of the current moment.
-      lanes: numbers by the coordinates on parallel axes.
-      has_carried: whether the grid point has read what an earlier one wrote.
-      begins_block: whether the grid point is the first one of a block.
-      is_watched: whether the grid point was chosen to be judged.
+      lanes: write numbers by the coordinates along parallel axes.
+      has_carried: whether the grid point has read values written by an earlier one.
+      begins_block: whether the grid point is the first of a block.
+      is_watched: whether the grid point is selected for checking.
     """
 
     windows: list[Window]
@@ -99,18 +99,18 @@ class TrackedThread:
 
     @property
     def has_pipelines(self) -> bool:
-        """Whether a grid point had several moments."""
+        """Whether any grid point had several moments."""
         return len(self.moments) > len(self.points)
 
     def keeps(self, name: str) -> bool:
-        """Whether a buffer may hold what an earlier grid point has left in it."""
+        """Whether a buffer may contain values left by an earlier grid point."""
         own = next((i for i, w in enumerate(self.outputs) if w.operand.name == name), None)
         if own is None:
             return len(self.points) > 1
         return any(one == other for one, other in itertools.pairwise(self.blocks[own]))
 
     def moment_begins(self, number: int) -> None:
-        """A moment of the last of `points` begins, with this number of the next write."""
+        """Begin a moment of the last of `points`; `number` is that of the next write."""
         self.moments.append(len(self.points) - 1)
         self.of_moment = number
         for name in self._left:
@@ -118,15 +118,15 @@ class TrackedThread:
         self._left.clear()
 
     def copies_out(self, name: str, part: str) -> None:
-        """A copy to slices of an output in HBM starts."""
+        """Record the start of a copy to slices of an output in HBM."""
         self.copied.setdefault(name, []).append((self.moment, part))
         self._left.add(name)
 
     def outputs_of(self, name: str) -> tuple[int, ...]:
-        """Outputs that an operand's values go to, with itself if it is one; all if there are none.
+        """Outputs that receive an operand's values, or the operand itself; all if there are none.
 
-        The numbers are positions in `outputs`, and after these in `arrays`. Arrays are left out if
-        there are others.
+        The numbers are positions in `outputs`, followed by those in `arrays`. Arrays are left out
+        if there are other outputs.
         """
         if name not in self._reached:
             names = self.flow.reached(name) | {name}
@@ -154,7 +154,7 @@ class TrackedThread:
         return self.arrays[output - windows]
 
     def since(self, name: str) -> int:
-        """First number of the visits of these outputs: what is older was written for others."""
+        """First number of these outputs' current visits: older writes were for other blocks."""
         windows = len(self.outputs)
         return min(
             (
@@ -167,7 +167,7 @@ class TrackedThread:
         )
 
     def blocks_at_moments(self, output: int) -> list[Block]:
-        """The block of an output that each moment computes."""
+        """The block of an output computed at each moment."""
         windows = len(self.outputs)
         if output < windows:
             return [self.blocks[output][position] for position in self.moments]
@@ -179,17 +179,17 @@ class TrackedThread:
         return found + [None] * (len(self.moments) - len(found))
 
     def blocks_at_points(self, output: int) -> list[Block]:
-        """The block of an output that each grid point computes, at its end."""
+        """The block of an output computed at each grid point, at its end."""
         last = dict(zip(self.moments, self.blocks_at_moments(output), strict=True))
         return [last[position] for position in range(len(self.points))]
 
     def is_in_one_block(self, window: Window, mask: np.ndarray[Any, Any]) -> bool:
-        """Whether the elements in a mask are all in one block of an output, if they are in any."""
+        """Whether the masked elements that are in any block of an output are in the same one."""
         found = [window.bounds(block)[0] for block in set(self.blocks[self.outputs.index(window)])]
         return sum(bool(mask[outer].any()) for outer in found) < 2
 
     def visits(self, window: Window, element: Point) -> list[Point]:
-        """Grid points with an element of an output in their block."""
+        """Grid points whose block of an output contains an element."""
         blocks = self.blocks[self.outputs.index(window)]
         holding = set()
         for block in set(blocks):
@@ -200,14 +200,14 @@ class TrackedThread:
 
 
 def begins_moment(step: ir.MachineStep) -> bool:
-    """Whether iterations of a loop are moments."""
+    """Whether the iterations of a loop are moments."""
     return isinstance(step, (ir.ScanLoop, ir.WhileLoop)) and step.of_pipeline
 
 
 def steps_of_block(
     launch: Launch, points: Sequence[Point], blocks: Sequence[Point]
 ) -> tuple[int, ...] | None:
-    """Numbers of axes along which an output's block stays the same; None if no axes decide that."""
+    """Axes along which an output's block stays the same; None if no axes determine that."""
     sizes = [max(point[axis] for point in points) + 1 for axis in range(len(launch.grid))]
     if len(points) != math.prod(sizes):
         return None  # the run was stopped
@@ -225,10 +225,10 @@ def steps_of_block(
 def missing_steps(
     grid: Sequence[int | None], thread: TrackedThread | None, window: Window, mask: Any
 ) -> list[float]:
-    """How many blocks of an output are not visited, where these are the last ones of a dimension.
+    """Count unvisited blocks of an output, if they are the last ones of a dimension.
 
-    A map that returns the same block everywhere is not short of steps: as many are visited as
-    the grid has along one of its axes.
+    A map that returns the same block everywhere does not lack steps: as many blocks are visited
+    as the grid has along one of its axes.
 
     Args:
       mask: elements that were not written.

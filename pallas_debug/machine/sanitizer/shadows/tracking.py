@@ -1,4 +1,4 @@
-"""Tracker of writes: who wrote what is read, and which reads may see what they should not."""
+"""Tracker of writes: the writer of each value read, and reads of values not meant for them."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ from pallas_debug.machine.sanitizer.shadows.tracked import (
 from pallas_debug.machine.threads import Thread
 
 MAX_LATER = 32
-"""Maximum number of later reads by one step of what other output blocks left that are kept."""
+"""Maximum number of later reads by a step, of values left by other output blocks, that are kept."""
 
 MAX_RECORDS = 1 << 17
-"""Number of writes after which those of which nothing is left are forgotten."""
+"""Number of writes after which records of writes without remaining elements are dropped."""
 
 
 class MemoryTracker(MachineObserver):
-    """Keeps shadow memory, and notes suspect reads and what happens to outputs.
+    """Maintains shadow memory, and records suspect reads and the events of outputs.
 
     Attributes:
-      writes: by number; those of which nothing is left may have been forgotten.
-      count: number of the last one.
-      suspects: the first read of each kind at each step.
-      trace: hash of the branches taken and the indices computed so far.
-      results_so_far: hash of all values stored to output blocks, also of those replaced since; kept
-        if `keeps_results`.
-      flow: of values from scratch to outputs.
-      stored: operands, by name, with the steps that have stored to them or copied into them.
-      padded: the last copy into a buffer, by its number, that took padding of an array along.
-      room: for the shadows of arrays in HBM, if not all grid points are watched.
-      last_watched: the grid point that was watched last, before there was no room.
+      writes: write records by number; those without remaining elements may have been dropped.
+      count: number of the last write.
+      suspects: first suspect read of each kind at each step.
+      trace: hash of the branches taken and indices computed so far.
+      results_so_far: hash of all values stored to output blocks, including replaced ones;
+        maintained if `keeps_results`.
+      flow: flow of values from scratch to outputs.
+      stored: operands by name, with the steps that have stored or copied to them.
+      padded: last copy into a buffer that included padding of an array, by buffer number.
+      room: room for the shadows of arrays in HBM, if not all grid points are watched.
+      last_watched: last grid point that was watched before the room was exhausted.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class MemoryTracker(MachineObserver):
         """Set up the shadow.
 
         Args:
-          watched: grid points that are judged; None for all. What others write has number `GIVEN`,
-            as what the call passes in: nothing is known of it, and nothing is reported of it.
+          watched: grid points to check; None for all. Writes of others have number `GIVEN`, like
+            what the call passes in: nothing is known or reported about them.
         """
         self.launch = launch
         self.flow = ValueFlow(launch)
@@ -131,7 +131,7 @@ class MemoryTracker(MachineObserver):
     # The grid
 
     def watches(self, state: TrackedThread, point: Point) -> bool:
-        """Whether a grid point is judged; `point` is the thread's, or one before."""
+        """Whether a grid point is checked; `point` is the thread's current or an earlier one."""
         if self.watched is None:
             return True
         if self.room.is_exhausted:
@@ -203,7 +203,7 @@ class MemoryTracker(MachineObserver):
         self, thread: Thread, state: TrackedThread, step: ir.MachineStep, region: MemoryRegion,
         found: BufferShadow, oldest: int, value: Any,
     ) -> None:  # fmt: skip
-        """A read of elements that the moment has not written."""
+        """Handle a read of elements that were not written at the current moment."""
         if found.operand == "input":
             self.arrays.reads_overwritten(thread, step, region)
         if oldest <= shadow.NEVER:
@@ -229,7 +229,7 @@ class MemoryTracker(MachineObserver):
             self._suspect("stale", thread, step, region, found, of_block, value)
 
     def _may_carry(self, found: BufferShadow) -> bool:
-        """Whether `GIVEN` elements may have been written by grid points that are not watched."""
+        """Whether unwatched grid points may have written `GIVEN` elements."""
         if self.watched is None:
             return False
         return found.operand not in ("input", "prefetch") or self.arrays.is_shared(
@@ -240,7 +240,7 @@ class MemoryTracker(MachineObserver):
         self, kind: ReadKind, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
         found: BufferShadow, unseen: shadow.Unseen, value: Any, copy: DmaCopy | None = None,
     ) -> None:  # fmt: skip
-        """Note a read of elements that were not meant for it: its first time in full."""
+        """Record a read of elements that were not meant for it, in full the first time."""
         key: SiteKey = (id(step), region.buffer.name, kind)
         known = self.suspects.get(key)
         if known is None:
@@ -295,7 +295,7 @@ class MemoryTracker(MachineObserver):
         unseen: shadow.Unseen,
         value: Any,
     ) -> None:
-        """For replays: change what a suspect read sees."""
+        """Alter the values of a suspect read; a no-op except in replays."""
 
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
@@ -326,10 +326,10 @@ class MemoryTracker(MachineObserver):
     def record(
         self, thread: Thread, step: ir.MachineStep, copy: DmaCopy | None = None, moment: int = 0
     ) -> int:
-        """Number a write.
+        """Assign a number to a write.
 
         Args:
-          moment: at which the copy was started.
+          moment: moment at which the copy was started.
         """
         self.count = number = self.count + 1
         if copy is None:
@@ -347,7 +347,7 @@ class MemoryTracker(MachineObserver):
         return number
 
     def _forget(self) -> None:
-        """Drop the records of writes that no element comes from any more."""
+        """Drop the records of writes without remaining elements."""
         live = {self.count}
         for found in self.shadows.values():
             live.update(found.distinct())
@@ -370,7 +370,7 @@ class MemoryTracker(MachineObserver):
                 part = index_text(output, target.index)
             state.copies_out(output, part)
         if copy.source.buffer.device != target.buffer.device:
-            # In another order of the run, the copy may have come before a read on its device.
+            # In another order of the run, the copy may have preceded a read on its device.
             for suspect in self.suspects.values():
                 if suspect.buffer is target.buffer and suspect.kind == "unwritten":
                     found = (suspect.mask[index] for index in target.ranges())
@@ -424,12 +424,12 @@ class MemoryTracker(MachineObserver):
             found = self._dynamic[id(step)] = shadow.is_dynamic(step)
         return found
 
-    # Questions
+    # Queries
 
     def who_wrote(self, buffer: MemoryBuffer, index: Any = ...) -> list[WriteRecord]:
-        """Return the writes that elements of a buffer come from, the latest first.
+        """Return the writes from which elements of a buffer come, latest first.
 
-        Elements that were given or never written have none.
+        Elements that were passed in or never written have none.
         """
         found = self.shadows.get(buffer.number)
         if found is None:
@@ -440,20 +440,20 @@ class MemoryTracker(MachineObserver):
     def writers_of_output(
         self, output: int, index: Any = ..., device: int = 0
     ) -> list[WriteRecord]:
-        """Return the writes that elements of a result come from, the latest first.
+        """Return the writes from which elements of a result come, latest first.
 
         Args:
-          output: position among the results of the kernel.
+          output: position among the kernel's results.
         """
         found = [b for b in self._result_buffers() if b.device == device]
         return self.who_wrote(found[output], index)
 
     def results(self) -> list[np.ndarray[Any, Any]]:
-        """Arrays of the results of all devices, as they are now."""
+        """Return the current contents of the results of all devices."""
         return [buffer.content for buffer in self._result_buffers()]
 
     def _result_buffers(self) -> list[MemoryBuffer]:
-        """Whole arrays of the results, of one device after the other."""
+        """Whole arrays of the results, device by device."""
         buffers = [s.buffer for s in self.shadows.values()]
         found = []
         for device in dict.fromkeys(b.device for b in buffers):

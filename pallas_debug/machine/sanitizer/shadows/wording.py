@@ -1,4 +1,4 @@
-"""Findings about memory, from what the tracker noted and the history of elements."""
+"""Findings about memory, from the tracker's records and the history of elements."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
 from pallas_debug.model import Finding, SourceLine, Witness
 
 Ordered = tuple[int, Finding]
-"""A finding, and the number of the write that it follows."""
+"""Number of the write that a finding follows, and the finding."""
 
 LAST = 1 << 60
-"""Number for what is known at the end of a run only."""
+"""Number for facts that are known only at the end of a run."""
 
 
 class MemoryWording:
-    """Words the facts of one run.
+    """Creates the findings of one run.
 
     Attributes:
-      slips: conditions that a finding comes of, by the identity of the finding.
+      slips: conditions that cause a finding, by identity of the finding.
     """
 
     def __init__(
         self, run: MemoryTracker, history: ElementHistory, arrays: Sequence[Sequence[Any]]
     ) -> None:
-        """Take the facts; `arrays` are those of the call, for each device."""
+        """Set up; `arrays` are those of the call, for each device."""
         self._run = run
         self._history = history
         self._arrays = arrays
@@ -64,7 +64,7 @@ class MemoryWording:
     # Reads
 
     def uninitialized(self, suspect: SuspectRead, *, other_core: bool = False) -> Finding:
-        """A read of memory that was never written, or of padding, that matters."""
+        """Report a read of unwritten memory or padding that matters."""
         name = suspect.buffer.name
         copy = self._run.padded.get(suspect.buffer.number) if suspect.kind == "padding" else None
         seen = self._seen(
@@ -72,7 +72,7 @@ class MemoryWording:
             index=resets.part_text(name, suspect.mask),
             other=None if copy is None else copy.step.site.line,
         )  # fmt: skip
-        # Where some of them do not matter, how many do is not known.
+        # If some elements do not matter, the number that do is unknown.
         affected = int(suspect.mask.sum()) if suspect.without is None else suspect.total
         element = WrittenElement(index=suspect.element, affected=affected, total=suspect.total)
         named = element if suspect.is_element_known and not other_core else None
@@ -120,7 +120,7 @@ class MemoryWording:
         )
 
     def _not_reset(self, suspect: SuspectRead) -> tuple[str, str] | None:
-        """Cause and advice, if a sum of another block would be read on one core, too."""
+        """Return cause and advice, if a sum of another block would be read on one core, too."""
         thread, name = self._run.threads[suspect.thread], suspect.buffer.name
         if not stale.is_stale(suspect, thread, self._history):
             return None
@@ -134,7 +134,7 @@ class MemoryWording:
         )
 
     def stale(self, suspect: SuspectRead) -> Finding:
-        """A read of what another output block left."""
+        """Report a read of values left by another output block."""
         writer = suspect.writer
         assert writer is not None
         thread = self._run.threads[suspect.thread]
@@ -166,7 +166,7 @@ class MemoryWording:
         )
 
     def dropped(self, found: DroppedSum) -> Finding:
-        """A sum that a reset drops, or that is added to after the last store to an output."""
+        """Report a sum that a reset drops, or with additions after the last store to an output."""
         thread = self._run.threads[found.thread]
         line = found.before.step.site.line
         seen = self._seen(found.step, found.point, found.iterations, found.buffer, other=line)
@@ -187,7 +187,7 @@ class MemoryWording:
         )
 
     def _writes(self, suspect: SuspectRead, *, as_resets: bool) -> tuple[Reset, ...]:
-        """Lines that write what was read; if `as_resets`, without regard to what was there."""
+        """Find the lines that write the elements of a read; if `as_resets`, only non-updates."""
         return resets.writes(
             self._history.buffers[buffer_key(suspect.buffer)],
             suspect,
@@ -198,7 +198,7 @@ class MemoryWording:
     # Arrays
 
     def arrays(self, conflicts: Sequence[ReplacedWrite]) -> list[Ordered]:
-        """Findings about whole arrays."""
+        """Return the findings about whole arrays."""
         ledger = self._run.arrays
         found: list[Ordered] = []
         for read in ledger.overwritten.values():
@@ -266,7 +266,7 @@ class MemoryWording:
         )
 
     def _original(self, read: OverwrittenRead) -> Any:
-        """Values that the call passed in, where they have been overwritten since."""
+        """Original values of the call, where they have been overwritten."""
         window = read.block.window
         launch = self._run.launch
         given = [o.name for o in launch.operands if o.kind in ("prefetch", "input")]
@@ -352,7 +352,7 @@ class MemoryWording:
     # Outputs that were not written
 
     def _unwritten(self) -> list[Finding]:
-        found: dict[str, Finding] = {}  # of the first device that leaves it
+        found: dict[str, Finding] = {}  # of the first device with unwritten elements
         thread = next(iter(self._run.threads.values()), None)
         windows = {} if thread is None else {w.operand.name: w for w in thread.outputs}
         for kept in self._run.shadows.values():
@@ -362,7 +362,8 @@ class MemoryWording:
                 continue
             if name in self._run.arrays.returns or name in found:
                 continue
-            # In an array that was given, these are elements of blocks that came back unwritten.
+            # For an array that was passed in, these are elements of blocks that were revisited but
+            # not written.
             mask = kept.all_with(shadow.NEVER)
             if mask is not None:
                 found[name] = self._gap(name, buffer, mask, thread, windows.get(name))
@@ -391,7 +392,7 @@ class MemoryWording:
             why = "no store"
             source = None if window is None else self._run.launch.block_line(window.operand)
         elif any(isinstance(site.step, ir.CopyStart) for site in sites):
-            why = "copies"  # under the conditions of a pipeline, perhaps
+            why = "copies"  # possibly under a pipeline's conditions
         elif all(site.conditions and _is_in_place(site.step) for site in sites):
             why = "condition"
         elif under := [site for site in sites if site.conditions]:
@@ -418,7 +419,7 @@ class MemoryWording:
             self.slips[id(found)] = frozenset[int]().union(*(site.conditions for site in sites))
         return found
 
-    # Shared
+    # Shared helpers
 
     def _at(self, source: SourceLine | None, **facts: Any) -> Sighting:
         witness = Witness(source=source, **facts)
@@ -442,7 +443,7 @@ class MemoryWording:
     def _block(
         self, thread: TrackedThread, moment: int, outputs: Sequence[int]
     ) -> writers.OutputBlock | None:
-        """The block of the first of some outputs that a moment computes."""
+        """Return the block, computed at a moment, of the first of these outputs."""
         if not outputs:
             return None
         number = outputs[0]
@@ -493,5 +494,5 @@ def _block_text(name: str, block: Point) -> str:
 
 
 def _is_in_place(step: ir.MachineStep) -> bool:
-    """Whether a store goes to the same elements whenever it runs."""
+    """Whether a store writes the same elements whenever it runs."""
     return isinstance(step, ir.StoreStep) and step.place.is_constant
