@@ -1,1 +1,1 @@
-"""Fault kinds, and the messages about them."""
+"""Fault kinds and the messages about them."""

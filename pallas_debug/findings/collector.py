@@ -1,6 +1,6 @@
 """Deduplication, counting and merging of findings.
 
-The only place that decides whether two findings are the same fault.
+The only module that decides whether two findings are the same fault.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Key = tuple[Fault, str, tuple[str, int] | None, str | None, bool]
 
 
 def key(finding: Finding) -> Key:
-    """Identity of a fault as one engine sees it: kind, kernel, line, operand, and for an access
-    whether another one is at fault, too.
+    """Identity of a fault within an engine: kind, kernel, line, operand, and whether a race has two
+    sides.
 
-    A copy may race with another access, and besides be sent before its device is in the kernel.
+    A copy may race with another access, and also be sent before its device has entered the kernel.
     """
     has_other = finding.other is not None and finding.kind is Fault.DATA_RACE
     return finding.kind, finding.kernel, finding.witness.line, finding.operand, has_other
 
 
 class Collector:
-    """Findings in the order first seen, each fault once. Thread-safe."""
+    """Findings in the order in which they were first seen, each fault once. Thread-safe."""
 
     def __init__(self, findings: Iterable[Finding] = ()) -> None:
         self._lock = threading.Lock()
@@ -50,8 +50,8 @@ class Collector:
     def add(self, *findings: Finding) -> list[Finding]:
         """Add the findings of one run of a kernel; return the new ones.
 
-        The count of a known fault grows by the run's count, which is the maximum within the run:
-        one line of Python is often several operations (`a // b` is a division and a remainder).
+        The count of a known fault is increased by the run's count, the maximum within the run: a
+        line of Python is often several operations (`a // b` is a division and a remainder).
         """
         run: dict[Key, Finding] = {}
         for finding in findings:
@@ -84,9 +84,9 @@ def merged(
     Message, witness, cause and advice come from the engine most certain of the fault.
 
     Args:
-      findings: findings of several engines.
-      starts: first lines of the kernels. An engine that names such a line knows no better one, so
-        another engine's line is preferred.
+      findings: findings of all engines.
+      starts: first lines of the kernels. An engine reports such a line if it knows no better one,
+        so another engine's line is preferred.
     """
     begins = {(line.file, line.line) for line in starts if line is not None}
     kept: list[Finding] = []
@@ -102,21 +102,21 @@ def merged(
 
 
 def _is_same(a: Finding, b: Finding) -> bool:
-    """Whether two findings, by two engines or for two targets, are the same fault."""
+    """Whether two findings, from two engines or for two targets, are the same fault."""
     if (a.kind, a.kernel) != (b.kind, b.kernel):
         return False
     engines = (*a.engines[:1], *b.engines[:1])
     if set(engines) == {"static", "compile"}:
-        return True  # the compiler stops at the first, and often names the line of the call
+        return True  # the compiler stops at the first fault, and often reports the line of the call
     if a.kind is Fault.DEADLOCK and len({*engines, "static"}) == 3:
-        return True  # a run ends at its first one; engines differ in which of the waits they name
+        return True  # a run ends at its first deadlock; engines differ in which wait they report
     if a.kind is Fault.PADDING_READ and set(engines) == {"static", "checks"}:
-        return a.grid_point == b.grid_point  # a check names the first one read, masked or not
+        return a.grid_point == b.grid_point  # a check reports the first one read, masked or not
     if a.kind is Fault.DATA_RACE and len(set(engines)) == 2 and _sides(a) == _sides(b):
         return True
     here, there = a.witness.line, b.witness.line
     if a.kind is Fault.DMA_NOT_AWAITED and (here == there or _is_on_same_semaphore(a, b)):
-        return True  # one engine names the semaphore, the other the destination
+        return True  # one engine reports the semaphore, the other the destination
     if len(set(engines)) == 1 and None not in (here, there):
         return key(a) == key(b)
     if "tpu interpret" in engines and _is_same_place(a, b):
@@ -127,21 +127,21 @@ def _is_same(a: Finding, b: Finding) -> bool:
 
 
 def _sides(race: Finding) -> frozenset[tuple[str, int] | None]:
-    """Lines of both sides of a race: which of them is the first depends on the engine."""
+    """Lines of both sides of a race: engines differ in which side they report first."""
     other = None if race.other is None else (race.other.file, race.other.line)
     return frozenset({race.witness.line, other} - {None})
 
 
 def _is_on_same_semaphore(a: Finding, b: Finding) -> bool:
-    """Whether two engines found the same semaphore raised; each names one of the starts."""
+    """Whether two engines found the same semaphore raised; each reports one of the starts."""
     ours, theirs = (one.witness.values.get("semaphore") for one in (a, b))
     return ours is not None and ours == theirs and a.engines[:1] != b.engines[:1]
 
 
 def _is_same_place(a: Finding, b: Finding) -> bool:
-    """Whether two findings of a line are of the same elements in HBM, whatever their operands.
+    """Whether two findings of a line concern the same elements in HBM, whatever their operands.
 
-    jax's interpreter knows one buffer for an output and the input that it is aliased to.
+    jax's interpreter uses one buffer for an output and the input that it is aliased to.
     """
     one, other = a.witness, b.witness
     if one.index is None or other.index is None or not str(one.shape).endswith(" in HBM"):
@@ -158,7 +158,7 @@ def _base(operand: str) -> str:
 
 
 def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]]) -> Finding:
-    """Complete the first finding with what only the other knows."""
+    """Complete the first finding with facts that only the other has."""
     a, b = first.witness, other.witness
     prefer_other = b.source is not None and (a.source is None or a.line in begins)
     witness = replace(
@@ -183,7 +183,7 @@ def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]])
 def _without_repeats(
     findings: Sequence[Finding], begins: Collection[tuple[str, int]]
 ) -> list[Finding]:
-    """Leave out findings that another engine reported as the consequence of a fault."""
+    """Drop findings that another engine reported as the consequence of a fault."""
 
     def completed(finding: Finding) -> Finding:
         consequences = []
@@ -205,7 +205,7 @@ def _with_consequences(
 ) -> list[Finding]:
     """Attach unclassified failures to the static finding that explains them.
 
-    For example, a compiler crash to the construct that it should have rejected.
+    For example, attach a compiler crash to the construct that the compiler should have rejected.
     """
     left = [finding for finding in findings if finding.kind in _UNCLASSIFIED]
     kept = []
@@ -233,22 +233,22 @@ _OF_MEMORY = (
     *(Fault.OUTPUT_REVISITED, Fault.DATA_RACE, Fault.DMA_NOT_AWAITED),
     *(Fault.STALE_READ, Fault.OVERWRITTEN_READ),
 )
-"""Faults by which a kernel computes with values that are not its own."""
+"""Faults that make a kernel compute with unintended values."""
 
 _LEADS_TO_DEADLOCK = (
     *(Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE, Fault.BLOCK_OUT_OF_BOUNDS),
     *(Fault.UNINITIALIZED_READ, Fault.DATA_RACE, Fault.WAIT_SIZE_MISMATCH),
 )
-"""Faults after which a wait may never end."""
+"""Faults that may make a wait endless."""
 
 
 def caused(findings: Iterable[Finding]) -> list[Finding]:
-    """Attach what follows from another fault to that fault: its first cause.
+    """Attach each finding that follows from another fault to the first such cause.
 
-    A NaN or an infinity may follow from a fault of memory from the grid point on at which it
-    happened, and two interpreters differ wherever a kernel uses memory that it did not write, or in
-    an undefined order. A NaN made of an infinity follows from the operation that made that one, and
-    a read of unwritten memory that was copied, from the copy.
+    A NaN or infinity may follow from a memory fault at the same or an earlier grid point, and two
+    interpreters differ if a kernel uses unwritten memory or depends on an undefined order. A NaN
+    produced from an infinity follows from the operation that produced the infinity, and a read of
+    unwritten memory that was copied follows from the copy.
     """
     found = list(findings)
     cause_of: dict[int, Finding] = {}
@@ -256,7 +256,7 @@ def caused(findings: Iterable[Finding]) -> list[Finding]:
         causes = [f for f in found if f.kind in _OF_MEMORY and _comes_of(finding, f)]
         causes = causes or [f for f in found if _is_made_by(finding, f)]
         causes.sort(key=lambda f: f.grid_point != finding.grid_point)
-        # A copy within one buffer comes of itself; two buffers may be copied to each other.
+        # A copy within one buffer would be its own cause; two buffers may be copied to each other.
         possible = (f for f in causes if _first_cause(f, cause_of) is not finding)
         if (cause := next(possible, None)) is not None:
             cause_of[id(finding)] = cause
@@ -274,7 +274,7 @@ def caused(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _followed(finding: Finding, by: Sequence[Finding]) -> Finding:
-    """A finding with what follows from it."""
+    """Add consequences to a finding."""
     finding = reworded(finding, by)
     return replace(finding, consequences=(*finding.consequences, *by))
 
@@ -286,7 +286,7 @@ def _first_cause(finding: Finding, cause_of: Mapping[int, Finding]) -> Finding:
 
 
 def _is_made_by(finding: Finding, cause: Finding) -> bool:
-    """Whether a finding follows from one of the kinds that it names: an infinity, say."""
+    """Whether a finding follows from one of the kinds that it names, such as an infinity."""
     if cause.kernel != finding.kernel:
         return False
     if is_of_same_dimension(finding, cause):
@@ -295,10 +295,10 @@ def _is_made_by(finding: Finding, cause: Finding) -> bool:
     if rule is not None and rule(finding, cause):
         return True
     if any(_is_made_by(finding, one) for one in cause.consequences if one != finding):
-        return True  # a run has joined that to its own cause
+        return True  # a run has attached it to its own cause
     if cause.kind not in finding.comes_of:
         return False
-    if cause.kind is Fault.UNINITIALIZED_READ:  # what a copy has brought is not there either
+    if cause.kind is Fault.UNINITIALIZED_READ:  # data delivered by a copy is missing as well
         is_source = cause.operand == finding.witness.values.get("copied from")
         return is_source and is_not_before(finding, cause)
     if cause.kind is Fault.DIVISION_BY_ZERO:
@@ -312,12 +312,12 @@ _OF_RESULTS = (
     *(Fault.WAIT_SIZE_MISMATCH, Fault.FALSE_HINT, Fault.INPUT_NOT_READ),
     *(Fault.UNSEEDED_RANDOM_BITS, Fault.REPEATED_RANDOM_BITS),
 )
-"""Faults by which a kernel may return other values than its reference."""
+"""Faults that may change a kernel's results relative to its reference."""
 
 
 def _causes_first(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Put a deadlock or endless loop behind the faults of memory and order that the machine saw,
-    and results that differ from a reference's behind everything that may have changed them.
+    """Move deadlocks and endless loops behind memory and order faults found by the machine, and
+    mismatches with a reference behind all faults that may have changed the results.
     """
     led = {f.kernel for f in findings if f.kind in _LEADS_TO_DEADLOCK and "machine" in f.engines}
     late = [f for f in findings if _may_be_led(f) and f.kernel in led]
@@ -333,7 +333,7 @@ def _may_be_led(finding: Finding) -> bool:
 
 
 def _after_cause(wrong: Finding, findings: Iterable[Finding]) -> Finding:
-    """Name the worst other fault of the kernel in the advice on its results."""
+    """Mention the kernel's worst other fault in the advice on its results."""
     for cause in findings:
         if cause.kind in _OF_RESULTS and cause.kernel == wrong.kernel:
             return mismatch.after_cause(wrong, cause)
@@ -349,7 +349,7 @@ def _comes_of(finding: Finding, cause: Finding) -> bool:
     if finding.kind not in _VALUES or finding.kernel != cause.kernel:
         return False
     if cause.kind is Fault.OUTPUT_NOT_WRITTEN:
-        return False  # nothing in the kernel reads what it leaves
+        return False  # nothing in the kernel reads what remains in it
     return is_not_before(finding, cause)
 
 

@@ -1,8 +1,8 @@
-"""Outputs that a kernel does not write: whether that is a fault, by how their values are used.
+"""Unwritten outputs of a kernel: whether they are a fault, by how their values are used.
 
-The only place that decides it. An output that the program around the kernel drops need not be
-written. One that the program returns among other results may be dropped by its caller, in Python,
-which no engine sees: then the finding states this condition, and does not count.
+The only module that decides this. An output that the calling program does not use need not be
+written. The Python caller of the program may ignore one that the program returns among other
+results, which no engine can see: then the finding states this condition, and does not count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class OutputUse:
     Attributes:
       results: numbers of the program's results that depend on them.
       count: number of the program's results.
-      is_certain: whether the program uses them for something else as well, such as a print.
+      is_certain: whether the program also uses them otherwise, e.g. in a print.
       program: name of the jitted function; None for a call of the kernel on its own.
     """
 
@@ -37,12 +37,12 @@ class OutputUse:
 
     @property
     def is_used(self) -> bool:
-        """Whether they are used, as every result that the program returns depends on them."""
+        """Whether they are used: every result that the program returns depends on them."""
         return self.is_certain or 0 < len(self.results) == self.count
 
     @property
     def condition(self) -> str | None:
-        """Clause on which it depends that they are used; None if that is known."""
+        """Clause that states on what condition they are used; None if that is known."""
         if self.is_used or self.is_dropped:
             return None
         several = len(self.results) > 1
@@ -53,30 +53,31 @@ class OutputUse:
 
 
 OutputUses = Mapping[str, OutputUse]
-"""Uses of a kernel's outputs, all of them, by name."""
+"""Uses of all of a kernel's outputs, by name."""
 
 
 Dropped = tuple[str, str | None]
-"""A kernel and an output of it, by name."""
+"""Name of a kernel, and of one of its outputs."""
 
 
 def most(uses: Sequence[OutputUse]) -> OutputUse:
-    """Return the use that counts where several programs call one kernel."""
+    """Return the most extensive use, if several programs call the same kernel."""
     return max(uses, key=lambda use: (use.is_used, not use.is_dropped))
 
 
 def judged(
     findings: Iterable[Finding], uses: OutputUses
 ) -> tuple[tuple[Finding, ...], frozenset[Dropped]]:
-    """Leave out unwritten outputs that are dropped, and state the condition of uncertain ones.
+    """Drop findings about unused outputs, and state the condition of uncertain ones.
 
-    If a kernel wrote none of its outputs, all count as used: it is called for one of them.
+    If a kernel writes none of its outputs, all count as used: it is called for at least one of
+    them.
 
     Args:
-      findings: of one kernel.
+      findings: findings of one kernel.
 
     Returns:
-      The findings that are left, and the outputs that are dropped.
+      The remaining findings, and the unused outputs.
     """
     found = tuple(findings)
     names = {f.operand for f in found if f.kind is Fault.OUTPUT_NOT_WRITTEN}
@@ -96,11 +97,11 @@ def judged(
 
 
 def certain(finding: Finding) -> Finding:
-    """An output that is not written, with what becomes of it known; other findings as they are."""
+    """Mark the use of an unwritten output as known; return other findings unchanged."""
     is_of_output = finding.kind is Fault.OUTPUT_NOT_WRITTEN and finding.only_if is not None
     return replace(finding, only_if=None) if is_of_output else finding
 
 
 def note(kernel: str, operand: str | None) -> str:
-    """Sentence about an output that is not written, and that nothing uses."""
+    """Sentence about an output that is neither written nor used."""
     return f"kernel `{kernel}` does not write all of {operand}: nothing uses that output"

@@ -1,4 +1,4 @@
-"""Findings reworded by what follows from them: causes and advice that only both together show."""
+"""Rewording of findings by their consequences: causes and advice that only both together show."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pallas_debug.model import Finding
 
 
 def reworded(finding: Finding, by: Sequence[Finding]) -> Finding:
-    """A finding as its consequences show it; the first of each kind counts.
+    """Reword a finding by its consequences; the first of each kind counts.
 
-    A signal that is left over, say, shows what a race lacks.
+    For example, a left-over signal shows which wait a race lacks.
     """
     if finding.kind is Fault.OUTPUT_REVISITED:
         return of_wrong_map(finding, by)
@@ -39,7 +39,7 @@ def reworded(finding: Finding, by: Sequence[Finding]) -> Finding:
 
 
 def is_of_other_slot(race: Finding, stuck: Finding) -> bool:
-    """Return whether a race is with a copy on another semaphore of the array of a deadlock.
+    """Return whether a race is with a copy on another semaphore of a deadlock's array.
 
     Nothing has waited for that copy.
     """
@@ -50,10 +50,10 @@ def is_of_other_slot(race: Finding, stuck: Finding) -> bool:
 
 
 def of_other_slot(race: Finding, stuck: Finding) -> Finding:
-    """A race with a copy for which the kernel waits on another semaphore of the array.
+    """Reword a race with a copy for which the kernel waits on another semaphore of the array.
 
     Args:
-      stuck: the `Deadlock` of that wait.
+      stuck: the `Deadlock` finding of that wait.
     """
     if not is_of_other_slot(race, stuck) or "waited for" in race.values:
         return race
@@ -70,10 +70,10 @@ def of_other_slot(race: Finding, stuck: Finding) -> Finding:
 
 
 def of_unheard_signal(race: Finding, left: Finding) -> Finding:
-    """A race with a copy of another device, or between cores, which a signal was to order.
+    """Reword a race with another device's copy, or between cores, that a signal was meant to order.
 
     Args:
-      left: the `SemaphoreLeftOver` of the signal, which nothing waits for, or not often enough.
+      left: the `SemaphoreLeftOver` of the signal, which has too few waits, or none.
     """
     sender = race.values.get("other sender") or race.values.get("sender")
     line = f", in line {left.source.line}," if left.source else ""
@@ -101,9 +101,9 @@ def of_unheard_signal(race: Finding, left: Finding) -> Finding:
 
 
 def of_shared_places(race: Finding) -> Finding:
-    """A race along a parallel axis for which other elements are never written.
+    """Reword a race along a parallel axis that leaves other elements unwritten.
 
-    In another order the grid points would still write to the same ones.
+    In another order, the grid points would still write to the same elements.
     """
     if PARALLEL not in race.values or race.values.get(SIDES) != WRITES:
         return race
@@ -115,7 +115,7 @@ def of_shared_places(race: Finding) -> Finding:
 
 
 def of_line_for_one(race: Finding) -> Finding:
-    """A race of two cores that both run one line, and what else they race for by that."""
+    """Reword a race of two cores that both run a line, with the other races of the same line."""
     is_one = race.source is not None and race.source == race.other
     if CORES not in race.values or race.values.get(SIDES) != WRITES or not is_one:
         return race
@@ -128,7 +128,7 @@ def of_line_for_one(race: Finding) -> Finding:
 
 
 def of_carried_state(race: Finding, read: Finding) -> Finding:
-    """A race along a parallel axis along which a buffer carries values as well.
+    """Reword a race along a parallel axis along which a buffer also carries values.
 
     Args:
       read: the `UninitializedRead` of that buffer.
@@ -144,7 +144,7 @@ def of_carried_state(race: Finding, read: Finding) -> Finding:
 
 
 def of_wrong_map(revisit: Finding, by: Sequence[Finding]) -> Finding:
-    """An output block that is visited again, while the index map returns others never."""
+    """Reword a revisited output block if the index map never returns some of the others."""
     left = [one for one in by if one.kind is Fault.OUTPUT_NOT_WRITTEN]
     if not any(one.operand == revisit.operand for one in left):
         return revisit
@@ -156,9 +156,9 @@ def of_wrong_map(revisit: Finding, by: Sequence[Finding]) -> Finding:
 
 
 def of_last_fetch(read: Finding, by: Sequence[Finding]) -> Finding:
-    """An index past the end, of a copy that nothing waits for: there is nothing left to fetch.
+    """Reword an index past the end of a table, for a copy that nothing waits for.
 
-    An index within bounds would not help against the latter.
+    There is nothing left to fetch, so an index within bounds would not fix that wait.
     """
     left = [one for one in by if one.kind is Fault.DMA_NOT_AWAITED and one.source is not None]
     if not left or read.source is None or left[0].source == read.source:

@@ -1,4 +1,4 @@
-"""Sightings: faults as engines see them, and the only place that creates findings."""
+"""Sightings: faults as observed by engines. The only module that creates findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Wording(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """Facts that an engine knows about a fault, apart from those of its kind."""
+    """Facts that an engine knows about a fault, except those of its kind."""
 
     kernel: str
     engine: Judge
@@ -36,7 +36,7 @@ class Sighting:
     def found(
         self, kind: Fault, message: str, cause: str | None = None, advice: str | None = None
     ) -> Finding:
-        """Create the finding, with an explanation if the cause or the advice is not given."""
+        """Create the finding; a missing cause or advice is taken from an explanation."""
         at = self.witness
         return explain.explained(
             Finding(
@@ -54,7 +54,7 @@ class Sighting:
 
 
 def with_text(line: SourceLine | None) -> SourceLine | None:
-    """A line with its text, which the compiler's locations lack, if the file can be read."""
+    """Add the text of a line if its file can be read; the compiler's locations lack it."""
     if line is None or line.text:
         return line
     return replace(line, text=linecache.getline(line.file, line.line).strip() or None)

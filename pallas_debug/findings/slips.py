@@ -1,4 +1,4 @@
-"""Findings of different kinds that show one slip in a kernel: which follows from which."""
+"""Findings of different kinds that are caused by the same slip: which follows from which."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pallas_debug.model import Finding
 
 
 def is_not_before(finding: Finding, cause: Finding) -> bool:
-    """Return whether a finding is at the grid point of a cause or later, or one is unknown."""
+    """Return whether a finding is at the cause's grid point or later, or a point is unknown."""
     at, before = finding.grid_point, cause.grid_point
     if at is None or before is None or len(at) != len(before):
         return True
@@ -31,22 +31,22 @@ def _is_of_line(finding: Finding, cause: Finding) -> bool:
 
 
 def _lacks_store(finding: Finding, cause: Finding) -> bool:
-    """Return whether what is read of an output is what no line stores to it."""
+    """Return whether the part of an output that is read is the part that no line stores to."""
     return cause.values.get(facts.WHY) == "no store" and is_of_same_output(finding, cause)
 
 
 def _stays(finding: Finding, cause: Finding) -> bool:
-    """Return whether writes are replaced as the index map returns one block for others, too."""
+    """Return whether writes are replaced because the index map returns one block repeatedly."""
     return cause.values.get(facts.WHY) == "left out" and is_of_same_output(finding, cause)
 
 
 def _is_left_for_another(finding: Finding, cause: Finding) -> bool:
-    """Return whether an index map returns some blocks twice, and others never."""
+    """Return whether an index map returns some blocks twice and never returns others."""
     return _stays(cause, finding)
 
 
 def _is_of_short_map(finding: Finding, cause: Finding) -> bool:
-    """Return whether one block specification leaves blocks out, and shows in another way."""
+    """Return whether a block specification that leaves blocks out also causes the finding."""
     return cause.values.get(facts.WHY) == "left out" and _is_of_line(finding, cause)
 
 
@@ -61,10 +61,10 @@ def _has_read_before(finding: Finding, cause: Finding) -> bool:
 
 
 def _is_reset_late(finding: Finding, cause: Finding) -> bool:
-    """Return whether what read too early is the addition that a late reset discards.
+    """Return whether the premature read is the addition that a late reset discards.
 
-    Or of another buffer, of which the machine saw that no result holds what was read: a reset that
-    came later replaced it.
+    Or a read of another buffer whose values reach no result, according to the machine: a later
+    reset replaced them.
     """
     if not _is_late(cause):
         return False
@@ -89,7 +89,7 @@ def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
 
 
 def _is_of_scalars(unwritten: Finding) -> bool:
-    """Return whether what is read unwritten are scalars: what places and conditions come from."""
+    """Return whether the unwritten values are scalars, which determine places and conditions."""
     return str(unwritten.shape).endswith(" in SMEM")
 
 
@@ -99,12 +99,12 @@ def _cannot_copy(finding: Finding, cause: Finding) -> bool:
 
 
 def _is_of_same_read(finding: Finding, cause: Finding) -> bool:
-    """Return whether what is stale is what a copy was to bring."""
+    """Return whether the stale data is read where a copy should have delivered new data."""
     return _is_of_line(finding, cause) and finding.operand == cause.operand
 
 
 def _lacks_wait(finding: Finding, cause: Finding) -> bool:
-    """Return whether the race is with a copy that is never awaited, or of those beside it."""
+    """Return whether the race is with a copy that is never awaited, or one of those next to it."""
     if _is_of_extra_copy(cause, finding):
         return False
     if _semaphores(finding) & _semaphores(cause):
@@ -118,7 +118,8 @@ def _lacks_wait(finding: Finding, cause: Finding) -> bool:
 def _is_of_extra_copy(finding: Finding, cause: Finding) -> bool:
     """Return whether a copy races with one that was started once too often.
 
-    A wait for the first before the second starts would take what another wait needs.
+    Waiting for the first copy before the second starts would take the bytes that another wait
+    needs.
     """
     is_beside = finding.values.get(SIDES) == WRITES or UNDER_WAY in finding.values
     is_awaited = int(cause.values.get("waits", "0")) > 0 and cause.grid_point is not None
@@ -126,7 +127,7 @@ def _is_of_extra_copy(finding: Finding, cause: Finding) -> bool:
 
 
 def _leaves_as_well(finding: Finding, cause: Finding) -> bool:
-    """Return whether both copies fill one buffer, and the other one was left first."""
+    """Return whether both copies fill the same buffer, and the other was left unawaited first."""
     return _signal_alike(finding, cause) and _time(cause) < _time(finding)
 
 
@@ -146,7 +147,7 @@ def _time(finding: Finding) -> tuple[object, ...]:
 
 
 def _waits_instead(finding: Finding, cause: Finding) -> bool:
-    """Return whether the kernel waits on this semaphore where the racing copy signals another."""
+    """Return whether the kernel waits on this semaphore while the racing copy signals another."""
     if finding.operand in _semaphores(cause):
         return False
     is_named = finding.operand in cause.values.get("waited for", "").split(", ")
@@ -154,7 +155,7 @@ def _waits_instead(finding: Finding, cause: Finding) -> bool:
 
 
 def _is_of_same_copies(finding: Finding, cause: Finding) -> bool:
-    """Return whether copies of one line write to where others do, or are not waited for."""
+    """Return whether copies of one line write where others do, or are not waited for."""
     both = finding.values.get(SIDES), cause.values.get(SIDES)
     is_one = WRITES in both and _share_copies(finding, cause)
     is_one = is_one or (both == (WRITES, WRITES) and _signal_same(finding, cause))
@@ -164,9 +165,9 @@ def _is_of_same_copies(finding: Finding, cause: Finding) -> bool:
 
 
 def _run_one_line(finding: Finding, cause: Finding) -> bool:
-    """Return whether two cores both copy to one place in a line that is meant for one of them.
+    """Return whether two cores both run a copy to one place in a line meant for one of them.
 
-    What that one does there, such as a wait, the other does not.
+    The other core does not run what the intended core does there, such as a wait.
     """
     cores = [set(race.values.get(CORES, "").split(", ")) for race in (finding, cause)]
     is_pair = cores[0] == cores[1] != {""} and cause.values.get(SIDES) == WRITES
@@ -174,7 +175,7 @@ def _run_one_line(finding: Finding, cause: Finding) -> bool:
 
 
 def _lack_one_wait(a: Finding, b: Finding) -> bool:
-    """Return whether both races are with copies on one semaphore, for which nothing waits."""
+    """Return whether both races are with copies on one semaphore that nothing waits for."""
     shared = _semaphores(a) & _semaphores(b)
     return any(
         follower.kind is Fault.DMA_NOT_AWAITED
@@ -185,17 +186,17 @@ def _lack_one_wait(a: Finding, b: Finding) -> bool:
 
 
 def _signal_same(a: Finding, b: Finding) -> bool:
-    """Return whether two lines each, as of one loop's first step and the others, do the same."""
+    """Return whether pairs of lines do the same, as for the first step of a loop and the others."""
     return is_of_same_output(a, b) and _semaphores(a) == _semaphores(b)
 
 
 def _lack_one_signal(a: Finding, b: Finding) -> bool:
-    """Return whether other devices' copies, of one line, arrive where two lines still read."""
+    """Return whether copies of other devices, from one line, arrive where two lines still read."""
     return is_of_same_output(a, b) and bool(_arrivals(a) & _arrivals(b))
 
 
 def _arrivals(race: Finding) -> set[tuple[str, str, int]]:
-    """Semaphores of the sides of a race that another device's copy writes, and their lines."""
+    """Semaphores and lines of the sides of a race that are copies from another device."""
     sides = (("", race.source), ("other ", race.other))
     return {
         (race.values[f"{side}semaphore"], line.file, line.line)
@@ -205,16 +206,16 @@ def _arrivals(race: Finding) -> set[tuple[str, str, int]]:
 
 
 def _is_left_out(finding: Finding, cause: Finding) -> bool:
-    """Return whether two copies fill one place, and what is read is where one was to go."""
+    """Return whether two copies fill the same place, and the read is where one should have gone."""
     is_double = cause.values.get(SIDES) == WRITES and is_of_same_output(finding, cause)
     return is_double and not _goes_astray(cause, finding)
 
 
 def _goes_astray(finding: Finding, cause: Finding) -> bool:
-    """Return whether a copy takes what is not there, or leaves out the slot that is read.
+    """Return whether a copy reads a missing source, or skips the slot that is read.
 
-    What was meant for that slot then goes to one that is in use. A copy to a device that may not
-    have begun has no other side.
+    The data for that slot then goes to one that is in use. A copy to a device that may not have
+    begun has no other side.
     """
     if finding.other is None:
         return False
@@ -234,7 +235,7 @@ def _lines(finding: Finding) -> set[tuple[str, int]]:
 
 
 def _place(race: Finding) -> tuple[object, ...]:
-    """Sort key of races: those that have one line on both sides come first."""
+    """Sort key of races: those with the same line on both sides come first."""
     return len(_lines(race)), race.grid_point or (), race.witness.line or ("", 0)
 
 
@@ -251,26 +252,26 @@ def _is_brought(finding: Finding, cause: Finding) -> bool:
 
 
 def _names_semaphore(left: Finding) -> bool:
-    """Return whether an engine named the semaphore of a copy, not what the copy writes."""
+    """Return whether an engine reported the semaphore of a copy, not its destination."""
     return left.operand == left.values.get("semaphore", "").partition("[")[0]
 
 
 def _is_overwritten(finding: Finding, cause: Finding) -> bool:
-    """Return whether no result may hold a NaN that the checks saw.
+    """Return whether a NaN that the checks saw may be in no result.
 
-    They compare with the outputs at the end, in which what is not written is NaN as well. The
-    machine follows each NaN to the results, and would have found one that is in them.
+    The checks compare with the final outputs, in which unwritten elements are NaN as well. The
+    machine follows each NaN to the results, and would have found one that reaches them.
     """
     return _is_of_others(finding, cause)
 
 
 def _is_of_others(finding: Finding, cause: Finding) -> bool:
-    """Return whether the machine ran into the cause, and not into the finding."""
+    """Return whether the machine reported the cause but not the finding."""
     return "machine" in cause.engines and "machine" not in finding.engines
 
 
 def _is_of_one_condition(finding: Finding, cause: Finding) -> bool:
-    """Return whether two buffers are written under one condition, and both read too early."""
+    """Return whether two buffers are written under one condition, and both are read too early."""
     under = finding.values.get(contents.WRITTEN_UNDER)
     is_one = under is not None and under == cause.values.get(contents.WRITTEN_UNDER)
     is_same = is_one and finding.grid_point == cause.grid_point
@@ -278,22 +279,22 @@ def _is_of_one_condition(finding: Finding, cause: Finding) -> bool:
 
 
 def _is_of_same_block(finding: Finding, cause: Finding) -> bool:
-    """Return whether grid points race for the block that one index map returns to."""
+    """Return whether grid points race for the block that an index map returns repeatedly."""
     is_parallel = PARALLEL in finding.values and is_of_same_output(finding, cause)
     return is_parallel and _is_of_line(finding, cause)
 
 
 def _is_given_nothing(finding: Finding, cause: Finding) -> bool:
-    """Return whether a kernel updates an array in HBM in place, which is no input.
+    """Return whether a kernel updates an array in HBM in place that is not an input.
 
-    Or takes the places that it writes from scalars that are not there.
+    Or computes the places that it writes from missing scalars.
     """
     is_array = str(cause.shape).endswith(" in HBM")
     return (is_array and is_of_same_output(finding, cause)) or _is_of_scalars(cause)
 
 
 def _is_signalled_alike(finding: Finding, cause: Finding) -> bool:
-    """Return whether one line signals two semaphores too often, by the same number."""
+    """Return whether a line signals two semaphores too often, by the same number."""
     lines = [one.other and (one.other.file, one.other.line) for one in (finding, cause)]
     counts = [one.values.get("count") for one in (finding, cause)]
     is_one = None not in lines and lines[0] == lines[1] and counts[0] == counts[1]
@@ -305,9 +306,9 @@ def _is_same_semaphore(finding: Finding, cause: Finding) -> bool:
 
 
 def _has_gone_elsewhere(finding: Finding, cause: Finding) -> bool:
-    """Return whether a copy is left on the semaphore for which another device waits in vain.
+    """Return whether a copy is left on the semaphore for which another device waits forever.
 
-    Or on one that a wait was meant for which is for another: nothing waits for the copy then.
+    Or on the semaphore of a wait that names another one: then nothing waits for the copy.
     """
     semaphore = finding.values.get("semaphore")
     others = cause.values.get(semaphores.NOT_AWAITED, "").split(", ")
@@ -315,10 +316,10 @@ def _has_gone_elsewhere(finding: Finding, cause: Finding) -> bool:
 
 
 def _is_fetched_past_end(finding: Finding, cause: Finding) -> bool:
-    """Return whether a copy of what is past the end, or of what a table holds there, is left.
+    """Return whether a copy from past the end, or from a place read past a table's end, is left.
 
-    The machine ends where it takes the place of a copy from past the end of a table. There is one
-    step more than there is to fetch.
+    The machine stops at a copy whose place is read from past the end of a table. There is one step
+    more than there are blocks to fetch.
     """
     position, bound = (cause.values.get(name) for name in (bounds.POSITION, bounds.BOUND))
     is_next = bound is not None and position == bound and not finding.grid_point
@@ -326,24 +327,24 @@ def _is_fetched_past_end(finding: Finding, cause: Finding) -> bool:
 
 
 def _is_source_of_copy(finding: Finding, cause: Finding) -> bool:
-    """Return whether a copy goes from and to what one index makes of one operand."""
+    """Return whether the source and destination of a copy use one index of the same operand."""
     return _is_of_line(finding, cause) and _is_of_same_index(finding, cause)
 
 
 def _is_brought_back(finding: Finding, cause: Finding) -> bool:
-    """Return whether a later line writes back to where what it changes was read."""
+    """Return whether a later line writes its update back to where it was read."""
     lines = [one.witness.line or ("", 0) for one in (cause, finding)]
     return lines[0] < lines[1] and _is_of_same_index(finding, cause)
 
 
 def _is_of_same_index(a: Finding, b: Finding) -> bool:
-    """Return whether one index is used for one operand, at one place of the run."""
+    """Return whether the same index is used for the same operand at one place of the run."""
     places = [(one.index, one.grid_point or (), one.loop) for one in (a, b)]
     return a.index is not None and is_of_same_output(a, b) and places[0] == places[1]
 
 
 def _is_not_heard(finding: Finding, cause: Finding) -> bool:
-    """Return whether another device or core races, and no wait takes this signal.
+    """Return whether another device or core takes part in a race, and no wait takes this signal.
 
     Or waits take some of the signals of other devices, but not all.
     """
@@ -354,10 +355,10 @@ def _is_not_heard(finding: Finding, cause: Finding) -> bool:
 
 
 def of_one_slip(findings: Iterable[Finding]) -> list[Finding]:
-    """Join what one slip does to several operands: the first finding names the others.
+    """Merge the effects of one slip on several operands: the first finding names the others.
 
-    That is an index map or a grid of too many steps, blocks that a grid leaves out, or an index
-    with which several places are read.
+    Such slips are index maps or grids with too many steps, blocks that a grid leaves out, and an
+    index with which several places are read.
     """
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
@@ -375,7 +376,7 @@ _OUT_OF_BOUNDS = (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE)
 
 
 def _slip(finding: Finding) -> tuple[object, ...]:
-    """Key that findings about several operands or places share if they come of one slip."""
+    """Key shared by findings about several operands or places that are caused by one slip."""
     values, line = finding.values, finding.witness.line
     place = finding.kind, finding.kernel, finding.grid_point
     if bounds.GRID_AXIS in values:
@@ -397,9 +398,9 @@ def _likewise(found: Finding, others: Sequence[Finding]) -> Finding:
 
 
 def _without_named(findings: Iterable[Finding]) -> list[Finding]:
-    """Leave out what another engine found of an operand that a finding of the line names too.
+    """Drop findings of another engine about an operand that a finding of the same line also names.
 
-    An output that is not written has no line of its own.
+    An unwritten output has no line of its own.
     """
 
     def named_as(finding: Finding, operand: str | None) -> tuple[object, ...]:
@@ -420,11 +421,11 @@ def _without_named(findings: Iterable[Finding]) -> list[Finding]:
 _OF_CORES = (
     *(Fault.DATA_RACE, Fault.DEADLOCK, Fault.UNINITIALIZED_READ, Fault.UNSEEDED_RANDOM_BITS),
 )
-"""Faults that a parallel dimension of the grid may cause, the most general first."""
+"""Faults that a parallel grid dimension may cause, the most general first."""
 
 
 def is_of_same_dimension(finding: Finding, cause: Finding) -> bool:
-    """Return whether one parallel dimension causes both, and which of the two comes first."""
+    """Return whether a parallel dimension causes both, and the finding comes after the cause."""
     shared = _parallel(finding) & _parallel(cause)
     return bool(shared) and _rank(cause) < _rank(finding)
 
@@ -476,4 +477,4 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.SEMAPHORE_LEFT_OVER, Fault.SEMAPHORE_LEFT_OVER): _is_signalled_alike,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.DEADLOCK): _is_same_semaphore,
 }
-"""Rules by kinds of consequence and cause: whether one slip shows as both of these findings."""
+"""Rules by kinds of consequence and cause: whether both findings show the same slip."""

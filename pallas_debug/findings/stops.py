@@ -1,7 +1,7 @@
-"""Programs that were stopped at a finding, and the exceptions that this caused.
+"""Programs that were stopped at a finding, and the resulting exceptions.
 
-jax's runtime turns an exception of a host callback into one of its own, of which only the text is
-left. A reference in that text identifies the finding; nothing is recognised by its wording.
+jax's runtime turns an exception of a host callback into one of its own and keeps only the text. A
+reference in that text identifies the finding; nothing is recognised by its wording.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pallas_debug.errors import KernelFault
 from pallas_debug.model import Finding
 
 MAX_STOPS = 1_000
-"""Maximum findings kept: exceptions of earlier ones are no longer recognised."""
+"""Maximum number of findings kept; exceptions of older ones are no longer recognised."""
 
 _REFERENCE = re.compile(r"\[finding ([0-9a-f]{12})\]")
 
@@ -27,7 +27,7 @@ def stop(finding: Finding, text: str) -> KernelFault:
     """Return the exception with which a host callback stops its program at a finding.
 
     Args:
-      text: that of the finding. A line with a reference follows it in the exception.
+      text: text of the finding; the exception adds a line with a reference to it.
     """
     reference = uuid.uuid4().hex[:12]
     with _lock:
@@ -38,7 +38,7 @@ def stop(finding: Finding, text: str) -> KernelFault:
 
 
 def finding_of(error: BaseException | None) -> Finding | None:
-    """Return the finding for which a program was stopped, given the exception that its caller got.
+    """Return the finding at which a program was stopped, given the exception that its caller got.
 
     None for any other exception, such as one that the user's code raised while handling it.
     """

@@ -39,7 +39,7 @@ WHAT_TO_ATTACH = (
     "the kernel's folder of a dump (`pallas-debug dump SCRIPT.py`): its source, jaxpr and passes",
     "whether both interpret modes give the same",
 )
-"""Content of a report of an error that no entry recognises."""
+"""Items to attach to a report of an unrecognised error."""
 
 UNKNOWN_ADVICE = "the catalogue has no such error; to report it, attach " + "; ".join(
     WHAT_TO_ATTACH
@@ -57,8 +57,8 @@ def explained(fault: Finding) -> Finding: ...
 def explained(fault: Failure | Finding, kernel: Kernel | None = None) -> Failure | Finding:
     """Add an explanation to a failure or finding, unless it has one or none is known.
 
-    A failure gets an `explanation`. A finding gets the `cause` and `advice` that its engine did not
-    give. Plugins take precedence over the catalogue; the first call loads them.
+    A failure gets an `explanation`. A finding gets the `cause` and `advice` that its engine left
+    out. Plugins take precedence over the catalogue; the first call loads them.
 
     Args:
       fault: what went wrong.
@@ -83,7 +83,7 @@ def explain(text: str, *, kernel: Kernel | None = None) -> Explanation | None:
 
 
 def of_failure(failure: Failure, kernel: Kernel | None = None) -> Explanation | None:
-    """Explain a failure: by an installed plugin, else as recorded, else by the catalogue.
+    """Explain a failure: by an installed plugin, otherwise as recorded, otherwise by the catalogue.
 
     Args:
       failure: as raised or as read from a dump.
@@ -111,7 +111,7 @@ def of_finding(finding: Finding) -> Explanation | None:
 def of_kind(name: str) -> tuple[Explanation, ...]:
     """Explanations of a kind of finding, by its name or a former one; none if it is unknown.
 
-    A kind of failed compilations may have several, of which each recognises other messages.
+    A kind of failed compilation may have several, each for different messages.
     """
     from pallas_debug.findings import faults
 

@@ -1,7 +1,7 @@
-"""Assertions without a message that fail in jax's own frames while it traces a kernel. No jax.
+"""Assertions without a message that fail in jax's own frames during kernel tracing. No jax.
 
-jax checks its own state with `assert`. Where a kernel leads it to such a check, the exception has
-neither text nor a line of the kernel, and jax hides the frames that would tell.
+jax checks its own state with `assert`. If a kernel violates such a check, the exception has neither
+text nor a line of the kernel, and jax hides the frames that would show the cause.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pallas_debug.errors import JaxAssertionError
 from pallas_debug.model import SourceLine
 
 _JAX = tuple(f"{os.sep}jax{os.sep}{folder}{os.sep}" for folder in ("_src", "experimental"))
-"""Folders of jax's own code within the folder that it is installed in."""
+"""Folders of jax's own code, relative to the folder in which it is installed."""
 
 _PACKAGE = f"{os.sep}pallas_debug{os.sep}"
 
 
 @dataclass(frozen=True)
 class JaxAssertion:
-    """An assertion of jax's that failed.
+    """A failed assertion in jax.
 
     Attributes:
-      asserted: the statement.
-      function: of jax that it is in.
-      place: file and line, the file from jax's folder on.
-      call: innermost line outside jax that led there; None if there is none.
+      asserted: source of the statement.
+      function: jax function that contains it.
+      place: file and line; the path starts at jax's folder.
+      call: innermost line outside jax that led to it; None if there is none.
     """
 
     asserted: str
@@ -38,7 +38,7 @@ class JaxAssertion:
 
     @property
     def headline(self) -> str:
-        """What failed, in one line, as the catalogue of explanations knows it."""
+        """One-line description of the failure, as the catalogue of explanations recognises it."""
         return (
             f"an assertion of jax's failed: `{self.asserted}` in {self.function} ({self.place}), "
             "while jax traced the kernel"
@@ -46,10 +46,10 @@ class JaxAssertion:
 
 
 def assertion(error: BaseException | None, *, traced: bool = False) -> JaxAssertion | None:
-    """Return the assertion of jax's behind an exception; None if it is anything else.
+    """Return the jax assertion behind an exception; None for any other exception.
 
     Args:
-      traced: whether it has to come out of jax's tracing of a kernel.
+      traced: whether it must come from jax's tracing of a kernel.
     """
     if type(error) is not AssertionError or any(map(str, error.args)):
         return None
@@ -78,7 +78,7 @@ def assertion(error: BaseException | None, *, traced: bool = False) -> JaxAssert
 
 
 def error_of(failed: JaxAssertion) -> JaxAssertionError:
-    """Return the exception that replaces the bare one: what failed, where, and what to do."""
+    """Return the exception that replaces the original: what failed, where, and what to do."""
     from pallas_debug.findings import explain  # it imports this module's siblings
 
     lines = [failed.headline]
