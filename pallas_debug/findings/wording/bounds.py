@@ -1,4 +1,4 @@
-"""Wording of accesses and blocks beyond an array, and of blocks that end before it does."""
+"""Wording of out-of-bounds accesses and blocks, and of blocks that end before their array."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pallas_debug.findings.wording.facts import listed
 from pallas_debug.model import Finding
 
 POSITION, BOUND = "position", "bound"
-"""Names of a witness's values: an index that is a number, and the size of its dimension."""
+"""Names in a witness: an index that is a number, and the size of its dimension."""
 
 SIZES = "sizes"
-"""Name of a witness's value: the sizes of a copy's source and destination, if they differ."""
+"""Name in a witness: sizes of a copy's source and destination, if they differ."""
 
 GRID_AXIS = "grid dimension"
-"""Name of a witness's value: the dimension of the grid that a block index equals."""
+"""Name in a witness: the grid dimension that a block index equals."""
 
 _NEGATIVE = "a negative index does not count from the end, unlike in NumPy"
 
@@ -29,20 +29,20 @@ def out_of_bounds(
     is_scratch: bool = False, copy: tuple[str, str] | None = None, entry: str | None = None,
     is_rounded: bool = False, tables: Sequence[str] = (), is_fetched: bool = False,
 ) -> Finding:  # fmt: skip
-    """A load, store or copy past the ends of what it indexes.
+    """Report a load, store or copy out of bounds.
 
     Args:
-      seen: with the slice as `index`, and the operand's shape.
+      seen: sighting with the slice as `index`, and the operand's shape.
       dim: the dimension that is out of bounds.
-      size: None if the index is a number.
+      size: size of the slice; None if the index is a number.
       bound: size of the dimension.
-      follows: what the index depends on.
+      follows: values that the index depends on.
       is_block: whether the operand is a block, smaller than its array.
       copy: source and destination, if a copy reads or writes.
-      entry: the scalar-prefetch entry that the index comes from, with its value.
+      entry: scalar-prefetch entry from which the index comes, with its value.
       is_rounded: whether jax's `emit_pipeline` copies a slice that begins within the operand.
-      tables: operands of which the index comes from entries, if that is not one.
-      is_fetched: whether a line of the kernel starts the copy, which reads past the end.
+      tables: operands from whose entries the index comes, if it is not a single entry.
+      is_fetched: whether a line of the kernel starts the copy that reads past the end.
     """
     at = seen.witness
     last = bound - 1 - ((size or 1) - 1) * stride
@@ -96,12 +96,12 @@ def copy_sizes_differ(
     seen: Sighting, *, slices: Sequence[str], sizes: Sequence[int], dim: int,
     entries: Sequence[str | None],
 ) -> Finding:  # fmt: skip
-    """A copy between slices of different sizes: it reads or writes past the end of one of them.
+    """Report a copy between slices of different sizes, which exceeds the smaller one.
 
     Args:
-      slices: the source and the destination.
-      sizes: theirs, along dimension `dim`.
-      entries: the table entries that the slices come from, each with its value.
+      slices: source and destination.
+      sizes: their sizes along dimension `dim`.
+      entries: table entries from which the slices come, each with its value.
     """
     taken, room = sizes
     given = [entry for entry in entries if entry is not None]
@@ -119,12 +119,12 @@ def no_such_device(
     seen: Sighting, *, value: int, count: int, axis: str | None = None, is_core: bool = False,
     copy: tuple[str, str] | None = None,
 ) -> Finding:  # fmt: skip
-    """A remote copy or a signal to a device or core that the mesh does not have.
+    """Report a remote copy or signal to a device or core that the mesh does not have.
 
     Args:
-      seen: with the destination of the copy, or the semaphore, as operand.
+      seen: sighting with the copy's destination, or the semaphore, as operand.
       value: the device's position along the axis, or its logical id.
-      count: number of devices or cores along the axis, or in all.
+      count: number of devices or cores along the axis, or in total.
       axis: name of the mesh axis; None for a logical id.
       copy: source and destination of a copy; None for a signal.
     """
@@ -147,7 +147,7 @@ def no_such_device(
 
 
 def discarded(found: Finding) -> Finding:
-    """A read past the ends of a table in SMEM, of which no result depends on what it sees."""
+    """Reword a read outside a table in SMEM if no result depends on its value."""
     is_before = int(found.values[POSITION]) < 0
     nearest = (
         "jnp.maximum(i, 0)" if is_before else f"jnp.minimum(i, {int(found.values[BOUND]) - 1})"
@@ -161,7 +161,7 @@ def discarded(found: Finding) -> Finding:
 
 
 def with_other_reads(found: Finding, others: Sequence[Finding]) -> Finding:
-    """Name the other places that are read with an index past the ends of what it indexes."""
+    """Mention the other places that are read with an out-of-bounds index."""
     places: list[str] = []
     for other in others:
         place = str(other.index)
@@ -177,7 +177,7 @@ def with_other_reads(found: Finding, others: Sequence[Finding]) -> Finding:
 def table_out_of_bounds(
     seen: Sighting, *, map_of: str, dim: int, value: int, bound: int, is_small: bool
 ) -> Finding:
-    """An index map that reads a scalar prefetch operand past its ends.
+    """Report an index map that reads a scalar-prefetch operand out of bounds.
 
     Args:
       is_small: whether the table has fewer entries than the grid has steps.
@@ -199,15 +199,15 @@ def block_out_of_bounds(
     by_element: bool = False, is_offset: bool = False, from_table: bool = False,
     points: int | None = None, entry: str | None = None,
 ) -> Finding:  # fmt: skip
-    """An index map that returns a block or element that the array does not have.
+    """Report an index map that returns a block or element that the array does not have.
 
     Args:
-      value: the index returned along `dim`; `first` to `last` are allowed.
-      by_element: whether it counts in elements.
+      value: index returned along `dim`; `first` to `last` are allowed.
+      by_element: whether the index counts elements.
       is_offset: whether a block index looks like an element offset.
       from_table: whether the index along `dim` depends on scalar prefetch.
-      entry: the scalar-prefetch entry that the index comes from, with its value.
-      points: total grid points, if `seen.count` is the number of them affected.
+      entry: scalar-prefetch entry from which the index comes, with its value.
+      points: total number of grid points, if `seen.count` is the number of affected ones.
     """
     unit = "element" if by_element else "block"
     message = (
@@ -245,9 +245,9 @@ def block_out_of_bounds(
 
 
 def _beyond(point: Sequence[int], value: int, unit: str) -> tuple[str, int | None]:
-    """Why an index map may leave its array, as far as one index and its grid point show.
+    """Explain why an index map may leave its array, based on one index and its grid point.
 
-    With it comes the grid dimension that the index follows, if that is what it does.
+    Also returns the grid dimension that the index follows, if any.
     """
     if value < 0:
         return _NEGATIVE, None
@@ -268,12 +268,12 @@ def _axes(point: Sequence[int], value: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class UnreadPart:
-    """The end of an input that is in no block, along one dimension.
+    """The end of an input that is in no block along one dimension.
 
     Attributes:
-      array: dtype and shape.
+      array: dtype and shape of the input.
       start, stop: range of elements.
-      size: of the dimension.
+      size: size of the dimension.
       block: size of the blocks.
     """
 
@@ -287,7 +287,7 @@ class UnreadPart:
 
     @property
     def slip(self) -> str:
-        """What makes it so."""
+        """Reason why the end is in no block."""
         if self.stop - self.start < self.block:
             return "a size was rounded down"
         return f"the {'first' if self.start == 0 else 'last'} one is left out"
@@ -296,10 +296,10 @@ class UnreadPart:
 def input_not_read(
     seen: Sighting, *, parts: Sequence[UnreadPart], steps: int, axis: int
 ) -> Finding:
-    """Inputs whose last block the grid does not visit.
+    """Report inputs whose last block the grid does not visit.
 
     Args:
-      parts: one per input; the first is that of the witness.
+      parts: parts, one per input; the first is the witness's.
       steps: number of grid points along dimension `axis` of the grid.
     """
     first = parts[0]
@@ -317,17 +317,17 @@ def input_not_read(
 
 
 REST_READ_AS = "rest read as"
-"""Name of a witness's value: the operand that may be the same array, and reads the rest of it."""
+"""Name in a witness: operand that may be the same array, and reads the rest of it."""
 
 
 def input_stays(
     seen: Sighting, *, part: UnreadPart, moving: Mapping[int, str], reader: str | None = None
 ) -> Finding:
-    """An input that stays on one block along a dimension, where other operands move.
+    """Report an input whose block stays the same along a dimension, unlike those of other operands.
 
     Args:
-      part: with the elements that are read, in place of those that are not.
-      moving: dimensions of the grid, and for each an operand that moves with it.
+      part: part with the elements that are read instead of the unread ones.
+      moving: grid dimensions, each with an operand whose block moves along it.
       reader: another operand that reads the rest, if it is the same array.
     """
     left = part.size - part.block
@@ -351,10 +351,10 @@ def input_stays(
 
 
 def input_not_sliced(seen: Sighting, *, parts: Sequence[UnreadPart], steps: int) -> Finding:
-    """Inputs whose last block, or first, a kernel's own slices and copies leave out.
+    """Report inputs whose first or last block the kernel's own slices and copies leave out.
 
     Args:
-      parts: one per input; the first is that of the witness.
+      parts: parts, one per input; the first is the witness's.
       steps: number of blocks that are read.
     """
     first = parts[0]

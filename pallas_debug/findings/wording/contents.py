@@ -29,20 +29,20 @@ Gone = Literal[
     "condition", "some conditions", "stores", "copies", "no store", "rounded down", "too few steps",
     "no points", "left out",
 ]  # fmt: skip
-"""Why an output is not written: every store is under a condition, the stores or copies leave a part
-out, no store at all, too few grid steps for the last, partial block or for more, a grid without
-points, or an index map that leaves blocks out."""
+"""Why an output is not written: every store is conditional, the stores or copies leave a part out,
+there is no store, the grid has too few steps for the last, partial block or for more, it has no
+points, or an index map leaves blocks out."""
 
 FILLED_IN = "filled in lines"
-"""Name in a witness: numbers of the lines whose copies fill the rest of a buffer."""
+"""Name in a witness: lines whose copies fill the rest of a buffer, by number."""
 
 Before = Literal["none", "branches", "some"]
-"""Stores to a buffer ahead of a read, in the order of the program: none, only such under a
-condition, or others."""
+"""Stores to a buffer before a read, in program order: none, only conditional ones, or others.
+"""
 
 
 WRITTEN_UNDER = "written under"
-"""Name in a witness: the only condition under which what was read is written, and where it ran."""
+"""Name in a witness: only condition under which the data read is written, and where that ran."""
 
 
 def uninitialized_read(
@@ -60,21 +60,21 @@ def uninitialized_read(
     sum_axes: Sequence[int] | None = None,
     ever: WrittenPart | None = None,
 ) -> Finding:
-    """A buffer that is read before it is written, where the value read matters.
+    """Report a buffer that is read before it is written, and whose value matters.
 
     Args:
-      reaches_output: whether the value was seen in an output; otherwise it is stored somewhere.
-      other_core: where it was written, if that may have been on another core.
-      not_reset: cause and advice of `writers.not_reset`, if one core's scratch would hold a sum of
-        another output block: then it is no carry.
-      before: stores ahead of the read.
-      stays: whether the buffer keeps its contents from grid point to grid point.
-      is_array: whether it is an output in HBM.
-      element: the first element that was not written, if known.
-      writes: lines that write the buffer, as the run saw them.
-      resets: those that reset it, if another core may have written it.
-      sum_axes: grid axes whose program ids are 0 where the sum in it begins, if known.
-      ever: the part of the buffer that is written at all, if what is read is not in it.
+      reaches_output: whether the value reaches an output; otherwise it is stored somewhere.
+      other_core: where the buffer was written, if that may have been on another core.
+      not_reset: cause and advice of `writers.not_reset`, if the scratch of a single core would hold
+        a sum of another output block: then it is no carry.
+      before: stores before the read.
+      stays: whether the buffer keeps its contents between grid points.
+      is_array: whether the buffer is an output in HBM.
+      element: first element that was not written, if known.
+      writes: lines that write the buffer, as observed in the run.
+      resets: lines that reset the buffer, if another core may have written it.
+      sum_axes: grid axes whose program ids are 0 where the sum in the buffer begins, if known.
+      ever: part of the buffer that is written at all, if it does not include the data read.
     """
     kept = "that reaches an output" if reaches_output else "what was read is kept"
     causes = {
@@ -122,7 +122,7 @@ def uninitialized_read(
 
 
 def unwritten_copied(seen: Sighting, *, source: str, reaches_output: bool) -> Finding:
-    """A read of what a copy has brought from `source`, if that was not written before the copy."""
+    """Report a read of data copied from `source`, if that was not written before the copy."""
     name = seen.witness.operand
     facts = {"copied from": source}
     found = seen.at(values={**seen.witness.values, **facts}).found(
@@ -137,7 +137,7 @@ def unwritten_copied(seen: Sighting, *, source: str, reaches_output: bool) -> Fi
 
 
 def _written_elsewhere(writes: Sequence[Reset], reader: Point | None) -> tuple[str, bool]:
-    """Places where a buffer is written, if not before a read; whether at other grid points."""
+    """Name the places where a buffer is written, and whether they are at other grid points."""
     reaching = [write for write in writes if write.reaches]
     if not reaching:
         parts = " and ".join(f"{write.index} in line {write.line}" for write in writes)
@@ -168,14 +168,14 @@ def output_not_written(
     is_one_block: bool = True,
     is_aliased: bool = False,
 ) -> Finding:
-    """An output, or a part of it, that is never written.
+    """Report an output, or a part of it, that is never written.
 
     Args:
-      what: the part; `is_several` if that is more than one region.
-      blocks, elements: the number of them unwritten, and the total, if known.
-      visits: grid points that had it in their block, and did not write it; or, if it is not all of
-        one block, that had its first element there.
-      is_aliased: whether it is an input as well, which blocks without a store overwrite.
+      what: unwritten part; `is_several` if it consists of several regions.
+      blocks, elements: number of unwritten ones and total number, if known.
+      visits: grid points that had the part in their block and did not write it; if it is not within
+        one block, those that had its first element.
+      is_aliased: whether it is also an input, which blocks without a store overwrite.
     """
     name = seen.witness.operand
     held = "what was there before"
@@ -227,15 +227,15 @@ def padding_read(
     element: WrittenElement | None = None, hidden: WrittenElement | None = None,
     copied: str | None = None, side: Literal["start", "end", "either"] = "end",
 ) -> Finding:  # fmt: skip
-    """Padding of a ragged last block, or of one that begins before the array, in a result.
+    """Report padding in a result, of a ragged last block or of one that begins before the array.
 
     Args:
-      operation: what reduces it, if known, along `dim`, of whose `size` elements `valid` are within
-        the array.
-      element: the first element of padding that was read, if known; used without `operation`.
-      hidden: the last one, if no result depends on it.
-      copied: the array in HBM that a copy took padding along from, with its shape.
-      side: of the array, at which the padding is; either where that is not known.
+      operation: operation that reduces it, if known, along `dim`; `valid` of the `size` elements
+        are within the array.
+      element: first padding element read, if known; used without `operation`.
+      hidden: last padding element read, if no result depends on it.
+      copied: array in HBM from which a copy included padding, with its shape.
+      side: side of the array at which the padding is; covers both if it is unknown.
     """
     reaches, past = {
         "end": ("the last block reaches past the array's end", "past the end"),
@@ -321,13 +321,13 @@ def nan_produced(
     element: tuple[int, ...] | None = None,
     decides: str | None = None,
 ) -> Finding:
-    """An operation that produces a NaN from operands without one.
+    """Report an operation that produces a NaN from operands without one.
 
     Args:
-      values: its operands at `element`, if they were recorded.
-      operands: their types.
-      ranges: least and greatest number of each operand, for an operation over many elements.
-      decides: the comparison that the NaN decides, if no result holds it; its line is the `other`.
+      values: operands at `element`, if they were recorded.
+      operands: types of the operands.
+      ranges: smallest and largest number of each operand, for an operation over many elements.
+      decides: comparison that the NaN decides, if no result contains it; its line is the `other`.
     """
     result = seen.witness.shape
     of, types = _values(values), f"operands {_types(operands, ranges)}, which held none"
@@ -354,9 +354,9 @@ def nan_produced(
 def _origins(
     operation: str, values: Sequence[float], ranges: Sequence[tuple[float, float]]
 ) -> tuple[Fault, ...]:
-    """Faults that a NaN or an infinity follows from, by the operands.
+    """Return the faults that a NaN or infinity may follow from, based on the operands.
 
-    Minus infinity is a mask, and no sign of an earlier fault.
+    Minus infinity is a mask, not a sign of an earlier fault.
     """
     kinds = []
     if operation in ("div", "rem") and len(values) == 2 and values[1] == 0:
@@ -405,7 +405,7 @@ def infinity_produced(
     element: tuple[int, ...] | None = None,
     decides: str | None = None,
 ) -> Finding:
-    """An operation that produces an infinity from finite operands; as for `nan_produced`."""
+    """Report an operation that produces an infinity from finite operands; see `nan_produced`."""
     of = _values(values) or f"operands {_types(operands, ranges)}"
     result = seen.witness.shape
     at = f" at {list(element)} of {result}" if element is not None else f"; result {result}"
@@ -437,11 +437,11 @@ def check_failed(
     condition: str | None = None,
     element: tuple[int, ...] | None = None,
 ) -> Finding:
-    """A failed check of the kernel's author, with its own message.
+    """Report a failed check of the kernel's author, with its own message.
 
     Args:
-      condition: the comparison that is false, with its values: `3 < 2`.
-      element: where it is false, for arrays.
+      condition: comparison that is false, with its values: `3 < 2`.
+      element: element at which it is false, for arrays.
     """
     if condition is None:
         cause = "its condition is false, and is more than one comparison of two values"
@@ -454,7 +454,7 @@ def check_failed(
 
 
 def debug_check_false(seen: Sighting, *, points: int) -> Finding:
-    """A `pl.debug_check` that is false at `seen.count` grid points."""
+    """Report a `pl.debug_check` that is false at `seen.count` grid points."""
     facts = {"grid points": f"{seen.count} of {points}"}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.CHECK_FAILED,
@@ -481,12 +481,12 @@ _RUNS = {"checks": "with checks", "machine": "on the kernel machine", "tpu inter
 def engines_disagree(
     seen: Sighting, *, engines: Sequence[Judge], where: str, values: Sequence[object]
 ) -> Finding:
-    """Two runs of a function with different results.
+    """Report two runs of a function with different results.
 
     Args:
-      engines: the two that ran it.
-      where: an element.
-      values: of that element, in each run.
+      engines: engines that ran it.
+      where: an element that differs.
+      values: value of that element in each run.
     """
     (one, other), (first, second) = (_RUNS[engine] for engine in engines), values
     facts = {"element": where, one: str(first), other: str(second)}

@@ -1,4 +1,4 @@
-"""Wording of where the runs of two kernels diverge first."""
+"""Wording of the first divergence between the runs of two kernels."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pallas_debug.findings.wording.facts import Point, loop, where
 from pallas_debug.model import SourceLine
 
 DivergenceKind = Literal["values", "stores", "places", "blocks", "operands"]
-"""Kind of a difference: a stored value, whether there is a store, where it stores to, the block
-that an operand has at a grid point, or an operand before the kernel runs."""
+"""Kind of difference: a stored value, whether there is a store, where it stores to, the block that
+an operand has at a grid point, or an operand before the kernel runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DivergingRun:
-    """One of two runs, where they diverge.
+    """One of two runs at the point where they diverge.
 
     Attributes:
-      line: of the store; None if there is none.
-      iterations: of the loops around it.
-      what: the value, or the elements or block; empty if it does not store.
-      count: number of stores to the operand at this grid point, where these differ.
+      line: line of the store; None if there is none.
+      iterations: iterations of the enclosing loops.
+      what: value, elements or block; empty if the run does not store.
+      count: number of stores to the operand at this grid point, if the runs differ in it.
     """
 
     line: SourceLine | None = None
@@ -36,11 +36,11 @@ class Divergence:
     """The first difference between the runs of two kernels.
 
     Attributes:
-      kernel: name of ours.
-      digest: of ours.
-      reference: name of the function that calls the other one.
-      operand: name in our kernel.
-      element: of the operand: `m_ref[3, 0]`.
+      kernel: name of our kernel.
+      digest: digest of our kernel.
+      reference: name of the function that calls the other kernel.
+      operand: operand's name in our kernel.
+      element: element of the operand: `m_ref[3, 0]`.
       point: grid point; None if the operands differ before the kernel runs.
       call: number of the kernel's call, from 1; 0 if there is only one.
     """
@@ -58,7 +58,7 @@ class Divergence:
 
 
 def sentence(found: Divergence) -> str:
-    """A line of a message: where the runs diverge, with both sides."""
+    """Line of a message: where the runs diverge, with both sides."""
     ours, theirs = found.ours, found.theirs
     by = f"`{found.reference}`"
     if found.kind == "operands":
@@ -99,7 +99,7 @@ def _at(found: Divergence) -> str:
 
 
 def cause(found: Divergence) -> tuple[str, str]:
-    """Cause and advice."""
+    """Return cause and advice."""
     here, by = where(found.ours.line), f"`{found.reference}`"
     if found.kind == "operands":
         return (
@@ -140,10 +140,10 @@ AGREE_AS_FAR = "no store that was compared differs by more than is allowed"
 
 
 def not_compared(clauses: Sequence[str]) -> str:
-    """A line of a message: stores that the comparison leaves out."""
+    """Line of a message: stores that are not compared."""
     return f"not compared: {'; '.join(clauses)}"
 
 
 def not_known(reason: str) -> str:
-    """A line of a message: the runs could not be compared."""
+    """Line of a message: why the runs could not be compared."""
     return f"it is not known where the kernels first diverge: {reason}"

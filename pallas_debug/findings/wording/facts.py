@@ -1,4 +1,4 @@
-"""Facts and phrases of several sentences: values, elements, grid points, lines, resets, lists."""
+"""Facts and phrases shared by messages: values, elements, grid points, lines, resets, lists."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ if TYPE_CHECKING:  # importing it takes a tenth of `pallas-debug --help`
 Point = tuple[int, ...]
 
 MAX_NAMES = 4
-"""Maximum number of names that a sentence lists."""
+"""Maximum number of names listed in a sentence."""
 
 WHY = "why"
-"""Name in a witness: why an output is not written (`contents.Gone`) or a sum is lost, where
-another finding may follow from that."""
+"""Name in a witness: why an output is not written (`contents.Gone`) or a sum is lost, if another
+finding may follow from that."""
 
 
 GUARD = (
     "find out why it is zero; if that may be, as in a row without entries, guard it: "
     "jnp.where(d == 0, 1, d)"
 )
-"""Advice on a zero that something is divided by, or that has no logarithm. A guard alone would hide
+"""Advice about a zero that is a divisor, or the argument of a logarithm. A guard alone would hide
 that the zero is wrong."""
 
 
 def number(value: object) -> str:
-    """A value as a message shows it: floats with six digits."""
+    """Format a value for a message: floats with six digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def array_text(dtype: str, shape: Sequence[int]) -> str:
-    """`float32[8, 128]`."""
+    """Format an array type: `float32[8, 128]`."""
     return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
 def block_text(name: str, index: Sequence[int]) -> str:
-    """`x_ref: block (8, 0)`."""
+    """Format a block: `x_ref: block (8, 0)`."""
     return f"{name}: block ({', '.join(map(str, index))}{',' if len(index) == 1 else ''})"
 
 
 def line_text(line: SourceLine) -> str:
-    """A line without its folder: `kernel.py:97`."""
+    """Format a line without its folder: `kernel.py:97`."""
     return f"{PurePath(line.file).name}:{line.line}"
 
 
 def loop(iterations: Sequence[int]) -> str:
-    """Iterations of loops: `, iteration 2`."""
+    """Format loop iterations: `, iteration 2`."""
     return f", iteration {', '.join(map(str, iterations))}" if iterations else ""
 
 
 def where(line: SourceLine | None, like: SourceLine | None = None) -> str:
-    """A line as messages name it: `line 12`, with its file unless `like` is in the same one."""
+    """Format a line: `line 12`, with its file unless that is the file of `like`."""
     if line is None:
         return "a line that is not known"
     if like is None or like.file == line.file:
@@ -63,7 +63,7 @@ def where(line: SourceLine | None, like: SourceLine | None = None) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as text: `a, b and c`."""
+    """Join names: `a, b and c`."""
     shown = list(names[:MAX_NAMES])
     if len(names) > MAX_NAMES:
         return f"{', '.join(shown)} and {len(names) - MAX_NAMES} more"
@@ -71,13 +71,13 @@ def listed(names: Sequence[str]) -> str:
 
 
 def when_zero(axes: Sequence[int]) -> str:
-    """The `pl.when` that is true where the program ids of some grid axes are 0."""
+    """Unparse the `pl.when` that is true where the program ids of some grid axes are 0."""
     tests = [f"pl.program_id({axis}) == 0" for axis in axes]
     return f"@pl.when({tests[0] if len(tests) == 1 else ' & '.join(f'({t})' for t in tests)})"
 
 
 def two_cores(dimension: str) -> str:
-    """Why grid points may not share a core: the beginning of a cause."""
+    """Explain why grid points may not share a core, as the beginning of a cause."""
     return (
         f"grid dimension {dimension} is parallel, so two cores may share it (v4 and v5p have two)"
     )
@@ -85,12 +85,12 @@ def two_cores(dimension: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OtherCore:
-    """Where scratch was written that a grid point reads, if another core may have run that.
+    """Where scratch read at a grid point was written, if that may have been on another core.
 
     Attributes:
       axes: parallel grid axes along which the two grid points differ.
-      source: grid point that wrote it, if known.
-      steps: program ids that are 0 where a core begins: those of the other axes.
+      source: grid point that wrote the scratch, if known.
+      steps: program ids that are 0 where a core begins, i.e. those of the other axes.
     """
 
     axes: Sequence[int]
@@ -98,7 +98,7 @@ class OtherCore:
     steps: Sequence[int] = ()
 
     def wording(self, operand: str | None) -> tuple[str, str]:
-        """Cause and advice."""
+        """Return cause and advice."""
         dimension = " and ".join(map(str, self.axes))
         cause = f"{two_cores(dimension)}, and each core has scratch of its own"
         if self.source is not None:
@@ -113,18 +113,18 @@ class OtherCore:
 
 
 MAX_POINTS = 3
-"""Maximum number of grid points that a sentence lists."""
+"""Maximum number of grid points listed in a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenElement:
-    """An element of an operand, and how many like it there are.
+    """An affected element of an operand, and the number of affected elements.
 
     Attributes:
-      index: of the first one affected, within the operand that the kernel sees.
-      value: what it holds; None if that was not recorded.
-      before: what it held before, if that was recorded.
-      affected, total: numbers of elements affected, and of all elements that were accessed.
+      index: index of the first affected element within the operand that the kernel sees.
+      value: current value; None if it was not recorded.
+      before: previous value, if it was recorded.
+      affected, total: number of affected elements, and of all accessed elements.
     """
 
     index: Point
@@ -134,11 +134,11 @@ class WrittenElement:
     total: int = 0
 
     def name(self, operand: str | None) -> str:
-        """`acc_ref[0, 3]`."""
+        """Format the element: `acc_ref[0, 3]`."""
         return f"{operand}[{', '.join(map(str, self.index))}]"
 
     def facts(self, operand: str | None) -> dict[str, str]:
-        """Values of a witness."""
+        """Return the facts for a witness."""
         facts = {}
         if self.value is not None:
             facts[self.name(operand)] = number(self.value)
@@ -147,13 +147,13 @@ class WrittenElement:
         return facts
 
     def change(self, operand: str | None) -> str:
-        """`: acc_ref[0, 3] was 1.0, and is 2.0`, or nothing unless both values are known."""
+        """Describe a change: `: acc_ref[0, 3] was 1.0, and is 2.0`; empty if it is unknown."""
         if self.value is None or self.before is None:
             return ""
         return f": {self.name(operand)} was {number(self.before)}, and is {number(self.value)}"
 
     def count(self) -> str:
-        """`4 of 8 elements`, or nothing if all are affected."""
+        """Format the count, `4 of 8 elements`; empty if all are affected."""
         if not self.total or self.affected >= self.total:
             return ""
         return f"{self.affected:,} of {self.total:,} elements"
@@ -165,7 +165,7 @@ class WrittenPart:
 
     Attributes:
       text: its elements, `buf[0:3, 0:128]`.
-      copies, stores: numbers of the lines that write it.
+      copies, stores: numbers of the lines that write the part.
     """
 
     text: str
@@ -173,7 +173,7 @@ class WrittenPart:
     stores: tuple[int, ...] = ()
 
     def writers(self) -> str:
-        """`the copies in lines 12 and 15 and the store in line 9`."""
+        """Name the writers: `the copies in lines 12 and 15 and the store in line 9`."""
         lines = (("copies", self.copies), ("stores", self.stores))
         return " and ".join(f"the {what} in {lines_text(at)}" for what, at in lines if at)
 
@@ -183,12 +183,12 @@ class Reset:
     """A line that replaces contents of a buffer without reading them first.
 
     Attributes:
-      line: its number.
-      points: grid points at which it ran, in the order of the run; all that are known.
-      loops: loop iterations at each of these, where they matter; else empty.
-      index: the slice that it writes, `acc_ref[0:4, 0:128]`; None for the whole buffer.
+      line: number of the line.
+      points: known grid points at which it ran, in the order of the run.
+      loops: loop iterations at each of these points, if they matter; otherwise empty.
+      index: slice that it writes, `acc_ref[0:4, 0:128]`; None for the whole buffer.
       reaches: whether it writes an element that was read.
-      condition: source of the condition of the `pl.when` around it, if there is one.
+      condition: source of the condition of the enclosing `pl.when`, if there is one.
     """
 
     line: int
@@ -205,27 +205,27 @@ class Reset:
 
     @property
     def where(self) -> str:
-        """`line 12, under @pl.when(k == 0)`."""
+        """Format the line with its condition: `line 12, under @pl.when(k == 0)`."""
         return f"line {self.line}" + (
             f", under @pl.when({self.condition})" if self.condition else ""
         )
 
 
 def condition_of(resets: Sequence[Reset]) -> str | None:
-    """The condition under which a buffer is reset, and where that ran; None if it is not one."""
+    """Describe the only condition under which a buffer is reset, and where it was; None if none."""
     if len(resets) != 1 or resets[0].condition is None:
         return None
     return f"{resets[0].condition} at {points_text(resets[0].points)}"
 
 
 def lines_text(lines: Sequence[int]) -> str:
-    """`line 12`, or `lines 12, 15 and 20`."""
+    """Format line numbers: `line 12`, or `lines 12, 15 and 20`."""
     *rest, last = map(str, lines)
     return f"lines {', '.join(rest)} and {last}" if rest else f"line {last}"
 
 
 def points_text(points: Sequence[Point]) -> str:
-    """`grid point (0, 0)`, or `grid points (0, 0), (1, 0) and 14 more`."""
+    """Format points: `grid point (0, 0)`, or `grid points (0, 0), (1, 0) and 14 more`."""
     shown = [str(point) for point in points[:MAX_POINTS]]
     if len(points) == 1:
         return f"grid point {shown[0]}"
@@ -235,7 +235,7 @@ def points_text(points: Sequence[Point]) -> str:
 
 
 def places_text(places: Sequence[tuple[Point, Point]]) -> str:
-    """`grid point (0,), loop iteration (1,)`, or as `points_text` if no iterations are known."""
+    """Format places: `grid point (0,), loop iteration (1,)`, or as `points_text` without loops."""
     if not any(loop for _, loop in places):
         return points_text([point for point, _ in places])
     shown = [

@@ -1,4 +1,4 @@
-"""Wording of results that differ from those of a reference."""
+"""Wording of results that differ from a reference's."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from pallas_debug.findings.wording.stored import StoreHistory
 from pallas_debug.model import Finding, SourceLine
 
 MAX_UNREAD = 4
-"""Maximum inputs of which a message says what is not read."""
+"""Maximum number of inputs whose unread parts are listed in a message."""
 
 MAX_PARTS = 3
-"""Maximum parts of an input that a message lists."""
+"""Maximum number of parts of an input listed in a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +35,12 @@ class Written:
 
     Attributes:
       block: ranges of the first block that differs, in grid order: `0:8, 128:256`.
-      points: first and last grid point that visit that block; empty if none does, or if it is not
-        known which.
-      visits: number of grid points that visit it; None if not known.
-      differing, blocks: number of blocks that differ, and of all blocks; 0 if not known.
-      region: the differing blocks by block index.
-      inside: what differs within each of these blocks, if it is the same in all of them.
+      points: first and last grid point that visit that block; empty if there are none, or they are
+        unknown.
+      visits: number of grid points that visit it; None if unknown.
+      differing, blocks: number of differing blocks, and of all blocks; 0 if unknown.
+      region: region of the differing blocks, by block index.
+      inside: differing region within each of these blocks, if it is the same in all of them.
       unvisited: number of differing blocks that no grid point visits.
     """
 
@@ -56,13 +56,13 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class UnreadInput:
-    """An input of which a part is in no block of the grid.
+    """An input with a part that is in no block of the grid.
 
     Attributes:
-      elements: number of those in no block, and of all.
-      parts: the first of these parts: `[128:512, 0:64]`.
-      has_more: whether there are others.
-      line: that of its index map.
+      elements: number of elements in no block, and of all elements.
+      parts: first such parts: `[128:512, 0:64]`.
+      has_more: whether there are more parts.
+      line: line of its index map.
     """
 
     operand: str
@@ -77,11 +77,11 @@ class RoundingError:
     """The largest error of an output, in units of rounding.
 
     Attributes:
-      dtype: the least precise one that the kernel computes in.
-      unit: distance of 1 to the next larger number of that dtype.
-      size: largest expected magnitude, which is taken for that of the sums behind it.
-      units: largest error by `unit` times `size`.
-      most: number of units up to which rounding explains an error.
+      dtype: least precise dtype that the kernel computes in.
+      unit: distance from 1 to the next larger number of that dtype.
+      size: largest expected magnitude, used as that of the sums behind it.
+      units: largest error divided by `unit` times `size`.
+      most: maximum number of units that rounding explains.
     """
 
     dtype: str
@@ -92,37 +92,37 @@ class RoundingError:
 
     @property
     def explains(self) -> bool:
-        """Whether rounding may be all that is wrong."""
+        """Whether rounding may explain the whole mismatch."""
         return self.units <= self.most
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """An output that differs from the reference's.
+    """An output that differs from that of the reference.
 
     Attributes:
-      what: the output, as in `output [1]`.
+      what: name of the output, as in `output [1]`.
       array: dtype and shape: `float32[16, 128]`.
       reference: name of the reference.
-      count, total: number of differing elements, and of all.
-      element: index of the first one.
-      value, expected: values there.
-      absolute, relative: largest errors, and the elements that have them.
+      count, total: number of differing elements, and of all elements.
+      element: index of the first differing element.
+      value, expected: values of that element.
+      absolute, relative: largest errors, with the elements that have them.
       allowed: the tolerance; empty if elements must be equal.
-      region: where the differing elements are.
+      region: region of the differing elements.
       relations: patterns of their values.
-      written: the blocks that hold them, if the output comes straight from a kernel.
-      unknown: why the block and grid point are not known, as the end of a sentence.
-      history: how the first element came about.
-      unwatched: why that is not known, as the end of a sentence.
-      diverged: where the kernels of both functions diverge first.
-      unaligned: why that is not known, as the end of a sentence.
-      agrees: whether they do not diverge.
+      written: blocks that contain them, if the output comes straight from a kernel.
+      unknown: why block and grid point are unknown, as the end of a sentence.
+      history: history of the first element.
+      unwatched: why the history is unknown, as the end of a sentence.
+      diverged: first divergence between the kernels of both functions.
+      unaligned: why the divergence is unknown, as the end of a sentence.
+      agrees: whether the kernels do not diverge.
       unjudged: number of elements at which the reference is NaN.
       rounding: the largest error in units of rounding, if all values are finite floats.
-      not_compared: operands whose stores were not compared on the way to `diverged` or `agrees`,
+      not_compared: operands whose stores were not compared to determine `diverged` or `agrees`,
         each with the reason, as clauses.
-      unread: inputs that the grid does not visit as a whole.
+      unread: inputs that the grid does not visit completely.
     """
 
     what: str
@@ -152,7 +152,7 @@ class Mismatch:
 
 
 def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
-    """Results of a function that differ from those of its reference."""
+    """Report results of a function that differ from those of its reference."""
     facts = {
         "element": place(found.element),
         "value": found.value,
@@ -213,7 +213,7 @@ def _unread(one: UnreadInput) -> str:
 
 
 def place(element: Sequence[int]) -> str:
-    """An element's index as messages show it: `[3, 0]`, or `the scalar`."""
+    """Format an element's index: `[3, 0]`, or `the scalar`."""
     return str([*element]) if element else "the scalar"
 
 
@@ -256,7 +256,7 @@ def _errors(found: Mismatch) -> str:
 
 
 def pattern(found: Mismatch) -> str:
-    """The pattern of a mismatch: where its elements are, and how they relate to the reference."""
+    """Describe the pattern of a mismatch: places of its elements, relations to the reference."""
     parts = [region_text(found.region)]
     written = found.written
     if written is not None and written.blocks > 1:
@@ -342,11 +342,11 @@ _CAUSES: dict[RelationKind, tuple[str, str]] = {
 }
 
 _SCALED: tuple[RelationKind, ...] = ("factor", "factor per slice", "offset")
-"""Patterns that an operand taken from the wrong place leaves as well."""
+"""Patterns that also arise if an operand is read from the wrong place."""
 
 
 def _cause(found: Mismatch) -> tuple[str | None, str | None]:
-    """Cause and advice by the pattern; None leaves them to the explanation of the fault."""
+    """Return cause and advice for the pattern; None uses those of the fault's explanation."""
     written = found.written
     if written is not None and written.unvisited == written.differing > 0:
         return (
@@ -425,7 +425,7 @@ def _rounding(found: RoundingError) -> tuple[str, str]:
 
 
 def after_cause(wrong: Finding, cause: Finding) -> Finding:
-    """A mismatch in a kernel that has another fault, which may be what changed its results."""
+    """Reword a mismatch in a kernel with another fault that may have changed its results."""
     line = "" if cause.source is None else f" at {where(cause.source, wrong.source)}"
     advice = f"first fix the {cause.kind}{line}, which can change these values, and compare again"
     return replace(wrong, advice=advice)
@@ -441,10 +441,10 @@ def reference_nan(
     first: Sequence[int],
     same: int,
 ) -> str:
-    """Sentence on elements that cannot be judged: the reference is NaN there.
+    """Describe the elements that cannot be judged because the reference is NaN there.
 
     Args:
-      same: number of these at which the function's result is NaN as well.
+      same: number of those elements at which the function's result is NaN as well.
     """
     also = "all" if same == count else f"{same:,}" if same else "none"
     return (
@@ -455,5 +455,5 @@ def reference_nan(
 
 
 def ranges(block: Sequence[tuple[int, int]]) -> str:
-    """Ranges of a block in Python's notation: `0:8, 128:256`."""
+    """Format the ranges of a block in Python notation: `0:8, 128:256`."""
     return ", ".join(itertools.starmap("{}:{}".format, block))

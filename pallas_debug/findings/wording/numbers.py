@@ -1,5 +1,5 @@
-"""Wording of faults in numbers: integers that wrap, lossy casts, imprecise sums, random bits, false
-hints to the compiler.
+"""Wording of numerical faults: integer overflow, lossy casts, imprecise sums, random bits, and
+false hints to the compiler.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def integer_overflow(
     element: Element = (),
     terms: int | None = None,
 ) -> Finding:
-    """Integer arithmetic whose exact result its dtype cannot hold.
+    """Report integer arithmetic whose exact result is outside the range of its dtype.
 
     Args:
-      dtype: of the result.
-      values: operands at `element`; none for a sum.
-      exact: the result without a limit of size.
-      result: what the operation gave.
+      dtype: dtype of the result.
+      values: operands at `element`; empty for a sum.
+      exact: result in unlimited precision.
+      result: actual result of the operation.
       terms: number of terms of a sum.
     """
     low, high = _range(dtype)
@@ -89,7 +89,7 @@ def division_by_zero(
     divisor: str,
     element: tuple[int, ...] | None = None,
 ) -> Finding:
-    """A division by zero, of `dividend` at `element` of the divisor, if these were recorded."""
+    """Report a division by zero, with the `dividend` and the divisor's `element`, if recorded."""
     kind = "float" if is_float else "integer"
     what = "remainder" if is_remainder else "division"
     of = "" if dividend is None else f" of {number(dividend)}"
@@ -111,7 +111,7 @@ def narrowing_loss(
     result: float,
     element: Element = (),
 ) -> Finding:
-    """A cast to a dtype that does not hold `value`; it gave `result`."""
+    """Report a cast of `value` to a dtype that cannot represent it, and that gave `result`."""
     is_float, to_float = "float" in source, "float" in target
     if to_float:
         cause = f"the value is larger than the largest finite {target}"
@@ -154,14 +154,14 @@ def precision_loss(
     element: Element = (),
     terms: int | None = None,
 ) -> Finding:
-    """A sum in a float of few bits that is further from the float32 sum than a stated bound.
+    """Report a low-precision sum that is further from the float32 sum than a stated bound.
 
     Args:
-      operation: the primitive; "add" for an accumulator in memory, the operand of the witness.
-      result: what the sum holds at `element`.
-      exact: a float32 sum of the same terms.
-      largest: greatest magnitude in the float32 sum, of which `bound` is a fraction.
-      terms: how many terms were added so far, if known.
+      operation: primitive; "add" for an accumulator in memory, which is the witness's operand.
+      result: value of the sum at `element`.
+      exact: float32 sum of the same terms.
+      largest: largest magnitude in the float32 sum; `bound` is a fraction of it.
+      terms: number of terms added so far, if known.
     """
     error = abs(result - exact) / largest
     name = seen.witness.operand
@@ -199,18 +199,18 @@ def low_precision_product(
     lines: Sequence[SourceLine],
     cures: bool,
 ) -> Finding:
-    """A result that is far off once products are rounded as on a TPU, and agrees otherwise.
+    """Report a result that is far off if products are rounded as on a TPU, and agrees otherwise.
 
     Args:
-      what: the output, with dtype and shape.
+      what: output, with dtype and shape.
       reference: name of the reference.
-      differing: numbers of elements that differ, and of all elements.
-      element: index of the first one.
-      values: there: with rounded products, without, and expected.
-      error: the largest, with its element.
+      differing: number of differing elements, and of all elements.
+      element: index of the first differing element.
+      values: values of that element: with rounded products, without, and expected.
+      error: largest error, with its element.
       allowed: the tolerance; empty if elements must be equal.
-      lines: of the products, that of the witness first.
-      cures: whether the result agrees if only these are exact.
+      lines: lines of the products, the witness's first.
+      cures: whether the result agrees if only these products are exact.
     """
     count, total = differing
     is_single = len(lines) < 2
@@ -242,14 +242,14 @@ def low_precision_integers(
     operands: Sequence[str],
     ranges: Sequence[tuple[float, float]],
 ) -> Finding:
-    """A product of whole numbers in float32, cast to an integer, whose operands a TPU rounds.
+    """Report a float32 product of integers, cast to an integer, whose operands a TPU rounds.
 
     Args:
-      result: what a TPU makes of `element`, the first that is cast and wrong.
-      exact: what it is in float32.
+      result: result of a TPU for `element`, the first one that is cast and wrong.
+      exact: result in float32.
       count: number of wrong elements.
-      operands: types, `float32[8, 128]`.
-      ranges: least and greatest number of each.
+      operands: types of the operands, `float32[8, 128]`.
+      ranges: smallest and largest number of each operand.
     """
     least, greatest = max(ranges, key=lambda ends: max(map(abs, ends)))
     which = f"of {operands[0]} and {operands[1]}"
@@ -280,11 +280,11 @@ def _lines(lines: Sequence[SourceLine]) -> str:
 
 
 def unseeded(seen: Sighting, *, later: Point | None = None, is_elsewhere: bool = False) -> Finding:
-    """Random bits from a generator that nothing has seeded; `other` is the line that does, later.
+    """Report random bits from an unseeded generator; `other` is the line that seeds it later.
 
     Args:
-      later: grid point of the first seeding, if this core has one after that.
-      is_elsewhere: whether other cores seed theirs.
+      later: grid point of the first seeding, if this core seeds it afterwards.
+      is_elsewhere: whether other cores seed their generators.
     """
     kept = "it keeps the state of earlier programs"
     if later is not None:
@@ -304,10 +304,10 @@ def unseeded(seen: Sighting, *, later: Point | None = None, is_elsewhere: bool =
 
 
 def unseeded_lane(seen: Sighting, *, source: Point, axes: Sequence[int]) -> Finding:
-    """Random bits from a generator that only a grid point of another core may have seeded.
+    """Report random bits from a generator that only a grid point of another core may have seeded.
 
     Args:
-      source: grid point that seeded it.
+      source: grid point that seeded the generator.
       axes: parallel grid axes along which the two grid points differ.
     """
     dimension = " and ".join(map(str, axes))
@@ -325,11 +325,11 @@ def unseeded_lane(seen: Sighting, *, source: Point, axes: Sequence[int]) -> Find
 def repeated(
     seen: Sighting, *, seed: Sequence[int], of_points: bool, axes: Sequence[int]
 ) -> Finding:
-    """Random bits that are the same at each of `seen.count` draws of a line.
+    """Report random bits that are the same at each of `seen.count` draws by a line.
 
     Args:
-      seed: the numbers with which the generator was seeded before each of them.
-      of_points: whether these are draws of several grid points; else of iterations of a loop.
+      seed: numbers with which the generator was seeded before each draw.
+      of_points: whether the draws are at several grid points; otherwise in iterations of a loop.
       axes: grid axes with more than one step.
     """
     words = ", ".join(map(str, seed))
@@ -372,7 +372,7 @@ def _shown(value: float) -> str:
 
 
 def _range(dtype: str) -> tuple[int, int]:
-    """Least and greatest number of an integer dtype, by its name."""
+    """Smallest and largest number of an integer dtype, by its name."""
     bits = int(dtype.lstrip("uint"))
     if dtype.startswith("u"):
         return 0, 2**bits - 1
@@ -380,17 +380,17 @@ def _range(dtype: str) -> tuple[int, int]:
 
 
 def _bits(dtype: str) -> int:
-    """Bits of the mantissa, with the leading one that is not stored."""
+    """Number of mantissa bits, including the implicit leading one."""
     if "m" in dtype:  # float8_e4m3fn
         return int(dtype.rpartition("m")[2][0]) + 1
     return {"bfloat16": 8, "float16": 11}[dtype]
 
 
 def false_hint(seen: Sighting, *, value: int, divisor: int, of_pipeline: bool = False) -> Finding:
-    """A number that is no multiple of what `pl.multiple_of` says.
+    """Report a number that is not a multiple of the one that `pl.multiple_of` claims.
 
     Args:
-      of_pipeline: whether jax's `emit_pipeline` says so, of the size of a dynamic block.
+      of_pipeline: whether jax's `emit_pipeline` claims it, for the size of a dynamic block.
     """
     if of_pipeline:
         wording = Wording(
@@ -412,11 +412,11 @@ def false_hint(seen: Sighting, *, value: int, divisor: int, of_pipeline: bool = 
 def false_assumption(
     seen: Sighting, *, assumption: Literal["no_store", "no_hazard_no_deps"], store: Sighting
 ) -> Finding:
-    """Memory that is stored to, although `pltpu.annotate` lets the compiler assume otherwise.
+    """Report a store to memory that contradicts an assumption in `pltpu.annotate`.
 
     Args:
-      seen: for `no_store` the annotated access, else the load.
-      store: the store.
+      seen: sighting of the annotated access for `no_store`, otherwise of the load.
+      store: sighting of the store.
     """
     name, shape = seen.witness.operand, seen.witness.shape
     seen = seen.at(other=store.witness.source)

@@ -1,4 +1,4 @@
-"""Wording of ordering faults: races, results that depend on the order, revisited blocks, loops."""
+"""Wording of ordering faults: races, order-dependent results, revisited blocks, loops."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pallas_debug.findings.wording.facts import Point
 from pallas_debug.model import Finding
 
 PIPELINE, WRITES_BACK = "pipeline", "writes back the window"
-"""Name and value in a witness: the pipeline, on the other side of a race, writes a window back."""
+"""Name and value in a witness: the other side of a race is the pipeline, writing a window back."""
 
 SIDES, COPIES, WRITES = "both sides", "copies", "copies that write"
-"""Name and values in a witness: both sides of a race are copies, which may both write."""
+"""Name and values in a witness: both sides of a race are copies, possibly both writing."""
 
 UNDER_WAY = "under way"
-"""Name in a witness: the number of copies under way on a semaphore when it was waited for."""
+"""Name in a witness: number of copies in flight on a semaphore when it was waited for."""
 
 CORES = "cores"
-"""Name in a witness: the cores of both sides of a race, if these are two."""
+"""Name in a witness: cores of both sides of a race, if they differ."""
 
 PARALLEL = "parallel dimensions"
-"""Name in a witness: grid dimensions without which, if they were sequential, there is no fault."""
+"""Name in a witness: grid dimensions that would avoid the fault if they were sequential."""
 
 
 def of_axes(axes: Iterable[int]) -> dict[str, str]:
-    """Value of a witness for a fault that comes of parallel grid axes."""
+    """Return the value of a witness for a fault that is caused by parallel grid axes."""
     numbers = ", ".join(map(str, axes))
     return {PARALLEL: numbers} if numbers else {}
 
@@ -38,13 +38,13 @@ class Access:
     """One side of a race.
 
     Attributes:
-      loop: iterations of the loops around it, outermost first.
-      copy: source and destination, if a copy accesses the memory rather than the core.
-      semaphore: what the copy signals when it is done.
-      from_device: the device that started the copy, if it is not the device of the memory.
-      is_to_self: whether it is a copy between devices, from one to itself.
+      loop: iterations of the enclosing loops, outermost first.
+      copy: source and destination, if a copy accesses the memory instead of the core.
+      semaphore: semaphore that the copy signals when it is done.
+      from_device: device that started the copy, if it is not the device of the memory.
+      is_to_self: whether it is a copy between devices from one device to itself.
       is_stored: whether the grid point stores to the block that its pipeline writes back.
-      is_next: whether it is the pipeline's, which goes on when the code of a grid point has ended.
+      is_next: whether it is an access of the pipeline, which continues after a grid point's code.
     """
 
     writes: bool
@@ -60,7 +60,7 @@ class Access:
     is_next: bool = False
 
     def text(self, *, names_device: bool = False, names_core: bool = False) -> str:
-        """`read at grid point (1,), loop iteration (2,)`."""
+        """Describe the access: `read at grid point (1,), loop iteration (2,)`."""
         verb = "written" if self.writes else "read"
         if not self.is_stored:
             verb = "written back without a store"
@@ -84,7 +84,7 @@ class Access:
 
     @property
     def facts(self) -> dict[str, str]:
-        """The same as values of a witness."""
+        """Return the access as values of a witness."""
         facts = {}
         if self.grid_point:
             facts["grid point"] = str(self.grid_point)
@@ -134,20 +134,20 @@ def data_race(
     axes: tuple[int, ...] = (), overlap: str | None = None, waited: tuple[str, ...] | None = None,
     alike: int = 1, heard_cores: frozenset[int] | None = None, was_empty: bool = False,
 ) -> Finding:  # fmt: skip
-    """Two accesses that nothing orders.
+    """Report two unordered accesses.
 
     Args:
-      what: the slice or block, with its shape.
-      was_filled: whether earlier data was there that the read was meant to see.
-      axes: parallel axes in which the two grid points differ, if known.
-      overlap: what both sides access, if it is less than `what`.
+      what: slice or block, with its shape.
+      was_filled: whether the memory held earlier data that the read was meant to see.
+      axes: parallel axes along which the two grid points differ, if known.
+      overlap: elements that both sides access, if fewer than `what`.
       waited: semaphores on which a core waited between the start of the copy and its own access;
-        None if that is not known.
-      alike: copies under way on the semaphore of the copy when it was waited for, if the wait took
-        the bytes of fewer.
-      heard_cores: cores whose signals the core of `here` has waited for, where `there` is another
+        None if unknown.
+      alike: number of copies in flight on the copy's semaphore when it was waited for, if the wait
+        took the bytes of fewer.
+      heard_cores: cores whose signals the core of `here` has waited for, if `there` is on another
         core of the device.
-      was_empty: whether nothing is known to have been there before the copy that writes.
+      was_empty: whether the memory is not known to have held anything before the writing copy.
     """
     why = "parallel" if axes else _why(here, there, was_filled)
     cause, advice = _RACES[why]
@@ -196,7 +196,7 @@ def data_race(
 
 
 def _between_copies(here: Access, there: Access, was_empty: bool) -> tuple[str, str] | None:
-    """Cause and advice for two copies, of which `there` was started first."""
+    """Return cause and advice for two copies; `there` was started first."""
     device = here.device
     senders = [device if side.from_device is None else side.from_device for side in (here, there)]
     if senders[0] == senders[1]:
@@ -252,7 +252,7 @@ def _of_one_device(here: Access, there: Access) -> tuple[str, str] | None:
 
 
 def _between_cores(here: Access, there: Access, heard: frozenset[int]) -> tuple[str, str]:
-    """Cause and advice for memory that cores share; `here` should have waited for `there`."""
+    """Return cause and advice for memory shared by cores; `here` should have waited for `there`."""
     if here.writes and there.writes:
         return (
             f"cores {there.core} and {here.core} write the same elements, and no semaphore orders "
@@ -280,7 +280,7 @@ def _between_cores(here: Access, there: Access, heard: frozenset[int]) -> tuple[
 def _wrong_wait(
     copy: Access, why: str, waited: tuple[str, ...] | None, alike: int
 ) -> tuple[str, str] | None:
-    """Cause and advice, if it is known what was waited for instead of the copy."""
+    """Return cause and advice, if it is known what was waited for instead of the copy."""
     if alike > 1:
         return (
             f"{alike} copies are under way on {copy.semaphore}, and the wait before this access "
@@ -308,7 +308,7 @@ def _wrong_wait(
             signal,
         )
     if copy.semaphore in waited:
-        return None  # the wait took what an earlier copy had brought
+        return None  # the wait took the bytes of an earlier copy
     if waited:
         advice = f"wait for {copy.semaphore} before this access"
         array = _array(copy.semaphore)
@@ -336,15 +336,15 @@ def remote_copy_too_early(
     heard_from: tuple[int, ...] = (), has_barrier: bool = False,
     unheard: tuple[int, int] | None = None,
 ) -> Finding:  # fmt: skip
-    """A copy to a device that may not have entered the kernel yet.
+    """Report a copy to a device that may not have entered the kernel yet.
 
     Args:
       copy: source and destination.
-      what: the slice of the destination, with its shape.
-      heard_from: devices whose signals the sender waited for before.
+      what: slice of the destination, with its shape.
+      heard_from: devices whose signals the sender waited for beforehand.
       has_barrier: whether the kernel uses the barrier semaphore at all.
-      unheard: sums of all signals of the sender's barrier semaphore and of its waits, if the
-        receiver has signalled it too.
+      unheard: sums of all signals and waits of the sender's barrier semaphore, if the receiver has
+        signalled it too.
     """
     others = [device for device in heard_from if device != receiver]
     if others:
@@ -394,16 +394,16 @@ def nondeterministic_result(
     seen: Sighting, *, element: str, one: str, other: str, first: str, second: str,
     differ: int, size: int, of_copies: bool = False, reads: str | None = None,
 ) -> Finding:  # fmt: skip
-    """An output that depends on the order of two events.
+    """Report an output that depends on the order of two events.
 
     Args:
-      element: the first element that differs: `out_ref[3, 7]`.
+      element: first element that differs: `out_ref[3, 7]`.
       one: its value if `first` comes before `second`.
       other: its value if `second` comes before `first`.
       first, second: the events: `the copy of x_ref to tile_ref`.
-      differ: how many of `size` elements differ.
+      differ: number of differing elements, out of `size`.
       of_copies: whether both events are copies.
-      reads: the semaphore, if the second event is that it is read.
+      reads: semaphore, if the second event is a read of it.
     """
     facts = {"one order": one, "other order": other}
     advice = "let one side signal a semaphore that the other waits for"
@@ -423,7 +423,7 @@ def nondeterministic_result(
 def output_revisited(
     seen: Sighting, *, what: str, first: Point, last: Point, again: Point, from_table: bool = False
 ) -> Finding:
-    """An output block that is visited again after another one; it was visited `first` to `last`.
+    """Report an output block that is revisited after another; it was visited `first` to `last`.
 
     Args:
       from_table: whether the index map reads scalar prefetch.
@@ -432,7 +432,7 @@ def output_revisited(
     facts = {"first visit": str(first), "last visit": str(last)}
     cause = "an output block is written back when the next one begins, and is never read back"
     advice = "make the grid axes over which the block stays the same the last ones"
-    if from_table and last[:-1] == again[:-1]:  # no other order of axes would bring them together
+    if from_table and last[:-1] == again[:-1]:  # no order of axes joins the visits
         cause = "the table that the index map reads names the block twice, and another one in "
         cause += "between; an output block is written back when the next one begins"
         advice = "sort the table, so that all grid points of a block follow one another"
@@ -454,14 +454,14 @@ def endless_loop(
     seconds: float | None = None,
     unchanged: Sequence[str] = (),
 ) -> Finding:
-    """A loop that was stopped.
+    """Report a loop that was stopped.
 
     Args:
-      count: iterations so far.
-      seconds: that they took; None if the loop is stopped at a number of iterations.
-      values: what its condition depends on, by name.
+      count: number of iterations so far.
+      seconds: duration of these iterations; None if the loop is stopped at an iteration limit.
+      values: values that its condition depends on, by name.
       since: an earlier iteration with the same values, if nothing else can end the loop.
-      unchanged: names of the values that the body returns as it got them.
+      unchanged: names of the values that the body returns unchanged.
     """
     names = ", ".join(values) or "what it reads"
     shown = ", ".join(f"{name} = {value}" for name, value in values.items())
@@ -469,7 +469,7 @@ def endless_loop(
     if since is None and unchanged:
         state += f"; its body never changes {' and '.join(unchanged)}"
     if since is not None:
-        # Values that are compared only now and then may have changed in between, and come back.
+        # Values that are compared only occasionally may have changed in between, and changed back.
         cause = (
             "nothing that the condition depends on changes from one iteration to the next"
             if count == since + 1

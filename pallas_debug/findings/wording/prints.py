@@ -118,7 +118,7 @@ def brace_first(fmt: str) -> Wording:
 
 
 def scalar_dtype(dtype: str, allowed: Sequence[str]) -> Wording:
-    """A scalar whose dtype `{}` does not accept in this jax."""
+    """Report a scalar whose dtype `{}` does not accept in this jax."""
     if dtype.startswith(("int", "uint", "bool")):
         advice = "print `x.astype(jnp.int32)`"
     elif "float32" in allowed:
@@ -134,7 +134,7 @@ def scalar_dtype(dtype: str, allowed: Sequence[str]) -> Wording:
 
 
 def bare_scalar(fmt: str, dtype: str, libtpu: str) -> Wording:
-    """A scalar after a format string without a placeholder for it."""
+    """Report a scalar after a format string without a placeholder for it."""
     if dtype not in ("int32", "uint32"):
         advice = "print `x.astype(jnp.float32)`"
     elif "{" not in fmt and "}" not in fmt:

@@ -19,7 +19,7 @@ RelationKind = Literal[
     "rotated",
     "transposed",
 ]
-"""Relation of the values to the expected ones; `Relation` has the numbers."""
+"""Relation of the values to the expected ones; `Relation` holds its numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class DifferingIndices:
       size: size of the dimension.
       first, last: first and last of the indices.
       count: number of them.
-      step: their distance, if they are evenly spaced; None if not.
+      step: distance between them, if they are evenly spaced; None otherwise.
     """
 
     size: int
@@ -46,11 +46,11 @@ class DifferingIndices:
 
 @dataclass(frozen=True, kw_only=True)
 class DifferingRegion:
-    """Smallest product of index sets that holds all differing elements.
+    """Smallest product of index sets that contains all differing elements.
 
     Attributes:
       dims: indices along each dimension.
-      share: share of the region's elements that differ; 1 if all of them do.
+      share: share of the region's elements that differ; 1 if all do.
     """
 
     dims: tuple[DifferingIndices, ...]
@@ -59,15 +59,14 @@ class DifferingRegion:
 
 @dataclass(frozen=True, kw_only=True)
 class Relation:
-    """Relation of differing elements to what is expected there.
+    """Relation of differing elements to their expected values.
 
     Attributes:
-      share: share of the differing elements for which it is true.
+      share: share of the differing elements for which it holds.
       number: the factor, offset, constant or power of two.
-      other: of a constant, the constant that is expected, if it is one; of several factors, the
-        largest.
-      dim, by: dimension and distance of a shift; `dim` is negative, -1 for the last dimension. Of
-        a factor per slice, the dimension that shares one.
+      other: expected constant for a constant, if it is one; largest factor for several factors.
+      dim, by: dimension and distance of a shift; `dim` is negative, -1 for the last dimension. For
+        a factor per slice, the dimension whose slices share a factor.
     """
 
     kind: RelationKind
@@ -79,14 +78,14 @@ class Relation:
 
 
 def region_text(region: DifferingRegion) -> str:
-    """Name a region: `the last 8 rows`, `every other column, from 1`, `half of column 3`."""
+    """Describe a region: `the last 8 rows`, `every other column, from 1`, `half of column 3`."""
     rank = len(region.dims)
     named = [
         indices_text(one, noun(d - rank, rank))
         for d, one in enumerate(region.dims)
         if not one.is_all
     ]
-    # Rows and columns first: they are the most telling.
+    # Rows and columns first: they are the most informative.
     where = " of ".join(reversed(named)) if rank > 1 else "".join(named)
     if not where:
         where = "all elements" if rank else "the only element"
@@ -97,7 +96,7 @@ def region_text(region: DifferingRegion) -> str:
 
 
 def noun(dim: int, rank: int) -> str:
-    """Name of an index along a dimension, which is counted from the end: -1 is the last."""
+    """Name of an index along a dimension, counted from the end: -1 is the last."""
     if rank == 1:
         return "element"
     return {-1: "column", -2: "row"}.get(dim, f"index of dimension {rank + dim}")
@@ -110,7 +109,7 @@ def _plural(name: str) -> str:
 
 
 def indices_text(one: DifferingIndices, name: str) -> str:
-    """Name indices along a dimension: `the last 8 rows`, `rows 2 to 4`."""
+    """Describe indices along a dimension: `the last 8 rows`, `rows 2 to 4`."""
     head, _, rest = name.partition(" ")
     if one.count == 1:
         return f"{head} {one.first} {rest}".strip()
@@ -142,7 +141,7 @@ def _percent(share: float) -> str:
 
 
 def relation_text(relation: Relation, rank: int) -> str:
-    """A relation as text: `each is 2 times what is expected`."""
+    """Describe a relation: `each is 2 times what is expected`."""
     who = "each" if relation.share == 1 else f"{_percent(relation.share)} of these"
     verb = "is" if relation.share == 1 else "are"
     distance, name = abs(relation.by), noun(relation.dim, rank)

@@ -1,4 +1,4 @@
-"""Wording of counts that do not add up: copies and their waits, semaphores, deadlocks."""
+"""Wording of unbalanced counts: copies and their waits, semaphores, deadlocks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pallas_debug.findings.wording.order import SIDES, of_axes
 from pallas_debug.model import Finding, SourceLine
 
 SIGNALLED_BY = "signalled by"
-"""Name of a left-over semaphore's value: other devices that signal it, unless it is the barrier."""
+"""Name in a witness: other devices that signal a left-over semaphore, unless it is the barrier."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """Amount that one line adds to a semaphore, or takes from it.
+    """Amount that a line adds to a semaphore, or takes from it.
 
     Attributes:
-      amount: sum over all times it ran; bytes for copies.
+      amount: sum over all executions; bytes for copies.
       points: number of grid points at which it ran.
-      devices: devices that ran it, if it is not the one with the semaphore alone.
+      devices: devices that ran it, unless it is only the one with the semaphore.
     """
 
     line: SourceLine
@@ -37,12 +37,12 @@ class Tally:
 
 
 NOT_AWAITED = "not awaited"
-"""Name of a deadlock's value: other semaphores, with copies that nothing has waited for yet."""
+"""Name in a witness: other semaphores, with copies that nothing has waited for yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stuck:
-    """Another thread that waits forever: for `needed` of a semaphore that is `count`."""
+    """Another thread that waits forever: for `needed` of a semaphore with value `count`."""
 
     semaphore: str
     count: int
@@ -66,11 +66,11 @@ def copy_not_awaited(
     seen: Sighting, *, semaphore: str, source: str, destination: str, left: int | None = None,
     starts: int | None = None, waits: int | None = None,
 ) -> Finding:  # fmt: skip
-    """A copy that is started but never waited for.
+    """Report a copy that is started but never waited for.
 
     Args:
       left: bytes that nothing waits for.
-      starts, waits: how often copies were started on this semaphore, and waited for, if known.
+      starts, waits: number of copies started on this semaphore and of waits for one, if known.
     """
     rest = "" if left is None else f": {left:,} bytes are left on it at the end"
     cause = (
@@ -98,10 +98,10 @@ def copy_not_awaited(
 
 
 def of_unawaited_copy(race: Finding, unawaited: Finding) -> Finding:
-    """A race with a copy that nothing waits for.
+    """Reword a race with a copy that nothing waits for.
 
     Args:
-      unawaited: the `DmaNotAwaited` of that copy.
+      unawaited: `DmaNotAwaited` finding of that copy.
     """
     semaphore, waits = unawaited.values["semaphore"], unawaited.values.get("waits")
     cause = f"a copy on {semaphore} is never waited for: it"
@@ -129,12 +129,12 @@ def wait_size_mismatch(
     seen: Sighting, *, semaphore: str, copied: int, awaited: int, source: str, destination: str,
     descriptor: str | None = None,
 ) -> Finding:  # fmt: skip
-    """A wait for another number of bytes than the copy on its semaphore has.
+    """Report a wait for a number of bytes other than that of the copy on its semaphore.
 
     Args:
-      copied, awaited: bytes of the copy and of the wait.
+      copied, awaited: number of bytes of the copy and of the wait.
       source, destination: slices of the copy.
-      descriptor: slice that the wait gets its size from.
+      descriptor: slice from which the wait gets its size.
     """
     of = f", the size of {descriptor}," if descriptor else ""
     facts = {"copied bytes": str(copied), "awaited bytes": str(awaited)}
@@ -162,12 +162,12 @@ def semaphore_left_over(
     totals: tuple[int, int] | None = None, device: int = 0,
     signals: Sequence[Tally] = (), waits: Sequence[Tally] = (),
 ) -> Finding:  # fmt: skip
-    """A semaphore with a nonzero count at the end.
+    """Report a semaphore with a nonzero count at the end.
 
     Args:
-      totals: sums of all signals and of all waits, if known.
-      device: the device that the semaphore is on.
-      signals, waits: the lines that raised and lowered it.
+      totals: sums of all signals and all waits, if known.
+      device: device of the semaphore.
+      signals, waits: lines that raised and lowered it.
     """
     on = f" on device {device}" if device else ""
     sums = "" if totals is None else f": signals add up to {totals[0]}, waits to {totals[1]}"
@@ -199,26 +199,26 @@ def deadlock(
     axes: Sequence[int] = (), under_way: Sequence[str] = (),
     unstarted: tuple[str, Sequence[str]] | None = None,
 ) -> Finding:  # fmt: skip
-    """A wait that never ends.
+    """Report a wait that never ends.
 
     Args:
-      count: value of the semaphore; bytes, if the wait is for a copy.
+      count: value of the semaphore, in bytes if the wait is for a copy.
       needed: amount that the wait takes, in the same unit.
-      was_raised: whether a copy was started on it, or a signal sent, before.
-      totals: sums of all signals and of all waits, if known.
-      others: number of other threads stuck in a wait.
-      stuck: these threads, if they are known.
+      was_raised: whether a copy was started on it, or a signal sent, beforehand.
+      totals: sums of all signals and all waits, if known.
+      others: number of other threads that wait forever.
+      stuck: these threads, if known.
       sender: device and line of a signal or copy that would end the wait, in a thread that is
-        stuck before it.
+        blocked before it.
       elsewhere: device and count of the same semaphore on another device, if it is not zero.
-      earlier: line that waited for the same copy before.
-      is_given: whether another kernel has returned the semaphore.
-      core: that waits.
+      earlier: line that waited for the same copy earlier.
+      is_given: whether another kernel returned the semaphore.
+      core: core that waits.
       on_core: core and count of the same semaphore on another core, if it is not zero.
       axes: parallel grid axes along which the grid points of both waits differ.
       under_way: semaphores of the device with copies that nothing has waited for yet.
-      unstarted: what the wait names as filled, if no copy on the semaphore fills it, and what those
-        fill.
+      unstarted: destination of the wait, if no copy on the semaphore fills it, and the destinations
+        of those copies.
     """
     unit = " bytes" if of_copy else ""
     on = f" on core {core}" if core else ""
@@ -314,7 +314,7 @@ def _plural(count: int, one: str, many: str = "") -> str:
 def deadlock_of_lanes(
     seen: Sighting, *, semaphore: str, source: Point, axes: Sequence[int], of_copy: bool
 ) -> Finding:
-    """A wait for what a grid point has started that another core may run.
+    """Report a wait for an action of a grid point that another core may run.
 
     Args:
       source: grid point that started the copy or sent the signal.

@@ -1,4 +1,4 @@
-"""Wording of how a wrong element came about: the store, and the writes behind it."""
+"""Wording of the history of a wrong element: the store, and the writes behind it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pallas_debug.findings.wording.facts import Point, listed, loop, when_zero, 
 from pallas_debug.model import SourceLine
 
 MAX_SOURCES = 4
-"""Maximum buffers behind a store of which a message lists the writes."""
+"""Maximum number of buffers behind a store whose writes are listed in a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """Writes of one line to what an element comes from.
+    """Writes by one line that contribute to an element.
 
     Attributes:
-      first, last: grid points.
+      first, last: first and last grid point.
       points: number of grid points.
       count: number of writes.
-      updates: whether they went on with what was there.
-      of_other_block: whether the first of them was made for another block of the output.
-      since: the first grid point of the output's block at which they went on.
+      updates: whether they update the previous value.
+      of_other_block: whether the first write was made for another block of the output.
+      since: first grid point of the output's block at which the previous value is updated.
       is_copy: whether they are DMAs.
-      origin: of a DMA, the entry of a table that the index of its source comes from.
+      origin: for a DMA, the table entry from which the index of its source comes.
     """
 
     line: SourceLine | None
@@ -42,10 +42,10 @@ class Contribution:
 
 @dataclass(frozen=True, kw_only=True)
 class Contributions:
-    """A buffer that a stored value was computed from, and its writers, oldest first.
+    """A buffer from which a stored value was computed, and its writers, oldest first.
 
     Attributes:
-      is_mixed: whether it holds what was set for another block of the output beside what was set
+      is_mixed: whether it contains values set for another block of the output next to values set
         for this one.
     """
 
@@ -55,8 +55,8 @@ class Contributions:
 
     @property
     def carried(self) -> Contribution | None:
-        """The last update, if the buffer was begun for another block of the output, and added to
-        for this one."""
+        """The last update, if the buffer was initialised for another block of the output and
+        updated for this one."""
         if not self.writes or not self.writes[0].of_other_block or not self.writes[-1].updates:
             return None
         return self.writes[-1]
@@ -64,17 +64,17 @@ class Contributions:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreHistory:
-    """Writes that made an element.
+    """Writes that led to an element's value.
 
     Attributes:
       output: name of the operand.
-      writes: to the element itself, oldest first; the last one is the store.
-      iterations: of the loops around the store.
-      sources: buffers that its value was computed from.
+      writes: writes to the element itself, oldest first; the last one is the store.
+      iterations: iterations of the loops around the store.
+      sources: buffers from which its value was computed.
       status: "stored", "never" if no step writes the element, or "not again" if only an earlier
         visit of its block did.
-      others: number of other differing blocks whose first element was looked at.
-      alike: number of these that the same line stored last.
+      others: number of other differing blocks whose first element was examined.
+      alike: number of these whose first element was last stored by the same line.
     """
 
     output: str
@@ -91,12 +91,12 @@ class StoreHistory:
 
     @property
     def carried(self) -> Contributions | None:
-        """The first source that was begun for another block, and added to for this one."""
+        """The first source that was initialised for another block and updated for this one."""
         return next((source for source in self.sources if source.carried is not None), None)
 
 
 def history(found: StoreHistory, *, is_shown: bool) -> list[str]:
-    """Lines of a message.
+    """Return the lines of a message.
 
     Args:
       is_shown: whether the finding's own line and grid point are those of the store.
@@ -130,7 +130,7 @@ def history(found: StoreHistory, *, is_shown: bool) -> list[str]:
 
 
 def values(found: StoreHistory) -> dict[str, str]:
-    """Facts for a witness: by buffer, its writers."""
+    """Return facts for a witness: writers by buffer."""
     facts = {}
     if found.writes:
         facts[f"writers of {found.output}"] = _writers(found.writes)
@@ -149,7 +149,7 @@ def _others(count: int) -> str:
 
 
 def contributions(source: Contributions) -> str:
-    """Writers of a buffer: `acc_ref: set at line 12 by (0, 0); updated at line 19 by …`."""
+    """Describe a buffer's writers: `acc_ref: set at line 12 by (0, 0); updated at line 19 by …`."""
     parts = []
     for i, write in enumerate(source.writes):
         verb = "updated" if write.updates else "copied" if write.is_copy else "set"
@@ -178,7 +178,7 @@ def _by(point: Point) -> str:
 
 
 def not_written(found: StoreHistory, element: str) -> tuple[str, str] | None:
-    """Cause and advice, if no step writes the element."""
+    """Return cause and advice, if no step writes the element."""
     if found.status != "never":
         return None
     return (
@@ -189,7 +189,7 @@ def not_written(found: StoreHistory, element: str) -> tuple[str, str] | None:
 
 
 def left_over(found: StoreHistory) -> tuple[str, str] | None:
-    """Cause and advice, if a buffer behind the store holds data of two blocks of the output."""
+    """Return cause and advice, if a buffer behind the store contains data of two output blocks."""
     source = next((source for source in found.sources if source.is_mixed), None)
     if source is None:
         return None
@@ -205,11 +205,11 @@ def left_over(found: StoreHistory) -> tuple[str, str] | None:
 
 
 def not_reset(found: StoreHistory, *, is_sum: bool) -> tuple[str, str] | None:
-    """Cause and advice, if a buffer behind the store was begun for another block.
+    """Return cause and advice, if a buffer behind the store was initialised for another block.
 
     Args:
-      is_sum: whether several grid points have the block. Else the buffer may be meant to carry
-        values from block to block, as a scan does.
+      is_sum: whether several grid points have the block. Otherwise the buffer may be meant to carry
+        values from block to block, as in a scan.
     """
     source = found.carried
     if source is None or source.carried is None:
@@ -238,9 +238,9 @@ def not_reset(found: StoreHistory, *, is_sum: bool) -> tuple[str, str] | None:
 
 
 def carried_on(found: StoreHistory) -> tuple[str, str] | None:
-    """Cause and advice, if the first steps of a dimension get what the last step before them set.
+    """Return cause and advice, if first steps of a dimension see values set by the step before.
 
-    A state is carried along the dimensions behind that one.
+    A state is carried along the inner dimensions.
     """
     reader = () if found.store is None else found.store.last
     for source in found.sources:
@@ -261,10 +261,10 @@ def carried_on(found: StoreHistory) -> tuple[str, str] | None:
 
 
 def stored_before(found: StoreHistory, last: Sequence[Point]) -> tuple[str, str] | None:
-    """Cause and advice, if a sum is stored at a grid point that is not the last one of its block.
+    """Return cause and advice, if a sum is stored before the last grid point of its block.
 
     Args:
-      last: that grid point, if it is known.
+      last: last grid point, if known.
     """
     store = found.store
     is_sum = any(write.updates for source in found.sources for write in source.writes)
@@ -278,7 +278,7 @@ def stored_before(found: StoreHistory, last: Sequence[Point]) -> tuple[str, str]
 
 
 def stored_alone(found: StoreHistory, visits: int) -> tuple[str, str] | None:
-    """Cause and advice, if all that is stored was made at one of several grid points of the block.
+    """Return cause and advice, if the stored value was made at only one of the block's grid points.
 
     Args:
       visits: number of grid points that have the block.

@@ -106,15 +106,15 @@ def vmem_overflow(
     seen: Sighting, *, used: int, limits: Mapping[str, int], parts: Sequence[Part],
     capacities: Mapping[str, int], room: int | None, fitting: str | None, has_grid: bool,
 ) -> Finding:  # fmt: skip
-    """A kernel that takes more VMEM than its limit on some targets.
+    """Report a kernel that uses more VMEM than its limit on some targets.
 
     Args:
-      limits: bytes by target.
-      parts: largest first.
-      capacities: the chips' whole VMEM in bytes by target, if that is too small everywhere.
-      room: bytes that `vmem_limit_bytes` may be set to, if that would help.
-      fitting: smaller blocks, as text; empty if no blocks would help, None if scratch alone is too
-        much.
+      limits: limits in bytes, by target.
+      parts: parts, largest first.
+      capacities: the chips' whole VMEM in bytes, by target, if even that is too small everywhere.
+      room: number of bytes that `vmem_limit_bytes` may be set to, if that would help.
+      fitting: smaller blocks, as text; empty if no blocks would help, None if the scratch alone is
+        too large.
       has_grid: whether the arrays are already divided into blocks.
     """
     if fitting is None:
@@ -158,7 +158,7 @@ def _message(space: str, used: int, limits: Mapping[str, int], parts: Sequence[P
 
 
 def _by_size(limits: Mapping[str, int]) -> str:
-    """`16 MiB on v5e, v5p; 32 MiB on v6e`."""
+    """Format limits: `16 MiB on v5e, v5p; 32 MiB on v6e`."""
     return "; ".join(
         f"{mib(size)} on {', '.join(t for t, s in limits.items() if s == size)}"
         for size in dict.fromkeys(limits.values())

@@ -1,4 +1,4 @@
-"""Wording of constructs that jax or the compiler rejects, and of names missing from jax."""
+"""Wording of constructs that jax or the compiler rejects, and of names that jax lacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUBLANES = 8
 
 
 def float_index(seen: Sighting, *, dtype: str) -> Finding:
-    """A load, store or copy with a float index."""
+    """Report a load, store or copy with a float index."""
     return seen.found(
         Fault.INVALID_OPERATION,
         f"{seen.witness.operand or 'a ref'} is indexed by a {dtype}",
@@ -36,7 +36,7 @@ def float_iota(seen: Sighting, *, result: str) -> Finding:
 
 
 def direct_hbm_access(seen: Sighting) -> Finding:
-    """A direct load or store of a ref that the kernel may only copy from or to."""
+    """Report a direct load or store of a ref that the kernel may only copy from or to."""
     name, shape = seen.witness.operand or "a ref", seen.witness.shape
     what = f"{name}, {shape}" if shape else f"{name} in HBM"
     return seen.found(
@@ -57,7 +57,7 @@ def scalar_store_to_vmem(seen: Sighting, *, ref: str) -> Finding:
 
 
 def unsupported_check(seen: Sighting) -> Finding:
-    """A `checkify.check` in a kernel."""
+    """Report a `checkify.check` in a kernel."""
     return seen.found(
         Fault.UNSUPPORTED_CHECK,
         "checkify.check is called in the kernel, and jax has no way to run it there",
@@ -115,7 +115,7 @@ def float16_load(seen: Sighting) -> Finding:
 
 
 def complex_numbers(seen: Sighting, *, value: str) -> Finding:
-    """An operation on complex numbers, or that makes some."""
+    """Report an operation on complex numbers, or one that produces them."""
     return seen.found(
         Fault.UNSUPPORTED_DTYPE,
         f"{value} holds complex numbers",
@@ -134,7 +134,7 @@ def unsigned_matmul(seen: Sighting, *, dtype: str) -> Finding:
 
 
 def narrow_matmul(seen: Sighting, *, dtypes: Sequence[str]) -> Finding:
-    """A product of dtypes that the matrix unit of `seen.targets` does not support."""
+    """Report a product of dtypes that the matrix unit of `seen.targets` does not support."""
     return seen.found(
         Fault.UNSUPPORTED_DTYPE,
         f"matrices of {' and '.join(dict.fromkeys(dtypes))} are multiplied, which "
@@ -154,7 +154,7 @@ def unsupported_cast(seen: Sighting, *, old: str, new: str) -> Finding:
 
 
 def bool_column(seen: Sighting, *, old: str, new: str) -> Finding:
-    """A row of bools that becomes a column."""
+    """Report a row of bools that is reshaped to a column."""
     return seen.found(
         Fault.UNSUPPORTED_SHAPE_CAST,
         f"{old}, which lies along the lanes, becomes {new}",
@@ -165,7 +165,7 @@ def bool_column(seen: Sighting, *, old: str, new: str) -> Finding:
 
 
 def unproven_alignment(seen: Sighting, *, columns: int | None, multiple: int) -> Finding:
-    """Lanes at an offset that is only known to be a multiple of `multiple`."""
+    """Report lanes at an offset that is only known to be a multiple of `multiple`."""
     known = (
         "nothing is known about it" if multiple == 1 else f"only {multiple} is known to divide it"
     )
@@ -202,7 +202,7 @@ def x64_index_map(seen: Sighting, *, dim: int) -> Finding:
 
 
 def x64_default_map(seen: Sighting, *, operands: Sequence[str]) -> Finding:
-    """Operands without an index map, for which jax made one that returns 64-bit integers."""
+    """Report operands without an index map, for which jax made one that returns 64-bit integers."""
     if len(operands) == 1:
         what = f"{operands[0]} has no index map, and the one that jax makes returns"
         which = "its index map"
@@ -231,11 +231,11 @@ def zero_size_operand(seen: Sighting) -> Finding:
 def removed_names(
     seen: Sighting, *, messages: Sequence[str], instead: Sequence[str | None]
 ) -> Finding:
-    """Pallas names on one line that the installed jax does not have.
+    """Report Pallas names on one line that the installed jax does not have.
 
     Args:
-      messages: jax's about each.
-      instead: what to write for each; None if unknown.
+      messages: jax's message about each.
+      instead: replacement for each; None if unknown.
     """
     advice = []
     for sentence, replacement in zip(messages, instead, strict=True):
@@ -254,17 +254,17 @@ def removed_names(
 
 
 def interpret_error(seen: Sighting, *, error: str) -> Finding:
-    """A kernel that jax's interpreter rejects for reasons of its own."""
+    """Report a kernel that jax's interpreter rejects for a reason specific to it."""
     return seen.found(Fault.INTERPRET_ERROR, error)
 
 
 def too_slow(seen: Sighting, *, grid: Sequence[int | None], seconds: float, calls: int) -> Finding:
-    """A kernel that was stopped since its interpretation takes too long.
+    """Report a kernel that was stopped because its interpretation takes too long.
 
     Args:
-      grid: its sizes; None where only the call gives one.
+      grid: sizes of the grid; None for sizes that only the call determines.
       seconds: time since the kernel began.
-      calls: loads, stores, copies, waits and the like so far.
+      calls: number of loads, stores, copies, waits and similar operations so far.
     """
     return seen.found(
         Fault.INTERPRET_ERROR,
@@ -300,11 +300,11 @@ def failed(
     raiser: str = "jax",
     pretended: str | None = None,
 ) -> Finding:
-    """A call that jax failed to trace, or a kernel that was not compiled.
+    """Report a call that jax failed to trace, or a kernel that was not compiled.
 
     Args:
-      raiser: the package whose code raised the exception; empty for the user's own.
-      pretended: the chip that jax's devices answered as.
+      raiser: package whose code raised the exception; empty for the user's own.
+      pretended: chip that jax's devices pretended to be.
     """
     known = explain.explained(failure, kernel).explanation
     if seen.engine == "trace":
@@ -325,7 +325,7 @@ def failed(
 
 
 def _of_exception(failure: Failure, raiser: str, pretended: str | None) -> str:
-    """What to do about an exception while a call was traced."""
+    """Advise on an exception raised while a call was traced."""
     if failure.type in _OF_IMPORTS:
         return "install what the message names, or correct the import"
     if lacking := _LACKS.search(failure.headline):
@@ -356,21 +356,21 @@ def _of_exception(failure: Failure, raiser: str, pretended: str | None) -> str:
 _ASKS = re.compile(
     r"\b(?:TPUs?|device_kind|default_backend|platform|coords|core_on_chip)\b", re.IGNORECASE
 )
-"""Phrases of a line, or its message, that may depend on the device."""
+"""Phrases in a line or its message that may depend on the device."""
 
 _LACKS = re.compile(r"\bmodule '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
-"""Message about a name that a module lacks, whatever the device."""
+"""Message about a name that a module lacks on any device."""
 
 _OF_IMPORTS = ("ImportError", "ModuleNotFoundError")
 
 _OF_WHAT_IT_USES = ("AttributeError", "TypeError")
-"""Exceptions raised at the caller's line for what an object of jax's may lack or refuse."""
+"""Exceptions raised at the caller's line for what a jax object may lack or refuse."""
 
 _STAGES = {"lowering": Fault.LOWERING_ERROR, "crash": Fault.COMPILER_ABORT}
 
 
 def partitioned_by_jax(seen: Sighting) -> Finding:
-    """A kernel that a program runs on several devices without `shard_map`."""
+    """Report a kernel that a program runs on several devices without `shard_map`."""
     return seen.found(
         Fault.LOWERING_ERROR,
         "jax does not lower it for a TPU: Mosaic kernels cannot be automatically partitioned. "

@@ -1,4 +1,4 @@
-"""Wording of faults in who wrote what: stale and overwritten reads, lost and conflicting writes."""
+"""Wording of faults in write order: stale and overwritten reads, lost and conflicting writes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from pallas_debug.findings.wording.order import Access
 from pallas_debug.model import Finding
 
 LATE = "reset late"
-"""Value in a witness: a sum is lost as its reset comes after an addition."""
+"""Value in a witness: a sum is lost because its reset comes after an addition."""
 
 _COMBINE = "combine it with what is there (`+=`, jnp.maximum), after a reset"
-"""Advice on a part that replaces another: which reduction they are parts of is not known."""
+"""Advice for a part that replaces another, if the kind of reduction is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class OutputBlock:
     Attributes:
       output: name of the output.
       index: block index.
-      steps: grid axes along which the block stays the same; None if that is not a matter of axes,
-        as with an index map that reads a table.
-      part: the slices that the kernel itself copies to an output in HBM, in place of `index`.
+      steps: grid axes along which the block stays the same; None if axes do not determine that, as
+        with an index map that reads a table.
+      part: slices that the kernel itself copies to an output in HBM, instead of `index`.
     """
 
     output: str
@@ -51,16 +51,16 @@ class OutputBlock:
 
     @property
     def place(self) -> str:
-        """`block (0, 1)`, or the part."""
+        """Name of the place: `block (0, 1)`, or the part."""
         return self.part or f"block {self.index}"
 
     @property
     def begins(self) -> str | None:
-        """The `pl.when` that is true where a block begins; None if there is no such condition."""
+        """Unparse the `pl.when` that is true where a block begins; None if there is none."""
         return when_zero(self.steps) if self.steps else None
 
     def is_same(self, a: Point, b: Point) -> bool:
-        """Whether two grid points compute the same block, by their axes."""
+        """Whether two grid points compute the same block, according to their axes."""
         steps = self.steps or ()
         return all(
             i == j for axis, (i, j) in enumerate(zip(a, b, strict=True)) if axis not in steps
@@ -68,7 +68,7 @@ class OutputBlock:
 
 
 def _at(access: Access, *, is_short: bool = False) -> str:
-    """`grid point (0, 1), loop iteration (2,)`, without the words `grid point` if `is_short`."""
+    """Describe the place: `grid point (0, 1), loop iteration (2,)`; `(0, 1), …` if `is_short`."""
     if access.loop and not access.grid_point:
         return f"loop iteration {access.loop}"
     loop = f", loop iteration {access.loop}" if access.loop else ""
@@ -76,7 +76,7 @@ def _at(access: Access, *, is_short: bool = False) -> str:
 
 
 def _other(seen: Sighting, other: Access, *more: dict[str, str]) -> Sighting:
-    """The sighting with facts about its other side, and some more."""
+    """Add facts about the other side to the sighting, and any further ones."""
     facts = {f"other {name}": value for name, value in other.facts.items()}
     for part in more:
         facts |= part
@@ -95,14 +95,14 @@ def stale_read(
     accumulates: bool = False,
     sum_axes: tuple[int, ...] | None = None,
 ) -> Finding:
-    """Scratch that is read with what another output block left there.
+    """Report scratch that is read with data left by another output block.
 
     Args:
-      seen: with the line of the read as `source`, that of the write as `other`.
-      block: the block that the reader computes; None without blocked outputs.
-      left_by: the block for which it was written, as `OutputBlock.place` says it.
-      resets: lines that replace contents of the buffer, as the run saw them.
-      accumulates: whether the read line adds to the buffer.
+      seen: sighting with the line of the read as `source`, and that of the write as `other`.
+      block: block that the reader computes; None without blocked outputs.
+      left_by: block for which the scratch was written, in the form of `OutputBlock.place`.
+      resets: lines that replace contents of the buffer, as observed in the run.
+      accumulates: whether the reading line adds to the buffer.
       sum_axes: grid axes whose program ids are 0 where the sum begins, if known.
     """
     name = seen.witness.operand
@@ -131,7 +131,7 @@ def not_reset(
     accumulates: bool,
     sum_axes: tuple[int, ...] | None = None,
 ) -> tuple[str, str]:
-    """Cause and advice: no reset at all, of another part, too late, or at other grid points."""
+    """Return cause and advice: the reset is missing, partial, too late, or at other grid points."""
     verb = "reset" if accumulates else "written"
     again = "reset it" if accumulates else f"write all of {name}"
     if sum_axes is not None and (block is None or block.steps != sum_axes):
@@ -179,10 +179,10 @@ def why_not_reset(
     resets: Sequence[Reset],
     loop: Point = (),
 ) -> Literal["none", "part", "later", "late", "elsewhere"]:
-    """Why no reset came before a read.
+    """Return why no reset came before a read.
 
-    There is none, none writes what was read, it runs later at the same grid point, at a later one
-    of the same block, or only at grid points of other blocks.
+    There is none; none writes the data read; it runs later at the same grid point, or at a later
+    one of the same block; or it runs only at grid points of other blocks.
     """
     if not resets:
         return "none"
@@ -209,13 +209,13 @@ def overwritten_read(
     element: WrittenElement,
     is_under_way: bool = False,
 ) -> Finding:
-    """An aliased operand that is read after its memory was overwritten by way of an output.
+    """Report an aliased operand that is read after its memory was overwritten through an output.
 
     Args:
-      seen: with the operand and what is read of it as `index`.
-      output: name of the output that shares its memory.
-      reader: a copy, if the operand was fetched by one.
-      is_under_way: whether nothing orders the two: the write-back may come first or second.
+      seen: sighting with the operand, and the part that is read as `index`.
+      output: name of the output that shares the operand's memory.
+      reader: copy that fetched the operand, if any.
+      is_under_way: whether the two are unordered: the write-back may come first or second.
     """
     at = seen.witness
     what = at.index or at.operand
@@ -256,10 +256,10 @@ def lost_write(
     replaced_by: Access,
     element: WrittenElement,
 ) -> Finding:
-    """A write of one visit of an output block, which another visit replaced without using it.
+    """Report a write in one visit of an output block that another visit replaces without using it.
 
     Args:
-      seen: with the store that replaces it as `source` and the lost one as `other`.
+      seen: sighting with the replacing store as `source`, and the lost one as `other`.
     """
     name = seen.witness.operand
     what = seen.witness.index or name
@@ -293,15 +293,15 @@ def dropped_sum(
     element: WrittenElement,
     slip: Literal["late", "early", "unstored", "always", "replaced"] = "late",
 ) -> Finding:
-    """A sum of which a part is lost: it is reset after something was added, and before any read.
+    """Report a sum that loses a part: it is reset after an addition and before any read.
 
     Args:
-      seen: with the reset as `source`, and the addition as `other`.
-      block: what both are for; None without blocked outputs.
-      reset: the last store to the output, if the slip is `unstored`.
-      slip: what is wrong: the reset comes after the addition; the output was stored before it, and
-        the reset is for another block, or there is none; each grid point resets; the next part
-        replaces the sum.
+      seen: sighting with the reset as `source`, and the addition as `other`.
+      block: block of both; None without blocked outputs.
+      reset: last store to the output, if the slip is `unstored`.
+      slip: kind of mistake: the reset comes after the addition; the output was stored before it,
+        and the reset is for another block, or missing; each grid point resets the sum; the next
+        part replaces the sum.
     """
     name = seen.witness.operand
     if slip == "unstored":
@@ -314,7 +314,7 @@ def dropped_sum(
             _STORE_LAST,
         )
     change = ""
-    if element.before == element.before:  # a NaN is what unwritten memory holds here
+    if element.before == element.before:  # a NaN marks unwritten memory here
         change = f": {element.name(name)} was {number(element.before)}, and is "
         change += number(element.value)
     count = f" in {element.count()}" if element.count() else ""
@@ -359,11 +359,11 @@ def dropped_sum(
 
 
 def window_not_written(seen: Sighting, *, elements: tuple[int, int]) -> Finding:
-    """A block that a pipeline in the kernel's body copies to an output, unwritten.
+    """Report a block that a pipeline in the kernel's body copies to an output unwritten.
 
     Args:
-      seen: with the output as operand.
-      elements: numbers of those that were not written, and of the block.
+      seen: sighting with the output as operand.
+      elements: number of unwritten elements, and of all in the block.
     """
     name, (missing, total) = seen.witness.operand, elements
     count = f": {missing:,} of its {total:,} elements hold what VMEM held before"
@@ -377,11 +377,11 @@ def window_not_written(seen: Sighting, *, elements: tuple[int, int]) -> Finding:
 
 
 LIKEWISE = "likewise"
-"""Name in a witness: other operands of which the finding is true as well."""
+"""Name in a witness: other operands to which the finding applies."""
 
 
 def likewise(found: Finding, others: Sequence[Finding]) -> Finding:
-    """One slip that shows in several buffers: the first finding names the others."""
+    """Merge findings of one slip in several buffers: the first finding names the others."""
     before = found.values.get(LIKEWISE)
     known = {found.operand, *(before.split(", ") if before else ())}
     names = {
@@ -410,12 +410,12 @@ def conflicting_writes(
     element: WrittenElement,
     blocks: tuple[OutputBlock, OutputBlock] | None = None,
 ) -> Finding:
-    """Different values that grid points with different blocks or copies write to one element.
+    """Report different values that grid points with different blocks or copies write to an element.
 
     Args:
-      seen: with the later write as `source`, the earlier one as `other`.
-      element: with the value `here` writes, and the one that was there `before`.
-      blocks: blocks of `here` and `there`, if the write-back of blocks writes them.
+      seen: sighting with the later write as `source`, and the earlier one as `other`.
+      element: element with the value that `here` writes, and the one that was there `before`.
+      blocks: blocks of `here` and `there`, if their write-back writes the values.
     """
     name = seen.witness.operand
     what = seen.witness.index or name
