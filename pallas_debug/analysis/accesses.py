@@ -142,7 +142,7 @@ def _outside(
 
 
 def _reads_scalars(subject: Subject, event: Event) -> bool:
-    """Whether the kernel loads a scalar from SMEM before this event: the index may come from it."""
+    """Whether the kernel loads a scalar from SMEM before this event; the index may come from it."""
     return any(
         one.what == "read"
         and one.number < event.number
@@ -153,7 +153,7 @@ def _reads_scalars(subject: Subject, event: Event) -> bool:
 
 
 def _follows(dim: Dim, rank: int) -> Literal["loop", "grid"] | None:
-    """Axes on which the start of an index depends. Those in front of the grid's belong to loops."""
+    """Axes that the start of an index depends on; axes before those of the grid belong to loops."""
     shape = dim.start.shape if dim.start is not None else ()
     loops = len(shape) - rank
     if any(size > 1 for size in shape[: max(loops, 0)]):
@@ -320,7 +320,7 @@ def _is_own(subject: Subject, origin: Origin, buffer: int | None) -> bool:
 
 
 def _times(subject: Subject, event: Event) -> int:
-    """Number of times an event happens over all grid points and iterations."""
+    """Number of times that an event happens over all grid points and iterations."""
     sizes = subject.grid.sizes
     total = int(np.count_nonzero(event.where))
     shape = event.where.shape[event.where.ndim - len(sizes) :]
@@ -391,7 +391,7 @@ def _never_written(
 
 
 def _stores_not_reached(subject: Subject, block: Block) -> list[SourceLine | None]:
-    """Lines that store to an output, in branches that no grid point takes as well."""
+    """Lines that store to an output, including those in branches that no grid point takes."""
     return [
         operation.source
         for operation in operations(subject.captured)
@@ -400,7 +400,7 @@ def _stores_not_reached(subject: Subject, block: Block) -> list[SourceLine | Non
 
 
 def _output_buffers(subject: Subject) -> dict[int, int]:
-    """Buffer numbers of the kernel's own refs that the kernel touches, by position."""
+    """Buffer numbers of the kernel's own refs that the kernel accesses, by position."""
     return {
         view.buffer.position: view.buffer.number
         for event in subject.walked.events

@@ -43,8 +43,8 @@ class Analysis:
       findings: definite faults.
       gaps: what was not checked, and why.
       memory: lower bound of memory use on each target.
-      scratch: outputs that every parallel step uses as scratch of its own; their last values are
-        those of the step that ends last.
+      scratch: outputs that each parallel step uses as its own scratch; their final values are those
+        of the step that ends last.
       is_judged: whether anything was checked; if not, `gaps` gives the reason.
     """
 
@@ -68,11 +68,11 @@ def analyze(
     Args:
       captured: the kernel as the hook captured it.
       targets: chips to check memory and dtypes against; with none, neither is checked.
-      prefetch: values of the scalar-prefetch operands, in order; None where they are unknown, for
-        one operand or for all. Index maps that read an unknown operand are not judged.
-      bounds: sizes of the grid that the call passes, in order; None where they are unknown. If one
-        is, only what every size has in common is judged: blocks, memory and operations.
-      time_limit: seconds.
+      prefetch: values of the scalar-prefetch operands, in order; None for an unknown operand, or if
+        all are unknown. Index maps that read an unknown operand are not judged.
+      bounds: sizes of the grid that the call passes, in order; None for unknown sizes. If any size
+        is unknown, only checks that hold for every size are run: blocks, memory and operations.
+      time_limit: time limit in seconds.
 
     Raises:
       ValueError: `prefetch` does not fit the kernel's scalar-prefetch operands.

@@ -33,7 +33,7 @@ _MOVED = ("default", "vmem", "smem")
 """Memory spaces of blocks that Pallas moves; the kernel itself handles operands in HBM."""
 
 _BITS = {f"{sign}int{bits}": bits for sign in ("", "u") for bits in (8, 16, 32)}
-"""Sizes of the types of scalar operands whose values are recorded."""
+"""Bits of the dtypes of scalar operands whose values are recorded."""
 
 
 def block_map(
@@ -45,10 +45,10 @@ def block_map(
     """Evaluate the index maps of a kernel.
 
     Args:
-      tables: known scalar prefetch values, by position.
-      bounds: sizes of the grid that the call passes, in order; None where they are unknown.
-      rounded: values of all scalar operands, also of those that another chip may round differently.
-        No index map is evaluated with these.
+      tables: known scalar-prefetch values, by position.
+      bounds: sizes of the grid that the call passes, in order; None for unknown sizes.
+      rounded: values of all scalar operands, including those that another chip may round
+        differently. They are not used to evaluate index maps.
     """
     sizes = [int(size) for size in bounds if size is not None]
     if bounds and len(sizes) == len(bounds):
@@ -81,7 +81,7 @@ def _scalars(
     bounds: Sequence[np.ndarray | None],
     rounded: Sequence[np.ndarray | None],
 ) -> Iterator[ScalarValues]:
-    """Values of the scalar operands, as far as a reader of the schedule can place them in SMEM."""
+    """Values of the scalar operands that a reader of the schedule can place in SMEM."""
     kinds = ("dynamic_grid", "scalar_prefetch")
     operands = [o for o in captured.kernel.operands if o.kind in kinds]
     sizes = len(captured.kernel.of_kind("dynamic_grid"))
@@ -104,7 +104,7 @@ def _scalars(
 
 
 def _prefetched(captured: Capture, values: Sequence[np.ndarray | None]) -> frozenset[int]:
-    """Positions of the scalar prefetch with values, of those of all scalar operands."""
+    """Positions of scalar-prefetch operands with values, among all scalar operands."""
     sizes = len(captured.kernel.of_kind("dynamic_grid"))
     return frozenset(n - sizes for n, one in enumerate(values) if one is not None and n >= sizes)
 
@@ -118,7 +118,7 @@ def _operand(
     rounded: frozenset[int],
 ) -> OperandBlocks:
     is_pipelined = block.space in _MOVED
-    # Pallas keeps a single buffer of a block that is the whole array: it never changes.
+    # Pallas keeps a single buffer for a block that is the whole array: it never changes.
     buffers = 1 if block.is_whole or not is_pipelined else block.buffers or 2
     odd = [d.kind for d in block.dims if d.kind not in ("blocked", "squeezed", "element")]
     found = None

@@ -54,9 +54,9 @@ def _dtypes(subject: Subject, block: Block, result: Result) -> None:
 
 
 def _is_wide(subject: Subject, block: Block) -> bool:
-    """Whether the compiler gets an index map that returns 64-bit integers.
+    """Whether the compiler receives an index map that returns 64-bit integers.
 
-    It gets none without a grid, and none for what stays in HBM.
+    It receives none if there is no grid, or for operands that stay in HBM.
     """
     is_compiled = bool(subject.grid.sizes) and block.space in ("default", "vmem", "smem")
     return is_compiled and "int64" in block.index_dtypes

@@ -1,8 +1,8 @@
 """Elements of outputs that no store can reach, although their block is visited.
 
 Works for every dtype, and for outputs in HBM that are written by copies. Every store is counted
-wherever it may happen, so that what is left is certain; an output with a store to an unknown place
-is not judged.
+wherever it may happen, so the remaining elements are certainly unwritten; an output with a store to
+an unknown place is not judged.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from pallas_debug.findings.wording import contents
 from pallas_debug.findings.wording.facts import array_text
 
 MAX_ELEMENTS = 1 << 22
-"""Maximum elements of an output."""
+"""Maximum number of elements of an output."""
 
 MAX_STORES = 1 << 12
-"""Maximum grid points, and maximum stores over all grid points and iterations."""
+"""Maximum number of grid points, and of stores over all grid points and iterations."""
 
 MAX_SPOTS = 1 << 22
-"""Maximum grid points times iterations, at most of which a store may be skipped."""
+"""Maximum product of grid points and iterations at which a store may happen."""
 
 
 def look(subject: Subject, known: Collection[str]) -> Result:
-    """Report outputs of which a part is never written.
+    """Report outputs with a part that is never written.
 
     Args:
-      known: outputs with a finding about the same, which are left out.
+      known: outputs that already have such a finding, which are skipped.
     """
     result = Result()
     grid = subject.grid
@@ -49,7 +49,7 @@ def look(subject: Subject, known: Collection[str]) -> Result:
         mask, events = written
         part = part_of(block.name, ~mask)
         if part is None or not mask.any():
-            continue  # what is not written at all is reported elsewhere
+            continue  # completely unwritten outputs are reported elsewhere
         conditional = all(event.where.size > 1 or not event.certain for event in events)
         finding = contents.output_not_written(
             subject.sighting(
@@ -74,7 +74,7 @@ def _is_partial(events: list[Event]) -> bool:
 
 
 def _written(subject: Subject, block: Block) -> tuple[np.ndarray, list[Event]] | None:
-    """The stores, and a mask of what they may reach, or of which no block is visited."""
+    """Mask of the elements that stores may reach or that are in no visited block, and stores."""
     if math.prod(block.shape) > MAX_ELEMENTS or min(block.shape, default=1) < 0:
         return None
     if math.prod(subject.grid.sizes) > MAX_STORES:
@@ -118,7 +118,7 @@ def _stores(subject: Subject, block: Block) -> list[Event]:
 
 
 def _shape(event: Event, box: tuple[Dim, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Numbers of the loop iterations and grid points at which an event may happen."""
+    """Number of loop iterations and grid points at which an event may happen, per axis."""
     starts = [dim.start for dim in box if dim.start is not None]
     return np.broadcast_shapes(event.where.shape, *(s.shape for s in starts), sizes or (1,))
 
@@ -131,7 +131,7 @@ def _mark(
     box: tuple[Dim, ...] | None,
     rank: int,
 ) -> None:
-    """Set the elements of the block at a grid point, or the part of it in `box`."""
+    """Set the elements of a grid point's block in the mask, or only the part in `box`."""
     point = spot[len(spot) - rank :] if rank else ()
     inner = iter(box or ())
     where = []

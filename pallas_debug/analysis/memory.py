@@ -47,9 +47,9 @@ class MemoryUse:
 
     Attributes:
       vmem, smem: bytes; lower bounds.
-      vmem_limit: bytes available to the kernel: what it asked for, else the compiler's default.
+      vmem_limit: bytes available to the kernel: the requested limit, or the compiler's default.
       vmem_capacity, smem_capacity: bytes on the chip.
-      parts: largest first.
+      parts: memory of the operands, largest first.
     """
 
     target: str
@@ -92,7 +92,7 @@ def look(subject: Subject, targets: Sequence[Target]) -> tuple[Result, tuple[Mem
 
 
 def too_large(captured: Capture, targets: Sequence[Target]) -> list[Finding]:
-    """Overflows of VMEM and SMEM, each with the targets affected, from the call alone.
+    """Report overflows of VMEM and SMEM, each with the affected targets, from the call alone.
 
     Fast enough for every kernel that a program lowers: the kernel's body is not analysed.
     """
@@ -107,7 +107,7 @@ def too_large(captured: Capture, targets: Sequence[Target]) -> list[Finding]:
 
 
 SMALL = MIB
-"""Bytes that every memory of every chip has."""
+"""Size in bytes that fits into every memory of every chip."""
 
 
 def _at_most(kernel: Kernel) -> int:

@@ -65,7 +65,7 @@ def _of_operation(
 
 
 def _memory(seen: Sighting, operation: Equation) -> Finding | None:
-    """Loads and stores that the ref's memory space does not support."""
+    """Report loads and stores that the ref's memory space does not support."""
     if operation.name not in _ACCESSES or not operation.inputs[0].is_ref:
         return None
     ref = operation.inputs[0]
@@ -78,7 +78,7 @@ def _memory(seen: Sighting, operation: Equation) -> Finding | None:
 
 
 def _complex(seen: Sighting, operation: Equation) -> Finding | None:
-    """Complex numbers, of which an operation without a lowering rule is a consequence."""
+    """Report complex numbers; an operation without a lowering rule may be a consequence."""
     for value in (*operation.inputs, *operation.outputs):
         if value.dtype.startswith("complex"):
             named = f"{operation.ref}: {value}" if operation.ref and value.is_ref else str(value)
@@ -87,7 +87,7 @@ def _complex(seen: Sighting, operation: Equation) -> Finding | None:
 
 
 def _rule(seen: Sighting, operation: Equation) -> Finding | None:
-    """Primitives without a lowering rule, and unsupported uses of some that have one."""
+    """Report primitives without a lowering rule, and unsupported uses of some that have one."""
     if operation.name == "check" and not operation.is_debug:
         return unsupported.unsupported_check(seen)
     if operation.stacked:
@@ -107,7 +107,7 @@ def _is_along_axis(operation: Equation) -> bool:
 
 
 def _dtype(seen: Sighting, operation: Equation) -> Finding | None:
-    """float16 loads, float iotas, unsupported casts, and bool rows reshaped into a column."""
+    """Report float16 loads, float iotas, unsupported casts, and bool rows that become a column."""
     if operation.name == "get" and operation.inputs[0].dtype == "float16":
         return unsupported.float16_load(seen)
     if operation.name == "convert_element_type":
@@ -123,7 +123,7 @@ def _dtype(seen: Sighting, operation: Equation) -> Finding | None:
 
 
 def _matmul(seen: Sighting, operation: Equation, targets: Sequence[Target]) -> Finding | None:
-    """Products of dtypes that jax or a chip cannot multiply."""
+    """Report products of dtypes that jax or a chip cannot multiply."""
     if operation.name != "dot_general":
         return None
     dtypes = [value.dtype for value in operation.inputs[:2]]
@@ -139,7 +139,7 @@ def _matmul(seen: Sighting, operation: Equation, targets: Sequence[Target]) -> F
 
 
 def _alignment(seen: Sighting, operation: Equation) -> Finding | None:
-    """Lane slices whose start is not known to be a multiple of 128."""
+    """Report lane slices whose start is not known to be a multiple of 128."""
     multiple = operation.lane_start
     if not multiple or multiple % LANES == 0 or operation.inputs[0].space != "vmem":
         return None

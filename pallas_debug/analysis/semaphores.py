@@ -1,7 +1,7 @@
-"""Balance of semaphores: copies against their waits, signals against theirs.
+"""Balance of semaphores: copies and their waits, signals and their waits.
 
-A semaphore is judged only if everything done to it is known: at which grid points, by how much, and
-in which order. Copies count in bytes, as on the hardware.
+A semaphore is judged only if all its changes are known: at which grid points, by how much, and in
+which order. Copies count in bytes, as on the hardware.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from pallas_debug.findings.wording.facts import listed
 from pallas_debug.model import Finding
 
 MAX_STEPS = 1 << 22
-"""Maximum events times grid points of one semaphore."""
+"""Maximum product of events and grid points for a semaphore."""
 
 MAX_ENTRIES = 64
-"""Maximum entries of one semaphore array."""
+"""Maximum number of entries of a semaphore array."""
 
 MAX_SIMULATED = 4000
-"""Maximum events simulated one by one to track copies in flight."""
+"""Maximum number of events simulated one by one to track copies in flight."""
 
 _ACTS = ("dma_start", "dma_wait", "signal", "wait")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Counts:
-    """Everything that is done to one array of semaphores.
+    """All changes of one array of semaphores.
 
     Attributes:
-      shape: grid examined; a dimension that nothing depends on is cut to at most two steps.
-      change: increments, `[events, points]`; zero where an event does not happen.
+      shape: grid examined; a dimension without any effect is cut to at most two steps.
+      change: increments, `[events, points]`; zero if an event does not happen.
       entry: index of the semaphore within the array.
-      times: grid points represented by each point examined.
+      times: number of grid points represented by each examined point.
     """
 
     buffer: KernelRef
@@ -49,12 +49,12 @@ class _Counts:
     times: float
 
     def total(self, count: int) -> int:
-        """Scale a sum over the points examined up to the whole grid."""
+        """Scale a sum over the examined points up to the whole grid."""
         return round(count * self.times)
 
 
 def look(subject: Subject) -> Result:
-    """Report copies without a wait, waits without a copy or signal, and counts left over."""
+    """Report copies without a wait, waits without a copy or signal, and leftover counts."""
     result = Result()
     buffers: dict[int, KernelRef] = {}
     for event in subject.walked.events:
@@ -88,7 +88,7 @@ def _semaphore(event: Event) -> View | None:
 
 
 def _counts(subject: Subject, buffer: KernelRef) -> _Counts | str:
-    """Collect what is done to a semaphore; a string says why that is unknown."""
+    """Collect the changes of a semaphore; a string states why they are unknown."""
     if buffer.kind in ("input", "output"):
         return "another kernel has it before or after this one"
     if subject.walked.incomplete:
@@ -171,7 +171,7 @@ def _judge(subject: Subject, counts: _Counts) -> Finding | None:
     for entry in np.unique(counts.entry):
         change = np.where(counts.entry == entry, counts.change, 0)
         if counts.buffer.kind == "scoped":
-            count = np.cumsum(change, axis=0)  # starts over at every grid point
+            count = np.cumsum(change, axis=0)  # starts from zero at every grid point
             low, last = count < 0, count[-1]
         else:
             flat = np.cumsum(change.T.ravel())
@@ -194,7 +194,7 @@ def _too_low(
     subject: Subject, counts: _Counts, change: np.ndarray, entry: int, event: int, point: int,
     below: int,
 ) -> Finding:  # fmt: skip
-    """Report a wait that takes its semaphore to `below`, a negative count."""
+    """Report a wait that lowers its semaphore to `below`, a negative count."""
     act = counts.events[event]
     where = np.unravel_index(point, counts.shape) if counts.shape else ()
     needed = -int(change[event, point])
@@ -220,7 +220,7 @@ def _too_low(
 
 
 def _totals(counts: _Counts, change: np.ndarray) -> tuple[int, int]:
-    """Sums of all signals and of all waits."""
+    """Sums of all signals and all waits."""
     return (
         counts.total(int(change[change > 0].sum())),
         counts.total(int(-change[change < 0].sum())),
@@ -280,7 +280,7 @@ def _name(counts: _Counts, entry: int) -> str:
 
 
 def _entry_of(buffer: KernelRef, entry: int) -> str:
-    """A semaphore of an array, as `sems[0]`."""
+    """Name of a semaphore of an array: `sems[0]`."""
     if not buffer.shape:
         return buffer.name
     index = np.unravel_index(entry, buffer.shape)
@@ -292,10 +292,10 @@ def _entry_of(buffer: KernelRef, entry: int) -> str:
 
 @dataclass(kw_only=True, eq=False)
 class _Copy:
-    """A copy under way.
+    """A copy in flight.
 
     Attributes:
-      left: bytes that no wait has taken yet.
+      left: number of bytes that no wait has taken.
     """
 
     event: Event
@@ -307,7 +307,7 @@ class _Copy:
 
 
 def _under_way(subject: Subject, result: Result) -> None:
-    """Report a buffer accessed while a copy still reads or writes it."""
+    """Report a buffer that is accessed while a copy still reads or writes it."""
     events = subject.walked.events
     starts = sum(event.what == "dma_start" for event in events)
     if not starts or len(events) > MAX_SIMULATED or not all(e.certain for e in events):
@@ -385,7 +385,7 @@ def _await(copies: list[_Copy], semaphore: tuple[int, int], amount: int) -> list
 def _race(
     subject: Subject, event: Event, copy: _Copy, point: tuple[int, ...], holds: bool
 ) -> Finding:
-    """Report an access during a copy; `holds`: it reads data that an earlier copy delivered."""
+    """Report an access during a copy; `holds`: it reads data delivered by an earlier copy."""
     buffer = event.view.buffer if event.view else None
     core = order.Access(writes=event.what == "write", grid_point=point, loop=event.loops)
     reads_it = buffer is not None and copy.target is not None and copy.target[0] == buffer.number
@@ -424,7 +424,7 @@ def _key(event: Event, point: tuple[int, ...]) -> tuple[int, int]:
 def _region(
     view: View | None, point: tuple[int, ...]
 ) -> tuple[int, tuple[tuple[int, int], ...]] | None:
-    """The part of a buffer that is accessed, as one range per dimension."""
+    """The accessed part of a buffer, as one range per dimension."""
     box = view.box if view is not None else None
     if box is None or view is None:
         return None

@@ -22,8 +22,8 @@ class Subject:
     """A kernel with its index maps evaluated and its jaxpr walked.
 
     Attributes:
-      indices: where each block's index map points, by position.
-      site: the call in the user's source.
+      indices: block indices that each index map returns, by position.
+      site: location of the call in the user's source.
     """
 
     captured: Capture
@@ -60,11 +60,11 @@ class Subject:
 
 @dataclass(kw_only=True)
 class Result:
-    """Findings of one group of checks, and what it could not judge.
+    """Findings of a group of checks, and what it could not judge.
 
     Attributes:
       left_out: what was not checked, and why.
-      scratch: outputs that every parallel step uses as scratch of its own.
+      scratch: outputs that each parallel step uses as its own scratch.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -78,10 +78,10 @@ def read(
     """Read a captured kernel.
 
     Args:
-      walks: whether to walk its body; if not, `walked` has no events.
+      walks: whether to walk its body; otherwise, `walked` has no events.
 
     Raises:
-      index_maps.NotReadable: the kernel holds nothing that can be analysed statically.
+      index_maps.NotReadable: the kernel contains nothing that can be analysed statically.
     """
     grid = index_maps.grid(captured)
     empty = 0 in grid.sizes or not walks
@@ -99,7 +99,7 @@ def read(
 def first_point(bad: np.ndarray, sizes: Sequence[int]) -> tuple[int, ...]:
     """First grid point at which an array that broadcasts against the grid is true.
 
-    Axes in front of the grid's belong to loops and are ignored.
+    Axes before those of the grid belong to loops and are ignored.
     """
     rank = len(sizes)
     spots = np.argwhere(bad)
@@ -120,7 +120,7 @@ def at(values: np.ndarray, spot: Sequence[int]) -> int:
 
 
 def over_loops(found: np.ndarray, rank: int) -> np.ndarray:
-    """Where on the grid, of that rank, an array is true in any iteration of the loops before."""
+    """Mask over the grid of this rank: where an array is true in any iteration of its loops."""
     if found.ndim <= rank:
         return found
     return np.asarray(found.reshape(-1, *found.shape[found.ndim - rank :]).any(axis=0))

@@ -1,4 +1,4 @@
-"""Block shapes against the tiling rules of jax's lowering and libtpu."""
+"""Checks of block shapes against the tiling rules of jax's lowering and libtpu."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pallas_debug.findings.wording.unsupported import SUBLANES as SUBLANES
 from pallas_debug.model import Finding
 
 NARROW_SINCE = (0, 0, 50)
-"""First libtpu that accepts blocks of 8-bit numbers with fewer rows than a tile."""
+"""First libtpu release that accepts blocks of 8-bit numbers with fewer rows than a tile."""
 
 
 def look(subject: Subject) -> Result:
@@ -77,7 +77,7 @@ def _vector(seen: Sighting, cut: tiles.Blocks, block: Block) -> Finding | None:
 
 
 def _narrow(seen: Sighting, cut: tiles.Blocks, subject: Subject, block: Block) -> Finding | None:
-    """Older compilers require whole tiles (32 rows) for 8-bit numbers."""
+    """Report 8-bit blocks of partial tiles, which older compilers reject (tiles have 32 rows)."""
     rows = block.dims[-2]
     tile = SUBLANES * 32 // max(block.bits, 1)
     libtpu = subject.captured.kernel.versions.get("libtpu", "")
@@ -105,7 +105,7 @@ def _rounded(size: int, unit: int) -> int:
 def padded(block_shape: tuple[int, ...], bits: int) -> int:
     """Bytes of a block in VMEM, with its last two dimensions padded to tiles.
 
-    Rows are padded to the next power of two or to whole tiles, the least of any layout.
+    Rows are padded to the next power of two or to whole tiles, the minimum over all layouts.
     """
     if not block_shape:
         return 4

@@ -1,8 +1,8 @@
-"""Inputs that a kernel reads block by block itself, and not to their end.
+"""Inputs that a kernel itself reads block by block, but not completely.
 
-`fori_loop(0, size // block, …)` over slices or copies, and the inner grid of `emit_pipeline`, leave
-the last, partial block out when the size is ragged; loops that end too early or begin too late
-leave out a whole one, the last or the first. `visits` looks at the grid and its blocks.
+`fori_loop(0, size // block, …)` over slices or copies, and the inner grid of `emit_pipeline`, omit
+the last, partial block if the size is ragged; loops that end too early or begin too late skip a
+whole block, the last or the first. `visits` checks the grid and its blocks.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 
 MAX_SPOTS = 1 << 20
-"""Maximum grid points times iterations of one access."""
+"""Maximum product of grid points and iterations of an access."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Extent:
-    """Where the blocks of one access begin along a dimension, and how many elements they have.
+    """Positions at which the blocks of an access begin along a dimension, and their size.
 
     Attributes:
-      moves: axes of the grid and of loops along which they begin elsewhere, counted from the last
-        one of the grid.
+      moves: axes of the grid and of loops along which the positions change, counted from the last
+        axis of the grid.
     """
 
     starts: np.ndarray
@@ -40,17 +40,17 @@ class _Extent:
     source: SourceLine | None
 
     def meets(self, cut: _Cut) -> bool:
-        """Whether any block overlaps the elements that are not read."""
+        """Whether any block overlaps the unread elements."""
         return bool(((self.starts < cut.stop) & (self.starts + self.size > cut.start)).any())
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Cut:
-    """A dimension of an input that is read in `steps` whole blocks, but for one of its ends.
+    """A dimension of an input that is read in `steps` whole blocks, except at one end.
 
     Attributes:
-      start, stop: of what is not read.
-      moves: as those of the extents.
+      start, stop: range of the unread elements.
+      moves: axes along which the blocks of the accesses move, as in `_Extent`.
     """
 
     block: Block
@@ -64,18 +64,18 @@ class _Cut:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is a whole block rather than a partial one."""
+        """Whether the unread part is a whole block rather than a partial one."""
         return self.stop - self.start == self.size
 
 
 def look(subject: Subject, known: Collection[str]) -> Result:
-    """Report inputs whose last block, or first, the kernel neither slices nor copies.
+    """Report inputs whose first or last block the kernel neither slices nor copies.
 
-    If an output has the size of what is read, or is written in as many steps, that is intended; and
-    so is a whole block that is left out where an output moves with what is read, as in a shift.
+    That is intended if an output has the size of the part that is read, or is written in as many
+    steps. It is also intended for a whole block if an output moves with the reads, as in a shift.
 
     Args:
-      known: operands of which the grid leaves blocks out; with any, nothing is looked at.
+      known: operands with blocks that the grid leaves out; if there are any, nothing is checked.
     """
     result = Result()
     grid = subject.grid
@@ -117,7 +117,7 @@ def look(subject: Subject, known: Collection[str]) -> Result:
 
 
 def _extents(subject: Subject, block: Block) -> list[list[_Extent]] | None:
-    """Parts of an operand that the kernel accesses, along each dimension; None if unknown."""
+    """Accessed parts of an operand along each dimension; None if unknown."""
     position = len(subject.grid.tables) + block.position
     found: list[list[_Extent]] = [[] for _ in block.shape]
     for event in subject.walked.events:
@@ -137,9 +137,9 @@ def _extents(subject: Subject, block: Block) -> list[list[_Extent]] | None:
 
 
 def _copied(event: Event, view: View) -> tuple[Dim, ...] | None:
-    """The part that a copy of jax's pipeline takes: whole blocks, but for the last one.
+    """Part that a copy by jax's pipeline transfers: whole blocks, except for the last.
 
-    Its sizes are computed at run time; the buffer in VMEM has those of a block.
+    Its sizes are computed at run time; the buffer in VMEM has the size of a whole block.
     """
     other = event.view if view is event.other else event.other
     if event.source is not None or other is None or len(view.levels) != 1:
@@ -180,7 +180,7 @@ def _moves(indices: Iterable[np.ndarray]) -> frozenset[int]:
 
 
 def _used(subject: Subject, copy: Event) -> SourceLine | None:
-    """The line that uses what jax's pipeline copies."""
+    """Return the line that uses the data copied by jax's pipeline."""
     if copy.view is None:
         return None
     number = copy.view.buffer.number
@@ -191,9 +191,9 @@ def _used(subject: Subject, copy: Event) -> SourceLine | None:
 
 
 def _cuts(block: Block, extents: list[list[_Extent]]) -> Iterator[_Cut]:
-    """Dimensions of an input that are read in whole blocks, all of it but for one end.
+    """Yield dimensions of an input that are read in whole blocks, completely except for one end.
 
-    What is read element by element may be meant: of offsets, each but the last begins a part.
+    Reads of single elements may be intentional: each of the offsets but the last begins a part.
     """
     if not block.is_whole and block.space in ("default", "vmem", "smem"):
         return
@@ -223,7 +223,7 @@ def _reads_on(subject: Subject, cut: _Cut, extents: dict[int, list[list[_Extent]
     """Whether another operand that may be the same array reads the rest.
 
     Such an operand has the same shape and dtype. With aliasing, an output may be the input, updated
-    in place, and keep what is not read.
+    in place, and keep the unread elements.
     """
     mine = cut.block
     for block in subject.grid.blocks:
@@ -239,7 +239,7 @@ def _reads_on(subject: Subject, cut: _Cut, extents: dict[int, list[list[_Extent]
 
 
 def _fits(block: Block, extents: list[list[_Extent]] | None, steps: int, size: int) -> bool:
-    """Whether an output has the size of what is read, or is written in as many steps."""
+    """Whether an output has the size of the part that is read, or is written in as many steps."""
     if extents is None or {steps, steps * size} & set(block.shape):
         return True
     return any(

@@ -1,7 +1,7 @@
 """Order and coverage of the blocks that the grid visits.
 
 A grid dimension that an index map does not depend on only repeats blocks, so blocks are enumerated
-over the other dimensions alone.
+only over the other dimensions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pallas_debug.findings.wording import bounds, contents, order
 from pallas_debug.findings.wording.facts import array_text, block_text
 
 MAX_POINTS = 1 << 24
-"""Maximum grid points over which blocks are enumerated."""
+"""Maximum number of grid points over which blocks are enumerated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class _Visit:
     Attributes:
       ids: block numbers, as an array that broadcasts against the grid.
       depends: grid dimensions larger than 1 that the block depends on.
-      counts: blocks along each dimension of the array.
+      counts: number of blocks along each dimension of the array.
     """
 
     block: Block
@@ -40,7 +40,7 @@ class _Visit:
 
     @functools.cached_property
     def seen(self) -> np.ndarray | None:
-        """For each block, whether it is visited; None if there are too many."""
+        """Mask of visited blocks; None if there are too many."""
         total = math.prod(self.counts)
         if total > 4 * MAX_POINTS:
             return None
@@ -50,13 +50,13 @@ class _Visit:
 
     @functools.cached_property
     def is_injective(self) -> bool:
-        """Whether every step of the dimensions it depends on has a block of its own."""
+        """Whether each step of the dimensions it depends on has a different block."""
         return self.seen is not None and int(np.count_nonzero(self.seen)) == self.ids.size
 
 
 def look(subject: Subject) -> Result:
-    """Report outputs left unwritten, revisited, or shared between parallel grid points, and inputs
-    that are not read to their end.
+    """Report outputs that are unwritten, revisited, or shared between parallel grid points, and
+    inputs that are not read completely.
     """
     result = Result()
     if 0 in subject.grid.sizes:
@@ -168,11 +168,11 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Passage:
-    """A dimension of an array along which the index map passes a program id through.
+    """A dimension of an array along which the index map passes through a program id.
 
     Attributes:
-      dim: of the array.
-      axis: of the grid; it has `steps` grid points.
+      dim: dimension of the array.
+      axis: axis of the grid; it has `steps` grid points.
     """
 
     block: Block
@@ -187,7 +187,7 @@ class _Passage:
 
     @property
     def left(self) -> int:
-        """Number of elements in these."""
+        """Number of elements in the missing blocks."""
         along = self.block.dims[self.dim]
         return along.bound - self.steps * along.size
 
@@ -195,7 +195,7 @@ class _Passage:
     def is_one_short(self) -> bool:
         """Whether only the last block is missing.
 
-        It is partial with `size // block` steps, and whole with `size // block - 1`.
+        The last block is partial with `size // block` steps, and whole with `size // block - 1`.
         """
         return self.block.dims[self.dim].kind == "blocked" and self.missing == 1
 
@@ -212,9 +212,9 @@ def _passages(subject: Subject, block: Block) -> list[_Passage]:
 def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None:
     """Report inputs whose last block is never visited, as with `size // block` steps.
 
-    Where an output passes the same program id through, it is either cut short as well, and has been
-    reported, or made for the blocks that are visited. The same holds for an input that ends with
-    them. An input in place keeps its values.
+    An output that passes the same program id through is either cut short too, and already reported,
+    or made for the visited blocks. The same holds for an input that ends with them. An input that
+    is updated in place keeps its values.
     """
     quiet = {p.axis for visit in outputs for p in _passages(subject, visit.block)}
     cut: dict[int, list[_Passage]] = {}
@@ -243,10 +243,10 @@ def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None
 
 
 def _still(subject: Subject, result: Result) -> None:
-    """Report inputs that stay on one block along a dimension, where another operand moves.
+    """Report inputs whose block stays the same along a dimension, unlike that of another operand.
 
-    The other one has as many elements and blocks along a dimension of its own, and moves through
-    all of them with a dimension of the grid that the input's index map does not use.
+    The other operand has as many elements and blocks along a dimension of its own, and moves
+    through all of them along a grid dimension that the input's index map does not use.
     """
     moving = [p for block in subject.grid.blocks for p in _passages(subject, block)]
     for block in subject.grid.blocks[: subject.grid.num_inputs]:
@@ -291,9 +291,9 @@ def _still(subject: Subject, result: Result) -> None:
 
 
 def _reader_of_rest(subject: Subject, passage: _Passage) -> Block | None:
-    """Another operand of the same shape and dtype that reads on: it may be the same array.
+    """Return another operand of the same shape and dtype that reads on: it may be the same array.
 
-    If it ends earlier along another dimension, it does not read all of what is missing.
+    An operand that ends earlier along another dimension does not read all missing elements.
     """
     mine = passage.block
     ends = _ends(subject, mine)
@@ -312,7 +312,7 @@ def _reader_of_rest(subject: Subject, passage: _Passage) -> Block | None:
 
 
 def _ends(subject: Subject, block: Block) -> list[int] | None:
-    """Where the blocks of an operand end along each dimension; None if unknown."""
+    """End positions of an operand's blocks along each dimension; None if unknown."""
     dims = subject.indices[block.position].dims
     if dims is None:
         return None
@@ -337,7 +337,7 @@ def _part(passage: _Passage) -> bounds.UnreadPart:
 
 
 def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
-    """Report grid points without a defined order that write the same block."""
+    """Report grid points without a defined order that write to the same block."""
     grid = subject.grid
     parallel = [d for d, is_so in enumerate(grid.parallel) if is_so and grid.sizes[d] > 1]
     shared = [d for d in parallel if d not in visit.depends]
@@ -392,7 +392,7 @@ def _serves_as_scratch(subject: Subject, block: Block) -> bool:
 
 
 def _sharing(visit: _Visit, parallel: list[int]) -> tuple[tuple[int, ...], ...] | None:
-    """Two grid points with the same block that differ in a parallel dimension."""
+    """Return two grid points with the same block that differ along a parallel dimension."""
     if not parallel or visit.is_injective:
         return None
     shape = visit.ids.shape
@@ -415,7 +415,7 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
     """Report blocks that are left and revisited."""
     sizes = subject.grid.sizes
     innermost = max(visit.depends, default=-1)
-    # Dimensions that only repeat stay on one block if innermost; elsewhere two steps are enough.
+    # Dimensions that only repeat blocks need one step if innermost, and two elsewhere.
     shape = [
         (visit.ids.shape[d] if d in visit.depends else (min(size, 2) if d < innermost else 1))
         for d, size in enumerate(sizes)
