@@ -1,7 +1,7 @@
 """Texts without locations, and the Python lines behind each of their lines; for whole texts.
 
-`Module` answers for a line at a time. This reads a text once, and resolves each location once: a
-text of 10,000 lines has a few hundred.
+`Module` handles one line at a time. This module reads a text once and resolves each location once:
+a text of 10,000 lines has a few hundred locations.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class BareText:
     """A text without locations.
 
     Attributes:
-      lines: without the definitions of locations.
+      lines: lines without the definitions of locations.
       chains: for each line, the chains of Python lines it comes from, innermost function first;
-        several for a bundle of several instructions.
+        there are several for a bundle of several instructions.
     """
 
     lines: list[str]
@@ -37,14 +37,14 @@ class BareText:
 
 @dataclass(frozen=True)
 class KnownLocations:
-    """Locations resolved before: two thirds of the passes of a module share their aliases."""
+    """Cache of resolved locations: two thirds of a module's passes share their aliases."""
 
     _tables: dict[tuple[str, ...], tuple[Chains, dict[str, ChainsOfLine]]] = field(
         default_factory=dict
     )
 
     def of(self, aliases: Sequence[str]) -> tuple[Chains, dict[str, ChainsOfLine]]:
-        """The resolver of some lines that define aliases, and the locations it resolved."""
+        """Return the resolver of lines that define aliases, and the locations it has resolved."""
         key = tuple(aliases)
         if key not in self._tables:
             self._tables[key] = Chains(aliases), {"unknown": ()}
@@ -55,7 +55,7 @@ def bare_text(module: Module, locations: KnownLocations | None = None) -> BareTe
     """Remove the locations of a text.
 
     Args:
-      locations: of texts of the same kernel.
+      locations: cache for texts of the same kernel.
     """
     if module.kind == "mlir":
         lines, chains = _bare_mlir(module, locations or KnownLocations())

@@ -1,11 +1,11 @@
-"""Final bundles of a kernel, as libtpu prints them: one VLIW instruction word after the other.
+"""Final bundles of a kernel, as printed by libtpu: a sequence of VLIW instruction words.
 
     0x10 LB: > { %s1 = sadd.s32 1, %s0 /* loc("k.py":7:4 to :9) */  ;;  %v2 = vld [vmem:[%s1]] }
 
-A bundle has an address, a mark (`LB`: body of a loop), one `>` per loop around it, and instructions
-that issue together. Comments hold locations, the compiler's remarks, and where regions start and
-end. The reader accepts any text: what it does not recognise stays text, and a bundle that is cut
-off ends the listing.
+A bundle has an address, a mark (`LB`: body of a loop), one `>` per enclosing loop, and instructions
+that issue together. Comments hold locations, the compiler's remarks, and the starts and ends of
+regions. The reader accepts any text: parts that it does not recognise are kept as text, and a
+truncated bundle ends the listing.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Instruction:
     """An instruction of a bundle.
 
     Attributes:
-      opcode: as printed: `vadd.f32`, `vmatmul.bf16.gmra.mxu0`.
+      opcode: opcode as printed: `vadd.f32`, `vmatmul.bf16.gmra.mxu0`.
       results: names of the values that it defines; an instruction without a value has a number.
       operands: names of the values that it reads, without its predicate.
-      arguments: what it reads as printed, numbers and addresses included.
+      arguments: operands as printed, including numbers and addresses.
       predicate: value that decides whether it runs, with `!` if it must be false; None if it always
         runs.
       kept: value that the result keeps if it does not run; None if there is none.
       text: the instruction without comments.
-      locations: bodies of its `loc(…)`s, in order; several if it was combined from several.
+      locations: bodies of its `loc(…)`s, in order; several if several instructions were combined.
       remarks: the compiler's other comments.
     """
 
@@ -91,12 +91,12 @@ class Bundle:
 
     Attributes:
       number: address of the bundle; the first is 0.
-      line: its first line in the text, from 0.
+      line: first line of the bundle in the text, from 0.
       mark: one of `MARKS`, an unknown one, or empty.
-      depth: number of loops around it.
-      unread: parts that are no instruction.
+      depth: number of enclosing loops.
+      unread: parts that are not instructions.
       starts, ends: numbers of the regions that start before and end after it, in order.
-      empties: numbers of the empty regions before it, which branches go to.
+      empties: numbers of the empty regions before it that branches go to.
     """
 
     number: int
@@ -157,7 +157,7 @@ def read_bundles(text: str) -> BundleListing:
 
 
 def _without_comments(text: str) -> tuple[str, list[str]]:
-    """Replace each comment by a hole. Comments nest, and none reaches into the next bundle."""
+    """Replace comments by placeholders. Comments nest, and none extends into the next bundle."""
     pieces: list[str] = []
     comments: list[str] = []
     depth = kept = opened = 0
@@ -184,7 +184,7 @@ def _without_comments(text: str) -> tuple[str, list[str]]:
 
 
 def _rows(plain: str, comments: Sequence[str]) -> Iterator[tuple[int, str, Sequence[str]]]:
-    """Yield each line without comments: its number in the text, itself, and its comments."""
+    """Yield each line without comments: its number in the text, the line, and its comments."""
     number = taken = 0
     for row in plain.split("\n"):
         holes = row.count(_HOLE)
@@ -195,14 +195,14 @@ def _rows(plain: str, comments: Sequence[str]) -> Iterator[tuple[int, str, Seque
 
 
 _Comment = tuple[tuple[str, ...], tuple[str, ...]]
-"""Locations and remarks in a comment. Most comments are on several instructions."""
+"""Locations and remarks in a comment. Most comments occur on several instructions."""
 
 
 def _bundle(
     found: re.Match[str], line: int, comments: Sequence[str], read: dict[str, _Comment]
 ) -> Bundle:
     body = found["body"]
-    # Braces within: `[shape: f32[8,128], index: 0, shape index: {}]`.
+    # Braces inside: `[shape: f32[8,128], index: 0, shape index: {}]`.
     inside, _, after = body[1:].rpartition("}")
     before = body.count(_HOLE) - after.count(_HOLE)
     instructions: list[Instruction] = []

@@ -1,11 +1,11 @@
 """Chains of Python lines behind a module's locations, resolved through aliases.
 
-jax names a location twice: on the outside after the operation or name stack (`"mul:"(…)`), and
-around the file after the Python function. The name next to the file is the function's.
+jax adds names to a location twice: outside, the operation or name stack (`"mul:"(…)`), and around
+the file, the Python function. The name next to the file is the function's.
 
-A primitive that jax lowers through others is lowered once, and called where it is used again: its
-name occurs twice in the stack (`"dma_start/dma_start"(callsite(… at …))`). The callee then names
-the line at which it was lowered, whatever line calls it.
+A primitive that jax lowers through others is lowered once, and called wherever it is used again:
+its name then occurs twice in the stack (`"dma_start/dma_start"(callsite(… at …))`). The callee has
+the line at which it was lowered, whichever line calls it.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ class Chains:
         return lines
 
     def _lowered_once(self, stack: str, body: str, within: tuple[str, ...]) -> Lines | None:
-        """Lines of a primitive that was lowered once, from what calls it; None if it is not one.
+        """Lines of a primitive that was lowered once, from its caller; None if it was not.
 
-        Both have the whole stack of Python calls, which is the same at the first use. If their
-        innermost functions differ, and the callee is that of no first use, it may be one stack, of
-        a callee and its caller.
+        Callee and caller both have the whole stack of Python calls, and the two are equal at the
+        first use. If their innermost functions differ, and the callee belongs to no first use, they
+        may be a single stack, divided into a callee and its caller.
 
         Args:
           stack: names of the operations, outermost first.
-          body: begins with the location, or with its alias.
+          body: text that begins with the location or its alias.
         """
         outer: list[str] = []
         for _ in range(stack.count("/")):
@@ -104,7 +104,7 @@ class Chains:
 
     @cached_property
     def _first_uses(self) -> frozenset[str]:
-        """Locations of primitives at the uses for which they were lowered: callee and caller."""
+        """Locations (callee and caller) of primitives at the uses for which they were lowered."""
         calls = (_divided(body) for body in self._bodies.values() if body.startswith(_CALL))
         return frozenset(call[0] for call in calls if call is not None and call[0] == call[1])
 
@@ -121,7 +121,7 @@ class Chains:
 
 
 def _divided(body: str) -> tuple[str, str] | None:
-    """Callee and caller of `callsite(callee at caller)`."""
+    """Split `callsite(callee at caller)` into callee and caller."""
     depth, at = 0, None
     for token in _PUNCTUATION.finditer(body):
         match token[0]:

@@ -1,7 +1,7 @@
 """Inner loops of search: newline counting and literal matching over raw bytes.
 
-Both use StringZilla, which picks the widest SIMD registers available. Over 200 MB, `bytes.count`
-takes six times as long to count the newlines, and RE2 four times to count a frequent word.
+Both use StringZilla, which uses the widest SIMD registers available. Over 200 MB, `bytes.count`
+takes six times as long to count the newlines, and RE2 four times as long to count a frequent word.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def newlines(data: bytes | bytearray, stop: int, start: int = 0) -> int:
 def lines(
     data: bytes | bytearray, stop: int, places: list[int], line: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield line number, begin and end of the line that holds each place.
+    """Yield line number, start and end of the line that contains each place.
 
     Args:
       places: positions in ascending order.

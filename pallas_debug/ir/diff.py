@@ -1,8 +1,8 @@
 """Diff of two texts: changed lines, changed words within them, counts of operations.
 
-`patiencediff` matches lines, anchored on lines that occur once on each side. With value numbers
+`patiencediff` matches lines, anchored on lines that occur once on each side. If value numbers are
 ignored, few lines are unique, so lines are first matched by what they compute: a line together with
-the lines that define its operands, and those that define theirs. Gaps between these anchors are
+the lines that define its operands, and the lines that define theirs. Gaps between these anchors are
 matched by the lines alone. A matched line whose operands differ is still a change.
 """
 
@@ -145,7 +145,7 @@ class Summary:
 
     @property
     def changed(self) -> dict[str, tuple[int, int]]:
-        """Operations whose counts differ, greatest change first."""
+        """Operations whose counts differ, largest change first."""
         rows = [(name, pair) for name, pair in self.counts.items() if pair[0] != pair[1]]
         return dict(sorted(rows, key=lambda row: (-abs(row[1][1] - row[1][0]), row[0])))
 
@@ -167,7 +167,7 @@ def diff(
     """Compute the changes from `old` to `new`, given as lines without newlines.
 
     Args:
-      ignore: noise that does not count as a change. Lines that are only noise are left out.
+      ignore: noise that does not count as a change. Lines that contain only noise are left out.
       kind: kind of both texts; guessed from `new` by default.
       tick: called between steps; raise from it to cancel.
     """
@@ -182,9 +182,9 @@ def diff(
 
 
 def words(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Character spans in which two lines differ, for the old and the new line.
+    """Return the character spans in which two lines differ, for the old and the new line.
 
-    Lines longer than `LONG` get one span, from the first difference to the last.
+    Lines longer than `LONG` get a single span, from the first difference to the last.
     """
     if max(len(old), len(new)) > LONG:
         return _middle(old, new)
@@ -222,7 +222,7 @@ def _begin_alike(a: str, b: str) -> int:
 
 
 def _word_opcodes(a: list[str], b: list[str]) -> list[tuple[str, int, int, int, int]]:
-    """Opcodes over words. Longest common runs read best, but are slow to find."""
+    """Compute opcodes over words. Longest common runs are the most readable, but slow to find."""
     if max(len(a), len(b)) > _MANY_WORDS:
         return [("replace", 0, len(a), 0, len(b))]
     if len(a) * len(b) < _FEW_PAIRS:
@@ -240,7 +240,7 @@ def _cut(change: Change, start: int, stop: int) -> list[Change]:
 def _place(side: Side, hunk: Sequence[Change], which: Literal["old", "new"]) -> str:
     ranges = [c.old if which == "old" else c.new for c in hunk]
     start, stop = ranges[0].start, ranges[-1].stop
-    if start == stop:  # like `diff`: the line before
+    if start == stop:  # like `diff`: the previous line
         return f"{side.numbers[start - 1] + 1 if start else 0},0"
     first, last = side.numbers[start], side.numbers[stop - 1]
     return f"{first + 1},{last - first + 1}"
@@ -264,7 +264,7 @@ def _without_noise(
     ignore: Collection[Noise],
     tick: Callable[[], None],
 ) -> tuple[list[Side], list[Block]]:
-    """Drop lines that are only noise from both texts, and match the rest."""
+    """Drop lines that contain only noise from both texts, and match the rest."""
     import numpy as np
 
     with ThreadPoolExecutor(1) as executor:  # numpy releases the GIL

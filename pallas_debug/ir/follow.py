@@ -1,6 +1,6 @@
 """Tracking of an operation through the compiler passes, forwards and backwards.
 
-Lines that agree in two passes except for names and locations are the same operation. Elsewhere
+Lines that are equal in two passes except for names and locations are the same operation. Otherwise
 locations decide: a pass that rewrites an operation gives its location to the new ones. Among
 several operations at one location, those with the same name match, and if n became m, those at the
 same relative position. An operation without a location matches one of its family in the same place.
@@ -29,7 +29,7 @@ class Step:
 
     Attributes:
       module: index of the pass in the given modules.
-      lines: its lines in that pass's text, from 0; empty if it is gone.
+      lines: its lines in the text of that pass, from 0; empty if it is gone.
       fate: `same` except for names; `changed` operands, types or attributes; `renamed` to another
         operation; `split` into several; `merged` with others into fewer; `gone`.
     """
@@ -47,11 +47,11 @@ class Trail:
         self._aligned: dict[int, tuple[_Aligned, _Aligned]] = {}
 
     def follow(self, module: int, line: int) -> list[Step]:
-        """Successors of the operation on a line, pass by pass until it is gone."""
+        """Return the successors of the operation on a line, pass by pass until it is gone."""
         return self._walk(module, line, 1)
 
     def trace(self, module: int, line: int) -> list[Step]:
-        """Origins of the operation on a line, going back pass by pass."""
+        """Return the origins of the operation on a line, going back pass by pass."""
         return self._walk(module, line, -1)
 
     def _walk(self, module: int, line: int, step: Literal[1, -1]) -> list[Step]:
@@ -171,7 +171,7 @@ class _Located:
 
 
 def _counterparts(here: _Located, there: _Located, line: int) -> list[int]:
-    """Operations in `there` at the location of a line in `here`, by relative position."""
+    """Find operations in `there` at the location of a line in `here`, by relative position."""
     key = here.keys.get(line)
     if key is None or key not in there.rows:
         return []
@@ -191,7 +191,7 @@ def _counterparts(here: _Located, there: _Located, line: int) -> list[int]:
 
 
 def _share(position: int, size: int, row: list[int]) -> list[int]:
-    """The share of `row` that the operation at `position`, one of `size`, became."""
+    """Return the share of `row` that the operation at `position`, one of `size`, became."""
     start = position * len(row) // size
     return row[start : max((position + 1) * len(row) // size, start + 1)]
 
@@ -201,7 +201,7 @@ def _is_constant(name: str) -> bool:
 
 
 def _family(name: str) -> str:
-    """Family of an operation; `vector.load`, `tpu.vector_load` and `llo.vector_load` share one."""
+    """Family of an operation: `vector.load`, `tpu.vector_load` and `llo.vector_load` share one."""
     _, llo, word = name.rpartition("llo.")
     word = word.partition(".")[0] if llo else word.rpartition(".")[2]
     word = word.removeprefix("vector_").removeprefix("v")

@@ -35,7 +35,7 @@ def refined(
     keys: tuple[Sequence[Hashable], Sequence[Hashable]],
     matcher: Matcher,
 ) -> list[Block]:
-    """Add what `matcher` finds in the gaps between the blocks."""
+    """Add the matches that `matcher` finds in the gaps between the blocks."""
     found: list[Block] = []
     i = j = 0
     for a, b, size in [*blocks, (len(keys[0]), len(keys[1]), 0)]:
@@ -84,7 +84,7 @@ class Budget:
 
 
 def common_ends(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[int, int]:
-    """Numbers of equal items at the beginning, and of further ones at the end."""
+    """Number of equal items at the beginning, and of further ones at the end."""
     shorter = min(len(a), len(b))
     head = 0
     while head < shorter and a[head] == b[head]:
@@ -99,7 +99,7 @@ def _common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int
     """Longest common subsequence, as pairs of positions.
 
     A clear bit i in a row means that line i of `a` extends the subsequence with the lines of `b` so
-    far; one addition carries this over all lines of `a` at once (Hyyrö, 2004).
+    far; a single addition carries this over all lines of `a` (Hyyrö, 2004).
     """
     places: dict[Hashable, int] = {}
     for i, line in enumerate(a):

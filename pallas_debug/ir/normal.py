@@ -50,7 +50,7 @@ class Stripped:
     """A text without the names of values and the numbers of locations."""
 
     lines: Sequence[str]
-    """The rest of each line, with `%` for each name. Most lines occur often."""
+    """The rest of each line, with `%` for each name. Most lines occur repeatedly."""
 
     names: NDArray[Any]
     """The removed names in order, as numbers that are equal for equal names."""
@@ -63,10 +63,10 @@ class Stripped:
 
 
 def stripped(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> Stripped:
-    """Remove the ignored noise that is best removed from all lines at once."""
+    """Remove the ignored noise that is removed most efficiently from all lines at once."""
     import numpy as np
 
-    text = "\n".join([*lines, ""])  # one search over all is much faster than one per line
+    text = "\n".join([*lines, ""])  # one search over all lines is much faster than one per line
     if "loc" in ignore and kind in _COMMENTS:
         text = _COMMENTS[kind].sub("", text)
     found = _Text(text)
@@ -174,7 +174,7 @@ class _Text:
             inside = np.frombuffer(words.tobytes().translate(_IN_NAMES), bool).reshape(-1, _WIDTH)
             sizes = inside.argmin(axis=1)
             sizes[inside[:, 0] & (sizes == 0)] = _WIDTH
-            # Most words are short; a short word is its own number.
+            # Most words are short; a short word serves as its own number.
             numbers[unknown] = numbers[unknown] * factor + (words & masks[sizes])
             ends[unknown] += sizes
             unknown = unknown[sizes == _WIDTH]
@@ -182,14 +182,14 @@ class _Text:
 
 
 _WIDTH = 8
-"""Bytes of a name to read at a time."""
+"""Number of bytes of a name that are read at a time."""
 
 _LONGEST = 4096
 _FACTOR = 0x9E3779B97F4A7C15
 
 
 def ranges(starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[Any]:
-    """All integers of the half-open ranges from `starts` to `stops`, concatenated."""
+    """Concatenate the integers of the half-open ranges from `starts` to `stops`."""
     import numpy as np
 
     sizes = stops - starts

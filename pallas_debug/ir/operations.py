@@ -1,9 +1,9 @@
 """Operations, values, regions and locations in the lines of compiler text.
 
-One reader for everything that the compiler and jax print: MLIR (StableHLO, Mosaic, its `llo`
-dialect), jaxprs, LLO text and bundles. It matches lines with regular expressions and accepts any
-text: an unknown line has no operation. jaxlib's MLIR parser fails on half of the passes, and dumps
-are also read on machines without jaxlib.
+One reader for all output of the compiler and jax: MLIR (StableHLO, Mosaic, its `llo` dialect),
+jaxprs, LLO text and bundles. It matches lines with regular expressions and accepts any text: an
+unknown line has no operation. jaxlib's MLIR parser fails on half of the passes, and dumps are also
+read on machines without jaxlib.
 
 `read_line` reads a single line; `Module` builds the tables of a whole text: definitions and uses of
 values, regions, locations behind aliases, counts of operations.
@@ -25,7 +25,7 @@ from pallas_debug.model import SourceLine
 Kind = Literal["mlir", "jaxpr", "llo", "bundles", "text"]
 
 LONG = 1 << 16
-"""Maximum characters of a line to read: a line may contain a constant of ten million."""
+"""Maximum characters of a line to read: a line may contain a constant of ten million characters."""
 
 _MLIR_OPERATION = re.compile(
     r"\s*(?P<head>}? ?)"
@@ -49,7 +49,7 @@ _LLO_OPERATION = re.compile(
     r"(?:(?P<predicate>\(%[\w]+\)) )?(?P<results>%[\w$.-]+) = (?P<name>[A-Za-z_][\w.]*)"
 )
 _LLO_LOCATION = re.compile(r"/\* loc\((?P<body>[^*]{0,4000}?)\) ?\*/")
-# Possessive, so that they never backtrack into a run of blanks: a text may be all blanks.
+# Possessive, so that they never backtrack into a run of blanks: a text may consist of blanks.
 _BUNDLE = re.compile(r"^[ \t]*+(?:0x[0-9a-f]++|0)[ \t]++(?:[A-Z]{2})?+[ \t]*+:.*\{", re.MULTILINE)
 _REGION = re.compile(r"\$region\d+: ")
 _MLIR = re.compile(
@@ -74,7 +74,7 @@ class Operation:
     """An operation on a line.
 
     Attributes:
-      name: as printed: `vector.load`, `llo.vadd.f32`, `dot_general`, `vld`.
+      name: name as printed: `vector.load`, `llo.vadd.f32`, `dot_general`, `vld`.
     """
 
     line: int
@@ -146,7 +146,7 @@ class Module:
 
     Args:
       lines: lines of the text; for a huge text, a viewer passes only the first ones.
-      kind: guessed by default.
+      kind: kind of the text; guessed by default.
     """
 
     def __init__(self, lines: Sequence[str], kind: Kind | None = None) -> None:
@@ -232,7 +232,7 @@ class Module:
     def definition(self, name: str, line: int) -> int | None:
         """Line that defines the value that `name` refers to at `line`.
 
-        MLIR reuses numbers in sibling regions, so the last definition in scope counts.
+        MLIR reuses numbers in sibling regions, so the last definition in scope is returned.
         """
         lines, ends = self._definitions.get(_base(name), ((), ()))
         for at in range(bisect.bisect_right(lines, line) - 1, -1, -1):
@@ -260,13 +260,13 @@ class Module:
 
     @cached_property
     def _scopes(self) -> tuple[list[int], list[int]]:
-        """For each line, the last line of the scope of its arguments, and of its results.
+        """Return, for each line, the last line of the scope of its arguments, and of its results.
 
-        They differ on lines that open a region.
+        The two differ on lines that open a region.
         """
         last = len(self.lines) - 1
         inside = [last] * len(self.lines)
-        if self.kind != "mlir":  # in other kinds a name has one value throughout
+        if self.kind != "mlir":  # in other kinds, a name has one value throughout
             return inside, inside
         outside = inside.copy()
         for region in self.regions:  # outer regions come first
@@ -291,12 +291,12 @@ class Module:
 
 
 def _base(name: str) -> str:
-    """`%5#1` is a part of `%5`."""
+    """Strip the index of a part: `%5` for `%5#1`."""
     return name.partition("#")[0]
 
 
 def closing(text: str, start: int) -> int:
-    """End of the parenthesis opened before `start`; strings are skipped."""
+    """Find the end of the parenthesis opened before `start`, skipping strings."""
     depth = 1
     for found in _PARENTHESIS.finditer(text, start, start + LONG):
         depth += {"(": 1, ")": -1}.get(found[0], 0)
@@ -345,7 +345,7 @@ def _read_jaxpr(text: str, line: int) -> tuple[Operation, ...]:
 
 
 def _jaxpr_name(found: re.Match[str]) -> str | None:
-    """`a <- b[...]` reads a reference; `_, b[...] <- b[...], c` swaps, as jax prints it."""
+    """Name a ref access: `a <- b[...]` reads, and `_, b[...] <- b[...], c` swaps."""
     if found["bare"]:
         return found["bare"]
     if found["name"]:

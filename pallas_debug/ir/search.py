@@ -184,7 +184,7 @@ def _count(pattern: Pattern, data: bytes | bytearray, size: int) -> int:
 
 def _matches(pattern: Pattern, data: bytes | bytearray, size: int) -> Iterator[tuple[int, int]]:
     size -= data.endswith(b"\n", 0, size)
-    line = 0  # first byte of the first line not done
+    line = 0  # first byte of the first unprocessed line
     with memoryview(data) as whole, whole[:size] as view:
         while line <= size:
             for match in pattern.finditer(view, line):
@@ -237,7 +237,7 @@ def _hits(
     """Build the hits of a chunk that is preceded by `before` lines."""
     lines = chunks.lines(data, size, [start for start, _ in spans], before + 1)
     hit = Hit._make
-    # In bulk, with no function call for short lines: there may be thousands.
+    # In bulk, without a function call for short lines: there may be thousands.
     return [
         hit((path, line, start - begin, bytes(data[begin:end]), start - begin, stop - begin, False))
         if end - begin <= SHOWN

@@ -1,9 +1,9 @@
 """Line access to texts and files of any size.
 
-The index holds one number per 64 KB of the file: the newlines up to its end. For 200 MB it takes
-25 KB, even if the file is a single line or all newlines, and the caller chooses the step size.
-Bytes are decoded lazily, and invalid UTF-8 becomes U+FFFD. Files are read, not mapped: if a mapped
-file is truncated while it is shown, SIGBUS ends the process.
+The index holds one number per 64 KB of the file: the number of newlines up to its end. For 200 MB
+it takes 25 KB, even if the file is a single line or consists of newlines, and the caller chooses
+the step size. Bytes are decoded lazily, and invalid UTF-8 becomes U+FFFD. Files are read, not
+mapped: if a mapped file is truncated while it is shown, SIGBUS ends the process.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir import chunks
 
 BLOCK = 1 << 16
-"""Bytes per entry of the index."""
+"""Number of bytes per entry of the index."""
 
 STEP = 1 << 22
-"""Bytes that one call of `index` reads by default: about 2 ms."""
+"""Default number of bytes that a call of `index` reads: about 2 ms."""
 
 _CACHED_BLOCKS = 8
 
@@ -55,13 +55,13 @@ class Document:
         """Open a file as a document.
 
         Args:
-          is_watched: whether `grow` looks for a replacement of the file, which costs a request for
-            a copy of an object.
+          is_watched: whether `grow` checks if the file was replaced, which costs a request if the
+            file is a copy of an object.
           opened: opens the file, and reopens it after it was replaced; returns a descriptor, or
             raises `OSError` or `PallasDebugError`.
 
         Raises:
-          OSError, PallasDebugError: it cannot be opened.
+          OSError, PallasDebugError: the file cannot be opened.
         """
         path = Path(path)
         opened = opened or partial(open_regular, path)
@@ -83,7 +83,7 @@ class Document:
 
     @property
     def line_count(self) -> int:
-        """Lines known so far. A last line without a newline counts once everything is indexed."""
+        """Number of known lines; a last line without a newline counts once all is indexed."""
         if self._count is None:
             if not self.complete:
                 return self._newlines
@@ -96,7 +96,7 @@ class Document:
         newlines = self._newlines
         while self._indexed < goal:
             block = self._source.read(self._indexed, BLOCK)
-            if not block:  # truncated since; `grow` reports it
+            if not block:  # truncated meanwhile; `grow` reports it
                 self._size = self._indexed
                 break
             newlines += chunks.newlines(block, len(block))
@@ -110,7 +110,7 @@ class Document:
         """Return the existing lines from `start` to before `stop`, without newlines.
 
         Args:
-          start: counted from 0.
+          start: number of the first line, from 0.
           stop: the index is extended as needed to reach it.
           limit: maximum bytes of a line; the rest is cut, see `line_size`.
         """
@@ -131,11 +131,11 @@ class Document:
         return end - begin
 
     def line_slice(self, number: int, start: int, stop: int) -> str:
-        """Decode bytes `start` to `stop` of a line, as a window on a huge one."""
+        """Decode bytes `start` to `stop` of a line, e.g. a window on a huge line."""
         return self.line_window(number, start, stop)[0]
 
     def line_window(self, number: int, start: int, stop: int) -> tuple[str, int]:
-        """`line_slice` and `line_size` in one."""
+        """Return the results of `line_slice` and `line_size` together."""
         begin, end = self._span(number)
         first, last = begin + max(start, 0), min(end, begin + stop)
         text = self._source.read(first, max(last - first, 0)).decode(errors="replace")
@@ -170,7 +170,7 @@ class Document:
     def grow(self) -> Growth:
         """Check the file for changes. Keeps the index unless the file was replaced or truncated.
 
-        A deleted file can still be read as it was.
+        A deleted file can still be read.
         """
         state = self._source.refresh()
         size = self._source.size()
@@ -217,7 +217,7 @@ class Document:
         if known is None:
             data = self._source.read(block * BLOCK, BLOCK)
             known = array("I", _positions(data))
-            # A file truncated since has fewer newlines than counted: pad with its end.
+            # A file that was truncated meanwhile has fewer newlines than counted: pad with its end.
             before = self._ends[block - 1] if block else 0
             known.extend([len(data)] * max(0, self._ends[block] - before - len(known)))
             self._cache[block] = known
@@ -297,7 +297,7 @@ class _File:
 
 
 class _Copy(_File):
-    """A file that nothing replaces."""
+    """A file that is never replaced."""
 
     def refresh(self) -> Literal["same"]:
         return "same"

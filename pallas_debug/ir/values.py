@@ -1,8 +1,8 @@
 """Value resolution: what names refer to, hashes of what lines compute, operand comparison.
 
 A name refers to the closest definition above it, either a result or an argument of the block that
-starts there. A name without a definition is one value throughout. numpy handles all lines of a text
-at once.
+starts there. A name without a definition has the same value throughout. numpy processes all lines
+of a text at once.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class Values:
         """For each mention, the one that defines its value; the first mention if none does."""
         import numpy as np
 
-        # Group mentions by name, a line's operands before its results: they refer to lines above.
+        # Group mentions by name, a line's operands before its results: operands refer to lines
+        # above.
         order = np.lexsort((self.defines, self.line))
         numbers = np.unique(self.names[order], return_inverse=True)[1]
         numbers = np.sort(numbers << _PLACES | np.arange(len(order)))  # faster than `argsort`
@@ -118,7 +119,7 @@ class Values:
 
 
 _PLACES = 32
-"""Bits for the index of a mention in a text."""
+"""Number of bits for the index of a mention in a text."""
 
 _OPERAND = 1 << 32
 """Offset that keeps operand indices apart from line numbers in hashes."""
@@ -138,10 +139,10 @@ def _mixed(numbers: NDArray[Any]) -> NDArray[Any]:
 
 
 def same_values(old: Values, new: Values, blocks: Sequence[Block]) -> list[Block]:
-    """Filter out lines whose operands are different values than before.
+    """Drop matched lines whose operands are different values than before.
 
-    Old and new values correspond if matched lines define them; otherwise, by the first matched line
-    that uses them.
+    Old and new values correspond if matched lines define them; otherwise, according to the first
+    matched line that uses them.
     """
     import numpy as np
 
