@@ -55,8 +55,9 @@ def counts(
     with its semaphore and the DMA that nothing waits for, if there is no wait for the DMAs of its
     line: a race with that DMA is the same fault.
 
-    Args: raced: DMAs that take part in a race. Of the semaphores that one line leaves over, the
-      first of these DMAs is named.
+    Args:
+      raced: DMAs that take part in a race. Of the semaphores that one line leaves over, the first
+        of these DMAs is named.
     """
     stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
     if stuck and not run.has_ended:
