@@ -73,8 +73,7 @@ class Values:
         """For each mention, the one that defines its value; the first mention if none does."""
         import numpy as np
 
-        # Group mentions by name, a line's operands before its results: operands refer to lines
-        # above.
+        # Group mentions by name, a line's operands before its results: they refer to lines above.
         order = np.lexsort((self.defines, self.line))
         numbers = np.unique(self.names[order], return_inverse=True)[1]
         numbers = np.sort(numbers << _PLACES | np.arange(len(order)))  # faster than `argsort`

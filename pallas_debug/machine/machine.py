@@ -126,8 +126,7 @@ class Machine:
 
         Args:
           scope: key that distinguishes it from all other live buffers of its device, and is equal
-            on
-            other devices; None during set-up.
+            on other devices; None during set-up.
         """
         if content is None:
             if type_.semaphore is not None:

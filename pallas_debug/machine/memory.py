@@ -131,8 +131,7 @@ class MemoryRegion:
       chain: parts of the view, if `index` is None.
       shape: shape of the value; if the view repeats elements, `index` selects each once.
       existing: positions in the value of the elements that `index` selects, for a copy that
-        includes
-        the padding of an array's tiles; None if all elements are in the buffer.
+        includes the padding of an array's tiles; None if all elements are in the buffer.
     """
 
     buffer: MemoryBuffer
@@ -378,8 +377,7 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = Fals
         position = array_position(_once(parts[-1].entries))
         if position != array_position(final):
             # `ref.at[0][:, array]`: numpy puts the array's dimensions first, because a slice
-            # separates the
-            # array from the position that an outer indexer selected.
+            # separates the array from the position that an outer indexer selected.
             final = open_mesh(final, position)
         selected = np.broadcast_to(np.int8(0), shape)[final].shape
         return MemoryRegion(buffer, final, parts, selected)

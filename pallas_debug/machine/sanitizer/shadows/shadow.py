@@ -2,8 +2,7 @@
 
 Writes are numbered in the order of the run. So the smallest number in a region shows immediately
 whether any element was never written, or was written before a certain moment. A buffer whose last
-write covered it entirely has a single number instead of an array, so accesses of whole buffers are
-cheap.
+write covered it entirely has one number instead of an array, so whole-buffer accesses are cheap.
 """
 
 from __future__ import annotations
