@@ -49,7 +49,7 @@ class LiveRun:
       fault: why the run cannot continue from here; None if it can, as far as is known.
       stops: places to stop before the next step: numbers of lines in its stack, outermost first.
         The last is the step's own line. The others belong to calls that begin with this step.
-      level: index into `stops` of the current place.
+      level: number of the line in the stack at which the run is stopped; one of `stops`.
       on_step: called with the place of each step after it; between grid points it has no line.
       printed: prints of the kernel, each recorded once, however often the step is replayed.
     """
