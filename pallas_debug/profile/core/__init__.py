@@ -1,1 +1,1 @@
-"""A walk through a schedule, as the scalar core would make it: loops, conditions, copies, waits."""
+"""Simulation of the scalar core over a schedule: loops, conditions, copies and waits."""

@@ -1,4 +1,4 @@
-"""Time of a copy: a latency, and a time per byte that depends on the memories and the chip."""
+"""Cost model of copies: latency plus time per byte, by the memories involved and the chip."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pallas_debug.ir.bundles import Bundle, Instruction
 
 GRANULE = 32
-"""Bytes of the unit in which `dma` instructions state sizes."""
+"""Size in bytes of the unit in which `dma` instructions state sizes."""
 
 _POINTERS = ("int_to_ptr.", "scalar_lea.", "inlined_call_operand.")
-"""Opcodes whose suffix is the memory that the result points into. v6e and later have no
+"""Opcode prefixes; the suffix is the memory that the result points into. v6e and later have no
 `int_to_ptr.hbm`."""
 _MOVES = ("smov", "sphi", "scalar_select", "sadd.")
 _GENERAL = "general"
-"""Opcode of copies whose blocks are strided along several dimensions. It names no memories."""
+"""Opcode suffix of copies strided along several dimensions, which does not name the memories."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,9 @@ class CopyModel:
     """Latencies and bandwidths of one chip, in cycles and bytes per cycle.
 
     Attributes:
-      latency: by direction, such as `hbm_to_vmem`; `default` for the others.
-      bandwidth: likewise.
-      shares_hbm: whether copies from and to HBM share its bandwidth. libtpu's own estimate has
+      latency: latency by direction, such as `hbm_to_vmem`; `default` applies to the others.
+      bandwidth: bandwidth by direction, with the same keys.
+      shares_hbm: whether copies from and to HBM share its bandwidth. libtpu's own estimate runs
         each of them at full speed.
     """
 
@@ -36,13 +36,13 @@ class CopyModel:
     default: str = field(default="hbm_to_vmem")
 
     def time(self, direction: str, size: int) -> tuple[float, float]:
-        """Cycles before the first byte arrives, and cycles of the transfer."""
+        """Return the cycles before the first byte arrives, and the cycles of the transfer."""
         latency = self.latency.get(direction, self.latency[self.default])
         bandwidth = self.bandwidth.get(direction, self.bandwidth[self.default])
         return latency, size / bandwidth
 
     def is_shared(self, direction: str) -> bool:
-        """Whether a copy competes with others for HBM."""
+        """Whether a copy competes with others for HBM bandwidth."""
         return self.shares_hbm and "hbm" in direction
 
 
@@ -77,23 +77,23 @@ MODELS: Mapping[str, CopyModel] = {
         smem_to_hbm=704,
     ),
 }
-"""Copies on each chip, in cycles, as in libtpu's own estimates: kernels that do nothing but copy
-were compiled with libtpu 0.0.42 and 0.0.50, and solved for latency and bandwidth. On v5e the
-bandwidth is 0.9 of the published one."""
+"""Copy models by chip, in cycles, fitted to libtpu's own estimates: kernels that only copy were
+compiled with libtpu 0.0.42 and 0.0.50, and latency and bandwidth were derived from their estimates.
+On v5e, the bandwidth is 0.9 of the published one."""
 
 _STAND_INS = {"v4": "v5p"}
-"""Chips for which libtpu estimates nothing, and the nearest one."""
+"""Chips for which libtpu gives no estimate, each with the nearest chip that has one."""
 
 
 def copy_model(chip: str | None) -> tuple[CopyModel, bool]:
-    """Return the model of a chip, and whether it is that of another one."""
+    """Return the copy model for a chip, and whether it belongs to a stand-in for that chip."""
     if chip is not None and chip in MODELS:
         return MODELS[chip], False
     return MODELS[_STAND_INS.get(chip or "", "v5e")], True
 
 
 def memory_spaces(bundles: Iterable[Bundle]) -> dict[str, str]:
-    """Memory that each register with a pointer points into: `hbm`, `vmem`, `smem`."""
+    """Map each pointer register to the memory that it points into: `hbm`, `vmem`, `smem`."""
     found: dict[str, str] = {}
     for bundle in bundles:
         for i in bundle.instructions:
@@ -111,7 +111,7 @@ def direction_of(copy: Instruction, spaces: Mapping[str, str]) -> str:
     """Return the memories of a copy, such as `hbm_to_vmem`; `general` if they are unknown.
 
     Args:
-      spaces: those of the registers with pointers.
+      spaces: memory that each pointer register points into.
     """
     stated = copy.opcode.removeprefix("dma.")
     if stated != _GENERAL or len(copy.arguments) <= 2:

@@ -1,4 +1,4 @@
-"""Bundles decoded for the walk through a schedule: what its scalar core has to evaluate."""
+"""Decoder of bundles for the walk through a schedule; keeps what the scalar core evaluates."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pallas_debug.profile.units import is_copy
 
 @dataclass(kw_only=True, slots=True)
 class DecodedCopy:
-    """A copy that is started.
+    """Start of a copy.
 
     Attributes:
-      direction: its memories, such as `hbm_to_vmem`.
+      direction: source and destination memories, such as `hbm_to_vmem`.
       arguments: source, size, destination, semaphore, strides.
     """
 
@@ -48,7 +48,7 @@ class DecodedMove:
 
 @dataclass(kw_only=True, slots=True)
 class DecodedPhi:
-    """A choice between two values by the way a bundle was reached."""
+    """Choice between two values, depending on how control reached the bundle."""
 
     result: str
     first: str | Scalar
@@ -57,14 +57,14 @@ class DecodedPhi:
 
 @dataclass(kw_only=True, slots=True)
 class DecodedJump:
-    """A branch, with the index of the bundle that it goes to; None if the listing ends before."""
+    """Branch and the index of its target bundle; None if the listing ends before the target."""
 
     predicate: tuple[str, bool] | None
     target: int | None
 
 
 Decoded = DecodedCopy | DecodedWait | DecodedMove | DecodedJump
-"""Parts of a bundle that the walk evaluates, besides scalar arithmetic."""
+"""Operations that the walk evaluates besides scalar arithmetic."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class DecodedBundle:
     """The part of a bundle that the walk evaluates.
 
     Attributes:
-      operations: evaluated before `scalars`, as they read what earlier bundles wrote.
+      operations: evaluated before `scalars`, because they read what earlier bundles wrote.
     """
 
     operations: tuple[Decoded, ...] = ()

@@ -9,14 +9,14 @@ from pallas_debug.profile.core.scalars import Address
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CopyEvent:
-    """A copy that was started.
+    """Execution of a copy.
 
     Attributes:
-      bundle: index of the bundle that starts it.
-      direction: its memories, such as `hbm_to_vmem`.
-      start, stop: cycles at which it starts and arrives.
-      size: bytes.
-      flag: the semaphore that it signals.
+      bundle: index of the bundle that starts the copy.
+      direction: source and destination memories, such as `hbm_to_vmem`.
+      start, stop: cycles at which the copy starts and completes.
+      size: size in bytes.
+      flag: semaphore that the copy signals.
     """
 
     bundle: int
@@ -32,7 +32,7 @@ class WaitEvent:
     """A wait for copies.
 
     Attributes:
-      start, stop: cycles at which the core arrives at it, and goes on.
+      start, stop: cycles at which the core starts waiting and continues.
     """
 
     bundle: int

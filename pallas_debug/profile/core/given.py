@@ -1,4 +1,4 @@
-"""Scalar operands whose values a dump has recorded, at the places where a schedule finds them.
+"""Scalar operands whose values a dump has recorded, located in the schedule.
 
 XLA copies tables of scalar prefetch to SMEM before the kernel's first grid step, and passes sizes
 of the grid, like tables of one element, in registers.
@@ -27,7 +27,7 @@ _MORE = {1: 0, 2: 16, 4: 32}
 
 @dataclass(frozen=True, kw_only=True)
 class GivenTable:
-    """A table in SMEM: its words, by their offset."""
+    """Table in SMEM: words by offset."""
 
     name: str
     words: Mapping[int, int]
@@ -35,12 +35,12 @@ class GivenTable:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenScalars:
-    """Values of scalar operands, where a schedule finds them.
+    """Recorded values of scalar operands, by the register or copy that provides them.
 
     Attributes:
       registers: values that are passed in registers.
-      passed: names of the operands that these belong to.
-      copied: tables, by the bundle that starts the copy to SMEM.
+      passed: names of the operands that are passed in registers.
+      copied: tables by the bundle that starts the copy to SMEM.
     """
 
     registers: Mapping[str, int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class GivenScalars:
 
 
 def given_scalars(schedule: Schedule, scalars: Sequence[ScalarValues]) -> GivenScalars:
-    """Find scalar operands in a schedule; those that are not found are left out."""
+    """Locate scalar operands in a schedule; omits operands that are not found."""
     if not scalars or not schedule.bundles:
         return GivenScalars()
     addresses = operand_addresses(schedule)
@@ -76,24 +76,24 @@ def given_scalars(schedule: Schedule, scalars: Sequence[ScalarValues]) -> GivenS
 
 
 def _is_load(copy: Instruction) -> bool:
-    """Whether XLA starts a copy to load a scalar operand: the kernel's own have a Python line."""
+    """Whether XLA starts this copy to load a scalar operand: the kernel's have a Python line."""
     return copy.opcode.endswith("_to_smem") and not copy.locations and copy.predicate is None
 
 
 def _size(copy: Instruction) -> int | None:
-    """Bytes of a copy; None if they are not constant."""
+    """Return the size of a copy in bytes; None if it is not constant."""
     size = copy.arguments[1] if len(copy.arguments) > 1 else ""
     return int(size) * GRANULE if size.isdecimal() and len(size) <= 10 else None
 
 
 def _words(table: ScalarValues, size: int | None) -> dict[int, int]:
-    """Words of SMEM that a table fills, by their offset; empty if its layout is not known.
+    """Return the words of SMEM that a table fills, by offset; empty if the layout is not known.
 
-    Rows of 128 words lie in tiles, which follow one another; elements of less than 32 bits share a
-    word with those of the next rows.
+    Rows of 128 words are stored in consecutive tiles; elements narrower than 32 bits share a word
+    with elements of the next rows.
 
     Args:
-      size: bytes that are copied to SMEM.
+      size: number of bytes copied to SMEM.
     """
     shape, packed = table.shape, 32 // table.bits
     if not shape or not size or not table.values:
@@ -101,7 +101,7 @@ def _words(table: ScalarValues, size: int | None) -> dict[int, int]:
     rows, columns = shape[-2] if len(shape) > 1 else 1, shape[-1]
     outer, across = math.prod(shape[:-2]), -(-columns // LANES)
     sublanes = min(1 << max(rows - 1, 0).bit_length(), MAX_SUBLANES)
-    # Tiles of one column need not be told apart: of narrow types, libtpu has several.
+    # The height of tiles in a single column does not matter: libtpu has several for narrow types.
     padded, rest = divmod(size, outer * across * LANES * table.bits // 8)
     if packed > 1 and (across > 1 or len(shape) < 2):
         return {}

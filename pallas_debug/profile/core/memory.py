@@ -1,4 +1,4 @@
-"""SMEM as a walk through a schedule knows it: words that were stored, and tables that are given."""
+"""Model of SMEM during a walk through a schedule: stored words and given tables."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ScalarMemory:
         """Make an empty memory.
 
         Args:
-          given: tables, by the bundle that starts the copy to SMEM.
-          default: what an unknown word is taken for.
+          given: tables by the bundle that starts the copy to SMEM.
+          default: value assumed for an unknown word.
         """
         self.used: set[str] = set()
         self._given = given
@@ -42,12 +42,12 @@ class ScalarMemory:
         self._words[allocation][offset] = value
 
     def copy(self, bundle: int, destination: Scalar) -> None:
-        """Forget what a copy overwrites, or set it where that is given.
+        """Invalidate the words that a copy overwrites, or set them if its table is given.
 
         Args:
-          bundle: that starts the copy.
+          bundle: index of the bundle that starts the copy.
         """
-        # libtpu's estimate, in which unknown words are 0, knows stored words after a copy, too.
+        # libtpu's estimate, in which unknown words are 0, keeps stored words after a copy.
         if self._default is not None or not isinstance(destination, tuple):
             return
         allocation, offset = destination

@@ -1,4 +1,4 @@
-"""Operands of the call in a schedule: where XLA placed them, and which of them copies read."""
+"""Operands of the call in a schedule: where XLA placed them, and which operand a copy reads."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _SLOT = re.compile(r"\[(?P<slot>smem:\[#allocation[^\]]*\])")
 _VALUE = re.compile(r"%[\w$.-]+")
 
 MAX_TRACED = 4096
-"""Maximum instructions followed back from a copy to its operand."""
+"""Maximum number of instructions to follow back from a copy to its operand."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallOperand:
-    """An operand of the call.
+    """Operand of the kernel call.
 
     Attributes:
-      number: among the operands of the call, sizes of the grid and scalar prefetch first.
-      space: of its memory, such as `hbm`; empty for a number in a register.
+      number: position among the operands of the call; grid sizes and scalar prefetch come first.
+      space: memory space of the operand, such as `hbm`; empty for a number in a register.
     """
 
     number: int
@@ -35,7 +35,7 @@ class CallOperand:
 
     @property
     def is_by_value(self) -> bool:
-        """Whether it is a number that is passed in a register."""
+        """Whether the operand is a number that is passed in a register."""
         return not self.space
 
 
@@ -44,8 +44,8 @@ class OperandAddresses:
     """Definitions of the registers that hold addresses.
 
     Attributes:
-      operands: those of the call, by the register that holds the address or the number.
-      starts: instructions that start copies, by the index of their bundle.
+      operands: operands of the call, by the register that holds the address or the number.
+      starts: instructions that start copies, by bundle index.
     """
 
     operands: Mapping[str, CallOperand]
@@ -55,20 +55,20 @@ class OperandAddresses:
     _spaces: Mapping[str, str] = field(repr=False)
 
     def copied(self, copy: Instruction) -> CallOperand | None:
-        """The call's operand nearest to the addresses of a copy; None if there is none."""
+        """Return the call's operand nearest to the addresses of a copy; None if there is none."""
         # Source, size, destination: one of them is in HBM, or in CMEM on v4.
         wanted = 2 if direction_of(copy, self._spaces).startswith(("vmem", "smem")) else 0
         return self._traced(copy, wanted)
 
     def source(self, copy: Instruction) -> CallOperand | None:
-        """The call's operand that a copy reads; None if it reads none."""
+        """Return the call's operand that a copy reads; None if it does not read one."""
         return self._traced(copy, 0)
 
     def _traced(self, copy: Instruction, argument: int) -> CallOperand | None:
         addresses = copy.arguments[argument : argument + 1]
         queue = [value for address in addresses for value in _VALUE.findall(address)]
         seen = set(queue)
-        for value in queue:  # grows
+        for value in queue:  # grows during iteration
             if value in self.operands and self.operands[value].space != "smem":
                 return self.operands[value]
             instruction = self._defined.get(value)
@@ -89,7 +89,7 @@ class OperandAddresses:
 
 
 def call_operands(schedule: Schedule) -> dict[str, CallOperand]:
-    """Operands of the call, by the register that holds the address or the number."""
+    """Return the operands of the call, by the register that holds the address or the number."""
     found: dict[str, CallOperand] = {}
     for bundle in schedule.bundles[:MAX_TRACED]:
         for i in bundle.instructions:
@@ -101,7 +101,7 @@ def call_operands(schedule: Schedule) -> dict[str, CallOperand]:
 
 
 def operand_addresses(schedule: Schedule) -> OperandAddresses:
-    """Collect what is needed to follow the addresses of copies back to operands."""
+    """Collect the definitions needed to follow the addresses of copies back to operands."""
     defined: dict[str, Instruction] = {}
     stored: dict[str, list[Instruction]] = defaultdict(list)
     starts: dict[int, Instruction] = {}

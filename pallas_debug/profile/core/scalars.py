@@ -1,8 +1,8 @@
-"""Values of scalar registers: the instructions of the scalar core that decide which bundles run.
+"""Evaluation of scalar registers: instructions of the scalar core that decide which bundles run.
 
 A value is a 32-bit number, an address (its allocation and an offset), or unknown (None). Grid
 indices, trip counts, sync flags and the conditions of `pl.when` follow from constants in the
-bundles; what comes from memory that the kernel did not write, or from vectors, is unknown.
+bundles; values from vectors, or from memory that the kernel did not write, are unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIMIT = 1 << 31
 
 
 def wrapped(value: int) -> int:
-    """Wrap a number to 32 bits, signed."""
+    """Wrap a number to a signed 32-bit integer."""
     if -_LIMIT <= value < _LIMIT:
         return value
     value &= _MASK
@@ -33,7 +33,7 @@ def wrapped(value: int) -> int:
 
 
 def literal(text: str) -> Scalar:
-    """Parse a number or an address; unknown otherwise."""
+    """Parse a number or an address; returns None for anything else."""
     if text.isdecimal() and len(text) <= 10:
         return wrapped(int(text))
     if text.startswith("-") and text[1:].isdecimal() and len(text) <= 11:
@@ -54,11 +54,11 @@ class DecodedScalar:
     """A decoded instruction of the scalar core.
 
     Attributes:
-      result: the register that it defines.
-      function: of the values of `arguments`; None if the result is unknown.
-      arguments: register names, or values.
-      predicate: register, and the value that it must have.
-      kept: what the result is if the predicate is false: a register or a value.
+      result: register that the instruction defines.
+      function: computes the result from the values of `arguments`; None if it is unknown.
+      arguments: register names or values.
+      predicate: register, and the value it must have for the instruction to run.
+      kept: register or value that the result has if the predicate is false.
     """
 
     result: str
@@ -69,15 +69,15 @@ class DecodedScalar:
 
 
 def predicate_of(instruction: Instruction) -> tuple[str, bool] | None:
-    """Register that decides whether an instruction runs, and the value it must have."""
+    """Return the predicate register of an instruction, and the value it must have."""
     if instruction.predicate is None:
         return None
     return instruction.predicate.removeprefix("!"), not instruction.predicate.startswith("!")
 
 
 def argument(text: str) -> str | Scalar:
-    """A register's name, or a value."""
-    # An address, or what is added to one, may be followed by the allocation that it points into.
+    """Parse an argument: the name of a register, or a value."""
+    # An address or an addend may be followed by the allocation that it points into.
     word = text if text.startswith("[") else text.split(" ", 1)[0]
     return word if word.startswith("%") else literal(word)
 
@@ -113,7 +113,7 @@ def decode(instruction: Instruction) -> DecodedScalar | None:
 
 @functools.cache
 def _takes(function: Callable[..., Scalar], count: int) -> bool:
-    """Whether a function may be called with so many arguments."""
+    """Whether a function accepts this number of arguments."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
@@ -126,9 +126,9 @@ class MemoryPlace:
     """Address of a scalar load or store.
 
     Attributes:
-      base: an allocation, or a register that holds an address.
-      offset: constant part.
-      index: register that is added.
+      base: allocation, or register that holds an address.
+      offset: constant part of the offset.
+      index: register that is added to the offset.
     """
 
     base: Address | str | None
@@ -136,7 +136,7 @@ class MemoryPlace:
     index: str | None = None
 
     def at(self, registers: Mapping[str | Scalar, Scalar]) -> Address | None:
-        """The address, if known."""
+        """Compute the address; None if it is not known."""
         base = registers.get(self.base) if isinstance(self.base, str) else self.base
         if not isinstance(base, tuple):
             return None
@@ -147,7 +147,7 @@ class MemoryPlace:
 
 
 def place_of(instruction: Instruction) -> MemoryPlace | None:
-    """Address of an `sld` or `sst`: `[smem:[#allocation2 + %s3]]`, `[smem:%s1 + %s2]`."""
+    """Parse the address of an `sld` or `sst`: `[smem:[#allocation2 + %s3]]`, `[smem:%s1 + %s2]`."""
     start = instruction.text.find("[smem:")
     if start < 0:
         return None
@@ -179,7 +179,7 @@ def _unknown() -> Scalar:
 
 
 def first(value: Scalar, *rest: Scalar) -> Scalar:
-    """Return the value of a move."""
+    """Return the first argument: the result of a move."""
     return value
 
 
@@ -217,7 +217,7 @@ def _unsigned(function: Callable[[int, int], int]) -> Callable[..., Scalar]:
 
 
 def _and(a: Scalar, b: Scalar) -> Scalar:
-    """`and`, also of predicates: a false one decides."""
+    """Compute `and` of numbers or predicates; 0 if either is 0, even if the other is unknown."""
     if a == 0 or b == 0:
         return 0
     return wrapped(a & b) if isinstance(a, int) and isinstance(b, int) else None
@@ -302,6 +302,6 @@ AS_LIBTPU: Mapping[Callable[..., Scalar] | None, int] = {
     _unsigned_minimum: 0,
     _unknown: 42,
 }
-"""Results that libtpu's own estimate assumes, whatever the arguments, as observed with 0.0.42: of
-what it does not evaluate, of `smin.u32`, which remainders consist of, and of an operand that is
-passed in a register, such as the size of a dynamic grid."""
+"""Results that libtpu's own estimate assumes regardless of the arguments, as observed with 0.0.42:
+for operations that it does not evaluate, for `smin.u32`, which remainders are built from, and for
+operands passed in registers, such as the size of a dynamic grid."""

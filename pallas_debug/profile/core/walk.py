@@ -1,8 +1,8 @@
-"""Walk through a schedule as the scalar core would: which bundles run, how often, and when.
+"""Simulation of the scalar core over a schedule: which bundles run, how often, and when.
 
-Only scalar instructions are evaluated; everything between them counts as time. A copy takes a
-latency and a time per byte after it was started, and a wait ends when the copies of its flag have
-arrived. Long loops are walked until their pattern is known, and then multiplied.
+Only scalar instructions are evaluated; all others only take time. A copy completes after a latency
+and a time per byte, and a wait ends when the copies that signal its flag have completed. Long loops
+are walked until their pattern is known, and then extrapolated.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from pallas_debug.profile.core.scalars import Address, Scalar
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 
 Unknown = Literal["enter", "skip", "zero"]
-"""Assumption about a value that is known only at run time. `enter`: a region that depends on it
-is entered. `skip`: it is not, and a loop ends after its first iteration. `zero`: the value is zero,
-or that of `scalars.AS_LIBTPU`, as libtpu assumes in its own estimate."""
+"""Assumption about a value that is known only at run time. `enter`: enter regions that depend on
+it. `skip`: skip them, and end a loop after its first iteration. `zero`: the value is 0, or that in
+`scalars.AS_LIBTPU`, as in libtpu's own estimate."""
 
 BUDGET = 250_000
 """Maximum number of scalar instructions evaluated before loops are extrapolated."""
 
 UNKNOWN_ROUNDS = 6
-"""Iterations that are walked of a loop whose end depends on data."""
+"""Number of iterations to walk in a loop whose trip count depends on data."""
 
 _NO_TIME = 1e-9
 
 _MIN_ROUNDS = 8
-"""Iterations of a loop before it may be extrapolated: shorter ones cost less than a snapshot."""
+"""Minimum iterations before extrapolating a loop: walking fewer is cheaper than a snapshot."""
 
 K = TypeVar("K")
 
@@ -54,19 +54,19 @@ class Walk:
     """Result of a walk.
 
     Attributes:
-      cycles: in all.
-      waiting: cycles of waits.
+      cycles: total cycles.
+      waiting: cycles spent in waits.
       executions: how often each bundle runs.
-      trips: iterations of each loop, by its number, over the whole kernel.
+      trips: iterations of each loop, by loop number, over the whole kernel.
       copied: bytes copied, by direction such as `hbm_to_vmem`.
       copies: number of copies, by direction.
-      unknown_branches: bundles whose branch depends on data.
-      unknown_loops: loops whose end depends on data, by number, with the cycles of one iteration
-        of each time they are entered, added up. `UNKNOWN_ROUNDS` of them are walked.
+      unknown_branches: bundles with a branch that depends on data.
+      unknown_loops: loops whose trip count depends on data: by loop number, cycles of one iteration
+        summed over all entries into the loop. `UNKNOWN_ROUNDS` iterations are walked per entry.
       unknown_copies: number of copies whose start or size depends on data.
       used: names of scalar operands whose given values were read.
-      extrapolated: loops that were multiplied.
-      is_complete: whether the walk came to the end.
+      extrapolated: numbers of loops that were extrapolated.
+      is_complete: whether the walk reached the end of the schedule.
     """
 
     cycles: float = 0.0
@@ -96,11 +96,11 @@ def walk(
     """Walk through a kernel's schedule from its first bundle to its last.
 
     Args:
-      unknown: what to assume of values that are known only at run time.
+      unknown: assumption about values that are known only at run time.
       listen: called with each copy, wait and iteration.
       budget: maximum number of scalar instructions before loops are extrapolated.
-      decoded: the schedule's bundles, if they were decoded for another walk.
-      given: values of scalar operands; all others are known only at run time.
+      decoded: the schedule's bundles, if they have already been decoded.
+      given: known values of scalar operands; all others are known only at run time.
     """
     decoded = decoded or decode(schedule)
     given = given or GivenScalars()
@@ -153,7 +153,7 @@ class _Walker:
         self._back = {
             loop.branch.bundle: loop for loop in schedule.loops if loop.branch is not None
         }
-        # Constants are their own names, so that arguments are looked up alike.
+        # Constants map to themselves, so that all arguments are looked up in the same way.
         self._registers: dict[str | Scalar, Scalar] = {
             argument: argument
             for bundle in decoded
@@ -164,7 +164,7 @@ class _Walker:
         self._memory = ScalarMemory(given.copied, 0 if self._zero else None)
         self._pending: dict[Address | None, list[tuple[float, int]]] = defaultdict(list)
         self._visits = [0.0] * (self._size + 1)
-        # libtpu's estimate includes the time that XLA takes to load scalar operands, one by one.
+        # libtpu's estimate includes the time XLA takes to load scalar operands sequentially.
         by_value = scalars_by_value(schedule.bundles) if self._zero else 0
         self._time = by_value * model.time("hbm_to_vmem", 0)[0]
         self._busy = 0.0
@@ -175,7 +175,7 @@ class _Walker:
         self._rounds: dict[int, int] = {}
 
     def _next_active(self) -> list[int]:
-        """For each bundle, the first one from it that has something to evaluate."""
+        """For each bundle, find the next one, itself included, with something to evaluate."""
         found = [self._size] * (self._size + 1)
         for at in range(self._size - 1, -1, -1):
             found[at] = at if self._decoded[at] else found[at + 1]
@@ -192,7 +192,7 @@ class _Walker:
             stop = self._next[at]
             if landing >= 0:
                 stop = min(stop, landing + 1)
-            if stop > at:  # nothing to evaluate on the way
+            if stop > at:  # nothing to evaluate in between
                 self._visit(at, stop)
                 at = stop
                 came_by_jump = False
@@ -233,7 +233,7 @@ class _Walker:
         return self._registers.get(source) if isinstance(source, str) else source
 
     def _holds(self, predicate: tuple[str, bool] | None) -> bool | None:
-        """Whether an instruction runs; None if that is not known."""
+        """Whether an instruction runs; None if unknown."""
         if predicate is None:
             return True
         value = self._registers.get(predicate[0])
@@ -250,7 +250,7 @@ class _Walker:
         self._registers.update(chosen)
 
     def _evaluate(self, at: int) -> int | None:
-        """Evaluate a bundle; return the target of a branch that is taken."""
+        """Evaluate a bundle; return the branch target if a branch is taken."""
         jump: int | None = None
         registers = self._registers
         written: list[tuple[str, Scalar]] = []
@@ -306,7 +306,7 @@ class _Walker:
             return self._repeats(loop, runs)
         if runs is None:
             self._result.unknown_branches.add(at)
-            # The region behind a branch is entered, and its counterpart is not, or the reverse.
+            # Fix the predicate, so that of a region and its counterpart exactly one is entered.
             if jump.predicate is not None:
                 self._registers[jump.predicate[0]] = int(jump.predicate[1] == self._skip)
             return self._skip
@@ -334,7 +334,7 @@ class _Walker:
             starts = self._starts.get(loop.number, [])
             if len(starts) < UNKNOWN_ROUNDS:
                 return bool(starts)
-            # The first iterations of a pipeline only fetch.
+            # The first iterations of a pipeline only fetch, so leave them out.
             size = (starts[-1] - starts[2]) / (len(starts) - 3)
             loops = self._result.unknown_loops
             loops[loop.number] = loops.get(loop.number, 0) + size
@@ -365,7 +365,7 @@ class _Walker:
         )
 
     def _extrapolate(self, loop: ScheduledLoop, since: _Snapshot) -> bool:
-        """Multiply what happened since a snapshot; return whether the loop ends with it."""
+        """Extrapolate a loop from the iterations since a snapshot; return whether it succeeded."""
         result = self._result
         window = int(result.trips[loop.number]) - since.trip
         remaining = self._remaining(loop)
@@ -385,7 +385,7 @@ class _Walker:
         return True
 
     def _remaining(self, loop: ScheduledLoop) -> int | None:
-        """Number of iterations that follow, from the comparison that ends the loop."""
+        """Compute the remaining iterations from the comparison that ends the loop."""
         if (test := self._test_of(loop)) is None:
             return None
         index = test[0]
@@ -397,7 +397,7 @@ class _Walker:
         return max(end - x, 0)
 
     def _test_of(self, loop: ScheduledLoop) -> tuple[str | Scalar, str | Scalar] | None:
-        """Operands of the comparison behind a loop's branch: `scmp.ge %i, 34`."""
+        """Find the operands of the comparison behind a loop's branch: `scmp.ge %i, 34`."""
         if loop.branch is None:
             return None
         predicate = scalars.predicate_of(loop.branch.instruction)
@@ -452,10 +452,10 @@ class _Walker:
     def _behind(
         self, earlier: list[tuple[float, int]], direction: str, done: float, granules: int
     ) -> tuple[float, int]:
-        """Arrival and size of a copy whose flag others have to signal yet, as libtpu estimates.
+        """Completion and size of a copy whose flag has other pending copies, as libtpu estimates.
 
-        Its estimate waits for all copies of a flag together, and for the last one as if it moved
-        the bytes of all.
+        libtpu's estimate waits for all copies of a flag together, and charges the last one for the
+        bytes of all of them.
         """
         before = sum(size for _, size in earlier)
         more = self._model.time(direction, before * self._model.granule)[1]
@@ -486,7 +486,7 @@ class _Walker:
 
 
 def _extend(now: dict[K, float], before: Mapping[K, float], factor: float) -> None:
-    """Add what came since `before` another `factor` times."""
+    """Add the increase since `before` another `factor` times."""
     for key, value in now.items():
         now[key] = value + (value - before.get(key, 0)) * factor
 
