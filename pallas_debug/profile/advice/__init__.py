@@ -1,4 +1,4 @@
-"""Advice on what makes a kernel slow, each piece with the evidence for it."""
+"""Performance advice: what makes a kernel slow, with the evidence for it."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ def advise(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def advise_if_compute_bound(subject: AdviceSubject) -> tuple[Advice, ...]:
-    """Return advice that a kernel would get if copies did not hide its computation."""
+    """Return the advice that a kernel would get if its copies did not hide its computation."""
     if not subject.is_memory_bound:
         return ()
     given = {(advice.kind, advice.source, advice.operand) for advice in advise(subject)}

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """A number that a piece of advice rests on.
+    """Number that supports a piece of advice.
 
     Attributes:
-      name: what was counted: `cross-lane moves in each iteration`.
+      name: what the number counts, such as `cross-lane moves in each iteration`.
     """
 
     name: str
@@ -31,13 +31,13 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """Advice: what makes a kernel slow, where, how that is known, and what to change.
+    """Piece of advice: what makes a kernel slow, where, on what evidence, and what to change.
 
     Attributes:
       kind: name of its `AdviceKind`.
-      source: the line to change, which is that of the operand's spec if it is about its blocks;
-        None if it is not known.
-      operand: name of the operand, if it is about one.
+      source: line to change; for advice about blocks, the line of the operand's spec. None if it is
+        not known.
+      operand: name of the operand, if the advice is about an operand.
       message: what costs time, in one sentence.
       remedy: what to change, in one sentence.
     """
@@ -52,14 +52,14 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class AdviceKind:
-    """A kind of advice, as the reference lists it.
+    """Kind of advice, as listed in the reference.
 
     Attributes:
-      name: short and stable: `relayout`.
+      name: short, stable name, such as `relayout`.
       title: what is slow.
-      condition: when it is given.
-      remedy: what to do, in general.
-      rule: finds it in a kernel.
+      condition: when the advice is given.
+      remedy: what to do, in general terms.
+      rule: function that returns advice of this kind for a kernel.
     """
 
     name: str
@@ -70,20 +70,20 @@ class AdviceKind:
 
 
 def counted(name: str, value: int | float | None, note: str = "", unit: str = "") -> Evidence:
-    """Evidence that is in what the compiler wrote."""
+    """Make evidence from a number that the compiler reports."""
     return Evidence(name=name, figure=Figure(value=value, origin="compiler", unit=unit, note=note))
 
 
 def derived(name: str, value: int | float | None, note: str = "", unit: str = "") -> Evidence:
-    """Evidence that follows from what the compiler wrote, or from the program."""
+    """Make evidence from a number derived from compiler output or from the program."""
     return Evidence(name=name, figure=Figure(value=value, origin="derived", unit=unit, note=note))
 
 
 def derived_share(name: str, value: float) -> Evidence:
-    """A share, in percent."""
+    """Make evidence from a derived share, in percent."""
     return derived(name, round(100 * value, 1), unit="%")
 
 
 def percent(part: float, whole: float) -> str:
-    """A share as text: `71 %`."""
+    """Format a share in percent: `71 %`."""
     return f"{part / whole:.0%}".replace("%", " %") if whole else "-"

@@ -1,4 +1,4 @@
-"""Subject of the rules of advice, made from a profile."""
+"""Construction of the subject of advice rules from a profile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def subject_of(profile: Profile) -> AdviceSubject | None:
-    """Collect what advice is derived from; None without a kernel or bundles."""
+    """Collect the input of the advice rules; None without a kernel or bundles."""
     if profile.kernel is None or not profile.schedule.bundles:
         return None
     relayouts = profile.texts.relayouts
@@ -46,7 +46,7 @@ def _cores(profile: Profile) -> float:
 
 
 def _step(profile: Profile) -> StepCost | None:
-    """Cycles of a grid step; None if the length of a loop or the size of a copy is unknown."""
+    """Return the cost of a grid step; None if a trip count or the size of a copy is unknown."""
     compute = profile.traffic.compute_per_step.value
     copies = profile.traffic.copies_per_step.value
     if compute is None or copies is None:

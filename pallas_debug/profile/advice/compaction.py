@@ -1,7 +1,8 @@
-"""Length of a loop if some of its instructions were left out, as its schedule tells it.
+"""Estimate of a loop's length without some of its instructions, from its schedule.
 
-The others keep their order, and each goes to the first bundle at which what it reads is there and
-its slot is free. The latency of an opcode is the least distance to a reader in the loop itself.
+The remaining instructions keep their order; each moves to the first bundle where its operands are
+available and its slot is free. The latency of an opcode is the minimum distance between such an
+instruction and a reader of its result in the loop.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from pallas_debug.profile.units import slot_of
 
 
 def compacted(subject: AdviceSubject, loop: ScheduledLoop, without: Collection[int] = ()) -> int:
-    """Cycles that the instructions of a loop without loops inside need at least.
+    """Estimate the minimum cycles of an iteration of an innermost loop.
 
     Args:
-      without: identities of those that are left out; what they make is there at once.
+      without: identities of instructions to leave out; their results are available at once.
     """
     table, inside = subject.schedule.table, subject.inside(loop)
     if table is None:
@@ -49,7 +50,7 @@ def compacted(subject: AdviceSubject, loop: ScheduledLoop, without: Collection[i
 def _latencies(
     subject: AdviceSubject, loop: ScheduledLoop, inside: list[PlacedInstruction]
 ) -> dict[str, int]:
-    """Least distance from an instruction to one that reads its result, by opcode."""
+    """Return the minimum distance from an instruction to a reader of its result, by opcode."""
     times, now = [], 0
     for bundle in range(loop.start, loop.stop):
         times.append(now)

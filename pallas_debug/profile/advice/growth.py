@@ -1,9 +1,9 @@
-"""How the work of a step grows with its blocks: which axes of the grid each line's values follow.
+"""Growth of a step's work with its blocks: which grid axes the values of each line follow.
 
-Each dimension of a value follows the axes along which the blocks change that it was loaded from,
-through the operations of the program. Rescaling a sum does not take longer with larger blocks of
-what is added to it; scores of a block with itself grow with its square. What is not understood is
-taken to grow along every axis.
+A dimension of a value follows the grid axes along which the blocks that it was loaded from change;
+operations of the program propagate this. Rescaling a sum does not take longer when the blocks added
+to it are larger; scores of a block with itself grow with the square of its size. Anything that is
+not understood is assumed to grow along every axis.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 from pallas_debug.profile.units import VECTOR, units_of
 
 MAX_ROUNDS = 4
-"""Maximum passes over the program, of which each follows scratch one store further."""
+"""Maximum passes over the program; each pass follows values through one more store to scratch."""
 
 _SHAPED = re.compile(r"(?:vector|memref)<(?P<sizes>(?:\d{1,9}x)*)[a-z]")
 _KEPT = re.compile(r" \[(?P<axes>\d{1,2}(?:, \d{1,2}){0,7})\] : ")
@@ -42,9 +42,10 @@ class _Dimension:
     """A dimension of a value or of memory.
 
     Attributes:
-      axes: that it is known to follow.
-      is_free: whether nothing was loaded along it, so that it is as long as what it is used with.
-      wanted: axes of what it is used with, if it is free; None if it is not used.
+      axes: grid axes that the dimension is known to follow.
+      is_free: whether no data was loaded along the dimension, so that its size is that of the
+        values it is combined with.
+      wanted: axes of the values that a free dimension is combined with; None if there are none.
     """
 
     axes: Axes = frozenset()
@@ -61,7 +62,7 @@ class _Dimension:
 
 
 def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
-    """Divide the work of a kernel without loops by the axes that it grows along."""
+    """Split the work of a kernel without loops by the grid axes along which it grows."""
     program, table = subject.program, subject.schedule.table
     every = tuple(range(len(blocks.grid)))
     if program is None or program.loops or table is None or not subject.executions:
@@ -69,7 +70,7 @@ def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
     lines = _Followed(subject, program, blocks).lines()
     in_bundle: dict[int, list[tuple[str, Powers]]] = defaultdict(list)
     vector = [p for p in subject.instructions if is_vector_instruction(p.opcode) and p.weight]
-    # What runs at some steps only, such as a branch at the first, runs as often along its axis.
+    # Code that runs in some steps only, such as in the first, is assumed to grow along every axis.
     weights: dict[float, int] = defaultdict(int)
     for placed in vector:
         weights[placed.weight] += 1
@@ -105,7 +106,7 @@ def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
 
 
 class _Followed:
-    """Dimensions of all values of a program."""
+    """Dimensions of all values of a program, and the grid axes that they follow."""
 
     def __init__(self, subject: AdviceSubject, program: MosaicProgram, blocks: BlockMap) -> None:
         self._program = program
@@ -121,7 +122,7 @@ class _Followed:
                 self._memory[name] = [_Dimension() for _ in operand.shape]
 
     def lines(self) -> dict[tuple[str, int], Powers]:
-        """Axes along which the work of each line grows."""
+        """Return the axes along which the work of each line grows."""
         vectors = [o for o in self._program.operations if "vector<" in o.text]
         for _ in range(MAX_ROUNDS):
             for operation in vectors:
@@ -136,7 +137,7 @@ class _Followed:
         return {place: tuple(sorted(powers.elements())) for place, powers in found.items()}
 
     def _powers(self, operation: ProgramOperation) -> Counter[int]:
-        """Axes along which the work of an operation grows: of its results, and what it sums."""
+        """Return the axes of an operation's work: its result, its operands, and what it sums."""
         result = self._result(operation)
         if operation.name in _FREE and not result:
             return Counter()
@@ -150,7 +151,7 @@ class _Followed:
         return powers
 
     def _joined(self, dimensions: Iterable[_Dimension]) -> Counter[int]:
-        """Axes of dimensions whose sizes are multiplied; one of several axes adds to each once."""
+        """Combine dimensions whose sizes multiply; of several axes, each counts once."""
         found: Counter[int] = Counter()
         of_several: Counter[int] = Counter()
         for dimension in dimensions:
@@ -162,7 +163,7 @@ class _Followed:
         return found | of_several
 
     def _result(self, operation: ProgramOperation) -> list[_Dimension]:
-        """Dimensions of what an operation makes, or of the memory that it writes."""
+        """Return the dimensions of an operation's result, or of the memory that it writes."""
         if operation.name in STORES:
             at = 1 if operation.name == "vector.store" else 0
             memory = operation.operands[at] if len(operation.operands) > at else ""
@@ -179,7 +180,7 @@ class _Followed:
     def _read(
         self, operation: ProgramOperation
     ) -> Iterator[tuple[list[_Dimension], tuple[tuple[int, int], ...]]]:
-        """Dimensions of each operand, and which dimension of the result each of them becomes."""
+        """Yield the dimensions of each operand, and the result dimensions that they become."""
         for place, name in enumerate(operation.operands):
             if operation.name in LOADS:
                 dimensions = self._memory.get(name) if place == 0 else None
@@ -231,7 +232,7 @@ class _Followed:
                     free.want(axes)
 
     def _contracted(self, operation: ProgramOperation) -> Iterator[tuple[_Dimension, _Dimension]]:
-        """Dimensions of both factors of a product that are multiplied and summed."""
+        """Yield pairs of dimensions that a matrix product contracts."""
         found = _CONTRACTED.search(operation.text)
         if operation.name != "tpu.matmul" or found is None or len(operation.operands) < 2:
             return
@@ -254,7 +255,7 @@ def _block_dimensions(operand: OperandBlocks, grid: tuple[int, ...]) -> list[_Di
 
 
 def _shapes(operation: ProgramOperation) -> list[Sizes]:
-    """Shapes that the types of an operation name, in order."""
+    """Return the shapes in the types of an operation, in order."""
     types = operation.text.partition(" loc(")[0]
     return [
         tuple(int(n) for n in found["sizes"].split("x") if n) for found in _SHAPED.finditer(types)
@@ -274,7 +275,7 @@ def _is_known(operation: ProgramOperation) -> bool:
 
 
 def _pairs(operation: ProgramOperation, place: int, rank: int) -> Iterator[tuple[int, int]]:
-    """Dimensions of an operand, and those of the result that they become."""
+    """Yield pairs of an operand's dimension and the result dimension that it becomes."""
     shapes = _shapes(operation)
     same = ((n, n) for n in range(rank))
     match operation.name:
@@ -302,7 +303,7 @@ def _pairs(operation: ProgramOperation, place: int, rank: int) -> Iterator[tuple
 
 
 def _multiplied(operation: ProgramOperation, place: int) -> Iterator[tuple[int, int]]:
-    """Dimensions of a factor that the product has: pairs of a factor's number and a dimension."""
+    """Yield pairs of a factor's dimension and the product dimension that it becomes."""
     found = _CONTRACTED.search(operation.text)
     numbers = [int(n) for n in found["out"].split(", ")] if found and found["out"] else []
     for at, (side, dimension) in enumerate(zip(numbers[::2], numbers[1::2], strict=False)):
@@ -311,7 +312,7 @@ def _multiplied(operation: ProgramOperation, place: int) -> Iterator[tuple[int, 
 
 
 def _reshaped(before: Sizes, after: Sizes) -> Iterator[tuple[int, int]]:
-    """Dimensions of which a reshape divides or joins others."""
+    """Yield pairs of dimensions before and after a reshape that splits or merges them."""
     i = j = 0
     while i < len(before) and j < len(after):
         left, right, first, second = before[i], after[j], i, j

@@ -6,13 +6,13 @@ _MOVES = ("vperm", "vpop.permute", "vrot", "vcombine", "vbcast", "vcompose")
 def is_move(opcode: str) -> bool:
     """Whether an instruction only moves data within or between vector registers.
 
-    Transposes are not among them.
+    Transposes do not count.
     """
     return opcode.startswith(_MOVES)
 
 
 def is_transpose(opcode: str) -> bool:
-    """Whether an instruction feeds a transpose unit, or takes its result."""
+    """Whether an instruction feeds a transpose unit or reads its result."""
     return opcode.startswith(("vxpose", "vpop.trf"))
 
 
@@ -25,5 +25,5 @@ _UNORDERED = ("vadd", "vmax", "vmin", "vand", "vor", "vxor", "vsel", "vmatmul", 
 
 
 def is_one_after_another(opcode: str) -> bool:
-    """Whether a chain of such instructions is no sum, maximum or product that can be reordered."""
+    """Whether a chain of such instructions cannot be reordered, unlike a sum or a maximum."""
     return is_vector_instruction(opcode) and not opcode.startswith((*_UNORDERED, *_MOVES))

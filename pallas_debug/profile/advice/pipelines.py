@@ -1,4 +1,4 @@
-"""The pipeline of a kernel in numbers: bytes that its operands move, and what would change them."""
+"""Cost model of a kernel's pipeline: bytes that its operands move, and the effect of changes."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ Axes = frozenset[int]
 """Numbers of axes of the grid."""
 
 Powers = tuple[int, ...]
-"""Axes that work grows along, in order, each as often as it multiplies the work: (1, 1) of scores
-of a block with itself, whose rows and columns both follow axis 1."""
+"""Grid axes along which work grows, in order, each repeated as often as it multiplies the work:
+(1, 1) for scores of a block with itself, whose rows and columns both follow axis 1."""
 
 _PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
 
 FOLLOWED = 0.5
-"""Minimum share of the grid points at which an index that skips blocks is that of its axis."""
+"""Minimum share of the grid points at which an index that skips blocks equals that of its axis."""
 
 
 FILLED = 0.75
-"""Share of its capacity that the busiest unit reaches in a long schedule."""
+"""Share of its capacity that the busiest unit can reach in a long schedule."""
 
 MAX_USED = 0.45
-"""Maximum use of the busiest unit by steps whose work is said not to overlap."""
+"""Maximum use of the busiest unit in steps whose work is reported as not overlapping."""
 
 MAX_SHORT = 2_000
-"""Maximum cycles of a step that is called short."""
+"""Maximum cycles of a step that counts as short."""
 
 MAX_CHAIN = 12
-"""Maximum instructions of a line that need each other: a polynomial has as many, but no more."""
+"""Maximum instructions of a line in a dependency chain; a polynomial does not exceed this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class StepLatency:
     """Cycles that a step, or an iteration, loses because it is too short.
 
     Attributes:
-      cycles: of a step in which vector work waits for earlier vector work.
-      unit: the busiest one.
-      used: share of that unit's capacity in the bundles that run.
+      cycles: cycles of a step in which vector work waits for earlier vector work.
+      unit: name of the busiest unit.
+      used: share of that unit's capacity that is used in the bundles that run.
     """
 
     cycles: float
@@ -58,7 +58,7 @@ class StepLatency:
 
 
 def idle_bundles(subject: AdviceSubject, count: float) -> float:
-    """Bundles of each of `count` steps, on average, that contain no vector instruction."""
+    """Return the average number of bundles without vector instructions in each of `count` steps."""
     busy = {p.bundle for p in subject.instructions if is_vector_instruction(p.opcode)}
     if not subject.executions or not count:
         return 0.0
@@ -68,11 +68,12 @@ def idle_bundles(subject: AdviceSubject, count: float) -> float:
 def latency_of(
     subject: AdviceSubject, count: float, compute: float, idle: float
 ) -> StepLatency | None:
-    """Compare each of `count` steps with the cycles that its busiest unit needs.
+    """Compare the cycles of a step with those that its busiest unit needs.
 
     Args:
+      count: number of steps.
       compute: cycles of a step.
-      idle: of them, those without vector work.
+      idle: cycles of a step without vector work.
     """
     table = subject.schedule.table
     if table is None or not count or not subject.executions:
@@ -91,7 +92,7 @@ def latency_of(
     if used > MAX_USED or compute > MAX_SHORT:
         return None
     if subject.longest_chain(is_one_after_another) > MAX_CHAIN:
-        return None  # a recurrence: each row of a larger block waits for the row before
+        return None  # a recurrence: each row of a larger block waits for the previous row
     stalled = max(compute - idle - needed / FILLED, 0.0)
     return StepLatency(cycles=stalled, unit=busiest[1], used=used)
 
@@ -101,11 +102,11 @@ class PipelineCost:
     """Cost of a kernel with its blocks enlarged along some axes of the grid.
 
     Attributes:
-      factors: how many times as large the blocks are along each axis.
-      moved: bytes between HBM and VMEM.
-      steps: grid points.
-      cycles: estimate of the whole kernel, with copies and computation side by side.
-      vmem: bytes of VMEM.
+      factors: factor by which blocks are enlarged, by axis.
+      moved: bytes copied between HBM and VMEM.
+      steps: number of grid points.
+      cycles: estimated cycles of the kernel, with copies overlapping computation.
+      vmem: bytes of VMEM used.
     """
 
     factors: Mapping[int, int]
@@ -117,21 +118,22 @@ class PipelineCost:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkGrowth:
-    """Work of a step by the axes that it grows along.
+    """Work of a step by the axes along which it grows.
 
     Attributes:
-      shares: of the bundles with work on vectors.
-      units: of each unit, in cycles of all steps if it were never idle.
+      shares: share of the bundles with vector work that grows along these axes.
+      units: by unit, its work in cycles of all steps if it were never idle.
     """
 
     shares: Mapping[Powers, float] = field(default_factory=dict)
     units: Mapping[str, Mapping[Powers, float]] = field(default_factory=dict)
 
     def share(self, factors: Mapping[int, int], work: float) -> float:
-        """Cycles of all steps with larger blocks, relative to now, without those of each step.
+        """Return the work of all steps with larger blocks, relative to the current blocks.
 
         Args:
-          work: cycles of all steps now.
+          factors: factor by which blocks are enlarged, by axis.
+          work: current cycles of all steps that grow with the blocks.
         """
         if not work or not self.shares:
             return 1.0
@@ -149,7 +151,7 @@ class WorkGrowth:
 
 
 UNKNOWN_GROWTH = WorkGrowth()
-"""Growth of work of which all is taken to grow along each axis."""
+"""Growth of work that is assumed to grow along every axis."""
 
 
 def depends(operand: OperandBlocks, axis: int) -> bool | None:
@@ -168,7 +170,7 @@ def depends(operand: OperandBlocks, axis: int) -> bool | None:
 
 
 def has_own_blocks(operand: OperandBlocks, axis: int) -> bool:
-    """Whether an operand has other blocks for each index of an axis."""
+    """Whether an operand has different blocks for each index of an axis."""
     return any(
         dimension.kind != "element"
         and dimension.strides is not None
@@ -180,8 +182,8 @@ def has_own_blocks(operand: OperandBlocks, axis: int) -> bool:
 def ordered_axes(subject: AdviceSubject, blocks: BlockMap) -> frozenset[int] | None:
     """Axes of the grid on which the kernel's work depends; None if that is not known.
 
-    An axis counts if the kernel reads its index, or if an output does not depend on it, so that it
-    is accumulated along that axis.
+    An axis counts if the kernel reads its index, or if an output does not depend on it, so that the
+    output is accumulated along that axis.
     """
     program = subject.program
     if program is None or not program.operations:
@@ -200,10 +202,10 @@ def ordered_axes(subject: AdviceSubject, blocks: BlockMap) -> frozenset[int] | N
 
 
 def simple_dimension(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -> int | None:
-    """The dimension whose block index is the axis itself; None if there is none, or several.
+    """Return the only dimension whose block index is that of the axis; None if there is none.
 
-    Index maps that skip blocks count as well: the index is that of the axis at most grid points,
-    and another block's where the step does nothing.
+    Index maps that skip blocks count as well: at most grid points their index is that of the axis,
+    and where the step does nothing, it is that of another block.
     """
     found = []
     for n, dimension in enumerate(operand.dimensions):
@@ -222,7 +224,7 @@ def simple_dimension(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -
 
 
 def grows(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -> bool | None:
-    """Whether an operand's blocks grow with those along an axis; None if that is unclear."""
+    """Whether an operand's blocks grow when blocks are enlarged along an axis; None if unclear."""
     if not depends(operand, axis):
         return depends(operand, axis)
     if simple_dimension(operand, axis, grid) is not None:
@@ -231,13 +233,14 @@ def grows(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -> bool | No
     others = [d for d in operand.dimensions if d.strides is not None and d.strides[axis]]
     if others or any(followed(d, grid) is None for d in skips):
         return None
-    return False  # the axis decides which blocks are skipped, and nothing else
+    return False  # the axis only decides which blocks are skipped
 
 
 def followed(dimension: BlockIndex, grid: tuple[int, ...]) -> int | None:
-    """Return the axis that an index is equal to at most grid points, where it is not affine.
+    """Return the axis whose index a non-affine block index equals at most grid points.
 
-    None if there are two: the index of a product of both is 0, as each of them, where one is 0.
+    None if there are two such axes: a product of two indices is 0 wherever one of them is 0, so it
+    equals that index there.
     """
     if dimension.values is None or dimension.kind != "blocked":
         return None
@@ -255,7 +258,7 @@ def followed(dimension: BlockIndex, grid: tuple[int, ...]) -> int | None:
 
 
 def _work(blocks: BlockMap, factors: Mapping[int, int]) -> float:
-    """Work with larger blocks, relative to now: where they are skipped, fewer can be."""
+    """Return the work relative to the current blocks: fewer larger blocks can be skipped."""
     most = 1.0
     for operand in blocks.pipelined:
         for dimension in operand.dimensions:
@@ -277,10 +280,10 @@ def _work(blocks: BlockMap, factors: Mapping[int, int]) -> float:
 
 
 def copies(operand: OperandBlocks, grid: tuple[int, ...]) -> int | None:
-    """Number of copies of an operand's blocks on a grid, in the grid's order.
+    """Count the copies of an operand's blocks over the grid, in grid order; None if unknown.
 
-    A block is copied whenever it differs from that of the step before: at every step, as far as the
-    innermost axis that it depends on.
+    A block is copied whenever it differs from the block of the previous step: at every step of the
+    innermost axis that it depends on, and of all axes outside of that axis.
     """
     needed = [depends(operand, axis) for axis in range(len(grid))]
     if any(d is None for d in needed):
@@ -290,13 +293,13 @@ def copies(operand: OperandBlocks, grid: tuple[int, ...]) -> int | None:
 
 
 def repeated_copies(operand: OperandBlocks, grid: tuple[int, ...]) -> int:
-    """Number of copies of blocks that were copied before; 0 if it is unknown."""
+    """Count the copies of blocks that have already been copied; 0 if unknown."""
     count = copies(operand, grid)
     return count - operand.total if count is not None and operand.total else 0
 
 
 def _made(operand: OperandBlocks, blocks: BlockMap) -> float | None:
-    """Share of the copies that an operand really needs: an index map may skip blocks."""
+    """Return the share of the copies that are actually made, as an index map may skip blocks."""
     count = copies(operand, blocks.grid)
     if not count or operand.visits is None:
         return None if count is None else 1.0
@@ -305,25 +308,26 @@ def _made(operand: OperandBlocks, blocks: BlockMap) -> float | None:
 
 @dataclass
 class _Copies:
-    """Fetches, or write-backs, of all steps.
+    """Fetches or write-backs of all steps.
 
     Attributes:
-      latency: cycles of one besides those of its bytes.
+      latency: cycles that each copy takes in addition to the transfer of its bytes.
+      count: number of copies.
     """
 
     latency: float
     count: int = 0
 
     def waiting(self, compute: float, transfer: float) -> float:
-        """Cycles that steps wait for these copies.
+        """Return the cycles that steps wait for these copies.
 
-        A step starts the fetch for the next one before it waits for its own, and a write-back
-        before it waits for that of the step before. Two are under way, so that two steps take at
-        least the time of a copy and one computation. Copies in both directions share HBM.
+        A step starts the fetch for the next step before it waits for its own, and its write-back
+        before it waits for that of the previous step. Two copies are in flight, so two steps take
+        at least the time of a copy and one computation. Copies in both directions share HBM.
 
         Args:
-          compute: cycles of a step.
-          transfer: cycles of all bytes that are moved.
+          compute: compute cycles of a step.
+          transfer: cycles to transfer all bytes that are moved.
         """
         if not self.count:
             return 0.0
@@ -338,11 +342,11 @@ def enlarged(
     overhead: float,
     growth: WorkGrowth = UNKNOWN_GROWTH,
 ) -> PipelineCost | None:
-    """Cost with larger blocks; None if the blocks do not simply follow the grid along those axes.
+    """Estimate the cost of larger blocks; None if they do not simply follow the grid.
 
     Args:
       overhead: cycles of a step that do not grow with its blocks.
-      growth: of the others.
+      growth: growth of all other cycles.
     """
     step, rate = subject.step, subject.bytes_per_cycle
     if step is None or not rate or subject.vmem is None:
@@ -370,7 +374,7 @@ def enlarged(
         if count > 1:
             of_kind = fetched if operand.kind == "input" else written
             of_kind.count = max(of_kind.count, count)
-    # What is not a window (scratch, spills) is assumed to grow with the blocks.
+    # Memory other than windows (scratch, spills) is assumed to grow with the blocks.
     rest = max(subject.vmem - now, 0) * math.prod(factors.values())
     steps = math.prod(grid)
     work = blocks.points * max(step.compute - overhead, 0.0)
@@ -378,7 +382,7 @@ def enlarged(
     compute = work + steps * overhead
     waiting = max(c.waiting(compute / steps, moved / rate) for c in (fetched, written))
     running = max(compute + waiting, moved / rate) / subject.cores
-    # The first fetch and the last write-back overlap with nothing.
+    # The first fetch and the last write-back do not overlap with anything.
     ends = windows / 2 / rate + subject.latency
     return PipelineCost(
         factors=dict(factors),
@@ -390,13 +394,13 @@ def enlarged(
 
 
 def running_in_bursts(subject: AdviceSubject, blocks: BlockMap, without: str) -> float | None:
-    """Cycles of all steps, of which some copy more blocks than others; None if they are unknown.
+    """Estimate the cycles of all steps where some copy more blocks than others; None if unknown.
 
-    A step that fetches a block which the steps before it did not need waits for all of its bytes
-    that it does not overlap with, and for its latency.
+    A step that fetches a block that the previous steps did not need waits for its latency and its
+    bytes, unless its computation takes longer.
 
     Args:
-      without: name of an operand that is not copied.
+      without: name of an operand to leave out, as if it were not copied.
     """
     step, rate = subject.step, subject.bytes_per_cycle
     if step is None or not rate:
@@ -406,7 +410,7 @@ def running_in_bursts(subject: AdviceSubject, blocks: BlockMap, without: str) ->
     total, steady, before = step.compute, None, 1
     times = []
     for place, axis in enumerate(varying):
-        # Steps at which this axis goes on, and those inside of it begin again.
+        # Steps in which this axis advances, and all axes inside of it restart.
         count, before = before * (blocks.grid[axis] - 1), before * blocks.grid[axis]
         inner = varying[place:]
         copied = sum(o.block_bytes for o in moving if any(depends(o, n) for n in inner))
@@ -415,13 +419,13 @@ def running_in_bursts(subject: AdviceSubject, blocks: BlockMap, without: str) ->
     for count, transfer in times:
         latency = subject.latency if steady is not None and transfer > steady else 0.0
         total += count * max(step.compute, transfer + latency)
-    # The first fetches and the last write-back overlap with nothing.
+    # The first fetches and the last write-back do not overlap with anything.
     ends = sum(o.block_bytes for o in moving) / rate
     return total / subject.cores + ends
 
 
 def size_text(count: float) -> str:
-    """Bytes as text: `9.1 MiB`."""
+    """Format a number of bytes: `9.1 MiB`."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"

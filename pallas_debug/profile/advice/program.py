@@ -1,7 +1,7 @@
-"""The kernel's Mosaic program as a graph: operations, what defines their operands, and loops.
+"""Graph of the kernel's Mosaic program: operations, the producers of their operands, and loops.
 
-Reads the module before any pass, as text. What it does not recognise has no operands and no uses,
-so that a question about it is answered with "unknown".
+Parses the text of the module before any pass. Operations that are not recognised have no operands
+and no uses, so queries about them return "unknown".
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.model import SourceLine
 
 MAX_LINES = 20_000
-"""Maximum lines of a module to read; that of splash attention's largest kernel has 2,000."""
+"""Maximum lines of a module to read; splash attention's largest kernel has 2,000."""
 
 MAX_VISITED = 2_000
-"""Maximum operations to visit when an operand is followed back to where it comes from."""
+"""Maximum operations to visit when following an operand back to its origin."""
 
 MAX_LOOPS = 200
-"""Maximum loops of a program; the others are not looked at."""
+"""Maximum loops of a program; further loops are ignored."""
 
 MAX_WORK = 500_000
-"""Maximum look-ups of what defines a value, over all rules; the others find nothing."""
+"""Maximum look-ups of the producer of a value, over all rules; further ones return None."""
 
 MAX_DEPTH = 12
 """Maximum depth of an expression of constants; each operation has two operands."""
@@ -39,10 +39,10 @@ PASSED_ON = frozenset(
         *("arith.index_cast", "arith.extui", "arith.extsi", "arith.trunci"),
     )
 )
-"""Operations that change the form of a value and no element of it."""
+"""Operations that change the form of a value but none of its elements."""
 
 LOADS = ("vector.load", "tpu.vector_load", "tpu.load", "memref.load")
-"""Operations that read memory: the first operand, then indices."""
+"""Operations that read memory; operands are the memory, then indices."""
 
 STORES = ("vector.store", "tpu.vector_store", "tpu.store", "memref.store")
 """Operations that write memory."""
@@ -71,9 +71,9 @@ class ProgramOperation:
     """An operation of the program.
 
     Attributes:
-      line: its line in the module.
-      operands: values that it reads, in order.
-      text: the line.
+      line: line number in the module.
+      operands: values that the operation reads, in order.
+      text: text of the line.
     """
 
     line: int
@@ -88,11 +88,11 @@ class ProgramLoop:
     """A counted loop of the program.
 
     Attributes:
-      line, stop: lines of its head and of its closing brace.
-      counter: the value that counts.
-      start, step: None if not constant.
+      line, stop: lines of the loop's head and of its closing brace.
+      counter: name of the induction variable.
+      start, step: first value and increment of the counter; None if not constant.
       trips: number of iterations; None if not constant.
-      carried: values that it carries from one iteration to the next.
+      carried: values that are carried from one iteration to the next.
     """
 
     line: int
@@ -107,7 +107,7 @@ class ProgramLoop:
         return self.line < line < self.stop
 
     def passes(self, value: str) -> bool:
-        """Whether a value is the loop's counter, or carried by it."""
+        """Whether a value is the loop's counter or one of its carried values."""
         return value == self.counter or value in self.carried
 
 
@@ -122,7 +122,7 @@ class MosaicProgram:
 
     @cached_property
     def span(self) -> tuple[int, int]:
-        """Lines of the kernel's function: the first one, as index maps follow it."""
+        """Lines of the kernel's function: the first function; index maps follow it."""
         for region in self.module.regions:
             if region.start < MAX_LINES and _FUNCTION.match(self.module.lines[region.start]):
                 return region.start, min(region.stop, MAX_LINES)
@@ -144,7 +144,7 @@ class MosaicProgram:
         return {operation.line: operation for operation in self.operations}
 
     def _operation(self, line: int, name: str) -> ProgramOperation:
-        if name.startswith(_XIR):  # what libtpu 0.0.52 makes of `tpu.reshape` in its passes
+        if name.startswith(_XIR):  # libtpu 0.0.52 lowers `tpu.reshape` to this in its passes
             name = f"tpu.{name.removeprefix(_XIR)}"
         text = self.module.lines[line]
         found = _RESULTS.match(text)
@@ -160,24 +160,24 @@ class MosaicProgram:
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:
-        """Parameters of the kernel that are memory, one per operand of the kernel."""
+        """Memory parameters of the kernel, one per operand."""
         head = self.module.lines[self.span[0]] if self.operations else ""
         found = re.findall(r"(%[\w$.-]+): ([^,\s]+)", head)
         return tuple(name for name, kind in found if not _BLOCK_INTEGERS.match(kind))
 
     @cached_property
     def counters(self) -> tuple[str, ...]:
-        """Parameters of the kernel that are its place in the grid, one per axis."""
+        """Grid index parameters of the kernel, one per axis."""
         head = self.module.lines[self.span[0]] if self.operations else ""
         found = re.findall(r"(%[\w$.-]+): ([^,\s]+)", head)
         return tuple(name for name, kind in found if _BLOCK_INTEGERS.match(kind))
 
     def named(self, *names: str) -> Iterator[ProgramOperation]:
-        """Operations with one of these names, in order."""
+        """Yield operations with one of these names, in order."""
         return (operation for operation in self.operations if operation.name in names)
 
     def operations_after(self, line: int) -> Iterator[ProgramOperation]:
-        """Operations that follow a line within its region."""
+        """Yield operations that follow a line within its region."""
         stop = min(
             (s for start, s in self._stops.items() if start < line < s), default=self.span[1]
         )
@@ -192,17 +192,17 @@ class MosaicProgram:
         return [operation.line for operation in self.operations]
 
     def source(self, operation: ProgramOperation) -> SourceLine | None:
-        """Innermost Python line of an operation."""
+        """Return the innermost Python line of an operation."""
         found = self.module.source(self._stops.get(operation.line, operation.line))
         return found[0] if found else None
 
     @cached_property
     def _stops(self) -> dict[int, int]:
-        """Last line of each region by its first, as an operation's location follows its region."""
+        """Last line of each region by its first; an operation's location follows its region."""
         return {region.start: region.stop for region in self.module.regions}
 
     def producer(self, value: str, line: int) -> ProgramOperation | None:
-        """Operation that defines a value used on a line; None for arguments of blocks."""
+        """Return the operation that defines a value used on a line; None for block arguments."""
         self._work -= 1
         found = self.module.definition(value, line) if self._work > 0 else None
         operation = self._by_line.get(found) if found is not None else None
@@ -211,12 +211,12 @@ class MosaicProgram:
         return operation
 
     def users(self, operation: ProgramOperation) -> tuple[ProgramOperation, ...]:
-        """Operations that read a result of an operation."""
+        """Return the operations that read a result of an operation."""
         return tuple(self._users.get(operation.line, ()))
 
     @cached_property
     def _users(self) -> dict[int, list[ProgramOperation]]:
-        """Users of each operation, by its line; tabled once, as a name may be reused often."""
+        """Users of each operation, by its line; computed once, as names may be reused often."""
         found: dict[int, list[ProgramOperation]] = {}
         for operation in self.operations:
             makers = (self.producer(o, operation.line) for o in dict.fromkeys(operation.operands))
@@ -227,7 +227,7 @@ class MosaicProgram:
     def origin(
         self, value: str, line: int, through: frozenset[str] = PASSED_ON
     ) -> ProgramOperation | None:
-        """Operation that a value comes from, past those that only change its form."""
+        """Return the producer of a value, looking through operations that only change its form."""
         for _ in range(MAX_VISITED):
             found = self.producer(value, line)
             if found is None or found.name not in through or not found.operands:
@@ -238,7 +238,7 @@ class MosaicProgram:
     def final_users(
         self, operation: ProgramOperation, through: frozenset[str] = PASSED_ON
     ) -> tuple[tuple[ProgramOperation, ProgramOperation], ...]:
-        """Users of a value, past those that only change its form, each with what it reads."""
+        """Return pairs of a user and the operation it reads, looking through changes of form."""
         found: list[tuple[ProgramOperation, ProgramOperation]] = []
         waiting = [operation]
         for _ in range(MAX_VISITED):
@@ -253,7 +253,7 @@ class MosaicProgram:
         return tuple(found)
 
     def sources_of(self, value: str, line: int) -> tuple[ProgramOperation, ...] | None:
-        """All operations that a value depends on; None if there are too many."""
+        """Return all operations that a value depends on; None if there are too many."""
         seen: dict[int, ProgramOperation] = {}
         waiting = [(value, line)]
         while waiting:
@@ -268,14 +268,14 @@ class MosaicProgram:
         return tuple(seen.values())
 
     def depends_on(self, value: str, line: int, other: str) -> bool:
-        """Whether a value is computed from another one; true if there is too much to visit."""
+        """Whether a value is computed from another; also true if there is too much to visit."""
         sources = self.sources_of(value, line)
         if sources is None:
             return True
         return value == other or any(other in operation.operands for operation in sources)
 
     def constant(self, value: str, line: int, depth: int = 0) -> int | None:
-        """The integer that a value always has; None if it is not known."""
+        """Return the integer that a value always has; None if it is not known."""
         found = self.origin(value, line)
         if found is None or depth > MAX_DEPTH:
             return None
@@ -288,9 +288,9 @@ class MosaicProgram:
         return None
 
     def identity(self, value: str, line: int, depth: int = 0) -> str:
-        """Name of a value that is the same for equal arithmetic on equal values, of any operation.
+        """Return a name that values share if they are computed by the same arithmetic.
 
-        `1 - slot` is another value each time that the kernel writes it.
+        Each `1 - slot` in a kernel defines a new value, although they are all equal.
         """
         made = self.producer(value, line)
         if made is None:
@@ -334,23 +334,23 @@ class MosaicProgram:
         return tuple(found)
 
     def is_conditional(self, line: int) -> bool:
-        """Whether a line lies in a branch, as of `pl.when`."""
+        """Whether a line is inside a branch, such as that of `pl.when`."""
         return any(
             operation.line < line < self._stops.get(operation.line, operation.line)
             for operation in self.named("scf.if", "scf.index_switch")
         )
 
     def operations_around(self, line: int) -> tuple[ProgramOperation, ...]:
-        """Operations with a region around a line, innermost first."""
+        """Return operations whose regions enclose a line, innermost first."""
         around = (o for o in self.operations if o.line < line < self._stops.get(o.line, o.line))
         return tuple(reversed(tuple(around)))
 
     def loops_of(self, trips: int) -> Iterator[ProgramLoop]:
-        """Loops that are known to have at least so many iterations, outer ones first."""
+        """Return loops that are known to have at least this many iterations, outer loops first."""
         return (loop for loop in self.loops if loop.trips is not None and loop.trips >= trips)
 
     def loops_around(self, line: int) -> tuple[ProgramLoop, ...]:
-        """Counted loops around a line, innermost first."""
+        """Return the counted loops around a line, innermost first."""
         return tuple(loop for loop in reversed(self.loops) if line in loop)
 
 
@@ -359,7 +359,7 @@ def _integer(text: str) -> int:
 
 
 def shape_of(text: str) -> tuple[tuple[int, ...], str] | None:
-    """Shape and element type of the last `vector<…>` or `memref<…>` in a text."""
+    """Return shape and element type of the last `vector<…>` or `memref<…>` in a text."""
     found = re.findall(r"(?:vector|memref)<((?:\d{1,9}x)*)([a-z]\w*)", text)
     if not found:
         return None

@@ -1,7 +1,8 @@
-"""Cost of a grid that skips blocks: its steps run one after the other, as averages say too little.
+"""Cost of a grid that skips blocks, simulated step by step because averages are too inaccurate.
 
-A step at which an index map stays at another step's block is taken to do nothing. Such steps are
-short, so that what is fetched beside them is waited for, however much the others compute.
+A step at which an index map stays at the block of another step is assumed to do nothing. Such steps
+are short, so the kernel waits for blocks that are fetched during them, however much the other steps
+compute.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
 from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand
 
 MAX_STEPS = 4096
-"""Maximum steps that are run; what follows is taken to be like them."""
+"""Maximum steps to simulate; the remaining steps are assumed to be similar."""
 
 Point = tuple[int, ...]
 
 
 def has_skips(blocks: BlockMap) -> bool:
-    """Whether an index map stays at a block where the grid goes on, and not because of its form."""
+    """Whether an index map skips blocks: it mostly follows a grid axis, but is not affine."""
     return any(_skips(d, blocks.grid) for o in blocks.pipelined for d in o.dimensions)
 
 
@@ -42,13 +43,13 @@ def stepped(
     stalled: float,
     growth: WorkGrowth = UNKNOWN_GROWTH,
 ) -> PipelineCost | None:
-    """Bytes and cycles of a grid whose steps are run; None if the blocks are not known.
+    """Simulate the steps of a grid to find its bytes and cycles; None if the blocks are not known.
 
     Args:
-      cost: of blocks that are larger by its factors, or as large as they are.
-      idle: cycles of each step without work on vectors, which those that do nothing have.
-      stalled: cycles of a step, on average, in which such work waits for other work.
-      growth: of the work that neither waits nor is idle.
+      cost: cost to refine, with the factors by which the blocks are enlarged.
+      idle: cycles of each step without vector work, including steps that do nothing.
+      stalled: average cycles of a step in which vector work waits for other vector work.
+      growth: growth of the work that is neither idle nor stalled.
     """
     step, rate = subject.step, subject.bytes_per_cycle
     if step is None or not rate:
@@ -58,7 +59,7 @@ def stepped(
     busy = now.busy_steps
     if not busy:
         return None
-    # What the steps that do something take beside what all of them do.
+    # Scale averages over all steps to averages over the steps that do something.
     share = now.points / busy
     work = max(step.compute - idle - stalled, 0.0)
     grown = growth.share(cost.factors, work * subject.core_points)
@@ -109,7 +110,7 @@ def _skips(dimension: BlockIndex, grid: tuple[int, ...]) -> bool:
 
 @dataclass
 class _Grid:
-    """A grid with larger blocks, whose steps stand for several of now."""
+    """Grid with larger blocks, where each step replaces several steps of the current grid."""
 
     blocks: BlockMap
     factors: Mapping[int, int]
@@ -123,7 +124,7 @@ class _Grid:
 
     @property
     def busy_steps(self) -> float:
-        """Number of steps at which something is done."""
+        """Number of steps that do something."""
         count = min(self.points, MAX_STEPS)
         return sum(map(self.is_busy, range(count))) * self.points / count
 
@@ -132,12 +133,12 @@ class _Grid:
         return all(self._index(d, point)[1] for d in self._skipping)
 
     def growth(self, operand: OperandBlocks) -> int:
-        """How many times as large the blocks of an operand are."""
+        """Return the factor by which the blocks of an operand are larger."""
         axes = [a for a, f in self.factors.items() if f > 1 and grows(operand, a, self.blocks.grid)]
         return math.prod(self.factors[axis] for axis in axes)
 
     def block_of(self, operand: OperandBlocks) -> Callable[[int], tuple[int, ...]]:
-        """The block of an operand at each step."""
+        """Return a function from a step to an operand's block."""
         return lambda step: tuple(self._index(d, self._point(step))[0] for d in operand.dimensions)
 
     def _point(self, step: int) -> Point:
@@ -148,7 +149,7 @@ class _Grid:
         return tuple(reversed(found))
 
     def _index(self, dimension: BlockIndex, point: Point) -> tuple[int, bool]:
-        """The index of a block, and whether it is where the grid is."""
+        """Return the index of a block, and whether it follows the grid at this step."""
         if dimension.strides is not None:
             return sum(map(int.__mul__, point, dimension.strides)), True
         key = id(dimension), tuple(point[axis] for axis in dimension.axes)

@@ -1,4 +1,4 @@
-"""Subject of the rules: a kernel's schedule, program and derived numbers, by Python line."""
+"""Subject of advice rules: a kernel's schedule, program and derived numbers, by Python line."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from pallas_debug.profile.tracing import Tracing
 from pallas_debug.profile.units import BUSY, SUBSETS
 
 Place = tuple[str, int]
-"""File and number of a line."""
+"""File name and line number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedInstruction:
-    """An instruction of the schedule.
+    """Instruction of the schedule with its bundle and source line.
 
     Attributes:
-      bundle: index of its bundle.
-      weight: how often the bundle runs.
+      bundle: index of the instruction's bundle.
+      weight: number of times that the bundle runs.
       source: innermost Python line.
     """
 
@@ -43,10 +43,10 @@ class PlacedInstruction:
 
 @dataclass(frozen=True, kw_only=True)
 class StepCost:
-    """Cycles of a grid step, on average.
+    """Average cycles of a grid step.
 
     Attributes:
-      compute: cycles in which a bundle issues.
+      compute: cycles in which bundles issue.
       copies: cycles that the step's copies between HBM and VMEM take by themselves.
     """
 
@@ -55,29 +55,29 @@ class StepCost:
 
     @property
     def total(self) -> float:
-        """With copies and computation side by side."""
+        """Cycles of a step whose copies overlap with its computation."""
         return max(self.compute, self.copies)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdviceSubject:
-    """A kernel's schedule, and what was derived from it.
+    """Kernel that is examined: its schedule, and data derived from it.
 
     Attributes:
       mosaic: the module before any pass.
       relaid: the module after the pass that inserts relayouts.
-      executions: how often each bundle runs; empty if unknown.
-      cycles: estimate of the whole kernel; None if the length of a loop is unknown.
-      step: None if it cannot be derived.
-      cores: cores that share the grid; the cycles are those of one of them.
-      resident: names of the operands that are in VMEM as a whole, where nothing is copied.
-      bytes_per_cycle: between HBM and VMEM.
+      executions: number of times that each bundle runs; empty if unknown.
+      cycles: estimated cycles of the whole kernel; None if a trip count is unknown.
+      step: cost of a grid step; None if it cannot be derived.
+      cores: number of cores that share the grid; `cycles` are those of one core.
+      resident: names of the operands that are in VMEM as a whole, so that nothing is copied.
+      bytes_per_cycle: bandwidth between HBM and VMEM.
       latency: cycles before the first byte of a fetch arrives.
-      write_latency: cycles of a write-back besides those of its bytes.
-      vmem: bytes that the kernel uses.
-      vmem_limit: bytes that it may use.
+      write_latency: cycles of a write-back in addition to those of its bytes.
+      vmem: bytes of VMEM that the kernel uses.
+      vmem_limit: bytes of VMEM that the kernel may use.
       depends_on_data: whether the estimate assumes that regions run or copies are made.
-      ignores_copies: whether to take the computation for the limit, whatever copies take.
+      ignores_copies: whether to treat the kernel as bound by computation, whatever its copies take.
     """
 
     kernel: Kernel
@@ -105,7 +105,7 @@ class AdviceSubject:
 
     @cached_property
     def spaces(self) -> Mapping[str, str]:
-        """Memory that each register with a pointer points into."""
+        """Memory that each pointer register points into."""
         return memory_spaces(self.schedule.bundles)
 
     @cached_property
@@ -117,24 +117,24 @@ class AdviceSubject:
 
     @property
     def core_points(self) -> float:
-        """Grid points that a core runs; 0 if unknown."""
+        """Number of grid points that each core runs; 0 if unknown."""
         return self.blocks.points / self.cores if self.blocks is not None else 0.0
 
     @cached_property
     def is_memory_bound(self) -> bool:
-        """Whether a step waits for its copies: less computation would not make it faster."""
+        """Whether steps wait for copies, so that less computation would not make them faster."""
         if self.step is None or self.ignores_copies:
             return False
         return self.step.compute < self.step.copies
 
     @cached_property
     def is_compute_bound(self) -> bool:
-        """Whether copies are done before the computation: fewer bytes would not help."""
+        """Whether copies complete before the computation, so that fewer bytes would not help."""
         return self.step is not None and self.step.copies < self.step.compute
 
     @cached_property
     def instructions(self) -> tuple[PlacedInstruction, ...]:
-        """All instructions, in order."""
+        """All instructions of the schedule, in order."""
         weights = self.executions or [1.0] * len(self.schedule.bundles)
         return tuple(
             PlacedInstruction(
@@ -151,7 +151,7 @@ class AdviceSubject:
 
     @cached_property
     def by_place(self) -> dict[Place, list[PlacedInstruction]]:
-        """Instructions of each line, calls not included."""
+        """Instructions by source line; calls on a line do not count."""
         found: dict[Place, list[PlacedInstruction]] = defaultdict(list)
         for placed in self.instructions:
             if placed.source is not None:
@@ -168,21 +168,21 @@ class AdviceSubject:
         return found
 
     def at(self, source: SourceLine | None) -> list[PlacedInstruction]:
-        """Instructions of a line."""
+        """Return the instructions of a source line."""
         return self.by_place.get((source.file, source.line), []) if source else []
 
     @cached_property
     def executed(self) -> float:
-        """Bundles that run, all steps together."""
+        """Number of bundles executed, summed over all steps."""
         return sum(self.executions) if self.executions else float(len(self.schedule.bundles))
 
     def share(self, instructions: Iterable[PlacedInstruction]) -> float:
-        """Share of the executed bundles that contain one of these instructions."""
+        """Return the share of executed bundles that contain one of these instructions."""
         bundles = {placed.bundle: placed.weight for placed in instructions}
         return sum(bundles.values()) / self.executed if self.executed else 0.0
 
     def loop_of(self, instructions: Iterable[PlacedInstruction]) -> ScheduledLoop | None:
-        """Innermost loop around most of these instructions."""
+        """Return the innermost loop that contains most of these instructions."""
         counts: dict[int, int] = defaultdict(int)
         for placed in instructions:
             loop = self.schedule.loop_at(placed.bundle)
@@ -193,19 +193,19 @@ class AdviceSubject:
         return self.schedule.loops[max(counts, key=lambda number: (counts[number], number))]
 
     def cycles_of(self, loop: ScheduledLoop) -> int:
-        """Cycles of an iteration that takes no branch: bundles and their delays."""
+        """Return the cycles of an iteration that takes no branch: bundles and their delays."""
         return loop.size + sum(self.schedule.delays[loop.start : loop.stop])
 
     def is_of_grid(self, loop: ScheduledLoop) -> bool:
-        """Whether a loop is the one over the grid, which the kernel does not write itself."""
+        """Whether a loop is the grid loop, which is not in the kernel's source."""
         return loop.depth == 0 and any(size != 1 for size in self.kernel.grid)
 
     def inside(self, loop: ScheduledLoop) -> list[PlacedInstruction]:
-        """Instructions of a loop, those of loops within it included."""
+        """Return the instructions of a loop, including those of nested loops."""
         return [p for p in self.instructions if loop.start <= p.bundle < loop.stop]
 
     def column(self, name: str, loop: ScheduledLoop) -> tuple[int, int] | None:
-        """Bundles of a loop that use a unit at all, and all its bundles."""
+        """Return the number of a loop's bundles that use a unit, and of all its bundles."""
         table = self.schedule.table
         counts = table.column(name) if table is not None else None
         if counts is None or len(counts) < loop.stop:
@@ -213,7 +213,7 @@ class AdviceSubject:
         return sum(1 for n in counts[loop.start : loop.stop] if n), loop.stop - loop.start
 
     def slots(self, loop: ScheduledLoop) -> dict[str, int]:
-        """Slots that a loop uses, by column, without loops within it; empty without a table."""
+        """Count slots that a loop uses, without nested loops, by column; empty without a table."""
         table = self.schedule.table
         if table is None or len(table.rows) < loop.stop:
             return {}
@@ -226,7 +226,7 @@ class AdviceSubject:
         return {name: sum(row[n] for row in rows) for n, name in enumerate(table.names)}
 
     def busiest(self, slots: Mapping[str, int], less: Mapping[str, int] | None = None) -> int:
-        """Bundles that the busiest issue slot needs, with fewer instructions in some of them."""
+        """Return the bundles that the busiest issue slot needs, after subtracting `less`."""
         table = self.schedule.table
         if table is None:
             return 0
@@ -240,10 +240,10 @@ class AdviceSubject:
         )
 
     def longest_chain(self, test: Callable[[str], bool]) -> int:
-        """Longest sequence of equal instructions of one line, each of which needs the one before.
+        """Return the length of the longest dependency chain of equal instructions of one line.
 
         Args:
-          test: opcodes that count.
+          test: predicate that selects opcodes.
         """
         longest = 0
         counts: dict[str, dict[tuple[str, Place], int]] = {}
@@ -261,7 +261,7 @@ class AdviceSubject:
         return longest
 
     def operand(self, value: str) -> Operand | None:
-        """The kernel's operand that a parameter of the program stands for."""
+        """Return the kernel's operand for a parameter of the program."""
         if self.program is None:
             return None
         parameters = self.program.arguments
@@ -271,12 +271,12 @@ class AdviceSubject:
         return operands[parameters.index(value)]
 
     def block_source(self, name: str) -> SourceLine | None:
-        """Line of the spec of an operand; None if it is not known."""
+        """Return the line of an operand's spec; None if it is not known."""
         named = (o.block_source for o in self.kernel.operands if o.name == name)
         return next((source for source in named if source is not None), None)
 
     def times(self, line: int) -> int | None:
-        """Iterations of the loops of the program around a line; None if not constant."""
+        """Return the product of the trip counts of loops around a line; None if not constant."""
         if self.program is None:
             return None
         product = 1
@@ -290,5 +290,5 @@ class AdviceSubject:
 def selected(
     instructions: Iterable[PlacedInstruction], test: Callable[[str], bool]
 ) -> list[PlacedInstruction]:
-    """Instructions whose opcode passes a test."""
+    """Return the instructions whose opcode passes a test."""
     return [placed for placed in instructions if test(placed.opcode)]

@@ -1,4 +1,4 @@
-"""Advice as lines of text."""
+"""Formatting of advice as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pallas_debug.profile.advice.advice import Advice
 
 
 def advice_lines(advice: Advice) -> Iterator[str]:
-    """Print a piece of advice: where and what, the evidence, and the remedy."""
+    """Yield the lines of a piece of advice: where and what, the evidence, and the remedy."""
     place = f" at {advice.source}" if advice.source is not None else ""
     yield f"{advice.kind}{place}: {advice.message}"
     if advice.source is not None and advice.source.text:
@@ -19,5 +19,5 @@ def advice_lines(advice: Advice) -> Iterator[str]:
 
 
 def advice_text(found: Iterable[Advice]) -> str:
-    """Print all advice, with an empty line between two pieces."""
+    """Format all advice, separated by empty lines."""
     return "\n\n".join("\n".join(advice_lines(advice)) for advice in found)
