@@ -1,4 +1,4 @@
-"""Rules that find a kind of advice in a kernel, one file per kind."""
+"""Advice rules: each file finds one kind of advice in a kernel."""
 
 from pallas_debug.profile.advice.advice import AdviceKind
 from pallas_debug.profile.advice.rules import (
@@ -94,4 +94,4 @@ KINDS: tuple[AdviceKind, ...] = (
     single_rolls.KIND,
     short_iterations.KIND,
 )
-"""Kinds of advice: those about memory first, as they decide whether the others matter."""
+"""Kinds of advice; those about memory come first, as they decide whether the others matter."""

@@ -1,4 +1,4 @@
-"""Advice: an expression takes more instructions than another one of the same value."""
+"""Advice: an expression takes more instructions than an equivalent one."""
 
 from __future__ import annotations
 
@@ -21,46 +21,47 @@ MIN_GAIN = 0.15
 """Minimum share of a loop's bundles by which its busiest slot would need fewer."""
 
 MIN_USE = 0.8
-"""Minimum share of a loop's bundles that its busiest slot needs: else other things decide."""
+"""Minimum share of a loop's bundles that its busiest slot needs; below it, the slot is no limit."""
 
 MIN_BUNDLES = 0.1
-"""Minimum share of the executed bundles that the loop has."""
+"""Minimum share of the executed bundles that belong to the loop."""
 
 OF_ROOTS = 6
-"""Fewer instructions for VALU where a register is multiplied by a reciprocal square root, and not
-divided by a square root: 7 with v6e, 16 with v5e."""
+"""VALU instructions saved per register by multiplying by a reciprocal square root instead of
+dividing by a square root: 7 with v6e, 16 with v5e."""
 
 OF_POWERS = 5
-"""Fewer instructions for VALU in a square root than in such a power, whose special cases are told
-apart: 5.6 to 6.9 with v5e and v6e."""
+"""VALU instructions saved per register by a square root instead of such a power, which handles
+special cases: 5.6 to 6.9 with v5e and v6e."""
 
 OF_SIGMOIDS = 12
-"""Fewer instructions for VALU in `0.5 + 0.5 * jnp.tanh(0.5 * x)` than in `1 / (1 + jnp.exp(-x))`,
-where reciprocals are refined: 13 with v5e. With v6e, where they are not, there is 1."""
+"""VALU instructions saved per register by `0.5 + 0.5 * jnp.tanh(0.5 * x)` instead of
+`1 / (1 + jnp.exp(-x))`, where reciprocals are refined: 13 with v5e. On v6e they are not refined,
+and 1 is saved."""
 
 _REFINED = "vweird"
-"""Instruction that tells the special cases of a refined reciprocal apart."""
+"""Instruction that detects the special cases of a refined reciprocal."""
 
 MAX_USERS = 16
-"""Maximum operations that are visited for the line of one that has none."""
+"""Maximum operations to visit to find a line for an operation that has none."""
 
 _SPLAT = re.compile(
     r"arith\.constant (?:dense<)?(?P<value>-?\d[\d.]{0,12}(?:[eE][+-]?\d{1,3})?)[> ]"
 )
 _OPERATIONS = ("arith.divf", "math.powf")
 _ROOTS = {0.5: "jnp.sqrt(x)", -0.5: "lax.rsqrt(x)", 1.5: "x * jnp.sqrt(x)"}
-"""Cheaper expressions for a power, by its exponent; two roots in a row are not cheaper."""
+"""Cheaper expressions for a power, by exponent; two consecutive roots would not be cheaper."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Dear:
-    """An expression for which there is a cheaper one.
+    """Expression for which there is a cheaper equivalent.
 
     Attributes:
-      chain: its line, and those of the calls that lead there.
-      opcodes: instructions of which there is one for each register.
-      saved: instructions for VALU that each register does without.
-      needs: an instruction without which nothing is saved; empty if there is none.
+      chain: line of the expression, and those of the calls that lead to it.
+      opcodes: instructions that occur once for each register.
+      saved: VALU instructions that are saved for each register.
+      needs: instruction whose absence means that nothing is saved; empty if there is none.
     """
 
     chain: tuple[SourceLine, ...]
@@ -78,7 +79,7 @@ def advise_arithmetic(subject: AdviceSubject) -> tuple[Advice, ...]:
     found = {}
     dears = (_dear(program, operation) for operation in program.named(*_OPERATIONS))
     for dear in dict.fromkeys(d for d in dears if d is not None):
-        # The compiler may name the line of a helper, or of its call.
+        # The compiler may attribute instructions to the line of a helper or of its call.
         lines = [subject.at(source) for source in dear.chain]
         opcode = dear.opcodes[0]
         placed = next((line for line in lines if _count(line, opcode)), [])
@@ -164,7 +165,7 @@ def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
 
 
 def _chain(program: MosaicProgram, operation: ProgramOperation) -> tuple[SourceLine, ...]:
-    """Lines of an operation, or of what uses it: those of jax's own functions have none."""
+    """Return the lines of an operation, or of its users if it has none, as in jax's functions."""
     waiting = [operation]
     for _ in range(MAX_USERS):
         if not waiting:

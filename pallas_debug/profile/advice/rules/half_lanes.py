@@ -1,4 +1,4 @@
-"""Advice: halves of the lanes are combined with each other, and each moves to the other's lanes."""
+"""Advice: two halves of the lanes are combined, so that each moves to the lanes of the other."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 from pallas_debug.profile.units import XLU
 
 MIN_GAIN = 0.15
-"""Minimum share of the executed bundles that is saved."""
+"""Minimum share of the executed bundles that the change must save."""
 
 SUBLANES = 8
 
 MAX_DEPTH = 4
-"""Maximum slices of slices."""
+"""Maximum depth of nested slices."""
 
 _MEMORY = re.compile(r"memref<(?:\d{1,9}x){0,7}(?P<lanes>\d{1,9})x[a-z]")
 _OFFSETS = re.compile(r"offsets = \[(?P<offsets>\d{1,9}(?:, \d{1,9}){0,7})\]")
@@ -40,10 +40,10 @@ class _Half:
     """Half of a group of lanes of a value or of memory.
 
     Attributes:
-      whole: the value, or the memory and the other indices.
-      width: lanes of the whole.
-      offset: first lane.
-      shape: of the half.
+      whole: identity of the whole: a value, or a memory, with the indices other than lanes.
+      width: number of lanes of the whole.
+      offset: first lane of the half.
+      shape: shape of the half.
     """
 
     made: ProgramOperation
@@ -54,7 +54,7 @@ class _Half:
 
 
 _Groups = dict[int, dict[int, list[_Half]]]
-"""Halves by the first lane of their group, and by their own first lane within it."""
+"""Halves by the first lane of their group, and by their first lane within the group."""
 
 
 def advise_half_lanes(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -84,10 +84,10 @@ def advise_half_lanes(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _fills_registers(groups: _Groups, width: int, lanes: int) -> bool:
-    """Whether the groups are pairs of halves that fill registers, which rotate as a whole.
+    """Whether the groups are pairs of halves that fill whole registers, which can be rotated.
 
-    A rotation of fewer lanes takes as many instructions as to move the halves: on v5e, one of 64
-    lanes took 171 % of the cycles of a concatenation.
+    A rotation of fewer lanes takes as many instructions as moving the halves: on v5e, a rotation of
+    64 lanes took 171 % of the cycles of a concatenation.
     """
     if any(set(halves) != {0, width} for halves in groups.values()):
         return False
@@ -99,9 +99,10 @@ def _fills_registers(groups: _Groups, width: int, lanes: int) -> bool:
 def _lines(
     program: MosaicProgram, groups: _Groups
 ) -> tuple[SourceLine | None, Collection[SourceLine | None]]:
-    """The first line where halves meet, and all that move them.
+    """Return the first line that combines halves, and all lines that move them.
 
-    No line if some do not meet, or if groups do, as single columns that are added up.
+    The line is None if some halves are not combined, or if groups are combined with each other, as
+    single columns that are added up.
     """
     first: SourceLine | None = None
     seen: set[int] = set()
@@ -143,7 +144,7 @@ def _advice(
     width = shape[-1]
     side_by_side = LANES // (2 * width)
     registers = math.prod(shape[:-2]) * -(-shape[-2] // SUBLANES) * groups // side_by_side
-    # A register with several groups is rotated both ways, and each lane takes one of the two.
+    # A register with several groups is rotated both ways, and each lane selects one of the two.
     rotations = registers * min(side_by_side, 2)
     if not every or not capacity.get(XLU) or len(turns) <= rotations:
         return None
@@ -195,7 +196,7 @@ def _turns(opcode: str) -> bool:
 
 
 def _halves(program: MosaicProgram) -> Iterator[_Half]:
-    """Slices and loads of half of a group of lanes, where that is no whole register."""
+    """Yield slices and loads of half of a group of lanes that are not whole registers."""
     for operation in program.named("vector.extract_strided_slice", *LOADS):
         shape = shape_of(operation.text.partition(" loc(")[0])
         if shape is None or not shape[0] or "vector<" not in operation.text:
@@ -212,7 +213,7 @@ def _halves(program: MosaicProgram) -> Iterator[_Half]:
 def _place(
     program: MosaicProgram, operation: ProgramOperation, depth: int = 0
 ) -> tuple[tuple[str, ...], int, int] | None:
-    """What a load or a slice takes lanes of, the number of its lanes, and the first one taken."""
+    """Return the whole that a load or slice takes lanes of, its lane count, and the first lane."""
     if operation.name in LOADS:
         *others, last = index_values(operation) or ("",)
         offset = program.constant(last, operation.line) if last else None
@@ -237,7 +238,7 @@ def _place(
 
 
 def _reached(program: MosaicProgram, halves: list[_Half]) -> list[ProgramOperation] | None:
-    """Elementwise operations on halves, and where they meet; None if there are others."""
+    """Return elementwise operations and concatenations that use halves; None if others use them."""
     found: dict[int, ProgramOperation] = {}
     waiting = [half.made for half in halves]
     while waiting and len(found) < MAX_VISITED:

@@ -29,14 +29,14 @@ MIN_SHARE = 0.15
 """Minimum share of the loop's vector instructions that computing it once would save."""
 
 MIN_BUNDLES = 0.1
-"""Minimum share of the executed bundles that the loop has."""
+"""Minimum share of the executed bundles that belong to the loop."""
 
 MAX_COLUMN = 32
 """Maximum registers of a repeated column, which stay in registers beside what a loop computes; 32
 did in loops compiled for v5e and v6e."""
 
 MIN_CYCLES = 12
-"""Cycles that an iteration takes in any case: loads, arithmetic, and the branch."""
+"""Minimum cycles of any iteration: loads, arithmetic, and the branch."""
 
 REGISTER = 8 * 128
 """Elements of 32 bits in a vector register."""

@@ -20,14 +20,14 @@ MAX_REGISTERS = 16
 """Maximum registers that are kept: to carry 32 spilled others, and took longer on v6e."""
 
 MIN_GAIN = 0.15
-"""Minimum share of the executed bundles that is saved."""
+"""Minimum share of the executed bundles that the change must save."""
 
 MIN_COMPACT = 0.75
 """Minimum share of its cycles to which a loop can be compacted: else what is left out of the
 account decides."""
 
 MIN_CYCLES = 12
-"""Cycles that an iteration takes in any case: loads, arithmetic, and the branch."""
+"""Minimum cycles of any iteration: loads, arithmetic, and the branch."""
 
 _ADDRESS = re.compile(r"\[vmem:\[(?P<place>#allocation\d+(?: \+ \$0x[0-9a-f]+)?)\]")
 _ADDRESS_IN_REGISTER = re.compile(r"\[vmem:\[(?P<place>(?P<register>%[\w$.-]+)[^\]]*)\]")

@@ -15,7 +15,7 @@ from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockMap
 
 MIN_GAIN = 0.15
-"""Minimum share of the estimated cycles that is saved."""
+"""Minimum share of the estimated cycles that the change must save."""
 
 MAX_POINTS = 4096
 """Maximum grid points at which a mask is evaluated."""

@@ -17,10 +17,10 @@ MIN_GAIN = 0.15
 """Minimum share of a loop's bundles by which its busiest slot would need fewer."""
 
 MIN_USE = 0.8
-"""Minimum share of a loop's bundles that its busiest slot needs: else other things decide."""
+"""Minimum share of a loop's bundles that its busiest slot needs; below it, the slot is no limit."""
 
 MIN_BUNDLES = 0.1
-"""Minimum share of the executed bundles that the loop has."""
+"""Minimum share of the executed bundles that belong to the loop."""
 
 _PACK, _UNPACK = "vpack.c.", "vunpack.c."
 """`vpack.c.bf16` of libtpu 0.0.42 is `vpack.c.f32.bf16` in 0.0.50."""

@@ -26,7 +26,7 @@ MIN_TRIPS = 8
 """Minimum iterations of a loop over rows: as many as a vector register has sublanes."""
 
 MIN_SHARE = 0.1
-"""Minimum share of the executed bundles that the loop has."""
+"""Minimum share of the executed bundles that belong to the loop."""
 
 _SCALAR = ("memref.load", "memref.store")
 MIN_UNROLLED = 4

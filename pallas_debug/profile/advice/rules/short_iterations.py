@@ -37,7 +37,7 @@ MAX_USED = 0.25
 """Maximum use of the busiest vector unit in the loop."""
 
 MIN_GAIN = 0.25
-"""Minimum share of the executed bundles that is saved."""
+"""Minimum share of the executed bundles that the change must save."""
 
 
 def advise_short_iterations(subject: AdviceSubject) -> tuple[Advice, ...]:

@@ -15,10 +15,10 @@ MIN_GAIN = 0.15
 """Minimum share of a loop's bundles by which its busiest slot would need fewer without spills."""
 
 MIN_USE = 0.8
-"""Minimum share of a loop's bundles that its busiest slot needs: else other things decide."""
+"""Minimum share of a loop's bundles that its busiest slot needs; below it, the slot is no limit."""
 
 MIN_BUNDLES = 0.1
-"""Minimum share of the executed bundles that the loop has."""
+"""Minimum share of the executed bundles that belong to the loop."""
 
 
 def advise_spills(subject: AdviceSubject) -> tuple[Advice, ...]:

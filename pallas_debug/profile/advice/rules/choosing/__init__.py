@@ -1,1 +1,1 @@
-"""Rules about blocks and rows that tables in scalar prefetch choose."""
+"""Rules about blocks and rows that are selected by tables in scalar prefetch."""

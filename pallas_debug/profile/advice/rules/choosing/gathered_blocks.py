@@ -14,18 +14,18 @@ from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import OperandBlocks
 
 MIN_GAIN = 0.25
-"""Minimum share of the estimated cycles that is saved."""
+"""Minimum share of the estimated cycles that the change must save."""
 
 MIN_STEPS = 64
 
 TOGETHER = 32
-"""Copies that a step starts before it waits for the first."""
+"""Number of copies that a step of the proposal starts before it waits for the first."""
 
 STARTING = 24
-"""Cycles to start a copy and to wait for it; 15 to 22 were compiled."""
+"""Cycles to start a copy and to wait for it; compiled kernels take 15 to 22."""
 
 MAX_TRANSFER = 0.25
-"""Maximum time of the bytes of a block, relative to the latency of a copy."""
+"""Maximum transfer time of a block, relative to the latency of a copy."""
 
 
 def advise_gathered_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -92,7 +92,7 @@ def _is_chosen(operand: OperandBlocks) -> bool:
 
 
 def _can_grow(others: list[OperandBlocks], axis: int) -> bool:
-    """Whether the blocks of a kernel can become larger along an axis, which all outputs follow."""
+    """Whether blocks can be enlarged along an axis; all outputs must follow the axis."""
     for operand in others:
         following = []
         for dimension in operand.dimensions:

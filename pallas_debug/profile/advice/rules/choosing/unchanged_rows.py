@@ -1,4 +1,4 @@
-"""Advice: a block is fetched and written back as a whole, though one row of it changes."""
+"""Advice: a whole block is fetched and written back, although only one row of it changes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pallas_debug.profile.blocks import OperandBlocks
 from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand
 
 MIN_GAIN = 0.25
-"""Minimum share of the estimated cycles that is saved."""
+"""Minimum share of the estimated cycles that the change must save."""
 
 MIN_STEP = 190
-"""Cycles of a step, in which index maps read a table; 112 to 193 were compiled."""
+"""Minimum cycles of a step whose index maps read a table; compiled kernels take 112 to 193."""
 
 MAX_STEPS = 4096
-"""Maximum steps that are run; what follows is taken to be like them."""
+"""Maximum steps to simulate; the remaining steps are assumed to be similar."""
 
 SUBLANES = 8
 
@@ -40,11 +40,11 @@ _SCALAR = re.compile(r"arith\.\w+i|arith\.constant|arith\.index_cast|memref\.loa
 
 @dataclass(frozen=True, kw_only=True)
 class _Update:
-    """An output of which each block is that of an input, but for one row.
+    """Output whose blocks equal those of an input except for one row.
 
     Attributes:
       axis: dimension of the blocks along which one row changes.
-      table: scalar prefetch operand that the row's number is read from.
+      table: scalar prefetch operand from which the row number is read.
     """
 
     given: OperandBlocks
@@ -84,7 +84,7 @@ def advise_unchanged_rows(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _in_small_blocks(subject: AdviceSubject, size: int, rate: float, compute: float) -> float:
-    """Cycles of all steps that each fetch a block of so many bytes, and write one back."""
+    """Estimate the cycles of all steps if each fetches and writes back a block of this size."""
     steps = max(round(subject.core_points), 1)
 
     def operand(lane: int, direction: Literal["in", "out"]) -> PipelineOperand:
@@ -153,13 +153,13 @@ def _advice(
 def _update(
     subject: AdviceSubject, program: MosaicProgram, output: OperandBlocks
 ) -> _Update | None:
-    """How an output differs from an input, if it does so in a single row of each block."""
+    """Return how an output updates a single row in each block of an input; None if it does not."""
     if output.kind != "output" or output.name in subject.resident or program.loops:
         return None
     stores = _accesses(subject, program, output.name, STORES) or []
     if any(program.is_conditional(o.line) or " masked " in o.text for o in stores):
         return None
-    # All of the block is stored, with the row chosen by a mask, or stored after it.
+    # The whole block is stored, and the row is selected by a mask or stored afterwards.
     kept: tuple[ProgramOperation, str] | None = None
     row: tuple[int, Operand] | None = None
     shape = _of_memory(stores[0]) if stores else None
@@ -189,7 +189,7 @@ def _update(
 
 
 def _stored(store: ProgramOperation) -> str:
-    """The value that is stored: the first operand, or the last one."""
+    """Return the value that is stored: the first operand, or the last."""
     return store.operands[0 if store.name == "vector.store" else -1]
 
 
@@ -200,7 +200,7 @@ def _unchanged(
     loaded: ProgramOperation | None,
     chosen: ProgramOperation,
 ) -> OperandBlocks | None:
-    """The input that a value was loaded from, if it is used for nothing else, with such blocks."""
+    """Return the input that a value is loaded from, if it has equal blocks and no other use."""
     if loaded is None or loaded.name not in LOADS or subject.blocks is None:
         return None
     operand = subject.operand(loaded.operands[0])
@@ -222,7 +222,7 @@ def _unchanged(
 def _chosen_row(
     subject: AdviceSubject, program: MosaicProgram, chosen: ProgramOperation, shape: tuple[int, ...]
 ) -> tuple[int, Operand] | None:
-    """Dimension along which a mask is true at one place, and the table with its number."""
+    """Return the dimension along which a mask selects a row, and the table with its number."""
     compare = program.origin(chosen.operands[0], chosen.line, _SPREAD)
     if compare is None or " eq, " not in compare.text or len(compare.operands) != 2:
         return None
@@ -247,7 +247,7 @@ def _stored_row(
     store: ProgramOperation,
     shape: tuple[int, ...] | None,
 ) -> tuple[int, Operand] | None:
-    """Dimension along which one row is stored, and the table with its number."""
+    """Return the dimension along which one row is stored, and the table with its number."""
     vector = shape_of(store.text.partition(" loc(")[0])
     if vector is None or shape is None or len(vector[0]) != len(shape):
         return None
@@ -260,7 +260,7 @@ def _stored_row(
 
 
 def _table(subject: AdviceSubject, program: MosaicProgram, value: str, line: int) -> Operand | None:
-    """The operand of scalar prefetch that a number comes from, if it comes from one alone."""
+    """Return the scalar prefetch operand from which a number is computed, if there is only one."""
     sources = program.sources_of(value, line) or ()
     if any("vector<" in o.text or not _SCALAR.fullmatch(o.name) for o in sources):
         return None
@@ -273,14 +273,14 @@ def _table(subject: AdviceSubject, program: MosaicProgram, value: str, line: int
 def _accesses(
     subject: AdviceSubject, program: MosaicProgram, name: str, wanted: tuple[str, ...]
 ) -> list[ProgramOperation] | None:
-    """Loads, or stores, of an operand whose values are used; None if others access it."""
+    """Return the used loads, or the stores, of an operand; None if it has other accesses."""
     found = []
     for operation in program.operations:
         memories = [subject.operand(value) for value in operation.operands]
         if not any(memory is not None and memory.name == name for memory in memories):
             continue
         if operation.name in LOADS and not program.final_users(operation, _SHAPES):
-            continue  # Pallas loads what a store replaces
+            continue  # Pallas loads the value that a store replaces
         accessed = memory_of(program, operation) if operation.name in (*LOADS, *STORES) else None
         if accessed is None or operation.name not in wanted:
             return None
@@ -289,7 +289,7 @@ def _accesses(
 
 
 def _of_memory(access: ProgramOperation) -> tuple[int, ...] | None:
-    """Shape of what is loaded or stored, if that is all of the memory."""
+    """Return the shape that is loaded or stored, if it is that of the whole memory."""
     types = access.text.partition(" loc(")[0].rpartition(" : ")[2].rstrip(", ")
     memory, _, vector = types.rpartition("vector<")
     of_memory, of_vector = shape_of(memory), shape_of(f"vector<{vector}")

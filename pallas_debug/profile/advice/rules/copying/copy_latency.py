@@ -16,10 +16,10 @@ MIN_TRIPS = 8
 """Minimum iterations of the pipeline."""
 
 LEFT_TRIPS = 4
-"""Minimum iterations that are left with larger blocks, so that copies overlap."""
+"""Minimum iterations that must remain with larger blocks, so that copies overlap."""
 
 MIN_WAITING = 0.5
-"""Minimum share of the kernel's cycles that are waits for copies."""
+"""Minimum share of the kernel's cycles spent waiting for copies."""
 
 MIN_GAIN = 0.25
 """Minimum share of the kernel's cycles that larger blocks save."""
@@ -49,7 +49,7 @@ def advise_copy_latency(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         size, count = sum(s or 0 for s in sizes), times * points
         transfer = size / rate
-        # These copies are most of what is moved, and each takes longer to arrive than to run.
+        # These copies are most of the traffic, and each is transferred in half of its latency.
         if 2 * size * count < step.copies * points * rate or 2 * transfer > subject.latency:
             continue
         compute = step.compute * points / count
@@ -92,11 +92,11 @@ def advise_copy_latency(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _fixed(subject: AdviceSubject, loop: ProgramLoop, count: float, compute: float) -> float:
-    """Cycles of an iteration that do not grow with its blocks.
+    """Return the cycles of an iteration that do not grow with its blocks.
 
     Args:
-      count: iterations in all.
-      compute: cycles of each.
+      count: total number of iterations.
+      compute: compute cycles of an iteration.
     """
     assert subject.program is not None
     idle = idle_bundles(subject, count)
@@ -107,8 +107,8 @@ def _fixed(subject: AdviceSubject, loop: ProgramLoop, count: float, compute: flo
 
 
 def _factor(subject: AdviceSubject, loop: ProgramLoop, size: int, rate: float) -> int:
-    """How many times as large blocks hide the latency, fit in VMEM, and leave a pipeline."""
-    # Two buffers for each block, of which the kernel's VMEM has those of now.
+    """Return the factor by which larger blocks hide the latency, fit in VMEM, and still overlap."""
+    # Each block has two buffers; the kernel's VMEM already includes those of the current blocks.
     room = (subject.vmem_limit or 0) - (subject.vmem or 0) + 2 * size
     factor = 1
     while (
@@ -121,7 +121,7 @@ def _factor(subject: AdviceSubject, loop: ProgramLoop, size: int, rate: float) -
 
 
 def _around(program: MosaicProgram, loop: ProgramLoop) -> SourceLine | None:
-    """Line of the innermost operation around a loop that has one, such as of `emit_pipeline`."""
+    """Return the line of the innermost operation around a loop that has one: `emit_pipeline`."""
     for operation in program.operations_around(loop.line):
         source = program.source(operation)
         if source is not None:

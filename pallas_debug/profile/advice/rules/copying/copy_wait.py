@@ -26,11 +26,11 @@ MIN_GAIN = 0.15
 """Minimum share of the kernel's cycles that overlapping the copies would save."""
 
 CHOOSING = 24
-"""Cycles to choose one of two buffers, and to test for the last iteration; 12 to 22 were
-compiled."""
+"""Cycles to choose one of two buffers, and to test for the last iteration; compiled kernels take
+12 to 22."""
 
 MIN_COPIES = 4
-"""Minimum number of such copies."""
+"""Minimum number of times that the copy runs."""
 
 
 def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -48,13 +48,13 @@ def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         copied = instruction_of(subject, start)
         if copied is None or copied.weight < MIN_COPIES:
-            continue  # never started, or at several places
+            continue  # never started, or started in several places
         count, is_fetch = copied.weight, is_into_vmem(start)
         transfer = size / rate
         copy = (subject.latency if is_fetch else subject.write_latency) + transfer
         compute = _compute(subject, copied, count)
         together = _started_together(subject, start)
-        # With two buffers, a copy has the time of two computations less its own.
+        # With two buffers in turn, two iterations take at least one copy and one computation.
         pairs = 0.0 if together else (copy + compute) / 2
         overlapped = max(transfer, compute, pairs)
         saved = (copy + compute - overlapped - CHOOSING) * count
@@ -92,7 +92,7 @@ def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _can_be_prefetched(subject: AdviceSubject, start: ProgramOperation) -> bool:
-    """Whether it is known an iteration ahead what is copied: numbers in SMEM are."""
+    """Whether the source of a copy is known an iteration ahead, as numbers in SMEM are."""
     program, value = subject.program, source_value(start)
     assert program is not None
     sources = program.sources_of(value, start.line) if value else None
@@ -105,10 +105,10 @@ def _can_be_prefetched(subject: AdviceSubject, start: ProgramOperation) -> bool:
 
 
 def _is_of_both(subject: AdviceSubject, start: ProgramOperation) -> bool:
-    """Whether the kernel also copies the other way, so that copies may have to wait for others.
+    """Whether the kernel also copies in the other direction, so that copies may depend on others.
 
-    A fetch may need what an iteration before wrote back. It does not where each iteration has a
-    place of its own, which it fetches and writes.
+    A fetch may need data that an earlier iteration wrote back. It does not if each iteration
+    fetches and writes back a place of its own.
     """
     program = subject.program
     assert program is not None
@@ -131,7 +131,7 @@ def _is_of_both(subject: AdviceSubject, start: ProgramOperation) -> bool:
 
 
 def _started_together(subject: AdviceSubject, start: ProgramOperation) -> str:
-    """Remedy for copies of a loop that each have a place of their own; empty for others."""
+    """Return the remedy for copies in a loop to places of their own; empty for other copies."""
     program, value = subject.program, target_value(start)
     assert program is not None
     loops = program.loops_around(start.line)
@@ -150,7 +150,7 @@ def _started_together(subject: AdviceSubject, start: ProgramOperation) -> str:
 
 
 def _of_the_other_slot(subject: AdviceSubject, start: ProgramOperation) -> str:
-    """Remedy for a copy beside whose slot the iteration works on another; empty for others."""
+    """Return the remedy for a copy to a slot that the iteration does not use; empty for others."""
     program = subject.program
     assert program is not None
     place = target_of(program, start)
@@ -176,7 +176,7 @@ def _of_the_other_slot(subject: AdviceSubject, start: ProgramOperation) -> str:
 
 
 def _compute(subject: AdviceSubject, copy: PlacedInstruction, count: float) -> float:
-    """Cycles of computation beside one copy: of its loop's iteration, or of the grid step."""
+    """Return the compute cycles per copy: those of its loop's iteration or of the grid step."""
     loop = subject.schedule.loop_at(copy.bundle)
     if loop is None or subject.is_of_grid(loop) or not subject.executions:
         points = subject.core_points or 1

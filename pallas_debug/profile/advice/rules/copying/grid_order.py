@@ -21,10 +21,10 @@ MIN_GAIN = 0.15
 """Minimum share of the estimated cycles that another order saves."""
 
 MAX_ERROR = 0.25
-"""Maximum error of the estimate from blocks alone, from which that of another order follows."""
+"""Maximum error of the block-based estimate, from which other orders are estimated."""
 
 MAX_AXES = 5
-"""Maximum axes of a grid whose orders are compared."""
+"""Maximum number of grid axes for which orders are compared."""
 
 Order = tuple[int, ...]
 
@@ -41,7 +41,7 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
     now = enlarged(subject, blocks, {}, 0.0)
     if read is None or now is None or abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
         return ()
-    # Each of them, with the axes inside of it, which must stay.
+    # For each axis with ordered work, the axes inside of it, which must stay inside.
     fixed = {axis: frozenset(range(axis + 1, len(blocks.grid))) for axis in read}
     costs: dict[Order, PipelineCost] = {}
     for order in itertools.permutations(range(len(blocks.grid))):
@@ -96,7 +96,7 @@ def _is_allowed(order: Order, fixed: dict[int, frozenset[int]]) -> bool:
 
 
 def reordered(blocks: BlockMap, order: Order) -> BlockMap:
-    """The same blocks, with the axes of the grid in another order."""
+    """Return the block map with the grid axes in another order."""
     operands = tuple(
         replace(
             operand,

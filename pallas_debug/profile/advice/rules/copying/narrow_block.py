@@ -30,16 +30,16 @@ MAX_SUBLANES = 2
 """Maximum sublanes of 8 that a narrow block fills."""
 
 MIN_REGISTERS = 32
-"""Minimum registers that one narrow block takes."""
+"""Minimum number of registers that a narrow block occupies."""
 
 MIN_SHARE = 0.5
-"""Minimum share of the registers of all inputs that one narrow block takes."""
+"""Minimum share of all inputs' registers that a narrow block occupies."""
 
 MAX_REDUCED = 64
-"""Maximum lanes of a narrow block that is reduced over them: rows are reduced at less cost."""
+"""Maximum lanes of a narrow block that is reduced over lanes; reducing rows is cheaper."""
 
 _TURNED = ("tpu.matmul", "tpu.transpose", "vector.transpose")
-"""Operations for which the dimension that is narrow matters."""
+"""Operations that depend on which dimension is narrow."""
 
 _REDUCED = re.compile(r"\[(?P<axes>\d{1,2}(?:, \d{1,2}){0,7})\] : vector<(?P<shape>[\dx]+)x")
 
@@ -49,12 +49,12 @@ _MEMORY = re.compile(r"memref<(?:\d{1,9}x){1,7}(?P<lanes>\d{1,9})x[a-z]")
 
 @dataclass(frozen=True, kw_only=True)
 class Fill:
-    """How a block fills vector registers.
+    """Use of vector registers by a block.
 
     Attributes:
-      registers: of one block.
-      full: registers that would hold as many elements.
-      lanes, sublanes: of a register that hold an element.
+      registers: number of registers that the block occupies.
+      full: number of full registers that would hold the same elements.
+      lanes, sublanes: number of lanes and sublanes of a register that contain elements.
     """
 
     registers: int
@@ -69,21 +69,21 @@ class Fill:
 
     @property
     def is_narrow_to_reduce(self) -> bool:
-        """Whether it is narrow if it is reduced over its lanes."""
+        """Whether the block counts as narrow if it is reduced over its lanes."""
         few = self.lanes <= MAX_REDUCED
         return few and self.registers >= MIN_REGISTERS and self.registers >= 2 * self.full
 
 
 @dataclass
 class Uses:
-    """What a kernel does with a narrow block.
+    """Operations of a kernel on a narrow block.
 
     Attributes:
-      operations: on values that are as narrow.
+      operations: operations on values as narrow as the block.
       is_turned: whether an operation needs the narrow dimension where it is.
-      is_reduced: whether it is reduced over that dimension.
+      is_reduced: whether the block is reduced over its narrow dimension.
       is_spread: whether a column is repeated along the lanes, for which it has to be a column.
-        Operations on what it is repeated to fill whole registers.
+        Operations on the repeated column use whole registers.
     """
 
     operations: list[ProgramOperation] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Uses:
 def advise_narrow_block(subject: AdviceSubject) -> tuple[Advice, ...]:
     blocks = subject.blocks
     if blocks is None or subject.program is None or places_of_pairs(subject):
-        return ()  # what takes long is each pair of rows, in three dimensions
+        return ()  # most time goes to the pairs of rows, in three dimensions
     inputs = [o for o in blocks.pipelined if o.kind == "input" and len(o.dimensions) >= 2]
     filled = [(operand, _fill(operand)) for operand in inputs]
     total = sum(fill.registers for _, fill in filled)
@@ -131,7 +131,7 @@ def _fill(operand: OperandBlocks) -> Fill:
 
 
 def _loads(subject: AdviceSubject, operand: OperandBlocks) -> Iterator[ProgramOperation]:
-    """Operations that read an operand directly."""
+    """Yield the operations that read an operand directly."""
     assert subject.program is not None
     for operation in subject.program.named(*LOADS):
         read = subject.operand(operation.operands[0]) if operation.operands else None
@@ -140,10 +140,10 @@ def _loads(subject: AdviceSubject, operand: OperandBlocks) -> Iterator[ProgramOp
 
 
 def uses_of(subject: AdviceSubject, made: list[ProgramOperation], fill: Fill) -> Uses:
-    """Follow values through the operations on others that are as narrow.
+    """Follow values through operations whose results are as narrow.
 
     Args:
-      made: operations that load, or compute, the values.
+      made: operations that load or compute the values.
     """
     program = subject.program
     assert program is not None
@@ -177,7 +177,7 @@ def uses_of(subject: AdviceSubject, made: list[ProgramOperation], fill: Fill) ->
 
 
 def _is_beside_others(store: ProgramOperation) -> bool:
-    """Whether few lanes are stored beside others, so that the narrow dimension matters."""
+    """Whether a store writes few lanes of wider memory, so that the narrow dimension matters."""
     memory = _MEMORY.search(store.text)
     vector = shape_of(store.text.partition(" loc(")[0].replace("memref<", ""))
     if memory is None or vector is None or not vector[0]:
@@ -194,7 +194,7 @@ def _is_over_lanes(reduction: ProgramOperation) -> bool:
 
 
 def _source(subject: AdviceSubject, loads: list[ProgramOperation]) -> SourceLine | None:
-    """The line with most instructions that load."""
+    """Return the line with the most load instructions."""
     assert subject.program is not None
     counts: dict[SourceLine, int] = {}
     for load in loads:

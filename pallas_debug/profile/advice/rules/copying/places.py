@@ -1,4 +1,4 @@
-"""What a program's copies move: from where to where, how much, and how often."""
+"""Copies of a program: source, target, size, and whether they vary between iterations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAITS = ("tpu.wait_dma2", "tpu.wait_dma")
 
 _START = re.compile(r"target_semaphore\((?P<value>%[\w$.-]+)")
 _WAIT = re.compile(r"semaphore\((?P<value>%[\w$.-]+)")
-"""`semaphore(…)`, and `target_semaphore(…)` with jax 0.12."""
+"""Pattern of a wait's semaphore: `semaphore(…)`, or `target_semaphore(…)` with jax 0.12."""
 
 _SOURCE = re.compile(r"(?<!\w)source\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
 _TARGET = re.compile(r"(?<!\w)target\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
@@ -32,16 +32,16 @@ _VIEWS = ("tpu.memref_slice", "tpu.memref_squeeze", "memref.subview")
 _BUFFERS = ("memref.alloca", "tpu.sem_alloc")
 
 MAX_VIEWS = 8
-"""Maximum views between what a copy names and the memory itself."""
+"""Maximum views between the operand of a copy and the underlying memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CopyPlace:
-    """What a copy reads or writes.
+    """Source or target of a copy.
 
     Attributes:
-      memory: the parameter or buffer of the program.
-      indices: into it, each a constant or the identity of a value.
+      memory: parameter or buffer of the program.
+      indices: indices into the memory, each a constant or the identity of a value.
     """
 
     memory: str
@@ -49,29 +49,29 @@ class CopyPlace:
 
 
 def source_of(program: MosaicProgram, start: ProgramOperation) -> CopyPlace | None:
-    """What a copy reads; None if unknown."""
+    """Return the source of a copy; None if unknown."""
     return _matched(program, start, _SOURCE)
 
 
 def target_of(program: MosaicProgram, start: ProgramOperation) -> CopyPlace | None:
-    """What a copy writes; None if unknown."""
+    """Return the target of a copy; None if unknown."""
     return _matched(program, start, _TARGET)
 
 
 def source_value(start: ProgramOperation) -> str | None:
-    """The value that stands for what a copy reads."""
+    """Return the value that denotes the source of a copy."""
     found = _SOURCE.search(start.text)
     return found["value"] if found else None
 
 
 def target_value(start: ProgramOperation) -> str | None:
-    """The value that stands for what a copy writes."""
+    """Return the value that denotes the target of a copy."""
     found = _TARGET.search(start.text)
     return found["value"] if found else None
 
 
 def copy_size(start: ProgramOperation) -> int | None:
-    """Bytes of a copy, from the type of its source."""
+    """Return the size of a copy in bytes, from the type of its source."""
     found = _SOURCE.search(start.text)
     shape = shape_of(found["type"] or "") if found else None
     if shape is None:
@@ -81,7 +81,7 @@ def copy_size(start: ProgramOperation) -> int | None:
 
 
 def is_regular(program: MosaicProgram, start: ProgramOperation) -> bool:
-    """Whether counters alone decide what is copied: pages that a table lists are no block."""
+    """Whether source and target depend only on counters: pages listed in a table are no blocks."""
     for value in (source_value(start), target_value(start)):
         sources = program.sources_of(value, start.line) if value else None
         if sources is None or any(s.name in LOADS for s in sources):
@@ -90,9 +90,9 @@ def is_regular(program: MosaicProgram, start: ProgramOperation) -> bool:
 
 
 def instruction_of(subject: AdviceSubject, start: ProgramOperation) -> PlacedInstruction | None:
-    """The instruction of a copy between HBM and VMEM.
+    """Return the instruction of a copy between HBM and VMEM.
 
-    None if its line has none, as for an operand in VMEM, or several.
+    None if the line has several, or none, as for an operand in VMEM.
     """
     assert subject.program is not None
     direction = "hbm_to_vmem" if is_into_vmem(start) else "vmem_to_hbm"
@@ -110,7 +110,7 @@ def is_into_vmem(start: ProgramOperation) -> bool:
 
 
 def is_waited_for(program: MosaicProgram, start: ProgramOperation) -> bool:
-    """Whether the wait for a copy follows without any work on vectors in between."""
+    """Whether the program waits for a copy without any vector work in between."""
     place = _matched(program, start, _START)
     if place is None:
         return False
@@ -124,7 +124,7 @@ def is_waited_for(program: MosaicProgram, start: ProgramOperation) -> bool:
 
 
 def one_memory(subject: AdviceSubject, value: str) -> str | Operand:
-    """The memory of a parameter; an output that shares its buffer with an input is that input."""
+    """Return the memory of a parameter: for an output that is aliased to an input, the input."""
     operand = subject.operand(value)
     kernel = subject.kernel
     if operand is None:
@@ -138,9 +138,9 @@ def one_memory(subject: AdviceSubject, value: str) -> str | Operand:
 
 
 def varies(subject: AdviceSubject, start: ProgramOperation, value: str) -> bool | None:
-    """Whether a view's place moves with the innermost loop around a copy, or with the grid.
+    """Whether a view moves with the innermost loop around a copy, or else with the grid.
 
-    None if it depends on what the program loads, or if it is not known.
+    None if this depends on loaded values, or is not known.
     """
     program = subject.program
     assert program is not None
@@ -157,9 +157,9 @@ def varies(subject: AdviceSubject, start: ProgramOperation, value: str) -> bool 
 
 
 def has_own_place(program: MosaicProgram, loop: ProgramLoop, value: str, line: int) -> bool:
-    """Whether a view of memory is another one in each iteration of a loop, apart from the others.
+    """Whether each iteration of a loop has its own, disjoint view of the memory.
 
-    The slots of two buffers, which iterations take in turn, are not.
+    Two buffers whose slots alternate between iterations do not count.
     """
     view = program.producer(value, line)
     for _ in range(MAX_VIEWS):

@@ -1,4 +1,4 @@
-"""Advice: the grid comes back to blocks of an output, so that they are written several times."""
+"""Advice: the grid returns to blocks of an output, so that they are written several times."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def advise_round_trip(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _is_round_trip(subject: AdviceSubject, fetch: ProgramOperation, back: ProgramOperation) -> bool:
-    """Whether one copy brings what another one takes back, and neither place ever moves."""
+    """Whether a copy fetches what another writes back, and neither place ever changes."""
     program = subject.program
     assert program is not None
     if back.line <= fetch.line or not is_into_vmem(fetch):

@@ -1,4 +1,4 @@
-"""Advice: an operand whose block changes has one buffer, so that each fetch is waited for."""
+"""Advice: an operand whose block changes has one buffer, so the kernel waits for each fetch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pallas_debug.profile.advice.pipelines import copies, size_text
 from pallas_debug.profile.advice.subject import AdviceSubject
 
 MIN_SHARE = 0.1
-"""Minimum share of a step's cycles that wait for the copy."""
+"""Minimum share of a step's cycles spent waiting for the copy."""
 
 
 def advise_single_buffer(subject: AdviceSubject) -> tuple[Advice, ...]:

@@ -41,14 +41,14 @@ MIN_GAIN = 0.25
 """Minimum share of the estimated cycles that larger blocks save."""
 
 MAX_ERROR = 0.15
-"""Maximum error of the estimate from blocks alone, of which larger ones are then estimated."""
+"""Maximum error of the block-based estimate, from which larger blocks are estimated."""
 
 MIN_STEPS = 16
-"""Minimum grid steps of a kernel whose blocks are called small."""
+"""Minimum grid steps of a kernel whose blocks count as small."""
 
 FACTORS = (1, 2, 4, 8, 16)
 MAX_BLOCK = 1024
-"""Maximum size of a dimension of the blocks that are proposed."""
+"""Maximum size of a dimension of the proposed blocks."""
 
 MIN_BLOCK = 8
 """Minimum size of a dimension along which a block is enlarged."""
@@ -56,7 +56,7 @@ MIN_BLOCK = 8
 MAX_SETTINGS = 1_000
 
 MAX_STEPPED = 8
-"""Maximum settings whose steps are run one by one, where index maps skip blocks."""
+"""Maximum settings to simulate step by step, where index maps skip blocks."""
 
 
 def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -72,7 +72,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     if now is None or not subject.cycles or now.cycles <= 0:
         return ()
     if abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
-        return ()  # something else decides, such as steps that are skipped
+        return ()  # something else limits the kernel, such as steps that are skipped
     growth = growth_of(subject, blocks)
     settings = (enlarged(subject, blocks, f, overhead, growth) for f in _settings(subject, blocks))
     fitting = [s for s in settings if s is not None and s.vmem <= limit]
@@ -87,7 +87,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         good = [s for s in ran[1:] if s is not None and s.cycles <= (1 - MIN_GAIN) * now.cycles]
     if not good or _selects_by_table(subject):
         return ()
-    # The least VMEM among those that are nearly as good as the best.
+    # Prefer the smallest VMEM among settings that are nearly as good as the best.
     best = min(s.cycles for s in good)
     chosen = min((s for s in good if s.cycles <= 1.05 * best), key=lambda s: s.vmem)
     moving = [o for o in blocks.pipelined if o.name not in subject.resident] or blocks.pipelined
@@ -158,9 +158,9 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _selects_by_table(subject: AdviceSubject) -> bool:
-    """Whether the kernel reads memory at a place that a table lists, such as a group's weights.
+    """Whether the kernel reads memory at a place listed in a table, such as the weights of a group.
 
-    A larger block may belong to several groups.
+    A larger block could then belong to several groups.
     """
     program = subject.program
     tables = {o.name for o in subject.kernel.of_kind("scalar_prefetch")}
@@ -179,13 +179,13 @@ def _selects_by_table(subject: AdviceSubject) -> bool:
 
 
 def _is_repeated(subject: AdviceSubject, now: PipelineCost, chosen: PipelineCost) -> bool:
-    """Whether most of what larger blocks save is the time of bytes that are copied again."""
+    """Whether larger blocks save time mainly by copying fewer bytes repeatedly."""
     transfer = (now.moved - chosen.moved) / (subject.bytes_per_cycle or 1) / subject.cores
     return transfer >= (now.cycles - chosen.cycles) / 2
 
 
 def _waiting(subject: AdviceSubject) -> float:
-    """Cycles that a step waits for copies, on average."""
+    """Return the average cycles that a step waits for copies."""
     if not subject.cycles or subject.step is None or not subject.core_points:
         return 0.0
     return max(subject.cycles / subject.core_points - subject.step.compute, 0.0)
@@ -194,13 +194,13 @@ def _waiting(subject: AdviceSubject) -> float:
 def _done_again(
     subject: AdviceSubject, growth: WorkGrowth, chosen: PipelineCost, overhead: float
 ) -> float:
-    """Cycles of a step, besides its overhead, that larger blocks would need less often."""
+    """Return the cycles of a step, besides its overhead, that larger blocks would save."""
     work = max(subject.step.compute - overhead, 0.0) if subject.step is not None else 0.0
     return work * max(1 - growth.share(chosen.factors, work * subject.core_points), 0.0)
 
 
 def _moved(size: float) -> str:
-    """Say how many bytes the steps copy: none if XLA placed each array in VMEM."""
+    """Describe how many bytes the steps copy: none if XLA placed all arrays in VMEM."""
     if not size:
         return "which copy nothing, as XLA has placed the arrays in VMEM"
     return f"which move {size_text(size)}"
@@ -222,10 +222,10 @@ def _settings(subject: AdviceSubject, blocks: BlockMap) -> Iterator[dict[int, in
 
 
 def _is_allowed(blocks: BlockMap, axis: int, factor: int) -> bool:
-    """Whether blocks can grow along an axis, and stay of a usual size.
+    """Whether blocks can grow along an axis and keep a reasonable size.
 
-    One that is 1 is a batch, not a block. Where no input grows, the kernel takes what it needs by
-    its own addressing, which larger blocks would change, or it makes several passes.
+    A dimension of size 1 is a batch, not a block. Where no input grows, the kernel either uses its
+    own addressing, which larger blocks would change, or makes several passes.
     """
     if factor == 1:
         return True
@@ -239,10 +239,9 @@ def _is_allowed(blocks: BlockMap, axis: int, factor: int) -> bool:
 
 
 def _carries_blocks(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool:
-    """Whether steps along an axis may pass on blocks in scratch, so that others would be passed on.
+    """Whether steps along an axis may carry blocks in scratch, which larger blocks would change.
 
-    That is not so of a sum, which is stored after its last step along an axis that no output
-    depends on.
+    A sum does not count: it is stored after its last step along an axis that no output depends on.
     """
     outputs = [o for o in blocks.pipelined if o.kind == "output"]
     inner = range(axis, len(blocks.grid))
@@ -261,8 +260,8 @@ def _carries_blocks(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool
 def _latency(subject: AdviceSubject, idle: float) -> StepLatency | None:
     """Compare a step with the cycles that its busiest unit needs; None if it has loops.
 
-    The instructions of a larger block are scheduled side by side, so that they wait for each other
-    no longer than those of a small one. That is not so for the iterations of a loop.
+    The compiler interleaves the instructions of a larger block, so they stall no longer than those
+    of a small block. This does not hold for the iterations of a loop.
     """
     if subject.step is None:
         return None
@@ -283,7 +282,7 @@ def _busiest(latency: StepLatency | None) -> tuple[Evidence, ...]:
 
 
 def _fetches(operand: OperandBlocks, blocks: BlockMap) -> float:
-    """Number of times that the whole of an operand is copied, or the part of it that is."""
+    """Return how many times an operand is copied; less than 1 if only part of it is copied."""
     total, count = operand.total, copies(operand, blocks.grid)
     if count and operand.visits is not None:
         count = min(count, operand.visits.copies)  # an index map may skip blocks
@@ -310,7 +309,7 @@ def _proposal(blocks: BlockMap, cost: PipelineCost) -> str:
 
 
 def _tables(subject: AdviceSubject) -> str:
-    """Name the tables that other blocks may need other values of."""
+    """Name the tables whose values may have to change with the blocks."""
     names = [operand.name for operand in subject.kernel.of_kind("scalar_prefetch")]
     return f", with {', '.join(names)} made for them where they count blocks" if names else ""
 

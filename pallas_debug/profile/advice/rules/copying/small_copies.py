@@ -9,7 +9,7 @@ from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.schedule import ScheduledLoop
 
 MIN_TRIPS = 8
-"""Minimum copies that the loop starts."""
+"""Minimum number of copies that the loop starts."""
 
 
 def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -24,7 +24,7 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
         size = copy_size(operation)
         source = program.source(operation)
         at_line = subject.at(source)
-        # Within VMEM, a small copy is made by vector loads and stores, which have no line.
+        # Within VMEM, small copies compile to vector loads and stores, which have no line.
         starts = selected(at_line, lambda name: name.startswith("dma."))
         is_started = bool(starts)
         starts = starts or at_line
@@ -65,7 +65,7 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _computes(subject: AdviceSubject, loop: ScheduledLoop) -> bool:
-    """Whether a loop computes on vectors beside its copies, so that its length is not theirs."""
+    """Whether a loop also does vector work, so that its length is not due to copies alone."""
     return any(
         is_vector_instruction(p.opcode) and not p.opcode.startswith(("vld", "vst"))
         for p in subject.inside(loop)

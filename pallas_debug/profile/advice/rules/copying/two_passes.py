@@ -17,7 +17,7 @@ from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 
 ROOM = 0.75
-"""Share of VMEM that the windows of the operands may take; the rest is for what is computed."""
+"""Maximum share of VMEM for the windows of the operands; the rest is for computed values."""
 
 
 def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -71,7 +71,7 @@ def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _reads_parts(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool:
-    """Whether the kernel takes another part of an input, all of which it has, for each result."""
+    """Whether the kernel has an input as a whole and reads another part of it for each result."""
     program, axes = subject.program, range(len(blocks.grid))
     if program is None or axis >= len(program.counters):
         return False
@@ -86,9 +86,9 @@ def _reads_parts(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool:
 def _spanning(
     subject: AdviceSubject, blocks: BlockMap, operand: OperandBlocks, whole: int
 ) -> tuple[str, int]:
-    """A block that holds what one pass covers, and the VMEM for it.
+    """Return a block that spans one pass, and the VMEM that it needs.
 
-    It is halved to fit, along dimensions that the pass does not go along.
+    The block is halved until it fits, along dimensions that the pass does not traverse.
     """
     outputs = sum(o.kind == "output" for o in blocks.pipelined)
     sizes = [d.size for d in operand.dimensions]
@@ -114,7 +114,7 @@ def _spanning(
 
 
 def _is_inner(operand: OperandBlocks, blocks: BlockMap, axis: int) -> bool:
-    """Whether some axis outside of this one makes the operand be fetched again."""
+    """Whether an operand follows an axis and is fetched again because of an axis outside of it."""
     return any(blocks.grid[n] > 1 and depends(operand, n) is False for n in range(axis)) and bool(
         depends(operand, axis)
     )

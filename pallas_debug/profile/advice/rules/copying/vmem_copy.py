@@ -1,4 +1,4 @@
-"""Advice: data is copied within VMEM, from where it could be used, or to where it could be made."""
+"""Advice: data is copied within VMEM instead of being used or stored in place."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from pallas_debug.profile.advice.rules.row_loop import memory_of
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected
 
 MIN_SHARE = 0.15
-"""Minimum share of the executed bundles that copy, and do no other work on vectors."""
+"""Minimum share of the executed bundles that copy and do no other vector work."""
 
 ALIGNED = 8
-"""Rows of a register: a copy may move rows to where one begins, and is then of use."""
+"""Rows of a register; a copy that moves rows to the beginning of a register is useful."""
 
 
 NEAR = 8
-"""Maximum bundles between the loop of a copy and the wait for it, which takes no time then."""
+"""Maximum bundles between the loop of a copy and the wait for it, which then takes no time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Move:
-    """A copy of what one memory holds to another one.
+    """Copy from one memory to another.
 
     Attributes:
-      made_by: the operations that move it.
+      made_by: operations that copy the data.
       source, target: parameters of the program.
     """
 
@@ -61,18 +61,18 @@ def advise_vmem_copy(subject: AdviceSubject) -> tuple[Advice, ...]:
         if source is None or target is None or line is None:
             continue
         if any(program.is_conditional(o.line) for o in move.made_by):
-            continue  # perhaps once for several steps, which the copy outlives
+            continue  # the copy may be made once and used by several steps
         remedy = _remedy(program, move, source, target)
         if remedy is None:
             continue
         lines = {program.source(o) for o in move.made_by}
         if any(_works(program, o) and program.source(o) in lines for o in program.operations):
-            continue  # the instructions of the copy cannot be told from those of other work
+            continue  # the copy's instructions cannot be distinguished from other work
         at_lines = [p for place in lines for p in subject.at(place)]
         moving = _alone(subject, at_lines + _copying_loop(subject, at_lines))
         share = subject.share(moving)
         if share < MIN_SHARE or not any(p.opcode.startswith("vst") for p in moving):
-            continue  # the compiler may have left the copy out
+            continue  # the compiler may have eliminated the copy
         found.append(
             Advice(
                 kind=KIND.name,
@@ -94,14 +94,14 @@ def advise_vmem_copy(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _works(program: MosaicProgram, operation: ProgramOperation) -> bool:
-    """Whether an operation computes vectors, or loads or stores those of other ones."""
+    """Whether an operation does vector work other than loads, stores and changes of form."""
     if "vector<" not in operation.text or operation.name in ("vector.broadcast", "arith.constant"):
         return False
     return operation.name not in (*LOADS, *STORES, *PASSED_ON)
 
 
 def _by_registers(program: MosaicProgram) -> Iterator[_Move]:
-    """Values that are loaded and stored, and nothing else."""
+    """Yield copies by values that are loaded and stored without any other use."""
     for load in program.named(*LOADS):
         users = program.final_users(load)
         if len(users) != 1 or users[0][0].name not in STORES or "vector<" not in load.text:
@@ -115,12 +115,12 @@ def _by_registers(program: MosaicProgram) -> Iterator[_Move]:
 
 
 def _is_same(program: MosaicProgram, load: ProgramOperation, store: ProgramOperation) -> bool:
-    """Whether a value is stored in the form in which it was loaded, and not at a shifted place."""
+    """Whether a value is stored with the shape and type with which it was loaded."""
     return load.text.rpartition("vector<")[2].partition(">")[0] in store.text
 
 
 def _by_copies(program: MosaicProgram) -> Iterator[_Move]:
-    """Copies between two memories in VMEM of the same chip."""
+    """Yield DMA copies between two memories in VMEM of the same chip."""
     for start in program.named("tpu.enqueue_dma"):
         kinds = start.text.count("#tpu.memory_space<vmem>")
         source, target = source_of(program, start), target_of(program, start)
@@ -139,7 +139,7 @@ def _by_copies(program: MosaicProgram) -> Iterator[_Move]:
 
 
 def _is_aligned(program: MosaicProgram, start: ProgramOperation, of: object) -> bool:
-    """Whether what is copied begins where a register begins."""
+    """Whether the source or target of a copy starts at the beginning of a register."""
     value = of(start) if callable(of) else None
     if value is None:
         return False
@@ -159,7 +159,7 @@ def _is_aligned(program: MosaicProgram, start: ProgramOperation, of: object) -> 
 
 
 def _remedy(program: MosaicProgram, move: _Move, source: Operand, target: Operand) -> str | None:
-    """What to do without the copy; None if it may be of use."""
+    """Return how to avoid the copy; None if it may be useful."""
     made_by = {operation.line for operation in move.made_by}
     if target.kind == "scratch" and source.kind == "input":
         if _writes(program, move.source, made_by) or _writes(program, move.target, made_by):
@@ -178,7 +178,7 @@ def _remedy(program: MosaicProgram, move: _Move, source: Operand, target: Operan
 
 
 def _uses(program: MosaicProgram, memory: str, without: set[int]) -> list[ProgramOperation]:
-    """Operations on a memory, but for loads that nothing reads."""
+    """Return the operations on a memory, except unused loads."""
     return [
         o
         for o in program.operations
@@ -190,7 +190,7 @@ def _uses(program: MosaicProgram, memory: str, without: set[int]) -> list[Progra
 
 
 def _writes(program: MosaicProgram, memory: str, without: set[int]) -> bool:
-    """Whether a memory is, or may be, written by other operations than these."""
+    """Whether operations other than these may write a memory."""
     views = [o for o in program.named("tpu.memref_slice") if o.operands[:1] == (memory,)]
     moves = {o.line for o in program.named("tpu.enqueue_dma") if o.line in without}
     for operation in _uses(program, memory, without):
@@ -207,7 +207,7 @@ def _writes(program: MosaicProgram, memory: str, without: set[int]) -> bool:
 def _copying_loop(
     subject: AdviceSubject, at_lines: list[PlacedInstruction]
 ) -> list[PlacedInstruction]:
-    """The loop of loads and stores that the compiler makes of a copy, just before its wait."""
+    """Return the loop of loads and stores to which the compiler lowers a copy, before its wait."""
     waits = [p.bundle for p in at_lines if p.opcode == "dma.done.wait"]
     for loop in subject.schedule.loops:
         if any(0 <= wait - loop.stop < NEAR for wait in waits):
@@ -221,7 +221,7 @@ def _copying_loop(
 def _alone(
     subject: AdviceSubject, instructions: list[PlacedInstruction]
 ) -> list[PlacedInstruction]:
-    """Instructions in bundles with no vector instruction beside these."""
+    """Return those of the instructions whose bundles contain no other vector instruction."""
     own = {id(placed) for placed in instructions}
     busy = {
         p.bundle

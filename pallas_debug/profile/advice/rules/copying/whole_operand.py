@@ -1,4 +1,4 @@
-"""Advice: an input is fetched again and again, though all of it would fit in VMEM."""
+"""Advice: an input is fetched repeatedly, although it would fit in VMEM as a whole."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import OperandBlocks
 
 MIN_GAIN = 0.25
-"""Minimum share of the estimated cycles that is saved."""
+"""Minimum share of the estimated cycles that the change must save."""
 
 ROOM = 0.9
-"""Share of the VMEM that the kernel may use which it then uses at most."""
+"""Maximum share of the VMEM limit that the kernel may use with the whole input in VMEM."""
 
 OTHERS = (advise_small_blocks, advise_grid_order, advise_two_passes, advise_thin_steps)
-"""Rules whose remedy leaves fewer copies as well."""
+"""Rules whose remedies also reduce the number of copies."""
 
 _LETTERS = "ijklmn"
 
@@ -56,7 +56,7 @@ def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
         running = running_in_bursts(subject, blocks, operand.name)
         if running is None:
             continue
-        # The first fetch of the whole overlaps with nothing.
+        # The first fetch of the whole input does not overlap with anything.
         cycles = running + size / subject.bytes_per_cycle + subject.latency
         if cycles <= (1 - MIN_GAIN) * now.cycles and (best is None or cycles < best[0]):
             best = cycles, operand, vmem, moved

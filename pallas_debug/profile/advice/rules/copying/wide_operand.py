@@ -1,4 +1,4 @@
-"""Advice: an input in f32 of which each element is rounded to bf16, or an output that was."""
+"""Advice: an f32 input that is rounded to bf16 in the kernel, or an f32 output of bf16 values."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import OperandBlocks
 
 MIN_GAIN = 0.15
-"""Minimum share of the cycles of a step's copies that half of the bytes save."""
+"""Minimum share of a step's copy cycles saved by halving the operand's bytes."""
 
 MIN_FETCHED = 4
-"""Times that an input is fetched from which converting it before each call pays: that reads it
-once in f32, and writes and reads it in bf16."""
+"""Minimum fetches of an input for which converting it before each call pays off: the conversion
+reads it once in f32, and writes and reads it in bf16."""
 
 _ROUNDS = ("arith.truncf", "tpu.truncf")
 
@@ -42,7 +42,7 @@ def advise_wide_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         count = operand.visits.copies if operand.visits else copies(operand, blocks.grid)
         if operand.unknown is not None:
-            count = blocks.points  # as the estimate assumes
+            count = blocks.points  # which the estimate assumes
         if not count or not operand.total:
             continue
         moved = count * operand.block_bytes
@@ -85,7 +85,7 @@ def advise_wide_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
 def _outputs(
     subject: AdviceSubject, program: MosaicProgram, copies_take: float, computing: float
 ) -> list[Advice]:
-    """Advice on outputs in f32 of which each element is a bf16 value."""
+    """Return advice on f32 outputs that only contain bf16 values."""
     blocks, rate = subject.blocks, subject.bytes_per_cycle
     assert blocks is not None
     assert rate
@@ -132,11 +132,11 @@ def _accesses(
     wanted: Container[str],
     beside: Container[str] = (),
 ) -> list[ProgramOperation]:
-    """Operations that load or store an operand in f32; none if others access it, such as a copy.
+    """Return the loads or stores of an f32 operand; empty if it has other accesses, such as copies.
 
     Args:
-      wanted: names of the operations.
-      beside: names of others that do not count.
+      wanted: names of the operations to return.
+      beside: names of operations to ignore.
     """
     found = []
     for value in program.arguments:

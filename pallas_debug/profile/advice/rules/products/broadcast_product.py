@@ -12,7 +12,7 @@ from pallas_debug.profile.advice.rules.products.vector_product import LOADING, P
 from pallas_debug.profile.advice.subject import AdviceSubject, Place, PlacedInstruction
 
 MIN_GAIN = 0.25
-"""Minimum share of the executed bundles that is saved."""
+"""Minimum share of the executed bundles that the change must save."""
 
 LATENCY = 200
 """Cycles of a product besides those in which the MXU is loaded and multiplies.

@@ -25,7 +25,7 @@ from pallas_debug.profile.advice.program import (
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 
 MIN_SHARE = 0.15
-"""Minimum share of the executed bundles that the loop has."""
+"""Minimum share of the executed bundles that belong to the loop."""
 
 MIN_LOADS = 2
 """Minimum number of instructions that load the matrix, for each that multiplies by it."""

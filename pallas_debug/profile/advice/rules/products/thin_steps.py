@@ -20,7 +20,7 @@ from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 
 MIN_GAIN = 0.25
-"""Minimum share of the estimated cycles that is saved."""
+"""Minimum share of the estimated cycles that the change must save."""
 
 MIN_MATRIX = 128 * 128
 """Minimum elements of the matrix: what a step does besides decides with a smaller one."""

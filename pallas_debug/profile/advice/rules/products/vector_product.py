@@ -29,7 +29,7 @@ MIN_TRIPS = 8
 """Minimum iterations of a loop: fewer rows leave the MXU idle."""
 
 MIN_GAIN = 0.25
-"""Minimum share of the executed bundles that is saved."""
+"""Minimum share of the executed bundles that the change must save."""
 
 TILE = 128
 """Rows and columns of what the MXU is loaded with; it is larger on v6e and later."""
@@ -85,7 +85,7 @@ def _found(subject: AdviceSubject) -> list[tuple[Advice, ScheduledLoop]]:
         if scheduled is None or subject.is_of_grid(scheduled):
             continue
         cycles = subject.cycles_of(scheduled)
-        # The compiler, or the program, may have unrolled the loop.
+        # The compiler or the program may have unrolled the loop.
         inside = [p for p in line if scheduled.start <= p.bundle < scheduled.stop]
         rounds = _rounds(product, len(inside), loop.trips or 0)
         now, then = cycles * rounds, _on_mxu(product)

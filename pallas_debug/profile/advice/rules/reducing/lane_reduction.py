@@ -26,10 +26,10 @@ from pallas_debug.profile.units import VALU
 SUBLANES = 8
 
 MIN_GAIN = 0.15
-"""Minimum share of the executed bundles that is saved where rows are reduced."""
+"""Minimum share of the executed bundles that the change must save where rows are reduced."""
 
 MIN_CYCLES = 12
-"""Cycles that an iteration takes in any case: loads, arithmetic, and the branch."""
+"""Minimum cycles of any iteration: loads, arithmetic, and the branch."""
 
 MAX_REGISTERS = 32
 """Maximum registers to accumulate in, which leave as many for what is computed."""

@@ -22,7 +22,7 @@ MAX_COLUMNS = 512
 """Maximum columns that are proposed: 1,024 took 0 to 25 % less, and spilled more."""
 
 MIN_GAIN = 0.25
-"""Minimum share of the executed bundles that is saved."""
+"""Minimum share of the executed bundles that the change must save."""
 
 SUBLANES = 8
 

@@ -34,7 +34,7 @@ from pallas_debug.profile.advice.rules.row_loop import (
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 
 MIN_GAIN = 0.25
-"""Minimum share of the executed bundles that is saved."""
+"""Minimum share of the executed bundles that the change must save."""
 
 IN_STEPS = 6
 """Cycles for a register of 8 rows where 32 rows are combined at once, in 5 steps of a roll, a
@@ -105,7 +105,7 @@ def advise_running_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
         inside = subject.inside(scheduled)
         stored = [p for p in selected(at_lines, lambda n: n.startswith("vst")) if p in inside]
         cycles = subject.cycles_of(scheduled)
-        # The compiler, or the program, may have unrolled the loop. A line may store the sum too.
+        # The compiler or the program may have unrolled the loop. A line may store the sum too.
         per_row = len(_stores_of(program, loop, lines)) / count * math.ceil(width / LANES)
         rows = max(round(len(stored) / per_row), 1)
         now = SUBLANES * cycles / rows

@@ -22,7 +22,7 @@ MIN_ROLLS = 15
 """Minimum rotations: 7 of 8 rows, instead of 3, took hardly longer."""
 
 MIN_GAIN = 0.25
-"""Minimum share of the executed bundles that is saved."""
+"""Minimum share of the executed bundles that the change must save."""
 
 _DIMENSION = re.compile(r"\bdim (?P<dim>\d)\b")
 _COMBINING = (
