@@ -1,4 +1,4 @@
-"""Advice: a loop computes in each iteration what no iteration changes."""
+"""Advice: a loop computes values in each iteration that no iteration changes."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from pallas_debug.profile.advice.program import (
 from pallas_debug.profile.advice.subject import AdviceSubject, Place, PlacedInstruction, selected
 
 MIN_SHARE = 0.15
-"""Minimum share of the loop's vector instructions that computing it once would save."""
+"""Minimum share of the loop's vector instructions that hoisting would save."""
 
 MIN_BUNDLES = 0.1
 """Minimum share of the executed bundles that belong to the loop."""
 
 MAX_COLUMN = 32
-"""Maximum registers of a repeated column, which stay in registers beside what a loop computes; 32
-did in loops compiled for v5e and v6e."""
+"""Maximum registers of a repeated column, so that they fit beside the values that a loop computes;
+32 did in loops compiled for v5e and v6e."""
 
 MIN_CYCLES = 12
 """Minimum cycles of any iteration: loads, arithmetic, and the branch."""
 
 REGISTER = 8 * 128
-"""Elements of 32 bits in a vector register."""
+"""Number of 32-bit elements in a vector register."""
 
 CHEAP = (*LOADS, "vector.broadcast", "vector.shape_cast", "arith.constant", "tpu.iota")
 ARITHMETIC = (
@@ -70,14 +70,14 @@ def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
         inside = selected(subject.inside(scheduled), is_vector_instruction)
         computing = [p for p in instructions if scheduled.start <= p.bundle < scheduled.stop]
         computing = selected(computing, computes)
-        # What is computed once is loaded again, unless it stays in registers.
+        # A hoisted value is loaded in each iteration, unless it stays in registers.
         saved = len(computing) - registers_of(program, operations)
         share = subject.share(inside)
         if saved < MIN_SHARE * len(inside) or share < MIN_BUNDLES:
             continue
         source = most_of(computing)
         if source is None or source in {advice.source for advice in found}:
-            continue  # the loops around each other come first
+            continue  # already reported for an enclosing loop
         found.append(
             Advice(
                 kind=KIND.name,
@@ -105,7 +105,7 @@ def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
 def _divisions(
     subject: AdviceSubject, loop: ProgramLoop, operations: list[ProgramOperation]
 ) -> list[Advice]:
-    """Divisions by what no iteration changes, whose reciprocals the compiler left in the loop."""
+    """Return advice on divisions by loop-invariant values whose reciprocals stay in the loop."""
     program = subject.program
     assert program is not None
     lines = {operation.line for operation in operations}
@@ -122,7 +122,7 @@ def _divisions(
             continue
         origin = program.origin(operation.operands[1], operation.line)
         if origin is not None and origin.name == "arith.constant":
-            continue  # as of a mean
+            continue  # such as the division of a mean
         if (source.file, source.line) in places:
             continue
         places.add((source.file, source.line))
@@ -140,10 +140,10 @@ def _divisions(
         ]
         others = [name for name in others if name not in (*CHEAP, *STORES)]
         if all(name in ARITHMETIC for name in others):
-            # Each other operation, and the product instead, is one instruction for a register.
+            # Each other operation, and the product that replaces the division, is 1 per register.
             saved = len(computing) - len(others) * reciprocals
         else:
-            saved = 2 * reciprocals  # and taking its result
+            saved = 2 * reciprocals  # the reciprocal, and reading its result
         share = subject.share(inside)
         if saved < MIN_SHARE * len(inside) or share < MIN_BUNDLES:
             continue
@@ -176,7 +176,7 @@ def _divisions(
 def _columns(
     subject: AdviceSubject, loop: ProgramLoop, operations: list[ProgramOperation]
 ) -> list[Advice]:
-    """Columns that no iteration changes, which each repeats along the lanes, and waits for it."""
+    """Return advice on loop-invariant columns that are repeated along lanes in each iteration."""
     program = subject.program
     assert program is not None
     lines = {operation.line for operation in operations}
@@ -197,7 +197,7 @@ def _columns(
             continue
         inside = subject.inside(scheduled)
         moves = [p for p in moves if scheduled.start <= p.bundle < scheduled.stop]
-        # Where all else is quick, the loop is as long as its busiest slot needs.
+        # If everything else is fast, the busiest slot determines the length of the loop.
         others = [p for p in inside if _takes_long(p.opcode) and p.source != source]
         registers = sum(math.ceil(rows / 8) for rows, _ in shapes)
         if others or len(moves) != registers or registers > MAX_COLUMN:
@@ -242,18 +242,18 @@ def _crosses_lanes(opcode: str) -> bool:
 
 
 def _takes_long(opcode: str) -> bool:
-    """Whether an instruction is for a unit whose result takes 50 cycles and more."""
+    """Whether an instruction is for a unit with a latency of 50 cycles or more."""
     return opcode.startswith(("vperm", "vrot", "vxpose", "vmat")) or ".xlane." in opcode
 
 
 def _invariant(program: MosaicProgram, loop: ProgramLoop) -> list[ProgramOperation]:
-    """Operations on vectors in a loop that give the same in all iterations."""
+    """Return the vector operations of a loop whose results are the same in all iterations."""
     body = [o for o in program.operations if o.line in loop]
     if any(o.name in _EFFECTS for o in body):
         return []
     written = {v for o in body if o.name in STORES for v in o.operands if v in program.arguments}
     if any(o.name in STORES and written.isdisjoint(o.operands) for o in body):
-        return []  # into a view, of which it is not known what it belongs to
+        return []  # a store into a view whose memory is not known
     inner = {other.counter for other in program.loops if other.line in loop}
     changing = {loop.counter, *loop.carried, *inner}
     changing.update(v for other in program.loops if other.line in loop for v in other.carried)
@@ -275,7 +275,7 @@ def _invariant(program: MosaicProgram, loop: ProgramLoop) -> list[ProgramOperati
 
 
 def _is_constant(program: MosaicProgram, load: ProgramOperation, written: set[str]) -> bool:
-    """Whether a load is of an operand that the loop does not write."""
+    """Whether a load reads an operand that the loop does not write."""
     memory = load.operands[0] if load.operands else ""
     return memory in program.arguments and memory not in written
 
@@ -283,7 +283,7 @@ def _is_constant(program: MosaicProgram, load: ProgramOperation, written: set[st
 def _places(
     program: MosaicProgram, loop: ProgramLoop, operations: list[ProgramOperation]
 ) -> set[Place]:
-    """Lines on which a loop computes nothing on vectors but these operations."""
+    """Return the lines on which these are the loop's only vector operations."""
     lines = {operation.line for operation in operations}
     found: dict[Place, bool] = {}
     for operation in program.operations:
@@ -305,7 +305,7 @@ def computes(opcode: str) -> bool:
 
 
 def registers_of(program: MosaicProgram, operations: list[ProgramOperation]) -> int:
-    """Vector registers of what is computed, as far as other operations use it."""
+    """Count the vector registers of results that other operations use."""
     lines = {operation.line for operation in operations}
     total = 0
     for operation in operations:
@@ -317,7 +317,7 @@ def registers_of(program: MosaicProgram, operations: list[ProgramOperation]) -> 
 
 
 def registers_made(operation: ProgramOperation) -> int:
-    """Vector registers of an operation's result."""
+    """Count the vector registers of an operation's result."""
     shape = shape_of(operation.text.partition(" loc(")[0])
     if shape is None:
         return 0
@@ -326,7 +326,7 @@ def registers_made(operation: ProgramOperation) -> int:
 
 
 def most_of(instructions: list[PlacedInstruction]) -> SourceLine | None:
-    """The line of most of these instructions."""
+    """Return the line with most of these instructions."""
     counts: dict[SourceLine, int] = defaultdict(int)
     for placed in instructions:
         if placed.source is not None:

@@ -1,4 +1,4 @@
-"""Advice: a loop keeps its results in memory, which each iteration loads and stores again."""
+"""Advice: a loop keeps its results in memory, so that each iteration loads and stores them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MIN_TRIPS = 8
 """Minimum iterations of a loop."""
 
 MAX_REGISTERS = 16
-"""Maximum registers that are kept: to carry 32 spilled others, and took longer on v6e."""
+"""Maximum registers to carry instead; carrying 32 spilled others, and took longer on v6e."""
 
 MIN_GAIN = 0.15
 """Minimum share of the executed bundles that the change must save."""
 
 MIN_COMPACT = 0.75
-"""Minimum share of its cycles to which a loop can be compacted: else what is left out of the
-account decides."""
+"""Minimum length of a compacted loop, as a share of its cycles; below it, something that the
+estimate does not include determines the length."""
 
 MIN_CYCLES = 12
 """Minimum cycles of any iteration: loads, arithmetic, and the branch."""
@@ -47,7 +47,7 @@ def advise_kept_in_memory(subject: AdviceSubject) -> tuple[Advice, ...]:
         if scheduled is None or subject.is_of_grid(scheduled):
             continue
         if any(slot_of(placed.opcode) == MXU for placed in subject.inside(scheduled)):
-            continue  # what it multiplies takes its time, whatever becomes of the results
+            continue  # the products determine the length, wherever the results are kept
         accesses = _accesses(subject, scheduled)
         registers = len({_place(subject, scheduled, p) for p in accesses})
         if not 0 < registers <= MAX_REGISTERS:
@@ -56,7 +56,7 @@ def advise_kept_in_memory(subject: AdviceSubject) -> tuple[Advice, ...]:
         if compacted(subject, scheduled) < MIN_COMPACT * cycles:
             continue
         without = compacted(subject, scheduled, own)
-        # Each value that is carried is moved to its register at the end of an iteration.
+        # Each carried value is moved to its register at the end of an iteration.
         needed = max(without + -(-registers // _slots(subject)) + 1, MIN_CYCLES)
         share = subject.share(subject.inside(scheduled))
         if share * (1 - needed / cycles) < MIN_GAIN:
@@ -91,7 +91,7 @@ def advise_kept_in_memory(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _kept(subject: AdviceSubject, loop: ProgramLoop) -> list[ProgramOperation]:
-    """Stores of a loop to a place that does not move with it, and that it loads as well."""
+    """Return stores to a place that does not move with the loop, and that the loop also loads."""
     program = subject.program
     assert program is not None
     body = [o for o in program.operations if o.line in loop]
@@ -114,7 +114,7 @@ def _kept(subject: AdviceSubject, loop: ProgramLoop) -> list[ProgramOperation]:
 
 
 def _accesses(subject: AdviceSubject, loop: ScheduledLoop) -> list[PlacedInstruction]:
-    """Loads and stores of a loop at places that it both loads and stores, again and again."""
+    """Return loads and stores at fixed places that each iteration both loads and stores."""
     inside = selected(subject.inside(loop), lambda name: name.startswith(("vld", "vst")))
     placed = [(p, _place(subject, loop, p)) for p in inside]
     loaded = {place for p, place in placed if p.opcode.startswith("vld")}
@@ -124,7 +124,7 @@ def _accesses(subject: AdviceSubject, loop: ScheduledLoop) -> list[PlacedInstruc
 
 
 def _place(subject: AdviceSubject, loop: ScheduledLoop, placed: PlacedInstruction) -> str | None:
-    """Address of an access that does not change in a loop; None if it does."""
+    """Return the address of an access if it does not change in a loop; else None."""
     found = _ADDRESS.search(placed.instruction.text)
     if found is not None:
         return found["place"]

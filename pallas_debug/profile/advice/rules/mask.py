@@ -117,7 +117,7 @@ def _times(count: int) -> str:
 
 
 def _mask_of(operation: ProgramOperation) -> str | None:
-    """The mask of a masked store or of a selection between vectors."""
+    """Return the mask of a masked store or of a selection between vectors."""
     if operation.name == "arith.select" and "xi1>" in operation.text:
         return operation.operands[0] if operation.operands else None
     masked = _MASKED.search(operation.text)
@@ -126,20 +126,20 @@ def _mask_of(operation: ProgramOperation) -> str | None:
 
 @dataclass(frozen=True)
 class MaskValues:
-    """Evaluates masks by intervals of the integers that they compare.
+    """Evaluator of masks, by interval arithmetic on the integers that they compare.
 
     Attributes:
-      known: values that are known: those that count a loop, or are a place in the grid.
+      known: known values, such as loop counters and grid indices.
     """
 
     program: MosaicProgram
     known: Mapping[str, int]
 
     def is_everywhere(self, value: str, line: int, *, so: bool = True, depth: int = 0) -> bool:
-        """Whether a mask is known to be true everywhere, or false.
+        """Whether a mask is known to have the same value everywhere.
 
         Args:
-          so: which of both.
+          so: the value to test for.
         """
         found = self.program.producer(value, line)
         if found is None or depth > MAX_DEPTH:
@@ -165,7 +165,7 @@ class MaskValues:
         return _holds(name if so else _OPPOSITES.get(name, ""), a, b)
 
     def range(self, value: str, line: int, depth: int = 0) -> Range | None:
-        """Smallest and largest element of an integer value; None if it is not known."""
+        """Return the smallest and largest element of an integer value; None if unknown."""
         if value in self.known:
             return self.known[value], self.known[value]
         found = self.program.producer(value, line)
@@ -202,7 +202,7 @@ _OPPOSITES = {"slt": "sge", "sge": "slt", "sle": "sgt", "sgt": "sle", "ne": "eq"
 
 
 def _holds(name: str, a: Range, b: Range) -> bool:
-    """Whether a comparison is true of all numbers of two ranges."""
+    """Whether a comparison is true for all numbers in two ranges."""
     match name:
         case "slt":
             return a[1] < b[0]

@@ -1,4 +1,4 @@
-"""Advice: grid steps compute scores of which a mask leaves nothing."""
+"""Advice: grid steps compute scores that are masked completely."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_POINTS = 4096
 """Maximum grid points at which a mask is evaluated."""
 
 MIN_MASKED = -1e4
-"""Largest number that masks a score: its exponential is 0."""
+"""Largest number that counts as masking a score: its exponential is 0."""
 
 _NUMBER = re.compile(r"arith\.constant (?:dense<)?(?P<number>-\d[\d.]{0,20}(?:[eE][+-]?\d{1,3})?)")
 _INFINITE = re.compile(r"arith\.constant (?:dense<)?0xFF80(?:0000)?\b")
@@ -43,7 +43,7 @@ def advise_masked_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
         if not masked or not subject.bytes_per_cycle:
             continue
         work = step.compute - idle_bundles(subject, subject.core_points)
-        # Steps that do nothing end before what is fetched for the next one has arrived.
+        # Steps that do nothing end before the blocks for the next step have arrived.
         streamed = [o for o in blocks.pipelined if o.name not in subject.resident]
         size = sum(o.block_bytes for o in streamed if o.kind == "input")
         waiting = subject.latency + size / subject.bytes_per_cycle
@@ -91,10 +91,10 @@ def advise_masked_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
 def _masked_points(
     program: MosaicProgram, blocks: BlockMap, chosen: ProgramOperation
 ) -> tuple[int, int]:
-    """Grid points at which a selection takes nothing but a number that masks a score.
+    """Count the grid points at which a selection yields only a number that masks scores.
 
-    With the number of runs of such points, one after the other. Both are 0 if a block of an output
-    is written at such points alone.
+    Also returns the number of runs of consecutive such points. Both are 0 if a block of an output
+    is written only at such points.
     """
     grid = blocks.grid
     mask, one, other = chosen.operands[:3]
@@ -128,14 +128,14 @@ def _masked_points(
 
 
 def _source(program: MosaicProgram, chosen: ProgramOperation) -> SourceLine | None:
-    """Line of a selection; of its mask if jax traced `jnp.where` before, for another line."""
+    """Return the line of a selection, or of its mask if a cached `jnp.where` has no line."""
     compare = program.origin(chosen.operands[0], chosen.line, _SAME)
     made = (o for o in (chosen, compare) if o is not None)
     return next((line for o in made if (line := program.source(o)) is not None), None)
 
 
 def _reads(program: MosaicProgram, chosen: ProgramOperation, counter: str) -> bool:
-    """Whether the mask of a selection depends on a place in the grid."""
+    """Whether the mask of a selection depends on a grid index."""
     return program.depends_on(chosen.operands[0], chosen.line, counter)
 
 

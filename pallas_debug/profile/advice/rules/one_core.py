@@ -1,4 +1,4 @@
-"""Advice: the whole grid runs on one of a chip's cores, as no axis of it is declared parallel."""
+"""Advice: the whole grid runs on one core of a chip, as no axis is declared parallel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pallas_debug.profile.advice.pipelines import has_own_blocks, ordered_axes
 from pallas_debug.profile.advice.subject import AdviceSubject
 
 MIN_GAIN = 0.25
-"""Minimum share of a step's cycles that the other core saves."""
+"""Minimum share of a step's cycles that the other core would save."""
 
 CORES: Mapping[str, int] = {"v5p": 2}
-"""Cores of a jax device, of chips on which libtpu was seen to divide a grid among them."""
+"""Cores of a jax device, for chips on which libtpu has been observed to split a grid over cores."""
 
 
 def advise_one_core(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -20,7 +20,7 @@ def advise_one_core(subject: AdviceSubject) -> tuple[Advice, ...]:
     blocks, step = subject.blocks, subject.step
     if cores == 1 or subject.cores > 1 or blocks is None or step is None or any(blocks.parallel):
         return ()
-    # All copies share the bandwidth of HBM, whichever core makes them.
+    # All cores share the bandwidth of HBM.
     gain = 1 - max(step.compute / cores, step.copies) / step.total if step.total else 0.0
     if gain < MIN_GAIN or subject.kernel.aliases or len(blocks.pipelined) < len(blocks.operands):
         return ()
@@ -28,8 +28,8 @@ def advise_one_core(subject: AdviceSubject) -> tuple[Advice, ...]:
     if ordered is None:
         return ()
     outputs = [o for o in blocks.pipelined if o.kind == "output"]
-    # Inside of an axis whose index is read, a step may go on where the one before ended. Outside
-    # of all of those, the first index begins with scratch that nothing has written: so may others.
+    # Inside of an axis whose index is read, a step may depend on scratch of the previous step.
+    # Outside of all such axes, the first index starts with unwritten scratch, so others may, too.
     axes = [
         axis
         for axis, size in enumerate(blocks.grid[: min(ordered, default=len(blocks.grid))])

@@ -1,4 +1,4 @@
-"""Advice: a value changes its layout, which takes a large part of the loop's vector work."""
+"""Advice: relayouts of a value take a large part of the loop's vector work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def advise_relayout(subject: AdviceSubject) -> tuple[Advice, ...]:
     found, others = [], places_of_pairs(subject) | places_of_narrow(subject)
     for source, changes in _relayouts(subject).items():
         if (source.file, source.line) in others:
-            continue  # in the shape that is advised, it needs no relayout
+            continue  # with the shape that other advice proposes, there is no relayout
         lines = dict.fromkeys((source, *(line for change in changes for line in change.users)))
         moves = [p for line in lines for p in selected(subject.at(line), is_move)]
         loop = subject.loop_of(moves)
@@ -66,7 +66,7 @@ def advise_relayout(subject: AdviceSubject) -> tuple[Advice, ...]:
         if used is not None and used[0]:
             idles = used[1] - used[0]
             if idles < MIN_SHARE * used[1]:
-                continue  # the MXU decides, and the moves take place beside it
+                continue  # the MXU limits the loop, and the moves overlap with it
             evidence.append(derived("bundles of the loop without the MXU", idles))
             idle = f"; the MXU is idle in {percent(idles, used[1])} of its bundles"
         found.append(
@@ -87,10 +87,10 @@ def advise_relayout(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Change:
-    """A relayout that moves data: both layouts in words, and the lines that use its result.
+    """Relayout that moves data: descriptions of both layouts, and the lines that use its result.
 
     Attributes:
-      is_shifted: whether it moves a single column to another lane.
+      is_shifted: whether the relayout moves a single column to another lane.
     """
 
     before: str
@@ -101,7 +101,7 @@ class _Change:
 
 
 def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
-    """Relayouts that move data, by line."""
+    """Collect relayouts that move data, by line."""
     module = subject.relaid
     assert module is not None
     program = MosaicProgram(module)
@@ -122,15 +122,15 @@ def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
             continue  # the compiler chooses the tiles of an operand in memory
         is_tiled = before["tile"] != after["tile"] and before["implicit"] == after["implicit"]
         if is_tiled and (shape[0][-2:-1] == (1,) or _is_stored(program, number)):
-            continue  # and those of a result; a row stays a row
+            continue  # the same goes for a result; a row stays a row
         if before["implicit"] == "-2" and after["implicit"] is None:
-            # Rows that a reduction over the axis before the last leaves: to keep that axis took 99
-            # to 107 % of the cycles, for 8 sums of 128 rows, and maxima of 32 rows and of 16.
+            # Rows from a reduction over the second-to-last axis: keeping the axis took 99 to 107 %
+            # of the cycles, for 8 sums of 128 rows, and for maxima of 32 rows and of 16.
             continue
         is_shifted = all(before[n] == after[n] for n in ("tile", "bits", "implicit"))
         is_column = len(shape[0]) > 1 and shape[0][-1] == 1
         if is_shifted and not is_column:
-            # A slice that begins elsewhere: by pltpu.roll and a mask, shifts by rows and by lanes
+            # A slice with another offset: shifting rows and lanes by pltpu.roll and a mask instead
             # took 99 to 101 % of the cycles on v5e and v6e.
             continue
         result = text.split("=", 1)[0].strip()
@@ -149,7 +149,7 @@ def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
 
 
 def _is_loaded(program: MosaicProgram, line: int) -> bool:
-    """Whether the value that is relaid on a line was loaded as it is."""
+    """Whether the relayout on a line is applied to a value as it was loaded."""
     relaid = next((o for o in program.named("tpu.relayout") if o.line == line), None)
     if relaid is None or not relaid.operands:
         return False
@@ -158,7 +158,7 @@ def _is_loaded(program: MosaicProgram, line: int) -> bool:
 
 
 def _is_stored(program: MosaicProgram, line: int) -> bool:
-    """Whether the value that is relaid on a line is only stored, in the tiles of the memory."""
+    """Whether the result of the relayout on a line is only stored, in the memory's tiling."""
     relaid = next((o for o in program.named("tpu.relayout") if o.line == line), None)
     if relaid is None:
         return False
@@ -167,7 +167,7 @@ def _is_stored(program: MosaicProgram, line: int) -> bool:
 
 
 def _moves(before: re.Match[str], after: re.Match[str]) -> bool:
-    """Whether data moves: a replicated value can be read in any place."""
+    """Whether a relayout moves data; a replicated value can be read at any offset."""
     if before["a"] == before["b"] == "*":
         return False
     if any(before[n] != after[n] for n in ("tile", "bits", "implicit")):
@@ -176,7 +176,7 @@ def _moves(before: re.Match[str], after: re.Match[str]) -> bool:
 
 
 def _words(layout: re.Match[str]) -> str:
-    """`a column` for a vector along sublanes, `a row` for one along lanes, else the tiling."""
+    """Describe a layout: a column for a vector along sublanes, else along lanes, or its tiling."""
     if layout["implicit"] == "-1":
         return _COLUMN
     if layout["implicit"] == "-2":

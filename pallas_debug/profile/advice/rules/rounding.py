@@ -23,7 +23,7 @@ MIN_BUNDLES = 0.1
 """Minimum share of the executed bundles that belong to the loop."""
 
 _PACK, _UNPACK = "vpack.c.", "vunpack.c."
-"""`vpack.c.bf16` of libtpu 0.0.42 is `vpack.c.f32.bf16` in 0.0.50."""
+"""Opcode prefixes; `vpack.c.bf16` of libtpu 0.0.42 is `vpack.c.f32.bf16` in 0.0.50."""
 
 _ARITHMETIC = frozenset(
     (
@@ -35,7 +35,7 @@ _ARITHMETIC = frozenset(
 
 @dataclass(kw_only=True)
 class _Line:
-    """Conversions of a line: all, and those of values that are converted back at once."""
+    """Conversions on a line: all, and those of values that are converted back immediately."""
 
     packs: int = 0
     needless_packs: int = 0
@@ -121,7 +121,7 @@ def _part(instructions: int, needless: int, total: int) -> int:
 def _count_conversions(
     program: MosaicProgram, lines: dict[SourceLine, _Line]
 ) -> frozenset[SourceLine]:
-    """Count conversions that the program asks for; return lines that round a value needlessly."""
+    """Count the program's own conversions; return the lines that round values needlessly."""
     found = set()
     for operation, source in _on_vectors(program, "arith.extf"):
         lines[source].unpacks += 1
@@ -139,7 +139,7 @@ def _count_conversions(
 
 
 def _count_arithmetic(program: MosaicProgram, lines: dict[SourceLine, _Line]) -> None:
-    """Count conversions that the compiler inserts around arithmetic in bf16, where it does."""
+    """Count conversions that the compiler inserts around bf16 arithmetic, where it does so."""
     for operation, source in _on_vectors(program, *_ARITHMETIC):
         if not _is_bf16(operation):
             continue

@@ -1,4 +1,4 @@
-"""Advice: a loop works on one row or one number at a time, and no iteration needs another one."""
+"""Advice: a loop with independent iterations works on one row or one number at a time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MIN_SHARE = 0.1
 
 _SCALAR = ("memref.load", "memref.store")
 MIN_UNROLLED = 4
-"""Rows in an iteration of the schedule from which a gather counts as unrolled."""
+"""Minimum rows in an iteration of the scheduled loop for a gather to count as unrolled."""
 
 LANES = 128
 
 Index = tuple[int, int]
-"""An index of an access: a factor of the loop's counter, and a constant."""
+"""Affine index of an access: factor of the loop's counter, and constant."""
 
 REDUCTIONS = ("arith.addf", "arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf")
 EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma2", "tpu.wait_dma", "tpu.semaphore_signal", "scf.while")
@@ -129,7 +129,7 @@ def _starts_with(prefixes: tuple[str, ...]) -> Callable[[str], bool]:
 def independent_stores(
     program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
 ) -> list[ProgramOperation]:
-    """Stores of a loop, if no iteration reads or writes what another one writes."""
+    """Return the stores of a loop, if no iteration reads or writes places that another writes."""
     if loop.carried or any(o.name in EFFECTS or o.name == "scf.for" for o in body):
         return []
     stores = [o for o in body if o.name in STORES]
@@ -154,7 +154,7 @@ def independent_stores(
 def _sums(
     program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
 ) -> list[ProgramOperation]:
-    """Operation that combines the numbers of a loop that only reduces, such as a sum."""
+    """Return the combining operations of a loop that only reduces numbers, such as a sum."""
     if any(o.name in (*EFFECTS, *STORES, "scf.for", "scf.if") for o in body):
         return []
     found = []
@@ -172,13 +172,13 @@ def _sums(
 
 
 def memory_of(program: MosaicProgram, access: ProgramOperation) -> str | None:
-    """The memory that is read or written, which is a load's first operand and a store's second."""
+    """Return the memory of an access: a load's first operand, or a store's first or second."""
     at = 1 if access.name in ("memref.store", "vector.store") else 0
     return access.operands[at] if len(access.operands) > at else None
 
 
 def index_values(access: ProgramOperation) -> tuple[str, ...]:
-    """Values of the indices at which memory is read or written."""
+    """Return the index values of an access."""
     at = 2 if access.name in ("memref.store", "vector.store") else 1
     bracket = access.text[access.text.find("[") + 1 : access.text.find("]")]
     count = len([part for part in bracket.split(",") if part.strip()])
@@ -188,7 +188,7 @@ def index_values(access: ProgramOperation) -> tuple[str, ...]:
 def indices_of(
     program: MosaicProgram, loop: ProgramLoop, access: ProgramOperation
 ) -> tuple[Index, ...] | None:
-    """Each index as a multiple of the loop's counter and a constant; None if one is neither."""
+    """Return each index as a multiple of the loop's counter plus a constant; None if not affine."""
     found = []
     for value in index_values(access):
         index = affine_index(program, loop, value, access.line)
@@ -201,7 +201,7 @@ def indices_of(
 def affine_index(
     program: MosaicProgram, loop: ProgramLoop, value: str, line: int, depth: int = 0
 ) -> Index | None:
-    """A value as a multiple of the loop's counter and a constant; None if it is neither."""
+    """Return a value as a multiple of the loop's counter plus a constant; None if not affine."""
     if value == loop.counter:
         return 1, 0
     constant = program.constant(value, line)
@@ -227,7 +227,7 @@ def affine_index(
 
 
 def _is_gather(program: MosaicProgram, body: list[ProgramOperation]) -> bool:
-    """Whether a row is loaded or stored at a place that the loop reads from memory."""
+    """Whether a row is loaded or stored at an index that the loop reads from memory."""
     for access in body:
         if access.name not in LOADS + STORES or access.name in _SCALAR:
             continue
@@ -239,7 +239,7 @@ def _is_gather(program: MosaicProgram, body: list[ProgramOperation]) -> bool:
 
 
 def rows_at_once(body: list[ProgramOperation], inside: list[PlacedInstruction]) -> float:
-    """Rows that an iteration of the schedule stores, as the compiler may unroll the loop."""
+    """Return the rows stored per iteration of the scheduled loop, which may be unrolled."""
     widths = [v[-1] for o in body if o.name in STORES for v in vectors_of(o)[-1:] if v]
     registers = sum(-(-width // LANES) for width in widths)
     stored = selected(inside, lambda name: name.startswith("vst"))
@@ -247,14 +247,14 @@ def rows_at_once(body: list[ProgramOperation], inside: list[PlacedInstruction]) 
 
 
 def is_narrow(body: list[ProgramOperation], is_scalar: bool) -> bool:
-    """Whether all loads and stores are of one row, or of one number."""
+    """Whether all loads and stores access one row, or one number, at a time."""
     accesses = [o for o in body if o.name in LOADS or o.name in STORES]
     if is_scalar:
         has_arithmetic = any(o.name.startswith("arith.") and o.name.endswith("f") for o in body)
         return has_arithmetic and bool(accesses) and all(o.name in _SCALAR for o in accesses)
     for access in accesses:
         if access.name == "memref.load":
-            continue  # a number, such as the place of a row
+            continue  # a number, such as the index of a row
         vector = vectors_of(access)
         if not vector:
             return False
@@ -265,7 +265,7 @@ def is_narrow(body: list[ProgramOperation], is_scalar: bool) -> bool:
 
 
 def vectors_of(access: ProgramOperation) -> list[tuple[int, ...]]:
-    """Shapes of the vectors in an access's type, without that of a mask."""
+    """Return the shapes of the vectors in the type of an access, except masks."""
     found = []
     for part in access.text.split("vector<")[1:]:
         shape = shape_of(f"vector<{part.partition('>')[0]}>")

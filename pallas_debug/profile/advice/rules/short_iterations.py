@@ -1,4 +1,4 @@
-"""Advice: iterations of a loop wait for their own results, though they could run side by side."""
+"""Advice: iterations of a loop wait for their own results, although they could overlap."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ MIN_TRIPS = 8
 """Minimum iterations of a loop."""
 
 TOGETHER = 4
-"""Iterations that are advised to run as one."""
+"""Number of iterations that the advice merges into one."""
 
 MAX_STORES = 8
-"""Maximum registers that an iteration stores: those of four then leave room for what they need."""
+"""Maximum registers that an iteration stores, so that four iterations leave enough registers."""
 
 MAX_USED = 0.25
 """Maximum use of the busiest vector unit in the loop."""
@@ -44,7 +44,7 @@ def advise_short_iterations(subject: AdviceSubject) -> tuple[Advice, ...]:
     program = subject.program
     if program is None or subject.is_memory_bound:
         return ()
-    # A product of few rows, or on the vector unit, is better made once than beside others.
+    # A product of few rows, or on the vector unit, is better hoisted or merged than interleaved.
     products = loops_of_products(subject)
     thin = {advice.source for advice in advise_thin_product(subject)}
     found = []
@@ -77,9 +77,9 @@ def _of_loop(
         return None
     cycles = subject.cycles_of(scheduled)
     if len(stored) >= 2 * sum(map(_registers, stores)):
-        return None  # newer jax leaves it to the compiler to unroll a loop, which it did
+        return None  # the compiler has unrolled the loop, which newer jax leaves to it
     needed, unit = _busiest(subject, scheduled)
-    # Four iterations side by side take as long as one, and three times what its busiest unit needs.
+    # Four interleaved iterations take one iteration plus three times its busiest unit's cycles.
     together = (cycles + (TOGETHER - 1) * needed) / TOGETHER
     share = subject.share(subject.inside(scheduled))
     gain = (1 - together / cycles) * share
@@ -108,7 +108,7 @@ def _of_loop(
 
 
 def _registers(store: ProgramOperation) -> int:
-    """Vector registers that a store writes; tiles of narrower types have more rows."""
+    """Count the vector registers that a store writes; tiles of narrower types have more rows."""
     kinds = [shape_of(part) for part in re.findall(r"vector<[^>]*>", store.text)]
     values = [kind for kind in kinds if kind is not None and kind[1] != "i1"]
     if not values:
@@ -120,7 +120,7 @@ def _registers(store: ProgramOperation) -> int:
 
 
 def _busiest(subject: AdviceSubject, loop: ScheduledLoop) -> tuple[float, str]:
-    """Cycles for which the busiest vector unit works in an iteration, and its name."""
+    """Return the cycles per iteration of the busiest vector unit, and its name."""
     table = subject.schedule.table
     slots = subject.slots(loop)
     if table is None or not slots:

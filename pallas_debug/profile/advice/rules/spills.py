@@ -1,4 +1,4 @@
-"""Advice: a loop spills vector registers, and the spills decide how long an iteration takes."""
+"""Advice: a loop spills vector registers, and the spills determine its length."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def advise_spills(subject: AdviceSubject) -> tuple[Advice, ...]:
     products = loops_of_products(subject)
     for loop in subject.schedule.loops:
         if loop.number in products:
-            continue  # what is spilled is the sum of a product, which the MXU keeps
+            continue  # the loop spills the sum of a product, which the MXU would accumulate
         limits = _limits(subject, loop)
         if limits is None:
             continue
@@ -36,8 +36,9 @@ def advise_spills(subject: AdviceSubject) -> tuple[Advice, ...]:
         if with_spills < MIN_USE * loop.size or with_spills - without < MIN_GAIN * loop.size:
             continue
         inside = [p for p in subject.inside(loop) if subject.schedule.loop_at(p.bundle) is loop]
-        # Each slice would wait for its own reductions over lanes, which a block overlaps: slices
-        # of layer_norm_backward (v5p) and softmax_backward (v4) take 1.0 to 2.7 times as long.
+        # Each slice would wait for its own reductions over lanes, while a block overlaps them:
+        # slices of layer_norm_backward (v5p) and softmax_backward (v4) take 1.0 to 2.7 times as
+        # long.
         if any(".xlane." in p.opcode for p in inside):
             continue
         spills = [p for p in inside if is_spill(p.opcode, p.instruction.text) and _is_vector(p)]
@@ -80,7 +81,7 @@ def advise_spills(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _limits(subject: AdviceSubject, loop: ScheduledLoop) -> tuple[int, int] | None:
-    """Bundles that the busiest issue slot of a loop needs, with and without spills and fills."""
+    """Return the bundles that a loop's busiest issue slot needs, with and without spills."""
     totals = subject.slots(loop)
     if SPILL not in totals or FILL not in totals:
         return None
@@ -93,9 +94,9 @@ def _is_vector(placed: PlacedInstruction) -> bool:
 
 
 def _lines(subject: AdviceSubject, instructions: list[PlacedInstruction]) -> list[SourceLine]:
-    """Lines that compute what is spilled or filled, in order.
+    """Return the lines that compute spilled or filled values, in order.
 
-    A value that a loop carries also names the line of the loop, which is left out.
+    Values that a loop carries are also attributed to the line of the loop, which is left out.
     """
     loops: set[tuple[str, int]] = set()
     if subject.program is not None:
@@ -109,7 +110,7 @@ def _lines(subject: AdviceSubject, instructions: list[PlacedInstruction]) -> lis
         made = [d for o in placed.instruction.operands for d in subject.definitions.get(o, ())[:1]]
         lines = []
         for one in (*made, placed):
-            # The first one is of a place that several lines may share, which the tracing tells.
+            # The first location may be shared by several lines, which the tracing resolves.
             own = subject.schedule.listing.sources(one.instruction)
             lines += [line for line in (one.source, *own[1:]) if own and line is not None]
         if placed.source is not None:

@@ -1,4 +1,4 @@
-"""Advice: each grid step computes again what depends on nothing that a step may change."""
+"""Advice: each grid step recomputes values that are the same in all steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pallas_debug.profile.advice.rules.invariant import (
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 
 MIN_SHARE = 0.25
-"""Minimum share of the vector instructions of a step that computing it once would save."""
+"""Minimum share of a step's vector instructions that computing the values once would save."""
 
 MIN_STEPS = 4
 """Minimum grid steps."""
@@ -46,7 +46,7 @@ def advise_step_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
     instructions = [p for line in varying for p in subject.at(line)]
     loop = subject.loop_of(instructions)
     if loop is None or not subject.is_of_grid(loop):
-        return ()  # the compiler computes it before the loop over the grid, or a loop's rule does
+        return ()  # hoisted by the compiler, or reported by the rule for loops
     inside = selected(subject.inside(loop), is_vector_instruction)
     inside = [p for p in inside if subject.schedule.loop_at(p.bundle) is loop]
     computing = [p for p in instructions if subject.schedule.loop_at(p.bundle) is loop]
@@ -85,7 +85,7 @@ def advise_step_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _invariant(program: MosaicProgram) -> list[ProgramOperation]:
-    """Operations on vectors that give the same in all steps, other than those of a first step."""
+    """Return vector operations whose results are the same in all steps, except in branches."""
     changing = set(program.counters)
     for loop in program.loops:
         changing.update((loop.counter, *loop.carried))
@@ -99,7 +99,7 @@ def _invariant(program: MosaicProgram) -> list[ProgramOperation]:
         if not changing.isdisjoint(operation.operands) or arguments & set(operation.operands):
             continue
         if any(m is None or m.line not in known for m in made):
-            continue  # such as the argument of a region
+            continue  # an operand is not known, such as a region's argument
         known.add(operation.line)
         if "vector<" not in operation.text or program.loops_around(operation.line):
             continue
@@ -111,9 +111,9 @@ def _invariant(program: MosaicProgram) -> list[ProgramOperation]:
 def _varying_instructions(
     program: MosaicProgram, operations: list[ProgramOperation]
 ) -> dict[SourceLine, int]:
-    """Lines that compute them, with the number of instructions of what else is on the line.
+    """Return the lines of the operations, each with the instruction count of its other operations.
 
-    Lines on which that is not simple, so that its instructions are not known, are left out.
+    Omits lines with other operations whose instruction count is not known.
     """
     lines = {operation.line for operation in operations}
     costly: set[SourceLine] = set()
@@ -126,7 +126,7 @@ def _varying_instructions(
         if operation.line in lines:
             costly.add(source)
         elif operation.name in (*ARITHMETIC, "tpu.dynamic_rotate", "tpu.rotate"):
-            # A rotation, and taking its result.
+            # A rotation takes one instruction to issue and one to read its result.
             each = 1 if operation.name in ARITHMETIC else 2
             others[source] += each * registers_made(operation)
         elif operation.name not in STORES:

@@ -1,4 +1,4 @@
-"""Advice: an operand, or a product, is transposed in the kernel, again in every grid step."""
+"""Advice: an operand or a product is transposed in the kernel in every grid step."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 from pallas_debug.profile.units import MXU
 
 MIN_SHARE = 0.1
-"""Minimum share of the executed bundles that transpose the operand, with no work for the MXU."""
+"""Minimum share of the executed bundles that transpose the operand and do not use the MXU."""
 
 MIN_WAIT = 0.08
-"""Minimum share of the computation for which the MXU waits for transposes: 8 to 24 % were seen to
-save 11 to 38 %."""
+"""Minimum share of the computation in which the MXU waits for transposes; where it was 8 to 24 %,
+the remedy saved 11 to 38 %."""
 
 START = {"v6e": 64, "tpu7x": 64}
-"""Cycles that the MXU waits for its first operands in any case, on chips where they are not 32:
-products that were compiled without a transpose have 27 to 33 on v5e and 28 to 66 on v6e. Those that
-it transposes as it loads them take about twice as long."""
+"""Cycles that the MXU always waits for its first operands, on chips where it is not 32: products
+compiled without a transpose wait 27 to 33 on v5e and 28 to 66 on v6e. With operands that the MXU
+transposes while loading, the wait is about twice as long."""
 
 IN_FLIGHT = 160
-"""Maximum cycles between two instructions of a transpose unit that belong together."""
+"""Maximum cycles between two instructions that belong to the same transpose."""
 
 _CONTRACTED = re.compile(r"dot_dimension_numbers<\[(?P<left>\d)\], \[(?P<right>\d)\]")
 _CONVERSIONS = PASSED_ON | {"arith.extf", "arith.truncf"}
@@ -42,7 +42,7 @@ _ELEMENTWISE = (PASSED_ON - {"vector.broadcast", "tpu.broadcast", "vector.extrac
     *("arith.extf", "arith.truncf", "arith.negf"),
     *("math.exp", "math.exp2", "math.log", "math.tanh", "math.sqrt", "math.rsqrt", "math.absf"),
 }
-"""Operations on one value that can as well be made of its transpose."""
+"""Operations on a value that can equally be applied to its transpose."""
 
 
 def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -58,10 +58,10 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
         if source is None or not feeds or loaded is None:
             continue
         if program.is_conditional(operation.line):
-            continue  # perhaps only in the first of several steps
+            continue  # may run only in the first of several steps
         users = [user for user, _ in program.final_users(operation, _CONVERSIONS)]
         if users and all(user.name in STORES for user in users):
-            continue  # its transpose is the result, which XLA would make in another kernel
+            continue  # the transpose is the result, so XLA would have to transpose it instead
         operand = subject.operand(loaded.operands[0])
         if operand is None or operand.kind != "input":
             continue
@@ -69,7 +69,7 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
         lines = dict.fromkeys(program.source(o) for o in (operation, *uses))
         pushed = any(_is_push_of_transposed(p.opcode) for line in lines for p in subject.at(line))
         if pushed and all(use.operands[1] in operation.results for use in uses):
-            continue  # the right operand, which the MXU transposes
+            continue  # a right operand, which the MXU transposes
         lost, least = _lost(subject, feeds, 2 if pushed else 1), MIN_WAIT
         if lost is not None:
             cycles, share = lost
@@ -108,12 +108,12 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
 def _lost(
     subject: AdviceSubject, feeds: list[PlacedInstruction], starts: int
 ) -> tuple[float, float] | None:
-    """Cycles that the MXU waits for transposes in each iteration of their loop, and their share.
+    """Return the cycles that the MXU waits for transposes in each iteration, and their share.
 
-    None if the loop has no work for the MXU.
+    None if the loop does not use the MXU.
 
     Args:
-      starts: how often it takes the time of a start.
+      starts: number of MXU start-up waits to deduct.
     """
     loop, table = subject.loop_of(feeds), subject.schedule.table
     used = table.column(MXU) if table is not None else None
@@ -126,7 +126,7 @@ def _lost(
         return None
     delays = subject.schedule.delays
     inside = selected(subject.inside(loop), lambda name: name.startswith("vmat"))
-    last = max((p.bundle for p in inside), default=loop.stop)  # what follows is of a result
+    last = max((p.bundle for p in inside), default=loop.stop)  # later ones transpose a result
     at = sorted({p.bundle for p in feeds if loop.start <= p.bundle <= last})
     idle = 0
     for one, other in itertools.pairwise(at):
@@ -144,10 +144,10 @@ def _lost(
 
 
 def _products(subject: AdviceSubject, busy: Collection[int]) -> Iterator[Advice]:
-    """Yield advice on products that are transposed: with swapped operands, they are by themselves.
+    """Yield advice on products that are transposed; swapping the operands would make it needless.
 
     Args:
-      busy: bundles with work for the MXU.
+      busy: bundles that use the MXU.
     """
     program = subject.program
     assert program is not None
@@ -200,7 +200,7 @@ def _is_push_of_transposed(opcode: str) -> bool:
 
 
 def _loaded(subject: AdviceSubject, operation: ProgramOperation) -> ProgramOperation | None:
-    """The load that a transposed value comes from, unchanged but for its type."""
+    """Return the load of a transposed value, if it is unchanged except for its type."""
     program = subject.program
     assert program is not None
     transposed = operation.operands[:1]
@@ -208,7 +208,7 @@ def _loaded(subject: AdviceSubject, operation: ProgramOperation) -> ProgramOpera
         found = _CONTRACTED.search(operation.text)
         if found is None or len(operation.operands) < 2:
             return None
-        # The last dimension of the left operand and the first of the right one is as it should be.
+        # Without a transpose, the left operand contracts its last dimension, the right its first.
         is_transposed = int(found["left"]) == 0, int(found["right"]) == 1
         transposed = tuple(o for o, t in zip(operation.operands, is_transposed, strict=False) if t)
     for operand in transposed:

@@ -49,7 +49,7 @@ def advise_copy_latency(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         size, count = sum(s or 0 for s in sizes), times * points
         transfer = size / rate
-        # These copies are most of the traffic, and each is transferred in half of its latency.
+        # These copies are most of the traffic, and transfers take at most half of the latency.
         if 2 * size * count < step.copies * points * rate or 2 * transfer > subject.latency:
             continue
         compute = step.compute * points / count

@@ -1,4 +1,4 @@
-"""Advice: all pairs of rows are multiplied element by element, and summed, without a loop."""
+"""Advice: all pairs of rows are multiplied elementwise and summed, without a loop."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ MIN_GAIN = 0.25
 """Minimum share of the executed bundles that the change must save."""
 
 LATENCY = 200
-"""Cycles of a product besides those in which the MXU is loaded and multiplies.
+"""Cycles of a product in addition to those in which the MXU is loaded and multiplies.
 
-With the two below, estimates are at 0.9 to 1.6 times what was compiled for v5e and v6e: products of
-32 by 128 and 128 by 128 elements, 32 by 64 and 64 by 256, and distances of 32 rows to 128 of 128
-and of 16 elements, and of 64 rows to 256 of 64 elements.
+With `TURNED` and `SQUARES`, estimates are 0.9 to 1.6 times the cycles of kernels compiled for v5e
+and v6e: products of 32 by 128 and 128 by 128 elements, 32 by 64 and 64 by 256, and distances of 32
+rows to 128 of 128 and of 16 elements, and of 64 rows to 256 of 64 elements.
 """
 
 TURNED = 150
-"""Cycles more where both factors are summed along their lanes, so that one is transposed."""
+"""Additional cycles where both factors are summed along lanes, so that one is transposed."""
 
 SQUARES = 150
-"""Cycles to sum the squares of both factors' rows, and to add them to the product."""
+"""Cycles to sum the squares of both factors' rows and add them to the product."""
 
 _REDUCTION = re.compile(r"vector\.multi_reduction <add>, .*\[(?P<axis>\d)\] : ")
 _PASSED_ON = frozenset(("vector.shape_cast", "tpu.reshape", "vector.broadcast"))
@@ -34,14 +34,14 @@ _PASSED_ON = frozenset(("vector.shape_cast", "tpu.reshape", "vector.broadcast"))
 
 @dataclass(frozen=True, kw_only=True)
 class _Pairs:
-    """A sum over all pairs of rows.
+    """Sum over all pairs of rows.
 
     Attributes:
-      parts: the operations on all pairs.
-      origins: what makes both factors.
-      sizes: rows of the left operand, what is summed over, columns of the right one.
-      is_distance: whether differences are squared, and not factors multiplied.
-      is_turned: whether it sums along lanes.
+      parts: operations on all pairs.
+      origins: operations that produce the two factors.
+      sizes: rows of the left operand, size of the summed dimension, columns of the right operand.
+      is_distance: whether differences are squared instead of factors multiplied.
+      is_turned: whether the sum is along lanes.
     """
 
     reduction: ProgramOperation
@@ -53,13 +53,13 @@ class _Pairs:
 
     @property
     def is_exact(self) -> bool:
-        """Whether both factors were converted from bf16, and are multiplied."""
+        """Whether both factors are multiplied and were converted from bf16."""
         converted = [o for o in self.origins if o.name == "arith.extf" and "xbf16>" in o.text]
         return not self.is_distance and len(converted) == 2
 
     @property
     def cycles(self) -> int:
-        """Cycles on the MXU."""
+        """Estimated cycles of the product on the MXU."""
         rows, summed, columns = self.sizes
         tiles = math.ceil(summed / TILE) * math.ceil(columns / TILE)
         passes = 1 if self.is_exact else PASSES
@@ -72,7 +72,7 @@ def advise_broadcast_product(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def places_of_pairs(subject: AdviceSubject) -> frozenset[Place]:
-    """Lines that work on all pairs, which this advice is about."""
+    """Return the lines with work on all pairs that this advice is about."""
     return frozenset(place for _, places in _found(subject) for place in places)
 
 
@@ -139,7 +139,7 @@ def _found(subject: AdviceSubject) -> list[tuple[Advice, frozenset[Place]]]:
 
 
 def _pairs(program: MosaicProgram, reduction: ProgramOperation) -> _Pairs | None:
-    """The sum over all pairs that a reduction makes, if it is one."""
+    """Return the sum over all pairs that a reduction computes; None for other reductions."""
     reduced = _REDUCTION.search(reduction.text)
     product = program.producer(reduction.operands[0], reduction.line)
     if reduced is None or product is None or product.name != "arith.mulf":
@@ -153,7 +153,7 @@ def _pairs(program: MosaicProgram, reduction: ProgramOperation) -> _Pairs | None
         parts.append(difference)
     used = zip(parts, (reduction, *parts), strict=False)
     if any(set(program.users(part)) != {user} for part, user in used):
-        return None  # pairs that something else needs as well
+        return None  # the pairs are used elsewhere as well
     whole = shape_of(product.text.partition(" loc(")[0])
     if whole is None or len(whole[0]) != 3:
         return None

@@ -15,9 +15,9 @@ from pallas_debug.profile.advice.rules.copying.narrow_block import (
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 
 MIN_SHARE = 0.3
-"""Minimum share of the executed bundles that work on the result, and not on the product. To swap
-the operands saved 10 % of the cycles where it was 20 %, and 47 % where it was 48 %: the result
-takes its time to leave the MXU in either case."""
+"""Minimum share of the executed bundles that work on the result and not on the product. Swapping
+the operands saved 10 % of the cycles where this share was 20 %, and 47 % where it was 48 %: the
+result takes the same time to leave the MXU in either case."""
 
 
 def advise_narrow_product(subject: AdviceSubject) -> tuple[Advice, ...]:

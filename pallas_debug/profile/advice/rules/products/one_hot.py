@@ -18,7 +18,7 @@ MIN_SHARE = 0.25
 """Minimum share of the executed bundles that the product and its matrix take."""
 
 ROW_BUNDLES = 3
-"""Bundles to copy 128 elements of a row: the address, the load, and the store; 2 were observed."""
+"""Bundles to copy 128 elements of a row: address, load and store; 2 were observed."""
 
 _CONVERSIONS = PASSED_ON | {
     *("arith.sitofp", "arith.uitofp", "arith.truncf", "arith.extf", "tpu.sitofp", "tpu.truncf"),
@@ -85,12 +85,12 @@ def advise_one_hot(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _bundles(instructions: list[PlacedInstruction]) -> float:
-    """Executed bundles that have one of these instructions."""
+    """Count the executed bundles that contain one of these instructions."""
     return sum({placed.bundle: placed.weight for placed in instructions}.values())
 
 
 def _shapes(operation: ProgramOperation) -> tuple[int, tuple[int, int]] | None:
-    """Rows of the left operand, and the shape of the right one, of a plain product."""
+    """Return the rows of the left operand of a plain product, and the shape of the right one."""
     if not _ROWS_OF.search(operation.text):
         return None
     types = re.findall(r"vector<[^>]*>", operation.text)
@@ -104,7 +104,7 @@ def _shapes(operation: ProgramOperation) -> tuple[int, tuple[int, int]] | None:
 def _mask(
     subject: AdviceSubject, operation: ProgramOperation
 ) -> tuple[ProgramOperation, ProgramOperation] | None:
-    """The comparison that the left operand comes from, and the load of the indices."""
+    """Return the comparison that yields the left operand, and the load of the indices."""
     program = subject.program
     assert program is not None
     compare = program.origin(operation.operands[0], operation.line, _CONVERSIONS)

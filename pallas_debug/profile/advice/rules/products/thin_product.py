@@ -28,17 +28,17 @@ MIN_SHARE = 0.15
 """Minimum share of the executed bundles that belong to the loop."""
 
 MIN_LOADS = 2
-"""Minimum number of instructions that load the matrix, for each that multiplies by it."""
+"""Minimum number of instructions that load the matrix per instruction that multiplies by it."""
 
 MAX_ROWS = 32
-"""Maximum rows of a product that counts as thin. A gain was compiled for 8; for 64 it is open."""
+"""Maximum rows of a thin product. Compiled kernels gain with 8 rows; with 64 it is not known."""
 
 MIN_OF_RECURRENT = 8
-"""Minimum size of the matrix, as a multiple of those of the loop's recurrence.
+"""Minimum size of the matrix, as a multiple of the matrices in the loop's recurrence.
 
-The iterations wait for the recurrence anyway: with twice its size, making the product before the
+The iterations wait for the recurrence anyway: with twice its size, moving the product before the
 loop took 1 % longer on v5e and v6e; with 4 times, it saved 6 and 8 %; with 8 times, 11 and 14 %.
-Instructions that load are no measure, as each loads a larger tile on v6e.
+The number of load instructions is not comparable, as each loads a larger tile on v6e.
 """
 
 _MULTIPLIES = ("vmatmul",)
@@ -56,13 +56,13 @@ def advise_thin_product(subject: AdviceSubject) -> tuple[Advice, ...]:
         trips = loop.trips
         shapes = [_shapes(operation) for operation in operations]
         shape = shapes[0]
-        # Instructions of a line are not those of one product, so that all of them have to be thin.
+        # Instructions are known by line, not by product, so all products of a line must be thin.
         if trips is None or shape is None or any(other != shape for other in shapes):
             continue
         if shape[0][0] > MAX_ROWS or not all(_can_be_one(program, o, loop) for o in operations):
             continue
         if any(program.is_conditional(operation.line) for operation in operations):
-            continue  # iterations that skip the product would make it
+            continue  # some iterations skip the product
         products = subject.at(source)
         scheduled = subject.loop_of(selected(products, _starts(_LOADS_MATRIX)))
         if scheduled is None or subject.is_of_grid(scheduled):
@@ -111,7 +111,7 @@ def advise_thin_product(subject: AdviceSubject) -> tuple[Advice, ...]:
 def _products(
     program: MosaicProgram,
 ) -> Iterator[tuple[SourceLine, ProgramLoop, list[ProgramOperation]]]:
-    """Products of each line in the innermost loop around them, if that is repeated."""
+    """Yield the products of each line with their innermost loop, if it has several iterations."""
     found: dict[tuple[SourceLine, int], tuple[ProgramLoop, list[ProgramOperation]]] = {}
     for operation in program.named("tpu.matmul"):
         loops, source = program.loops_around(operation.line), program.source(operation)
@@ -122,7 +122,7 @@ def _products(
 
 
 def _elements(operations: Iterable[ProgramOperation]) -> int:
-    """Elements of the right operands."""
+    """Count the elements of the right operands."""
     return sum(
         math.prod(shape[0])
         for operation in operations
@@ -132,9 +132,9 @@ def _elements(operations: Iterable[ProgramOperation]) -> int:
 
 
 def _recurrent(program: MosaicProgram, loop: ProgramLoop) -> list[ProgramOperation]:
-    """The loop's products of what an iteration before computed.
+    """Return the loop's products of values computed in an earlier iteration.
 
-    The iterations wait for these, and other products run meanwhile.
+    The iterations wait for these, while other products run.
     """
     found = []
     for operation in program.named("tpu.matmul"):
@@ -156,7 +156,7 @@ def _starts(prefixes: tuple[str, ...]) -> Callable[[str], bool]:
 def _shapes(
     operation: ProgramOperation,
 ) -> tuple[tuple[int, str], tuple[tuple[int, ...], str]] | None:
-    """Rows of the left operand and their type, and shape and type of the right one."""
+    """Return rows and type of the left operand, and shape and type of the right one."""
     if not _UNTRANSPOSED.search(operation.text):
         return None
     types = re.findall(r"vector<[^>]*>", operation.text)
@@ -169,7 +169,7 @@ def _shapes(
 
 
 def _can_be_one(program: MosaicProgram, operation: ProgramOperation, loop: ProgramLoop) -> bool:
-    """Whether the right operand stays the same, and the left one needs no other iteration."""
+    """Whether the right operand is loop-invariant and the left one needs no other iteration."""
     if len(operation.operands) < 2:
         return False
     body = [o for o in program.operations if o.line in loop]
@@ -198,7 +198,7 @@ def _can_be_one(program: MosaicProgram, operation: ProgramOperation, loop: Progr
 def _sources(
     program: MosaicProgram, operation: ProgramOperation, value: str, loop: ProgramLoop
 ) -> list[ProgramOperation] | None:
-    """Operations of the loop that a value depends on; None if there are too many."""
+    """Return the loop's operations on which a value depends; None if there are too many."""
     found = program.sources_of(value, operation.line)
     return None if found is None else [source for source in found if source.line in loop]
 

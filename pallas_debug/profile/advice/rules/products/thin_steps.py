@@ -1,4 +1,4 @@
-"""Advice: grid steps multiply a few rows each by a matrix that others multiply by, too."""
+"""Advice: each grid step multiplies a few rows by a matrix that other steps use, too."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MIN_GAIN = 0.25
 """Minimum share of the estimated cycles that the change must save."""
 
 MIN_MATRIX = 128 * 128
-"""Minimum elements of the matrix: what a step does besides decides with a smaller one."""
+"""Minimum elements of the matrix; with a smaller one, other work determines the step's length."""
 
 LONGER = 1.1
-"""Time of a step with up to 8 rows, relative to one with fewer.
+"""Time of a step with up to 8 rows, relative to a step with fewer.
 
-1.07 and 1.10 were compiled for attention to 2,048 keys on v5e and v6e, 1.08 and 1.10 in blocks of
-512 keys, 1.11 and 1.15 with keys in int8, 1.11 and 1.12 for products with a matrix of 512 by 512.
+Compiled kernels on v5e and v6e: 1.07 and 1.10 for attention to 2,048 keys, 1.08 and 1.10 in blocks
+of 512 keys, 1.11 and 1.15 with keys in int8, 1.11 and 1.12 for products with a 512 by 512 matrix.
 """
 
 _CONTRACTED = re.compile(r"dot_dimension_numbers<\[(?P<left>\d(?:, \d)*)\], \[\d(?:, \d)*\], ")
@@ -37,14 +37,14 @@ _CONTRACTED = re.compile(r"dot_dimension_numbers<\[(?P<left>\d(?:, \d)*)\], \[\d
 
 @dataclass(frozen=True, kw_only=True)
 class _ThinProducts:
-    """Products of a step, all of which have few rows.
+    """Products of a step that all have few rows.
 
     Attributes:
-      first: one of them.
-      rows: of each.
+      first: the first product.
+      rows: rows of each product.
       left: operand whose rows are multiplied.
-      right: operands that the matrices are made of.
-      times: number of steps with the same matrices.
+      right: operands from which the matrices are computed.
+      times: number of steps that use the same matrices.
     """
 
     first: ProgramOperation
@@ -108,7 +108,7 @@ def advise_thin_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
 def _products(
     subject: AdviceSubject, program: MosaicProgram, blocks: BlockMap
 ) -> _ThinProducts | None:
-    """The products of a step; None if one has many rows, or a matrix of its own."""
+    """Return the products of a step; None if one has many rows or a matrix of its own."""
     products = [o for o in program.named("tpu.matmul") if not program.is_conditional(o.line)]
     if not products or len(products) != sum(1 for _ in program.named("tpu.matmul")):
         return None
@@ -137,12 +137,12 @@ def _products(
     ]
     times = blocks.points // max(max(distinct), 1)
     if not all(o.name in right or _is_thin(o, max(rows), max(distinct)) for o in blocks.pipelined):
-        return None  # what a step does with many rows takes longer with more of them
+        return None  # work on many rows takes longer with more of them
     if moving.visits is None or moving.visits.distinct < times:
-        return None  # the same rows again
+        return None  # the steps multiply the same rows
     outputs = [o for o in blocks.pipelined if o.kind == "output"]
     if any(o.visits is None or o.visits.distinct < times for o in outputs):
-        return None  # steps that add to each other's results
+        return None  # steps accumulate into each other's results
     if not _is_reset(subject, program, blocks, moving, tuple(right.values())):
         return None
     return _ThinProducts(
@@ -155,13 +155,13 @@ def _products(
 
 
 def _is_thin(operand: OperandBlocks, rows: int, others: int) -> bool:
-    """Whether the blocks that other rows come with have few rows as well."""
+    """Whether an operand keeps its blocks for other rows of the product, or also has few rows."""
     changes = operand.visits is None or operand.visits.distinct > others
     return not changes or math.prod(d.size for d in operand.dimensions[:-1]) <= rows
 
 
 def _sizes(product: ProgramOperation) -> tuple[int, int]:
-    """Rows of the left operand of a product, and elements of the right one."""
+    """Return the rows of a product's left operand, and the elements of its right one."""
     types = re.findall(r"vector<[^>]*>", product.text)
     contracted = _CONTRACTED.search(product.text)
     shapes = [shape_of(text) for text in types[:2]]
@@ -174,7 +174,7 @@ def _sizes(product: ProgramOperation) -> tuple[int, int]:
 def _inputs(
     subject: AdviceSubject, program: MosaicProgram, product: ProgramOperation, place: int
 ) -> set[str] | None:
-    """Names of the inputs that a factor is computed from; None if it is of anything else, too."""
+    """Return the names of the inputs of a factor; None if it depends on anything else."""
     sources = program.sources_of(product.operands[place], product.line)
     if sources is None:
         return None
@@ -197,10 +197,10 @@ def _is_reset(
     left: OperandBlocks,
     right: tuple[OperandBlocks, ...],
 ) -> bool:
-    """Whether steps with other rows pass nothing on to each other in scratch or in an output.
+    """Whether no data is passed in scratch or outputs between steps with different rows.
 
-    What they keep is stored again in a branch that reads the place along an axis inside of those
-    that choose the rows, as at the first block of keys.
+    Values that are kept must be reset in a branch that reads an index inside of the axes that
+    select the rows, such as at the first block of keys.
     """
     axes = [
         axis
@@ -213,7 +213,7 @@ def _is_reset(
         operand = subject.operand(memory)
         if operand is None or operand.kind == "input" or "vector<" not in access.text:
             continue
-        if program.final_users(access):  # each store is preceded by a load that nothing uses
+        if program.final_users(access):  # ignore the unused load before each store
             kept.add(memory)
     if not kept:
         return True

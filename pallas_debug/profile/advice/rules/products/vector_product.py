@@ -32,28 +32,29 @@ MIN_GAIN = 0.25
 """Minimum share of the executed bundles that the change must save."""
 
 TILE = 128
-"""Rows and columns of what the MXU is loaded with; it is larger on v6e and later."""
+"""Rows and columns of an MXU tile; tiles are larger on v6e and later."""
 
 LOADING = 16
-"""Cycles to load the MXU with a tile, 8 rows in each."""
+"""Cycles to load a tile into the MXU, 8 rows per cycle."""
 
 PASSES = 6
-"""Passes of a product in f32 with the highest precision."""
+"""Number of MXU passes of an f32 product with the highest precision."""
 
 LATENCY = 300
-"""Cycles until the first result of a product is in a register; 150 to 250 were compiled."""
+"""Cycles until the first result of a product is in a register; compiled kernels take 150 to 250."""
 
 _REDUCTION = re.compile(r"vector\.multi_reduction <add>, .*\[(?P<axis>[01])\] : ")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Product:
-    """A product that a loop computes.
+    """Matrix product that a loop computes.
 
     Attributes:
-      multiply: the operation that multiplies element by element.
-      sizes: rows of the left operand, what is summed over, columns of the right one.
-      is_outer: whether each iteration adds the product of a column and a row; else it makes a row.
+      multiply: the elementwise multiplication.
+      sizes: rows of the left operand, size of the summed dimension, columns of the right operand.
+      is_outer: whether each iteration adds the product of a column and a row, instead of computing
+        a row of the result.
     """
 
     multiply: ProgramOperation
@@ -66,7 +67,7 @@ def advise_vector_product(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def loops_of_products(subject: AdviceSubject) -> frozenset[int]:
-    """Numbers of the scheduled loops that compute a product which the advice is about."""
+    """Return the numbers of scheduled loops whose products the advice is about."""
     return frozenset(scheduled.number for _, scheduled in _found(subject))
 
 
@@ -131,7 +132,7 @@ def _found(subject: AdviceSubject) -> list[tuple[Advice, ScheduledLoop]]:
 
 
 def _rounds(product: _Product, multiplied: int, trips: int) -> float:
-    """Iterations of the schedule, in each of which so many registers are multiplied."""
+    """Return the iterations of the scheduled loop, where each multiplies this many registers."""
     rows, summed, columns = product.sizes
     height, width = (rows, columns) if product.is_outer else (columns, summed)
     registers = math.ceil(height / 8) * math.ceil(width / TILE)
@@ -145,7 +146,7 @@ def _on_mxu(product: _Product) -> int:
 
 
 def _product(program: MosaicProgram, loop: ProgramLoop) -> _Product | None:
-    """The product that a loop computes, if it computes one and does nothing else across lines."""
+    """Return the product that a loop computes; None if it has none, or has effects or branches."""
     body = [o for o in program.operations if o.line in loop]
     if any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
         return None
@@ -159,7 +160,7 @@ def _product(program: MosaicProgram, loop: ProgramLoop) -> _Product | None:
 def _of_rows(
     program: MosaicProgram, loop: ProgramLoop, operation: ProgramOperation
 ) -> _Product | None:
-    """A product of which an iteration makes one row: a matrix times a row, summed."""
+    """Return a product of which each iteration computes a row: a matrix times a row, summed."""
     reduced = _REDUCTION.search(operation.text)
     multiply = program.producer(operation.operands[0], operation.line) if reduced else None
     if reduced is None or multiply is None or multiply.name != "arith.mulf":
@@ -186,7 +187,7 @@ def _of_rows(
 def _of_columns(
     program: MosaicProgram, loop: ProgramLoop, operation: ProgramOperation
 ) -> _Product | None:
-    """A product to which an iteration adds that of one column and one row."""
+    """Return a product to which each iteration adds the outer product of a column and a row."""
     if operation.name != "arith.addf" or "vector<" not in operation.text:
         return None
     for total, value in (operation.operands, operation.operands[::-1]):
@@ -207,9 +208,9 @@ def _of_columns(
 
 
 def _is_total(program: MosaicProgram, loop: ProgramLoop, add: ProgramOperation, value: str) -> bool:
-    """Whether a value is what the loop carries, or keeps in a ref, and does nothing but add to.
+    """Whether a value is a sum, carried or kept in a ref, that the loop only adds to.
 
-    A sum that an iteration reads, such as the state of linear attention, is another in each.
+    This excludes a sum that iterations read, such as the state of linear attention.
     """
     users = program.users(add)
     body = [operation for operation in program.operations if operation.line in loop]
@@ -231,7 +232,7 @@ def _is_total(program: MosaicProgram, loop: ProgramLoop, add: ProgramOperation, 
 
 
 def _spread(program: MosaicProgram, value: str, line: int) -> tuple[int, ...] | None:
-    """Shape of the row or column that a value repeats; None for another value."""
+    """Return the shape of the row or column that a value repeats; None for other values."""
     made = program.producer(value, line)
     if made is None or made.name != "vector.broadcast":
         return None
@@ -242,7 +243,7 @@ def _spread(program: MosaicProgram, value: str, line: int) -> tuple[int, ...] | 
 def _moves(
     program: MosaicProgram, loop: ProgramLoop, value: str, user: ProgramOperation
 ) -> bool | None:
-    """Whether a value is another one in each iteration; None if it needs an iteration before."""
+    """Whether a value changes in each iteration; None if it depends on earlier iterations."""
     sources = program.sources_of(value, user.line)
     if sources is None or value in loop.carried:
         return None

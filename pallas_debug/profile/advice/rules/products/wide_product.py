@@ -1,4 +1,4 @@
-"""Advice: a matrix product in a wider type than that of its operands."""
+"""Advice: a matrix product is computed in a wider type than that of its operands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PRODUCTS = ("vmatmul", "vmatprep", "vmatpush")
 _SEVERAL_PASSES = ("fp32",)
 
 MIN_SHARE = 0.15
-"""Minimum share of the executed bundles of a product of int8 values that is made in floats."""
+"""Minimum share of the executed bundles spent on a product of int8 values in floats."""
 
 
 def advise_wide_product(subject: AdviceSubject) -> tuple[Advice, ...]:
@@ -39,7 +39,7 @@ def advise_wide_product(subject: AdviceSubject) -> tuple[Advice, ...]:
         narrow = [_narrow(subject, operation, operand) for operand in operation.operands[:2]]
         precision = _PASSES.search(operation.text)
         if not any(narrow) or precision is None or precision["name"] not in _SEVERAL_PASSES:
-            continue  # without a precision, the product takes no longer in f32 than in bf16
+            continue  # at default precision, the product is as fast in f32 as in bf16
         source = program.source(operation)
         products = selected(subject.at(source), lambda name: name.startswith(_PRODUCTS))
         if not products:
@@ -83,7 +83,7 @@ def advise_wide_product(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _of_integers(subject: AdviceSubject, program: MosaicProgram) -> Iterator[Advice]:
-    """Products of int8 values that were converted to floats, where the MXU multiplies int8."""
+    """Yield advice on products of int8 values converted to floats, if the MXU supports int8."""
     peaks = peaks_of(subject.schedule.chip)
     if peaks is None or "i8" not in peaks.flops:
         return
@@ -122,7 +122,7 @@ def _of_integers(subject: AdviceSubject, program: MosaicProgram) -> Iterator[Adv
 
 
 def _narrow(subject: AdviceSubject, operation: ProgramOperation, operand: str) -> str | None:
-    """Type from which an operand was converted to f32; None if it was not."""
+    """Return the type from which an operand was converted to f32; None if it was not."""
     program = subject.program
     assert program is not None
     origin = program.origin(operand, operation.line, _MOVED)

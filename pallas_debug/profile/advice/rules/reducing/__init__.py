@@ -1,1 +1,1 @@
-"""Rules about loops that reduce, or that combine what they go over."""
+"""Rules about loops that reduce, and about operations that combine values step by step."""

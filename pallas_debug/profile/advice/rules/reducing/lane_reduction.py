@@ -1,4 +1,4 @@
-"""Advice: a loop reduces over lanes or sublanes in each iteration, where once after it would do."""
+"""Advice: a loop reduces over lanes or sublanes in each iteration instead of once afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MIN_CYCLES = 12
 """Minimum cycles of any iteration: loads, arithmetic, and the branch."""
 
 MAX_REGISTERS = 32
-"""Maximum registers to accumulate in, which leave as many for what is computed."""
+"""Maximum registers to accumulate in, which leaves as many for computation."""
 
 _COMBINED_BY = {
     "add": "arith.addf",
@@ -41,7 +41,7 @@ _COMBINED_BY = {
     "maxnumf": "arith.maxnumf",
     "minnumf": "arith.minnumf",
 }
-"""For each reduction, the operation that combines its results over the iterations."""
+"""For each kind of reduction, the operation that combines its results over the iterations."""
 
 _REDUCTION = re.compile(
     r"<(?P<kind>\w+)>.*\[(?P<axes>\d{1,2}(?:, \d{1,2}){0,7})\] : vector<(?P<shape>[\dx]+)x"
@@ -102,7 +102,7 @@ def advise_lane_reduction(subject: AdviceSubject) -> tuple[Advice, ...]:
 def _of_sublanes(
     subject: AdviceSubject, operation: ProgramOperation, trips: ProgramLoop
 ) -> list[Advice]:
-    """Advice on a reduction over sublanes, which takes three rotations for each 128 columns."""
+    """Return advice on a reduction over sublanes, which takes 3 rotations per 128 columns."""
     assert subject.program is not None
     source = subject.program.source(operation)
     rotations = selected(subject.at(source), lambda name: name.startswith("vrot.slane"))
@@ -117,9 +117,9 @@ def _of_sublanes(
     inside = subject.inside(loop)
     rotations = [p for p in rotations if loop.start <= p.bundle < loop.stop]
     cycles = subject.cycles_of(loop)
-    # Each rotation is followed by an operation that combines.
+    # Each rotation is followed by an operation that combines its result.
     less = {VALU: 2 * len(rotations)}
-    # What else the iteration waits for, as for a reduction over lanes, stays.
+    # Other waits of the iteration remain, such as for a reduction over lanes.
     rotated = {value for placed in rotations for value in placed.instruction.results}
     combining = [p for p in inside if not rotated.isdisjoint(p.instruction.operands)]
     waiting = compacted(subject, loop, {id(placed) for placed in (*rotations, *combining)})
@@ -154,7 +154,7 @@ def _of_sublanes(
 
 
 def _axis_from_the_end(operation: ProgramOperation) -> int | None:
-    """The axis that is reduced: 1 for the last one; None if there are several."""
+    """Return the reduced axis, counted from the end: 1 for the last; None if there are several."""
     found = _REDUCTION.search(operation.text)
     if found is None or "," in found["axes"]:
         return None
@@ -164,7 +164,7 @@ def _axis_from_the_end(operation: ProgramOperation) -> int | None:
 def _is_only_accumulated(
     program: MosaicProgram, operation: ProgramOperation, loop: ProgramLoop
 ) -> bool:
-    """Whether a reduction is only combined with what the loop carries."""
+    """Whether a reduction's result is only combined with a value that the loop carries or keeps."""
     found = _REDUCTION.search(operation.text)
     if found is None:
         return False
@@ -190,7 +190,7 @@ def _is_kept(
     combined: ProgramOperation,
     users: list[ProgramOperation],
 ) -> bool:
-    """Whether memory that the loop uses for nothing else keeps the result."""
+    """Whether the result is kept in memory that the loop does not otherwise read."""
     loaded = program.origin(before, combined.line)
     if loaded is None or loaded.name not in LOADS or loaded.line not in loop:
         return False

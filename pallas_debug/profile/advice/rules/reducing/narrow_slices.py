@@ -1,4 +1,4 @@
-"""Advice: a loop rescales its results for few columns at a time, and waits for each reduction."""
+"""Advice: a loop rescales its results for few columns at a time, waiting for each reduction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.units import EUP, FILL, LOAD, MXU, SPILL, STORE, VALU
 
 MAX_COLUMNS = 512
-"""Maximum columns that are proposed: 1,024 took 0 to 25 % less, and spilled more."""
+"""Maximum number of columns to propose; 1,024 took 0 to 25 % less, and spilled more."""
 
 MIN_GAIN = 0.25
 """Minimum share of the executed bundles that the change must save."""
@@ -75,7 +75,7 @@ def _of_loop(
         return None
     reductions = [p for p in reductions if scheduled.start <= p.bundle < scheduled.stop]
     if len(reductions) > 2 * -(-rows // SUBLANES):
-        return None  # the compiler, or the program, has unrolled the loop
+        return None  # the compiler or the program has unrolled the loop
     cycles = subject.cycles_of(scheduled)
     further = _further(subject, subject.slots(scheduled), _wider(program, body, reduction))
     together = cycles + (factor - 1) * further
@@ -112,7 +112,7 @@ def _of_loop(
 
 
 def _is_rescaled(program: MosaicProgram, loop: ProgramLoop, reduction: ProgramOperation) -> bool:
-    """Whether a maximum over the last axis is that of the iterations before, and used at once."""
+    """Whether a maximum over the last axis is combined with earlier ones and used at once."""
     if "<maximumf>" not in reduction.text and "<maxnumf>" not in reduction.text:
         return False
     if "[1]" not in reduction.text:
@@ -131,7 +131,7 @@ def _is_rescaled(program: MosaicProgram, loop: ProgramLoop, reduction: ProgramOp
 def _is_from_before(
     program: MosaicProgram, loop: ProgramLoop, value: str, combined: ProgramOperation
 ) -> bool:
-    """Whether a value is carried, or read from a place that does not move with the loop."""
+    """Whether a value is carried, or loaded from a place that does not move with the loop."""
     if value in loop.carried:
         return True
     origin = program.origin(value, combined.line)
@@ -144,7 +144,7 @@ def _is_from_before(
 def _goes_over(
     program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation], columns: int
 ) -> bool:
-    """Whether the loop takes one slice of this size after the other of all that it goes over."""
+    """Whether the loop traverses its operands in consecutive slices of this size."""
     found = False
     for access in (o for o in body if o.name in (*LOADS, *STORES)):
         place, vectors = indices_of(program, loop, access), vectors_of(access)
@@ -160,7 +160,7 @@ def _goes_over(
 def _wider(
     program: MosaicProgram, body: list[ProgramOperation], reduction: ProgramOperation
 ) -> float:
-    """Share of the elementwise work that is on the columns that an iteration takes."""
+    """Return the share of elementwise work that grows with the number of columns."""
     lines = {operation.line for operation in body}
     shape = vectors_of(reduction)[0]
     reduced = program.producer(reduction.operands[0], reduction.line)
@@ -187,14 +187,14 @@ def _wider(
 
 
 def _registers(operation: ProgramOperation) -> int:
-    """Vector registers of a result in f32; those of a column are as many as of 128 of them."""
+    """Count the vector registers of an f32 result; a column takes as many as 128 columns."""
     shape = shape_of(operation.text.partition(" loc(")[0])
     *outer, rows, columns = (1, 1, *(shape[0] if shape is not None else ()))
     return math.prod(outer) * -(-rows // SUBLANES) * -(-columns // LANES)
 
 
 def _further(subject: AdviceSubject, slots: dict[str, int], wider: float) -> float:
-    """Cycles of the busiest unit for as many columns again."""
+    """Return the cycles of the busiest unit for the same number of additional columns."""
     table = subject.schedule.table
     if table is None:
         return 0.0
@@ -204,7 +204,7 @@ def _further(subject: AdviceSubject, slots: dict[str, int], wider: float) -> flo
             needed.append(slots.get(name, 0) / capacity)
         elif name in (EUP, VALU) and capacity:
             needed.append(slots.get(name, 0) / capacity * wider)
-        elif name in OF_SPILLS and capacity:  # without those, which grow less
+        elif name in OF_SPILLS and capacity:  # without spills and fills, which grow less
             needed.append((slots.get(name, 0) - slots.get(OF_SPILLS[name], 0)) / capacity)
     return max(needed, default=0.0)
 

@@ -1,4 +1,4 @@
-"""Advice: a kernel computes on values with a short last dimension, whose registers are empty."""
+"""Advice: a kernel computes on values with a short last dimension, in mostly empty registers."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from pallas_debug.profile.advice.subject import AdviceSubject, Place
 MIN_SHARE = 0.5
 """Minimum share of the executed bundles that work on such values.
 
-Of kernels of which 85 to 99 % did, those with the long dimension along the lanes took 0.07 to 0.24
-of the cycles (states of 256 by 16, 256 by 32 and 512 by 8 elements), and those that sum groups of
-8, 16 and 32 lanes by a product 0.15 to 0.60.
+For kernels with a share of 85 to 99 %, versions with the long dimension along lanes took 0.07 to
+0.24 of the cycles (states of 256 by 16, 256 by 32 and 512 by 8 elements), and versions that sum
+groups of 8, 16 and 32 lanes by a product took 0.15 to 0.60.
 """
 
 MAX_LANES = 32
 """Maximum elements of the last dimension."""
 
 MIN_REGISTERS = 32
-"""Minimum registers that a value takes."""
+"""Minimum number of registers that a value occupies."""
 
 MIN_EMPTY = 4
-"""Minimum registers that a value takes, as a multiple of those that would hold it."""
+"""Minimum number of registers, as a multiple of the full registers that would hold the value."""
 
 MAX_AROUND = 32
-"""Maximum operations that are visited around one: a row becomes a column in one to three."""
+"""Maximum operations to visit around an operation; a row becomes a column in one to three."""
 
 _ELEMENTWISE = re.compile(r"arith\.(?:add|sub|mul|div|maximum|minimum|maxnum|minnum)f|math\.\w+")
 _REDUCTION = "vector.multi_reduction"
@@ -48,11 +48,11 @@ _CASTS = ("vector.shape_cast", "tpu.reshape")
 
 @dataclass
 class _Narrow:
-    """What a kernel does with values of one narrow shape.
+    """Use of values of one narrow shape by a kernel.
 
     Attributes:
-      kept: scratch that holds one, or the name of a value that a loop carries.
-      lanes: last dimension of what was reshaped to one, if there is such a value.
+      kept: scratch that contains such a value, or text for a value that a loop carries.
+      lanes: last dimension of a value that was reshaped to this shape, if there is one.
     """
 
     shape: tuple[int, ...]
@@ -113,18 +113,18 @@ def advise_narrow_values(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def places_of_narrow(subject: AdviceSubject) -> frozenset[Place]:
-    """Lines that work on values which this advice is about."""
+    """Return the lines that work on the values that this advice is about."""
     found = _found(subject)
     return frozenset(found[0].lines) if found is not None else frozenset()
 
 
 def _found(subject: AdviceSubject) -> tuple[_Narrow, float] | None:
-    """The narrow values that most of a kernel's bundles work on, and their share."""
+    """Return the narrow values that most of the executed bundles work on, and their share."""
     program = subject.program
     if program is None or subject.is_memory_bound:
         return None
     if any(True for _ in program.named("tpu.matmul", "tpu.transpose", "vector.transpose")):
-        return None  # for which the dimension that is narrow matters
+        return None  # these depend on which dimension is narrow
     best: tuple[_Narrow, float] | None = None
     for narrow in _narrow(subject, program).values():
         if narrow.kept is None and not (narrow.lanes is not None and narrow.is_reduced):
@@ -136,7 +136,7 @@ def _found(subject: AdviceSubject) -> tuple[_Narrow, float] | None:
 
 
 def _narrow(subject: AdviceSubject, program: MosaicProgram) -> dict[tuple[int, ...], _Narrow]:
-    """Narrow values by their shape."""
+    """Collect narrow values by shape."""
     found: dict[tuple[int, ...], _Narrow] = {}
     users: dict[tuple[int, ...], list[ProgramOperation]] = defaultdict(list)
     for operation in program.operations:
@@ -159,7 +159,7 @@ def _narrow(subject: AdviceSubject, program: MosaicProgram) -> dict[tuple[int, .
 def _follow(
     subject: AdviceSubject, program: MosaicProgram, narrow: _Narrow, operation: ProgramOperation
 ) -> None:
-    """Add an operation on a narrow value, what it reads, and what is made of it."""
+    """Record an operation on a narrow value, with its producers and users."""
     around = [operation, *program.users(operation)]
     for value in operation.operands:
         made = program.producer(value, operation.line)
@@ -190,7 +190,7 @@ def _follow(
 
 
 def _shape(operation: ProgramOperation) -> tuple[int, ...] | None:
-    """Shape of an operation's result in f32, if its last dimension is short, and no column."""
+    """Return the shape of an f32 result, if its last dimension is short but not 1."""
     shape = shape_of(operation.text.partition(" loc(")[0])
     if shape is None or len(shape[0]) < 2 or shape[1] != "f32":
         return None

@@ -1,4 +1,4 @@
-"""Advice: a loop combines one row at a time with the result of the rows before it."""
+"""Advice: a loop combines one row at a time with the result of the previous rows."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ MIN_GAIN = 0.25
 """Minimum share of the executed bundles that the change must save."""
 
 IN_STEPS = 6
-"""Cycles for a register of 8 rows where 32 rows are combined at once, in 5 steps of a roll, a
-selection and a sum: 4.4 to 5.4 were compiled for v5e and v6e."""
+"""Cycles per register of 8 rows if 32 rows are combined at once, in 5 steps of a roll, a selection
+and a sum; kernels compiled for v5e and v6e take 4.4 to 5.4."""
 
 SUBLANES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Way:
-    """How rows are combined: in words, as an expression, and what changes nothing."""
+    """Operation that combines rows: wording, expression, and neutral element."""
 
     verb: str
     result: str
@@ -72,11 +72,11 @@ _WAYS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Scan:
-    """Rows that are combined one by one with the result of those before.
+    """Rows that are combined one by one with the result of the previous rows.
 
     Attributes:
-      combined: the operations, one for each row of an iteration of the program.
-      stores: of the results, in the same order.
+      combined: combining operations, one for each row in an iteration of the program.
+      stores: stores of the results, in the same order.
       is_exclusive: whether a row is stored before its own value is combined.
     """
 
@@ -105,7 +105,7 @@ def advise_running_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
         inside = subject.inside(scheduled)
         stored = [p for p in selected(at_lines, lambda n: n.startswith("vst")) if p in inside]
         cycles = subject.cycles_of(scheduled)
-        # The compiler or the program may have unrolled the loop. A line may store the sum too.
+        # The compiler or the program may have unrolled the loop. A line may also store the sum.
         per_row = len(_stores_of(program, loop, lines)) / count * math.ceil(width / LANES)
         rows = max(round(len(stored) / per_row), 1)
         now = SUBLANES * cycles / rows
@@ -156,20 +156,20 @@ def _stores_of(
 
 
 def _goes_back(program: MosaicProgram, loop: ProgramLoop, scan: _Scan) -> bool:
-    """Whether the loop goes from the last row to the first."""
+    """Whether the loop runs from the last row to the first."""
     place = indices_of(program, loop, scan.stores[0])
     return place is not None and place[-2][0] * (loop.step or 1) < 0
 
 
 def _shifted(program: MosaicProgram, loop: ProgramLoop, scan: _Scan) -> str:
-    """The rows `k` before each, in the loop's direction, and where there are such."""
+    """Describe the condition and roll that select the row `k` before, in the loop's direction."""
     if _goes_back(program, loop, scan):
         return "row < 32 - k, pltpu.roll(s, 32 - k, 0)"
     return "row >= k, pltpu.roll(s, k, 0)"
 
 
 def _moved_on(program: MosaicProgram, loop: ProgramLoop, scan: _Scan) -> str:
-    """What to store where each row gets the result of those before it, without its own."""
+    """Describe what to store where each row gets the result of previous rows, without its own."""
     shift, end = (31, "last") if _goes_back(program, loop, scan) else (1, "first")
     return (
         f", and store pltpu.roll(s, {shift}, 0) with that row as its {end} one, as each row gets "
@@ -178,7 +178,7 @@ def _moved_on(program: MosaicProgram, loop: ProgramLoop, scan: _Scan) -> str:
 
 
 def _scan(program: MosaicProgram, loop: ProgramLoop) -> _Scan | None:
-    """Rows of a loop that are combined with the result of those before them, and stored."""
+    """Return rows that a loop combines with the result of previous rows, and stores."""
     body = [o for o in program.operations if o.line in loop]
     if len(loop.carried) > 1 or not is_narrow(body, is_scalar=False):
         return None
@@ -199,7 +199,7 @@ def _scan(program: MosaicProgram, loop: ProgramLoop) -> _Scan | None:
 
 
 def _chain(rows: _Rows) -> tuple[ProgramOperation, ...]:
-    """Operations of which each combines a row with the result of the one before it."""
+    """Return the chain of operations that each combine a row with the previous result."""
     found: list[ProgramOperation] = []
     before: ProgramOperation | None = None
     for operation in rows.body:
@@ -215,12 +215,12 @@ def _chain(rows: _Rows) -> tuple[ProgramOperation, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """Stores of a loop: of one row each, in order, and of the sum that it keeps in a ref.
+    """Stores of a loop: single rows, in order, and the sum that is kept in a ref.
 
     Attributes:
-      stores: of rows whose place moves with the loop.
-      places: of these.
-      kept: stores of the sum, always at the same place.
+      stores: stores of rows whose place moves with the loop.
+      places: places of `stores`.
+      kept: stores of the sum, all at the same place.
     """
 
     program: MosaicProgram
@@ -265,9 +265,9 @@ class _Rows:
         )
 
     def result(self, value: str, line: int) -> ProgramOperation | str | None:
-        """The operation that makes a value; None for the result of the iteration before.
+        """Return the operation that computes a value; None for the previous iteration's result.
 
-        A value that is read again from where the loop has stored it is what was stored.
+        Loads from places that the loop has stored to are resolved to the stored value.
         """
         value = _passed(self.program, value, line)
         if self.loop.carried and value == self.loop.carried[0]:
@@ -291,7 +291,7 @@ class _Rows:
         return None if is_before and place == _moved(self.places[0], -step) else made
 
     def stored(self, store: ProgramOperation) -> ProgramOperation | str | None:
-        """The result that is stored, as `result` has it."""
+        """Return the result that is stored, in the form that `result` returns."""
         count = len(indices_of(self.program, self.loop, store) or ())
         at = 0 if store.name in ("memref.store", "vector.store") else 1 + count
         if len(store.operands) != count + 2:
@@ -299,7 +299,7 @@ class _Rows:
         return self.result(store.operands[at], store.line)
 
     def ends_with(self, last: ProgramOperation) -> bool:
-        """Whether the next iteration goes on from this result."""
+        """Whether the next iteration continues with this result."""
         if self.kept:
             return self.stored(self.kept[-1]) == last
         if self.loop.carried:
@@ -308,7 +308,7 @@ class _Rows:
         return self.stored(self.stores[-1]) == last
 
     def is_own(self, row: str, operation: ProgramOperation) -> bool:
-        """Whether a row depends on no other one."""
+        """Whether a row does not depend on other rows."""
         sources = self.program.sources_of(row, operation.line)
         if sources is None or row in self.loop.carried:
             return False
@@ -326,7 +326,7 @@ def _moved(place: tuple[Index, ...], rows: int) -> tuple[Index, ...]:
 
 
 def _passed(program: MosaicProgram, value: str, line: int) -> str:
-    """The value itself, past operations that only change its form."""
+    """Return the underlying value, looking through operations that only change its form."""
     found = program.producer(value, line)
     while found is not None and found.name in PASSED_ON and found.operands:
         value = found.operands[0]

@@ -1,4 +1,4 @@
-"""Advice: a value is combined with all of its rotations one by one, where few steps would do."""
+"""Advice: a value is combined with its rotations one by one, where few steps would suffice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pallas_debug.profile.advice.rules.row_loop import affine_index
 from pallas_debug.profile.advice.subject import AdviceSubject
 
 MIN_ROLLS = 15
-"""Minimum rotations: 7 of 8 rows, instead of 3, took hardly longer."""
+"""Minimum number of rotations; 7 of 8 rows took hardly longer than 3."""
 
 MIN_GAIN = 0.25
 """Minimum share of the executed bundles that the change must save."""
@@ -37,9 +37,9 @@ class _Rolls:
     """Rotations of a value by 1, 2, 3 and so on, all of which are combined.
 
     Attributes:
-      first: one of them.
+      first: the first rotation that was found.
       count: number of rotations.
-      size: elements along the dimension.
+      size: size of the rotated dimension.
     """
 
     first: ProgramOperation
@@ -49,7 +49,7 @@ class _Rolls:
 
     @property
     def is_doubled(self) -> bool:
-        """Whether steps that double give the same: of a power of two, or of all elements."""
+        """Whether doubling steps are equivalent: for a power of two, or for all elements."""
         return (self.count + 1) & self.count == 0 or self.count + 1 >= self.size
 
     @property
@@ -94,7 +94,7 @@ def advise_single_rolls(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _unrolled(program: MosaicProgram) -> list[_Rolls]:
-    """Rotations of the same value by 1, 2, 3 and so on, in either direction."""
+    """Return rotations of the same value by 1, 2, 3 and so on, in either direction."""
     groups: dict[tuple[str, int, int], dict[int, ProgramOperation]] = defaultdict(dict)
     for roll in program.named("tpu.dynamic_rotate"):
         place = _place(roll)
@@ -112,7 +112,7 @@ def _unrolled(program: MosaicProgram) -> list[_Rolls]:
 
 
 def _in_loops(program: MosaicProgram) -> list[_Rolls]:
-    """Rotations in a loop: by its counter, or again and again by one."""
+    """Return rotations in a loop: by its counter, or repeatedly by one."""
     found = []
     for roll in program.named("tpu.dynamic_rotate"):
         loop, place = next(iter(program.loops_around(roll.line)), None), _place(roll)
@@ -134,9 +134,9 @@ def _in_loops(program: MosaicProgram) -> list[_Rolls]:
 
 
 def _is_carried_on(program: MosaicProgram, roll: ProgramOperation, loop: ProgramLoop) -> bool:
-    """Whether the next iteration rotates what this one has rotated, and nothing made of it.
+    """Whether the next iteration rotates this rotation itself, not a value computed from it.
 
-    A recurrence combines its state with a rotation of it, and with other data in each iteration.
+    A recurrence does not count: it combines its state with a rotation of it, and with other data.
     """
     place = loop.carried.index(roll.operands[0])
     return any(
@@ -146,7 +146,7 @@ def _is_carried_on(program: MosaicProgram, roll: ProgramOperation, loop: Program
 
 
 def _place(roll: ProgramOperation) -> tuple[int, int] | None:
-    """The dimension of a rotation, and its size."""
+    """Return the dimension of a rotation, and its size."""
     dim, shape = _DIMENSION.search(roll.text), shape_of(roll.text.partition(" loc(")[0])
     if dim is None or shape is None or int(dim["dim"]) >= len(shape[0]):
         return None
@@ -156,7 +156,7 @@ def _place(roll: ProgramOperation) -> tuple[int, int] | None:
 def _combined(
     program: MosaicProgram, roll: ProgramOperation, loop: ProgramLoop | None = None
 ) -> str | None:
-    """The operation that combines a rotation, or what a mask leaves of it, with others."""
+    """Return the name of the operation that combines a rotation, masked or not, with others."""
     if not all(_is_by_place(program, user) for user, _ in program.final_users(roll)):
         return None
     users = [user for user, _ in program.final_users(roll, _MASKED)]
@@ -173,7 +173,7 @@ def _combined(
 
 
 def _is_by_place(program: MosaicProgram, user: ProgramOperation) -> bool:
-    """Whether a mask, if it is one, depends on nothing that is loaded, and leaves a constant."""
+    """Whether an operation is not a mask, or selects a constant independently of loaded data."""
     if user.name != "arith.select":
         return True
     mask = program.sources_of(user.operands[0], user.line)
