@@ -1,1 +1,1 @@
-"""A kernel in numbers: schedule, cycles, memory, block map and timeline. Imports no jax."""
+"""Profile of a kernel: schedule, cycles, memory, block map and timeline. Does not import jax."""

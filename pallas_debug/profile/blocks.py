@@ -1,6 +1,6 @@
-"""Block map of a kernel: which block of each operand every grid point touches.
+"""Block map of a kernel: the block of each operand at every grid point.
 
-Recorded when the kernel is dumped, since only jax can evaluate index maps, and read without it.
+It is recorded when the kernel is dumped, as only jax can evaluate index maps; reading needs no jax.
 Grid points are numbered in the order in which a core runs them: the last grid dimension varies
 fastest.
 """
@@ -18,34 +18,34 @@ MAX_VALUES = 1 << 14
 """Maximum recorded values of one dimension of an index map that is not affine."""
 
 MAX_INDICES = 1 << 22
-"""Maximum values of one dimension of an index map that are returned as an array."""
+"""Maximum number of values of one dimension of an index map to return as an array."""
 
 MAX_SCALARS = 1 << 16
 """Maximum recorded values of a scalar operand."""
 
 MAX_GRID_DIMENSIONS = 64
-"""Maximum dimensions of a grid, as of numpy's arrays."""
+"""Maximum number of grid dimensions; the same as that of numpy arrays."""
 
 MAX_ENDS = 128
-"""Maximum grid points at each end of the grid whose blocks are recorded one by one."""
+"""Maximum grid points at each end of the grid whose blocks are recorded individually."""
 
 BlockDimensionKind = Literal["blocked", "squeezed", "element"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockIndex:
-    """One dimension of an operand's blocks, and where the index map puts it.
+    """Dimension of an operand's blocks, and its index map.
 
     Attributes:
-      kind: whether the index map counts blocks or elements here.
-      size: of the block, in elements; 1 if squeezed.
+      kind: whether the index map counts blocks or elements.
+      size: size of the block in elements; 1 if squeezed.
       bound: size of the array.
-      padding: number of elements by which an `element` block may lie outside, before and behind.
+      padding: elements by which an `element` block may extend past the array, before and after.
       offset, strides: the index is `offset` plus the products of grid point and strides, if it is
         affine; else `strides` is None.
-      axes: grid dimensions that `values` ranges over, the last one fastest.
+      axes: grid dimensions over which `values` ranges, the last one fastest.
       values: the index for all combinations of those dimensions; None if it is affine, or if there
-        would be more than `MAX_VALUES`.
+        are more than `MAX_VALUES`.
     """
 
     kind: BlockDimensionKind
@@ -59,7 +59,7 @@ class BlockIndex:
 
     @property
     def unit(self) -> int:
-        """Elements between consecutive values of the index."""
+        """Number of elements between consecutive values of the index."""
         return self.size if self.kind == "blocked" else 1
 
     @property
@@ -68,12 +68,12 @@ class BlockIndex:
         return math.ceil(self.bound / self.unit) if self.unit else 0
 
     def span(self, index: int) -> tuple[int, int]:
-        """First element of a block, and the one behind its last; they may lie outside the array."""
+        """Return the first element of a block, and one past its last; they may be out of bounds."""
         start = index * self.unit - self.padding[0]
         return start, start + self.size
 
     def at(self, point: tuple[int, ...], grid: tuple[int, ...]) -> int | None:
-        """The index at a grid point; None if it was not recorded."""
+        """Return the index at a grid point; None if it was not recorded."""
         if self.strides is not None:
             return self.offset + sum(i * n for i, n in zip(point, self.strides, strict=True))
         if self.values is None:
@@ -86,7 +86,7 @@ class BlockIndex:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayRegion:
-    """A rectangular part of an array, with its first elements and those behind its last."""
+    """Rectangular part of an array, by its first elements and one past its last."""
 
     start: tuple[int, ...]
     stop: tuple[int, ...]
@@ -97,20 +97,20 @@ class ArrayRegion:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockVisits:
-    """Walk of the grid through the blocks of one operand.
+    """Statistics of the grid's visits to the blocks of one operand.
 
     Attributes:
-      copies: number of grid points at which another block begins than at the point before: fetches
-        of an input, write-backs of an output.
+      copies: number of grid points whose block differs from that of the previous point: fetches of
+        an input, or write-backs of an output.
       distinct: number of different blocks.
-      least, most: copies of the block that has fewest and most of them.
-      outside: number of grid points whose block lies outside the array as a whole.
-      first_outside: first of those.
+      least, most: number of copies of the least and the most frequently copied block.
+      outside: number of grid points whose block is completely outside the array.
+      first_outside: first of these grid points.
       partial: number of different blocks that extend past the array.
-      untouched: number of elements of the array in no block; None if not counted.
+      untouched: number of elements that are not in any block; None if not counted.
       overlapping: number of elements in several different blocks; None if not counted.
-      untouched_parts: the first parts of the array in no block.
-      has_more_parts: whether there are more of them.
+      untouched_parts: the first parts of the array that are not in any block.
+      has_more_parts: whether there are more such parts.
     """
 
     copies: int
@@ -127,7 +127,7 @@ class BlockVisits:
 
     @property
     def revisits(self) -> int:
-        """Number of copies of a block that was copied before."""
+        """Number of copies of blocks that have already been copied."""
         return self.copies - self.distinct
 
 
@@ -136,18 +136,18 @@ class OperandBlocks:
     """Blocks of one operand over the grid.
 
     Attributes:
-      shape: of the whole array.
-      bits: of one element in memory.
+      shape: shape of the whole array.
+      bits: size in bits of an element in memory.
       space: memory space of the block.
       is_pipelined: whether Pallas moves the blocks; if not, the kernel gets the array where it is.
       buffers: number of buffers for a block.
       reads_back: whether an output's block is fetched before it is written again.
-      dimensions: of its blocks.
+      dimensions: dimensions of the blocks.
       unknown: why the index map could not be evaluated, as the end of a sentence.
       tables: scalar prefetch operands that the index map reads, with the values of one call.
-      visits: None if there are too many grid points to count.
+      visits: statistics of the visits; None if there are too many grid points to count.
       left_out: what is not recorded, and why.
-      first, last: blocks of the first and the last grid points, where `dimensions` leaves them out.
+      first, last: blocks of the first and last grid points, if `dimensions` does not record them.
     """
 
     name: str
@@ -174,7 +174,7 @@ class OperandBlocks:
 
     @property
     def total(self) -> int | None:
-        """Number of blocks that the array consists of; None if blocks may begin at any element."""
+        """Number of blocks in the array; None if blocks may begin at any element."""
         if any(d.kind == "element" for d in self.dimensions):
             return None
         return math.prod(d.count for d in self.dimensions)
@@ -185,7 +185,7 @@ class OperandBlocks:
         return math.prod(d.size for d in self.dimensions) * self.bits // 8
 
     def part(self, block: tuple[int, ...]) -> ArrayRegion | None:
-        """The part of the array that a block covers; None if the block lies outside."""
+        """Return the part of the array that a block covers; None if the block is outside."""
         start, stop = [], []
         for dimension, index in zip(self.dimensions, block, strict=True):
             first, behind = dimension.span(index)
@@ -196,7 +196,7 @@ class OperandBlocks:
         return ArrayRegion(start=tuple(start), stop=tuple(stop))
 
     def bytes_of(self, block: tuple[int, ...]) -> int:
-        """Bytes of the part of the array that a block covers."""
+        """Return the size in bytes of the part of the array that a block covers."""
         part = self.part(block)
         if part is None:
             return 0
@@ -209,10 +209,10 @@ class ScalarValues:
     """Values of a scalar operand in one call: a table of scalar prefetch, or a size of the grid.
 
     Attributes:
-      number: of the operand among those of the call, sizes of the grid first.
-      shape: empty for a size of the grid.
-      bits: of an element.
-      values: row by row.
+      number: position among the operands of the call; grid sizes come first.
+      shape: shape of the operand; empty for a size of the grid.
+      bits: size in bits of an element.
+      values: values in row-major order.
       is_rounded: whether a CPU computed them in floats, which a TPU may round differently.
     """
 
@@ -231,9 +231,9 @@ class BlockMap:
     Attributes:
       grid: sizes of all dimensions, including those that `vmap` added; empty without a grid.
       parallel: for each dimension, whether its grid points may run on different cores.
-      operands: those with blocks, in order.
+      operands: operands with blocks, in order.
       unknown: why there is no map at all, as the end of a sentence.
-      scalars: values of one call, of the integer scalar operands for which they are known.
+      scalars: known values of integer scalar operands, in one call.
     """
 
     grid: tuple[int, ...] = ()
@@ -258,18 +258,18 @@ class BlockMap:
         return sum(operand.unknown is not None for operand in self.operands)
 
     def point(self, position: int) -> tuple[int, ...]:
-        """The grid point at a position in the order of the grid."""
+        """Return the grid point at a position in grid order."""
         return grid_point(self.grid, position)
 
     def position(self, point: tuple[int, ...]) -> int:
-        """The position of a grid point in the order of the grid."""
+        """Return the position of a grid point in grid order."""
         position = 0
         for index, size in zip(point, self.grid, strict=True):
             position = position * size + index
         return position
 
     def block(self, operand: OperandBlocks, point: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The block of an operand at a grid point; None if it was not recorded."""
+        """Return the block of an operand at a grid point; None if it was not recorded."""
         if operand.unknown is not None:
             return None
         if operand.first:
@@ -287,10 +287,10 @@ class BlockMap:
         return tuple(block)
 
     def indices(self, operand: OperandBlocks) -> tuple[np.ndarray, ...] | None:
-        """The index of each dimension as an array that broadcasts against the grid.
+        """Return the index of each dimension as an array that broadcasts against the grid.
 
-        None if a dimension was not recorded, the index map could not be evaluated, or there would
-        be more than `MAX_INDICES` values.
+        None if a dimension was not recorded, the index map could not be evaluated, or there are
+        more than `MAX_INDICES` values.
         """
         import numpy as np  # not needed by most readers
 
@@ -318,7 +318,7 @@ class BlockMap:
 
 
 def grid_point(grid: tuple[int, ...], position: int) -> tuple[int, ...]:
-    """The grid point at a position in the order of a grid."""
+    """Return the grid point at a position in grid order."""
     found = []
     for size in reversed(grid):
         position, index = divmod(position, size)

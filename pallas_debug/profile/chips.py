@@ -1,4 +1,4 @@
-"""Memory of each chip, by device kind."""
+"""Memory sizes of each chip, by device kind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ChipMemory:
-    """Memory of a TensorCore.
+    """Memory sizes of a TensorCore.
 
     Attributes:
       limit: bytes of VMEM that a kernel may use by default.
@@ -30,4 +30,4 @@ CHIPS: Mapping[str, ChipMemory] = {
     "TPU v6 lite": ChipMemory(limit=32 * MIB, capacity=128 * MIB),
     "TPU7x": ChipMemory(limit=32 * MIB, capacity=64 * MIB),
 }
-"""Values observed with libtpu 0.0.42 and 0.0.50."""
+"""Memory sizes by chip, as observed with libtpu 0.0.42 and 0.0.50."""

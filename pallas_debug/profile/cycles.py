@@ -1,8 +1,8 @@
 """Estimate of a kernel's cycles from its bundles, loops, grid and copies.
 
 The scalar core's instructions are evaluated (`walk.py`), so trip counts, and how often the body of
-a `pl.when` runs, follow from the schedule itself. What depends on data is assumed to be entered;
-for loops whose length does, the estimate is a formula.
+a `pl.when` runs, follow from the schedule itself. Regions that depend on data are assumed to be
+entered; if a trip count depends on data, the estimate is a formula.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pallas_debug.profile.schedule import Schedule
 CYCLES = "cycles"
 
 CORES_SHARE = "cores share the grid"
-"""Part of the assumption about cores that run a part of the grid each."""
+"""Part of the assumption that each core runs a part of the grid."""
 
 AS_CALLED = "scalar operands have their values in the first call"
-"""Beginning of the assumption about scalar operands whose values are in the dump."""
+"""Beginning of the assumption about scalar operands whose values are recorded in the dump."""
 
 NO_DELAYS = (
     "each bundle takes one cycle: no table of the delays after them was written, or it does not fit"
@@ -51,20 +51,21 @@ class CycleEstimate:
 
     Attributes:
       total: our estimate.
-      least: our estimate if no region that depends on data is entered; as `total` if none does.
-      compute: of it, cycles in which bundles issue or delay.
-      waiting: of it, cycles in which the core waits for copies.
-      as_compiler: our estimate under the assumptions of the compiler's own, to compare with it:
-        values that the kernel reads are zero, those that it is passed in registers are 42, copies
-        do not slow each other down.
+      least: our estimate if no region that depends on data is entered; equal to `total` if there is
+        no such region.
+      compute: cycles of `total` in which bundles issue or delay.
+      waiting: cycles of `total` in which the core waits for copies.
+      as_compiler: our estimate under the assumptions of the compiler's estimate, for comparison:
+        values that the kernel reads are 0, values passed in registers are 42, and copies do not
+        slow each other down.
       compiler: libtpu's own estimate.
-      steps: grid steps.
-      core_steps: those that the core runs whose cycles these are.
+      steps: number of grid steps.
+      core_steps: number of grid steps that the estimated core runs.
       trips: iterations of each loop of the schedule, in order, over the whole kernel.
-      executions: how often each bundle runs; empty if unknown.
+      executions: number of times that each bundle runs; empty if unknown.
       copied: bytes copied, by direction such as `hbm_to_vmem`; None if some size depends on data.
       copies: number of copies, by direction.
-      assumptions: a sentence for each.
+      assumptions: one sentence for each assumption.
     """
 
     total: Figure
@@ -94,9 +95,9 @@ def estimate_cycles(
     """Estimate a kernel's cycles.
 
     Args:
-      estimate: the text of `estimate.txt`.
-      blocks: the block map, for the values of scalar operands in the first call.
-      mosaic: the module before any pass, which says whether copies go to other devices.
+      estimate: text of `estimate.txt`.
+      blocks: block map, for the values of scalar operands in the first call.
+      mosaic: module before any pass, which shows whether copies go to other devices.
       listen: called with the copies, waits and iterations of the estimated run, in order.
     """
     compiler = compiler_estimate(estimate)
@@ -247,7 +248,7 @@ def _assumptions(
 
 
 def grid_steps(kernel: Kernel | None, blocks: BlockMap | None = None) -> Figure:
-    """Number of grid points."""
+    """Return the number of grid points."""
     if kernel is None:
         return missing("the kernel's grid is unknown")
     unknown = [n for n, size in enumerate(kernel.grid) if size is None]
@@ -267,7 +268,7 @@ def grid_steps(kernel: Kernel | None, blocks: BlockMap | None = None) -> Figure:
 def _core_steps(
     schedule: Schedule, kernel: Kernel | None, blocks: BlockMap | None, steps: Figure
 ) -> Figure:
-    """Number of grid points that one core runs: all of them, unless the compiler divided them."""
+    """Return the grid points that one core runs: all, unless the compiler divided the grid."""
     if kernel is None or steps.value is None:
         return steps
     sizes = blocks.grid if blocks is not None and blocks.grid else kernel.grid
@@ -280,7 +281,7 @@ def _core_steps(
 
 
 def compiler_estimate(text: str | None) -> Figure:
-    """Read libtpu's own estimate from `estimate.txt`, a textproto; missing if there is none."""
+    """Parse libtpu's own estimate from `estimate.txt`, a textproto; missing if there is none."""
     if text is None:
         return missing("libtpu wrote no estimate for this kernel", unit="cycles")
     found = [int(value) for value in _STATED.findall(text)]

@@ -1,4 +1,4 @@
-"""A number with its origin: the compiler's, derived by us, or an assumption."""
+"""Numbers with their origin: reported by the compiler, derived, or assumed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ Origin = Literal["compiler", "derived", "assumed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A number of a kernel's profile.
+    """Number in a kernel's profile.
 
     Attributes:
-      value: None if it is not available; missing data is never zero.
-      origin: `compiler` if libtpu wrote it, `derived` if it follows from what libtpu wrote,
-        `assumed` if part of it is an assumption, which `note` states.
-      unit: `bytes`, `cycles`; empty for a plain count.
-      note: how it was obtained, what was assumed, or why it is missing.
-      formula: the figure in terms of what is unknown, such as `1,520 + 612 n`; None if it is known.
+      value: the number; None if it is not available. Missing data is never zero.
+      origin: `compiler` if libtpu reports it, `derived` if it is derived from libtpu's output,
+        `assumed` if it relies on an assumption, which `note` states.
+      unit: unit such as `bytes` or `cycles`; empty for a plain count.
+      note: how the number was obtained, what was assumed, or why it is missing.
+      formula: the figure in terms of unknowns, such as `1,520 + 612 n`; None if it is known.
     """
 
     value: int | float | None
@@ -36,12 +36,12 @@ class Figure:
 
 
 def missing(note: str, *, unit: str = "") -> Figure:
-    """A figure that is not available, and why."""
+    """Make a figure for a number that is not available, with the reason."""
     return Figure(value=None, origin="derived", unit=unit, note=note)
 
 
 def shown(value: int | float | None) -> str:
-    """Print a number with separators; `-` if there is none."""
+    """Format a number with separators; `-` if there is none."""
     if value is None:
         return "-"
     if isinstance(value, int) or value == int(value):

@@ -1,4 +1,4 @@
-"""XLA's program around a kernel, as the compiler prints it."""
+"""Parser of XLA's program around a kernel, as printed by the compiler."""
 
 from __future__ import annotations
 

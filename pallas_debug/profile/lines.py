@@ -15,18 +15,18 @@ from pallas_debug.profile.tracing import Chain, Place, Tracing
 class LineCost:
     """Cost of a Python line. All numbers are derived from the compiler's schedule.
 
-    A bundle is divided evenly among its instructions. An instruction counts for every line of its
-    chain: the helper's, and those of the calls that led there.
+    The cost of a bundle is divided evenly among its instructions. An instruction counts for every
+    line of its chain: the line of the helper, and those of the calls that led there.
 
     Attributes:
       bundles: number of bundles with an instruction of this line.
       share: share of the executed bundles, calls included.
-      own_share: the same without what functions do that the line calls.
+      own_share: share of the executed bundles, calls excluded.
       instructions: number of instructions, calls included.
       units: number of instructions for each unit.
-      spills, fills: stores and loads of registers that did not fit.
+      spills, fills: number of stores and loads of spilled registers.
       copies: number of instructions that start a copy.
-      derived: number of instructions whose line is that of their users or producers.
+      derived: number of instructions whose line was taken from their users or producers.
     """
 
     source: SourceLine
@@ -56,7 +56,7 @@ class _Tally:
     units: dict[str, int] = field(default_factory=dict)
 
     def add(self, bundle: int, weight: float, used: Iterable[str]) -> None:
-        """Count an instruction; those of a bundle come one after the other."""
+        """Count an instruction; instructions of a bundle must be added consecutively."""
         if bundle != self.last:
             self.last = bundle
             self.bundles += 1
@@ -69,22 +69,22 @@ class _Tally:
 def line_costs(
     schedule: Schedule, tracing: Tracing, executions: Sequence[float] | None = None
 ) -> tuple[LineCost, ...]:
-    """Add up the cost of each line, most expensive first.
+    """Return the cost of each line, most expensive first.
 
     Args:
-      executions: how often each bundle runs; by default once.
+      executions: number of times that each bundle runs; by default once.
     """
     weights = [1.0] * len(schedule.bundles) if executions is None else executions
     total = sum(weights)
     tallies: dict[Place, _Tally] = {}
-    of_trace: dict[int, list[_Tally]] = {}  # by identity: instructions of a place share a trace
+    of_trace: dict[int, list[_Tally]] = {}  # by identity, as instructions may share a trace
     for at, (bundle, traces) in enumerate(zip(schedule.bundles, tracing.traces, strict=True)):
         weight = weights[at] / len(traces) if traces else 0.0
         for instruction, trace in zip(bundle.instructions, traces, strict=True):
             name, text = instruction.opcode, instruction.text
             known = of_trace.get(id(trace))
             if known is None:
-                # A recursive call, or an instruction combined from two, has a line twice.
+                # A chain may contain a line twice: recursion, or an instruction combined from two.
                 places = _by_place(trace.chain).items()
                 known = [tallies.setdefault(place, _Tally(line)) for place, line in places]
                 of_trace[id(trace)] = known
@@ -120,7 +120,7 @@ def line_costs(
 
 
 def bundles_of(tracing: Tracing, file: str, line: int) -> tuple[int, ...]:
-    """Indices of the bundles with an instruction of a line, calls included."""
+    """Return the indices of bundles with an instruction of a line, calls included."""
     return tuple(
         at
         for at, traces in enumerate(tracing.traces)
@@ -129,7 +129,7 @@ def bundles_of(tracing: Tracing, file: str, line: int) -> tuple[int, ...]:
 
 
 def of_file(costs: Iterable[LineCost], file: str) -> dict[int, LineCost]:
-    """Costs of the lines of one file, by number."""
+    """Return the costs of the lines of one file, by line number."""
     return {cost.source.line: cost for cost in costs if cost.source.file == file}
 
 

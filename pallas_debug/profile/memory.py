@@ -1,7 +1,7 @@
 """VMEM and SMEM of a kernel, by operand, with the number of buffers.
 
-libtpu writes a map of VMEM as an HTML page with the data in it as JSON. What it does not list, the
-operands in SMEM, follows from their shapes.
+libtpu writes a map of VMEM as an HTML page that contains the data as JSON. It does not list
+operands in SMEM; their sizes are derived from their shapes.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _LIMIT_FLAG = re.compile(r"--xla_tpu_scoped_vmem_limit_kib=(?P<kib>\d{1,12})")
 _BYTES = re.compile(r"[1-9]\d{0,14}")
 
 _SMEM_TILE = 4
-"""Bytes of an element in SMEM; smaller types are padded to it."""
+"""Size in bytes of an element in SMEM; smaller types are padded to it."""
 
 Role = Literal["operand", "spill", "internal"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatedMemory:
-    """Memory of a kernel.
+    """Memory allocated for a kernel.
 
     Attributes:
-      name: the operand's name, `spilled registers`, or the compiler's words.
-      kind: of the operand; None for what the compiler allocates for itself.
-      space: `vmem`, `smem`, or as the operand asks for.
-      size: bytes, all buffers together.
+      name: name of the operand, `spilled registers`, or the compiler's description.
+      kind: kind of the operand; None for the compiler's own allocations.
+      space: `vmem`, `smem`, or the memory space that the operand requests.
+      size: size in bytes of all buffers together.
       buffers: number of buffers: 2 if one block is copied while the kernel works on the other.
-      padding: bytes of it that hold no data.
+      padding: bytes of `size` that contain no data.
     """
 
     name: str
@@ -60,9 +60,9 @@ class MemoryMap:
     """Memory of a kernel by operand.
 
     Attributes:
-      vmem, smem: totals.
-      limit: VMEM that the kernel may use: what it asks for, else the default of the chip.
-      capacity: VMEM of the core, as the compiler states it: the highest limit to ask for.
+      vmem, smem: total bytes.
+      limit: VMEM that the kernel may use: the amount it requests, or else the chip's default.
+      capacity: VMEM of the core, as reported by the compiler: the highest limit to request.
     """
 
     uses: tuple[AllocatedMemory, ...]
@@ -73,12 +73,12 @@ class MemoryMap:
 
     @property
     def is_limit_raisable(self) -> bool:
-        """Whether the core has more VMEM than the kernel may use."""
+        """Whether the core has more VMEM than the kernel's limit."""
         limit, capacity = self.limit.value, self.capacity.value
         return limit is not None and capacity is not None and limit < capacity
 
     def of_operand(self, name: str) -> AllocatedMemory | None:
-        """AllocatedMemory of an operand; None if it has none of its own."""
+        """Return the memory of an operand; None if it has none of its own."""
         named = (a for a in self.uses if a.role == "operand" and a.name == name)
         return next(named, None)
 
@@ -90,10 +90,10 @@ def memory_map(
     *,
     hlo: str | None = None,
 ) -> MemoryMap:
-    """Read the text of `vmem.html`, and name its parts after the kernel's operands.
+    """Parse the text of `vmem.html`, and name its parts after the kernel's operands.
 
     Args:
-      hlo: XLA's program around the kernel, whose copies have allocations of their own.
+      hlo: XLA's program around the kernel, whose copies have their own allocations.
     """
     limit = vmem_limit(kernel, compilation)
     data = _data(vmem, kernel_calls(hlo or "")) if vmem else None
@@ -119,13 +119,13 @@ def memory_map(
 
 
 def unknown_memory(reason: str) -> MemoryMap:
-    """A map without figures, for a core whose memory is not that of a TensorCore."""
+    """Return a map without figures, for a core whose memory is not that of a TensorCore."""
     nothing = missing(reason, unit="bytes")
     return MemoryMap(uses=(), vmem=nothing, smem=nothing, limit=nothing, capacity=nothing)
 
 
 def vmem_limit(kernel: Kernel | None, compilation: Compilation | None) -> Figure:
-    """VMEM that a kernel may use: what it, or the compiler's flags, ask for, else the default."""
+    """Return the VMEM limit that the kernel or the compiler's flags request, or the default."""
     chip = CHIPS.get((compilation.device_kind if compilation else None) or "")
     asked = kernel.compiler_params.get("vmem_limit_bytes", "") if kernel is not None else ""
     if _BYTES.fullmatch(asked):
@@ -165,10 +165,10 @@ _Rows = list[tuple[str, int, int | None]]
 
 
 def _data(html: str, calls: Collection[str]) -> tuple[_Rows, int | None, int | None] | None:
-    """Allocations of the kernel's operation as tag, bytes and padding; their sum; the capacity.
+    """Return allocations of the kernel's operation as tag, bytes and padding; total; capacity.
 
     Args:
-      calls: names of the operations that call the kernel; of several, the largest counts.
+      calls: names of the operations that call the kernel; the largest of several is used.
     """
     at = _DATA.search(html)
     if at is None:
@@ -210,7 +210,7 @@ def _in_vmem(rows: _Rows, kernel: Kernel | None) -> Iterator[AllocatedMemory]:
     outputs: tuple[Operand, ...] = ()
     scratch: list[Operand] = []
     if kernel is not None:
-        # libtpu numbers the operands of the call, scalar prefetch first, without sizes of the grid.
+        # libtpu numbers the operands of the call from scalar prefetch, without sizes of the grid.
         inputs = tuple(o for k in _CALL_ORDER for o in kernel.of_kind(k))
         outputs = kernel.of_kind("output")
         scratch = [o for o in kernel.of_kind("scratch") if "vmem" in o.memory_space]

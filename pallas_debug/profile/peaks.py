@@ -10,17 +10,17 @@ _DOCS = "https://docs.cloud.google.com/tpu/docs"
 
 @dataclass(frozen=True, kw_only=True)
 class ChipPeaks:
-    """Peaks of one TensorCore.
+    """Published peaks of one TensorCore.
 
     Attributes:
-      flops: matrix operations per second by type of the operands, a multiply-add counted as two.
-      bandwidth: bytes per second from and to HBM; all of it where the cores make up one device, as
-        one of them alone may use it.
-      clock: cycles per second; `flops` divided by what the matrix units do in a cycle.
+      flops: matrix operations per second by operand type; a multiply-add counts as two.
+      bandwidth: bytes per second from and to HBM; the chip's total where its cores form one device,
+        as a single core may use all of it.
+      clock: cycles per second; `flops` divided by the operations of the matrix units per cycle.
       source: page with the figures of the chip.
-      links: bytes per second over all links of the chip to others, both directions together; None
-        where the page does not state it.
-      cores: TensorCores of the chip, among which its operations are divided.
+      links: bytes per second over all links to other chips, both directions together; None if the
+        page does not state it.
+      cores: number of TensorCores of the chip, over which its operations are divided.
     """
 
     flops: Mapping[str, float] = field(default_factory=dict)
@@ -31,10 +31,10 @@ class ChipPeaks:
     cores: int = 1
 
     def flops_of(self, dtype: str) -> float | None:
-        """Peak for operands of a type.
+        """Return the peak for operands of a type.
 
-        Matrix units multiply bfloat16 at most. float32 is split into several products, so its peak
-        is that of bfloat16, of which it needs three or six.
+        bfloat16 is the widest type that matrix units multiply. A float32 product is split into
+        three or six bfloat16 products, so its peak is that of bfloat16.
         """
         return self.flops.get(dtype, self.flops.get("bf16"))
 
@@ -78,9 +78,9 @@ PEAKS: Mapping[str, ChipPeaks] = {
     ),
 }
 """Peaks by chip. Operations of a chip with two TensorCores are divided by two, as a kernel's
-schedule is that of one; so is the bandwidth of tpu7x, whose cores are two devices."""
+schedule is for one core; so is the bandwidth of tpu7x, whose cores are two devices."""
 
 
 def peaks_of(target: str | None) -> ChipPeaks | None:
-    """Peaks of a target's chip; None for an unknown one."""
+    """Return the peaks of a target's chip; None for an unknown chip."""
     return PEAKS.get((target or "").partition(":")[0])

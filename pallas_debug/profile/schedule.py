@@ -1,4 +1,4 @@
-"""The schedule of a kernel: its bundles, with units, loops, regions and branches.
+"""Schedule of a kernel: its bundles, with units, loops, regions and branches.
 
 Loops are found from backward branches. A branch takes effect after a few more bundles, its delay
 slots. On an unknown chip, their number follows from where the region of the branch ends.
@@ -16,13 +16,13 @@ from pallas_debug.ir.bundles import Bundle, BundleListing, Instruction, read_bun
 from pallas_debug.profile.units import UnitTable, align, read_utilization
 
 _DELAY_SLOTS = {"v4": 1, "v5e": 4, "v5p": 4, "v6e": 4, "tpu7x": 6}
-"""Bundles after a branch that run whether or not it is taken, as seen in schedules."""
+"""Number of bundles after a branch that run whether or not it is taken, as seen in schedules."""
 
 _MAX_DELAY = 8
 """Maximum number of delay slots of an unknown chip."""
 
 ANY_SIZE = (1 << 31) - 1
-"""Size that libtpu states of a dimension of the grid that is known only at run time."""
+"""Size that libtpu reports for a grid dimension that is known only at run time."""
 
 _BOUNDS = re.compile(r"^iteration_bounds: \((?P<sizes>\d{1,10}(?:, ?\d{1,10}){0,63}),?\)$", re.M)
 
@@ -32,7 +32,7 @@ ON_SPARSECORE = (
     "and without tables: its cycles, units and lines are not known, and `show DUMP sparsecore` "
     "prints the listing"
 )
-"""Why there are no figures of a kernel on the SparseCore."""
+"""Reason why there are no figures for a kernel on the SparseCore."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class ScheduledRegion:
     """Consecutive bundles that the compiler keeps together.
 
     Attributes:
-      start, stop: indices of the first bundle and of the one after the last.
+      start, stop: index of the first bundle, and one past the last.
     """
 
     number: int
@@ -50,11 +50,11 @@ class ScheduledRegion:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledBranch:
-    """A branch instruction.
+    """Branch instruction.
 
     Attributes:
-      bundle: index of its bundle.
-      target: index of the bundle that it goes to; None if the listing does not show it.
+      bundle: index of the branch's bundle.
+      target: index of the target bundle; None if the listing does not show it.
     """
 
     bundle: int
@@ -64,14 +64,14 @@ class ScheduledBranch:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledLoop:
-    """A loop.
+    """Loop in the schedule.
 
     Attributes:
-      number: its position among the loops, in order of their first bundles.
-      start, stop: indices of the first bundle and of the one after the last, delay slots included.
-      depth: number of loops around it.
-      parent: number of the loop around it; None for an outermost one.
-      branch: the branch back; None if there is none in the listing.
+      number: position among the loops, in order of their first bundles.
+      start, stop: index of the first bundle, and one past the last, including delay slots.
+      depth: number of enclosing loops.
+      parent: number of the enclosing loop; None for an outermost loop.
+      branch: the backward branch; None if there is none in the listing.
     """
 
     number: int
@@ -83,7 +83,7 @@ class ScheduledLoop:
 
     @property
     def size(self) -> int:
-        """Number of bundles of one iteration that takes no branch."""
+        """Number of bundles of an iteration that takes no branch."""
         return self.stop - self.start
 
 
@@ -92,14 +92,14 @@ class Schedule:
     """Bundles of a kernel, with the units they occupy.
 
     Attributes:
-      listing: the bundles as read.
+      listing: parsed listing of the bundles.
       table: counts per bundle and unit; None if the compiler wrote none.
       chip: name of the target without its topology; None if unknown.
-      stalls: counts per cycle, before the compiler turned idle cycles into delays of the bundle
-        before them; None if it wrote none.
-      bounds: sizes of the part of the grid that a core runs; empty if they are not stated.
-      is_sparse: whether it is of the SparseCore, whose bundles are not read.
-      problems: what is wrong with the texts, a sentence each.
+      stalls: counts per cycle, before the compiler turned idle cycles into delays of the previous
+        bundle; None if it wrote none.
+      bounds: sizes of the part of the grid that a core runs; empty if not reported.
+      is_sparse: whether the schedule is for the SparseCore, whose bundles are not read.
+      problems: one sentence for each problem with the texts.
     """
 
     listing: BundleListing
@@ -121,7 +121,7 @@ class Schedule:
 
     @cached_property
     def delays(self) -> tuple[int, ...]:
-        """Idle cycles after each bundle, which it encodes and the listing does not show.
+        """Idle cycles after each bundle, which are encoded in it but not shown in the listing.
 
         All are 0 if they are not known.
         """
@@ -137,7 +137,7 @@ class Schedule:
 
     @cached_property
     def starts(self) -> dict[int, int]:
-        """Index of the first bundle of each region, the empty ones included."""
+        """Index of the first bundle of each region, including empty regions."""
         found: dict[int, int] = {}
         for at, bundle in enumerate(self.bundles):
             for number in (*bundle.starts, *bundle.empties):
@@ -146,7 +146,7 @@ class Schedule:
 
     @cached_property
     def regions(self) -> tuple[ScheduledRegion, ...]:
-        """Regions in order of their first bundles; one that does not end is cut off."""
+        """Regions in order of their first bundles; a region without an end is truncated."""
         ends: dict[int, int] = {}
         for at, bundle in enumerate(self.bundles):
             for number in bundle.ends:
@@ -160,7 +160,7 @@ class Schedule:
 
     @cached_property
     def branches(self) -> tuple[ScheduledBranch, ...]:
-        """Branches in order."""
+        """All branches, in order."""
         return tuple(
             ScheduledBranch(bundle=at, instruction=i, target=self.starts.get(i.target or -1))
             for at, bundle in enumerate(self.bundles)
@@ -187,7 +187,7 @@ class Schedule:
 
     @cached_property
     def loops(self) -> tuple[ScheduledLoop, ...]:
-        """Loops, outer ones first."""
+        """All loops, outer loops first."""
         spans: dict[int, tuple[int, ScheduledBranch]] = {}
         back = [b for b in self.branches if b.target is not None and b.target <= b.bundle]
         starts = sorted({b.target for b in back if b.target is not None})
@@ -218,7 +218,7 @@ class Schedule:
         return tuple(found)
 
     def core_bounds(self, grid: tuple[int, ...]) -> tuple[int, ...]:
-        """Part of a grid that one core runs, as the compiler divided it."""
+        """Return the part of a grid that one core runs, as divided by the compiler."""
         if len(self.bounds) != len(grid):
             return grid
         bounds = tuple(
@@ -228,7 +228,7 @@ class Schedule:
         return bounds if fits else grid
 
     def loop_at(self, bundle: int) -> ScheduledLoop | None:
-        """Innermost loop around a bundle, by index."""
+        """Return the innermost loop around the bundle with this index."""
         inside = [loop for loop in self.loops if loop.start <= bundle < loop.stop]
         return max(inside, key=lambda loop: loop.depth, default=None)
 
@@ -244,10 +244,10 @@ def schedule_of(
     """Read a schedule from the texts of `bundles.txt` and `utilization.txt`.
 
     Args:
-      bundles: None if there is no such file, or it cannot be read.
-      delays: the text of `delays.txt`.
-      sparsecore: the text of `sparsecore.txt`, which there is in place of the others.
-      target: name of the target it was made for: `v5e`, `v5e:2x4`.
+      bundles: text of `bundles.txt`; None if the file is missing or cannot be read.
+      delays: text of `delays.txt`.
+      sparsecore: text of `sparsecore.txt`, which replaces the other files.
+      target: name of the target that was compiled for, such as `v5e` or `v5e:2x4`.
     """
     listing = read_bundles(bundles or "")
     table = read_utilization(utilization) if utilization else None

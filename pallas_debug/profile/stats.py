@@ -1,4 +1,4 @@
-"""Numbers of one kernel on one target, from what the compiler wrote about its schedule."""
+"""Statistics of one kernel on one target, from the compiler's output about its schedule."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from pallas_debug.profile.traffic import Traffic, traffic_of
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleTexts:
-    """Tables that the compiler wrote about a kernel's schedule; None for those it did not write.
+    """Tables that the compiler wrote about a kernel's schedule; None for missing ones.
 
     Attributes:
-      mosaic: the kernel's module before any pass, for the calls behind each line.
+      mosaic: the kernel's module before any pass, for the calls that lead to each line.
       relayouts: the module after the pass that inserts relayouts.
       sparsecore: bundles of a kernel on the SparseCore, which has no other tables.
     """
@@ -53,11 +53,11 @@ class UnitUse:
     """Use of a functional unit.
 
     Attributes:
-      name: as the compiler prints it.
+      name: name of the unit as printed by the compiler.
       capacity: slots per bundle, or number of units.
-      share: of its capacity, over all bundles, each weighted by how often it runs.
-      scheduled: the same with every bundle counted once.
-      meaning: what the column counts; empty for an unknown one.
+      share: share of the capacity that is used over all bundles, weighted by how often they run.
+      scheduled: share of the capacity that is used, with every bundle counted once.
+      meaning: what the column counts; empty for an unknown column.
     """
 
     name: str
@@ -73,14 +73,14 @@ class CodeCost:
 
     Attributes:
       kind: `loop` or `region`.
-      number: of the region, as the compiler counts; of the loop, by its first bundle.
-      start, stop: indices of its first bundle and of the one after its last.
-      depth: loops around it.
-      bundles: in it.
-      executed: bundles that run in it, over the whole kernel.
-      share: of all executed bundles.
-      units: share of each unit's capacity in its bundles.
-      spills, fills: instructions in it.
+      number: the compiler's number of a region; position of a loop by first bundle.
+      start, stop: index of the first bundle, and one past the last.
+      depth: number of enclosing loops.
+      bundles: number of bundles.
+      executed: number of bundles executed over the whole kernel.
+      share: share of all executed bundles.
+      units: share of each unit's capacity that is used in these bundles.
+      spills, fills: number of spill and fill instructions.
     """
 
     kind: str
@@ -102,7 +102,7 @@ class ScheduleCounts:
 
     Attributes:
       bundles, empty_bundles, spills, fills: as in `Stats`.
-      spills_of, fills_of: numbers in each bundle.
+      spills_of, fills_of: number of spills and fills in each bundle.
     """
 
     bundles: Figure
@@ -115,22 +115,22 @@ class ScheduleCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """Numbers of one kernel on one target.
+    """Statistics of one kernel on one target.
 
     Attributes:
-      code_size: of the executable.
-      bundles: instruction words of the kernel.
-      empty_bundles: those of them without an instruction.
-      cycles: our estimate, with the compiler's beside it.
-      spills, fills: instructions that store and load registers that did not fit.
-      loops, regions: parts of the code in order.
-      traffic: bytes copied against work done.
-      lines: Python lines, most expensive first.
-      advice: what makes it slow, with evidence.
-      hidden: advice that does not count while copies take longer than the computation.
+      code_size: size of the executable.
+      bundles: number of instruction words of the kernel.
+      empty_bundles: number of bundles without an instruction.
+      cycles: our estimate, and the compiler's.
+      spills, fills: number of instructions that spill and reload registers.
+      loops, regions: parts of the code, in order.
+      traffic: bytes copied compared with work done.
+      lines: costs of Python lines, most expensive first.
+      advice: what makes the kernel slow, with evidence.
+      hidden: advice that does not matter while copies take longer than the computation.
       coverage: bundles that are traced to a line.
-      is_sparse: whether the kernel runs on the SparseCore, of whose bundles nothing is known.
-      problems: what could not be read, a sentence each.
+      is_sparse: whether the kernel runs on the SparseCore, whose bundles are not read.
+      problems: one sentence for each input that could not be read.
     """
 
     kernel: str
@@ -168,7 +168,7 @@ class Stats:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """A kernel's schedule with everything derived from it; `Stats` is its summary."""
+    """Schedule of a kernel and everything derived from it; `Stats` is its summary."""
 
     texts: ScheduleTexts
     kernel: Kernel | None
@@ -232,13 +232,13 @@ class Profile:
 
     @cached_property
     def hidden(self) -> tuple[Advice, ...]:
-        """Advice that does not count while copies take longer than the computation."""
+        """Advice that does not matter while copies take longer than the computation."""
         subject = subject_of(self)
         return advise_if_compute_bound(subject) if subject is not None else ()
 
     @cached_property
     def counts(self) -> ScheduleCounts:
-        """Counts of bundles and spills, for readers that need nothing else of `stats`."""
+        """Counts of bundles and spills, for callers that do not need the rest of `stats`."""
         return _counts(self.schedule)
 
     @cached_property

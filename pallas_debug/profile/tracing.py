@@ -1,13 +1,13 @@
 """Python lines of every instruction in a schedule, helpers and callers included.
 
-The compiler names one place on most instructions: the innermost line. Which call led there is
-recovered from the kernel's Mosaic module, whose locations hold the whole chain. If several calls
-lead to the same place, the neighbours decide: the lines of what an instruction reads and of what
-reads it, compared with those in the module; else the instruction closest in the compiler's own
-numbering, which follows the program.
+The compiler names one place on most instructions: the innermost line. The calls that led there are
+recovered from the kernel's Mosaic module, whose locations contain the whole chain. If several calls
+lead to the same place, the neighbours decide: the lines of an instruction's producers and users are
+compared with those in the module; if that is ambiguous, the instruction closest in the compiler's
+own numbering decides, which follows the program.
 
-Instructions without a place (spills, fills, constants, addresses) take the lines of those that use
-their result, else of those that they read. Such a line is derived, and marked as such.
+Instructions without a place (spills, fills, constants, addresses) take the lines of the users of
+their results, or else of their producers. Such a line is marked as derived.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _MATRIX_UNIT = re.compile(r"\.(?:mrb\[(?P<entry>\d{1,6})\]\.)?(?P<unit>mxu\d{1,3
 _NUMBER = re.compile(r"%[a-z]*(\d{1,15})")
 
 _REACH = 12
-"""Maximum number of instructions between one without a place and the one it takes its line from."""
+"""Maximum distance, in instructions, over which an instruction without a place takes a line."""
 
 _BUFFERED = 256
-"""Maximum number of products of a matrix unit whose results wait in its buffer."""
+"""Maximum number of products whose results wait in the buffer of a matrix unit."""
 
 _MAX_VISITS = 400
-"""Maximum number of instructions visited for one; a constant may have thousands of users."""
+"""Maximum instructions to visit for one; a constant may have thousands of users."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ class Trace:
     """Python lines of an instruction.
 
     Attributes:
-      chain: innermost line first; empty if there is none.
-      origin: `compiler` if the instruction names its place, `derived` if its line is that of its
-        users or producers.
+      chain: lines, innermost first; empty if there is none.
+      origin: `compiler` if the instruction names its place, `derived` if its line was taken from
+        its users or producers.
     """
 
     chain: Chain = ()
@@ -88,13 +88,13 @@ class Tracing:
 
 @dataclass(frozen=True, kw_only=True)
 class LineCoverage:
-    """Bundles with vector or matrix work.
+    """Numbers of bundles with vector or matrix instructions.
 
     Attributes:
-      bundles: all of them.
-      direct: those with such an instruction that names its place.
-      traced: those with such an instruction that has a line, derived or not.
-      complete: those in which all such instructions have one.
+      bundles: number of all such bundles.
+      direct: bundles in which such an instruction names its place.
+      traced: bundles in which such an instruction has a line, derived or not.
+      complete: bundles in which all such instructions have a line.
     """
 
     bundles: int
@@ -156,7 +156,7 @@ class _Flow:
             slot = _SLOT.search(instruction.text)
             if slot and instruction.opcode.startswith(("vst", "sst")):
                 stored[slot[1]].append(number)
-            elif slot:  # the last store to the slot in the listing
+            elif slot:  # reads from the last store to the slot in the listing
                 at = bisect.bisect(stored[slot[1]], number)
                 sources += stored[slot[1]][max(at - 1, 0) : at]
             for source in sources:
@@ -170,20 +170,20 @@ class _Flow:
 
     @property
     def producers(self) -> list[list[int]]:
-        """Instructions that each one reads from."""
+        """Producers of the operands of each instruction."""
         return self._edges[0]
 
     @property
     def users(self) -> list[list[int]]:
-        """Instructions that read from each one."""
+        """Users of the results of each instruction."""
         return self._edges[1]
 
 
 def _matrix_edges(instructions: Sequence[Instruction]) -> Iterator[tuple[int, int]]:
     """Yield pairs of instructions that are connected by the state of a matrix unit.
 
-    Weights pushed into a unit are for its next product; a result is of the product that wrote its
-    buffer entry, or, where results form a queue, of the one in the same place among the products.
+    Weights pushed into a unit are used by its next product. A result belongs to the product that
+    wrote its buffer entry or, where results form a queue, to the product at the same position.
     """
     pushed: dict[str, list[int]] = defaultdict(list)
     products: dict[str, list[tuple[int, int | None]]] = defaultdict(list)
@@ -226,7 +226,7 @@ def _products_of(
 
 
 class _Calls:
-    """The calls that lead to each place, from the locations in the kernel's Mosaic module."""
+    """Calls that lead to each place, from the locations in the kernel's Mosaic module."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -234,12 +234,12 @@ class _Calls:
 
     @cached_property
     def chains(self) -> dict[str, list[Chain]]:
-        """Chains that begin at each place, in the order of the program."""
+        """Chains that begin at each place, in program order."""
         return {place: list(chains) for place, chains in self.spans.items()}
 
     @cached_property
     def spans(self) -> dict[str, dict[Chain, tuple[int, int]]]:
-        """First and last line of the module with an operation of each chain at a place."""
+        """For each place, first and last line of the module with an operation of each chain."""
         found: dict[str, dict[Chain, tuple[int, int]]] = defaultdict(dict)
         for line, name in enumerate(self._module.names):
             if name is not None and (place := self._place(line)):
@@ -250,7 +250,7 @@ class _Calls:
 
     @cached_property
     def copies(self) -> dict[str, list[Chain]]:
-        """Chains of the copies that are started at each place, in the order of the program."""
+        """Chains of the copies that are started at each place, in program order."""
         found: dict[str, list[Chain]] = defaultdict(list)
         for line, name in enumerate(self._module.names):
             if name == "tpu.enqueue_dma" and (place := self._place(line)):
@@ -259,7 +259,7 @@ class _Calls:
 
     @cached_property
     def neighbours(self) -> dict[Chain, set[tuple[bool, Place]]]:
-        """Lines of what the operations of a chain read (False), and of what reads them (True)."""
+        """Lines of the producers (False) and users (True) of the operations of each chain."""
         module = self._module
         found: dict[Chain, set[tuple[bool, Place]]] = defaultdict(set)
         for line, name in enumerate(module.names):
@@ -288,7 +288,7 @@ class _Calls:
 
 
 class _Chains:
-    """Chains of instructions: own ones, with the calls that led there, and inherited ones."""
+    """Chains of instructions: their own, completed with calls, or inherited from others."""
 
     def __init__(self, flow: _Flow, calls: _Calls | None) -> None:
         self._flow = flow
@@ -299,11 +299,11 @@ class _Chains:
             self._complete(calls)
 
     def of(self, number: int) -> Chain:
-        """Chain of an instruction that names its place."""
+        """Return the chain of an instruction that names its place."""
         return self._own[number]
 
     def inherited(self, number: int) -> Chain:
-        """Chain of the users of an instruction's result, else of what it reads."""
+        """Return the chain of the users of an instruction's result, or else of its producers."""
         known = self._inherited.get(number)
         if known is None:
             known = self._nearest(number, self._flow.users)
@@ -312,7 +312,7 @@ class _Chains:
         return known
 
     def _nearest(self, number: int, edges: Sequence[Sequence[int]]) -> Chain:
-        """Most frequent chain among the closest instructions that have one."""
+        """Return the most frequent chain among the closest instructions that have one."""
         seen = {number}
         ring = deque([number])
         for _ in range(_REACH):
@@ -332,9 +332,9 @@ class _Chains:
         return ()
 
     def _complete(self, calls: _Calls) -> None:
-        """Extend the places of instructions by the calls that led there."""
+        """Extend the places of instructions with the calls that led there."""
         open_: dict[str, list[int]] = defaultdict(list)
-        lines: list[Place | None] = []  # the innermost ones, as votes
+        lines: list[Place | None] = []  # innermost lines, used as votes
         interned: dict[Place, Place] = {}
         keys: dict[str, str] = {}
         anchors: list[tuple[int, int, int]] = []
@@ -351,7 +351,7 @@ class _Chains:
             known = calls.chains.get(key, [])
             if len(known) == 1:
                 self._own[number] = own = known[0] or own
-                if is_vector(instruction.opcode):  # later passes number scalars again
+                if is_vector(instruction.opcode):  # later passes renumber scalars
                     anchors.append((_ordinal(instruction), *calls.spans[key][known[0]]))
             elif len(known) > 1:
                 open_[key].append(number)
@@ -359,16 +359,16 @@ class _Chains:
             if all((chain[0].file, chain[0].line) == line for chain in known if chain):
                 lines.append(interned.setdefault(line, line))
             else:
-                lines.append(None)  # it may be another line's, and tells the others nothing
+                lines.append(None)  # may belong to another line, so it has no vote
         order = _Order(sorted(anchors))
         for key, numbers in open_.items():
             left = self._pair_copies(numbers, calls.copies.get(key, []))
             self._decide(left, calls.spans[key], calls.neighbours, lines, order)
 
     def _pair_copies(self, numbers: Sequence[int], chains: Sequence[Chain]) -> list[int]:
-        """Give copies the chains of those of the program, if as many are left; return the others.
+        """Assign the program's chains to copies, if the counts match; return other instructions.
 
-        The compiler numbers them in the order of the program.
+        The compiler numbers copies in program order.
         """
         instructions = self._flow.instructions
         copies = [number for number in numbers if is_copy(instructions[number].opcode)]
@@ -387,7 +387,7 @@ class _Chains:
         lines: Sequence[Place | None],
         order_of_others: _Order,
     ) -> None:
-        """Choose among several chains for the instructions at one place."""
+        """Choose among several chains for the instructions at the same place."""
         decided: dict[int, Chain] = {}
         chains = list(spans)
         around = [neighbours.get(chain, set()) | _at_its_line(chain) for chain in chains]
@@ -415,26 +415,26 @@ class _Chains:
                 self._own[number] = chains[0][:1]  # most chains begin with the same line
 
     def _votes(self, number: int, lines: Sequence[Place | None]) -> set[tuple[bool, Place]]:
-        """Lines of the closest instructions at other lines, up- and downstream."""
+        """Return the lines of the closest instructions on other lines, up- and downstream."""
         producers = _first_others(number, self._flow.producers, lines)
         users = _first_others(number, self._flow.users, lines)
         return {(False, place) for place in producers} | {(True, place) for place in users}
 
 
 def _at_its_line(chain: Chain) -> set[tuple[bool, Place]]:
-    """What an instruction of a chain reads, and what reads it, may be of the same line."""
+    """Return votes for a chain's own line, as producers and users may be on the same line."""
     return {(is_user, (line.file, line.line)) for line in chain[:1] for is_user in (False, True)}
 
 
 class _Order:
-    """Instructions whose chain is known, in the compiler's numbering, which follows the program."""
+    """Instructions with known chains, in the compiler's numbering, which follows the program."""
 
     def __init__(self, anchors: Sequence[tuple[int, int, int]]) -> None:
-        """Args: number of each, and the lines of the module with its operations."""
+        """Args: number of each instruction, and first and last module line of its operations."""
         self._anchors = anchors
 
     def fits(self, number: int, span: tuple[int, int]) -> bool:
-        """Whether operations on these lines lie between the neighbours of an instruction."""
+        """Whether operations on these lines are between the neighbours of an instruction."""
         at = bisect.bisect_left(self._anchors, (number,))
         end = bisect.bisect_left(self._anchors, (number + 1,))
         before, after = self._anchors[at - 1 : at] if at else [], self._anchors[end : end + 1]
@@ -446,10 +446,10 @@ class _Order:
 def _first_others(
     number: int, edges: Sequence[Sequence[int]], lines: Sequence[Place | None]
 ) -> Iterable[Place]:
-    """Lines at which a search along the edges leaves the line of its start.
+    """Collect the first other lines that a search along the edges reaches from its start.
 
     Args:
-      lines: of each instruction; the same tuple for the same line.
+      lines: line of each instruction; the same tuple for the same line.
     """
     mine = lines[number]
     seen = {number}
@@ -469,6 +469,6 @@ def _first_others(
 
 
 def _ordinal(instruction: Instruction) -> int:
-    """The compiler's number of an instruction: `%v3014_v5` is 3014."""
+    """Return the compiler's number of an instruction: `%v3014_v5` is 3014."""
     found = _NUMBER.match(instruction.results[0])
     return int(found[1]) if found else 0

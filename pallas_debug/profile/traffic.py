@@ -1,8 +1,8 @@
-"""Bytes copied against work done: per grid step, as arithmetic intensity, and as a roofline.
+"""Bytes copied compared with work done: per grid step, as arithmetic intensity, and as a roofline.
 
-Bytes are those of the copies that the kernel starts. What XLA moves before and after it, such as
-operands that it keeps in VMEM, is not among them. Operations are those of the products in the
-kernel's Mosaic module, each times how often the compiled product runs, and those of vector
+Only bytes of copies that the kernel starts are counted, not those that XLA moves before and after
+it, such as operands that it keeps in VMEM. Operations are those of the matrix products in the
+kernel's Mosaic module, multiplied by how often the compiled products run, and those of vector
 instructions.
 """
 
@@ -27,10 +27,10 @@ from pallas_debug.profile.tracing import Chain, Tracing
 Bound = Literal["memory", "compute", "latency", "links"]
 
 LATE = 2
-"""Times the cycles of its bytes that a kernel waits for copies, from which latency is the limit."""
+"""Minimum ratio of the wait for copies to the cycles of their bytes if latency is the limit."""
 
 LANES = 8 * 128
-"""Elements of 32 bits in a vector register."""
+"""Number of 32-bit elements in a vector register."""
 
 _VECTOR = re.compile(r"vector<(?P<shape>\d+(?:x\d+)*)x(?P<dtype>[a-z]+\d*)\w*>")
 _PRODUCTS = ("tpu.matmul", "vector.contract")
@@ -44,8 +44,8 @@ class Product:
     """Matrix products at one place of the kernel.
 
     Attributes:
-      flops: operations of one execution, a multiply-add counted as two.
-      dtype: type of the operands, as MLIR names it.
+      flops: operations of one execution; a multiply-add counts as two.
+      dtype: MLIR name of the operand type.
       runs: number of executions; None if the compiled product was not found.
     """
 
@@ -57,31 +57,31 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Copies against work.
+    """Copies compared with work.
 
     Attributes:
       read, written: bytes from and to HBM, over all steps of one core.
-      read_per_step, written_per_step: the same per grid step, on average.
+      read_per_step, written_per_step: average bytes per grid step from and to HBM.
       flops: operations of matrix products.
       vector_operations: element-wise operations of vector instructions.
       intensity: operations of both kinds per byte copied from or to HBM.
       compute_per_step: cycles of a grid step in which bundles issue or delay.
-      copies_per_step: cycles that the bytes of a grid step take at the chip's bandwidth.
-      bound: "links" if the bytes to other devices alone take longer on these than all estimated
-        cycles, which do not include them; else what takes longer of the two, or "latency" where the
-        core waits longer for copies than it computes although their bytes take less time, or much
-        less; None if one is unknown.
+      copies_per_step: cycles to copy the bytes of a grid step at the chip's bandwidth.
+      bound: "links" if sending bytes to other devices takes longer than all estimated cycles, which
+        do not include it; else the longer of computation and copies, or "latency" if the core waits
+        longer for copies than it computes although their bytes take less time, or much less time
+        than the wait; None if one is unknown.
       peak_flops: published peak for the products' type, per second.
       peak_bandwidth: published bandwidth of HBM, in bytes per second.
-      ridge: intensity above which the published peak of the matrix units is the limit.
+      ridge: intensity above which the matrix units' published peak is the limit.
       sent: bytes copied to other devices; 0 if the kernel makes no such copies.
-      sending: shortest time of these on all links of the chip, in seconds.
-      roofline: shortest time that the published peaks allow, in seconds.
-      seconds: our estimate of cycles at the chip's clock.
+      sending: minimum time to send these bytes on all links of the chip, in seconds.
+      roofline: minimum time that the published peaks allow, in seconds.
+      seconds: our cycle estimate, converted by the chip's clock.
       attained: share of the roofline: `roofline` over `seconds`.
       source: page with the published peaks; empty for an unknown chip.
-      resident: operands that XLA placed in VMEM as a whole: the kernel copies nothing of them, and
-        what XLA copied before it is not counted.
+      resident: operands that XLA placed in VMEM as a whole: the kernel does not copy them, and
+        XLA's own copies are not counted.
     """
 
     read: Figure
@@ -163,7 +163,7 @@ def traffic_of(
 def products_of(
     schedule: Schedule, tracing: Tracing, executions: Sequence[float], mosaic: Module | None
 ) -> tuple[Product, ...]:
-    """Matrix products of the Mosaic module, with how often the compiled ones run."""
+    """Return the matrix products of the Mosaic module, with how often the compiled products run."""
     if mosaic is None:
         return ()
     found: dict[Chain, tuple[int, str]] = {}
@@ -194,7 +194,7 @@ def products_of(
 def sent_bytes(
     schedule: Schedule, tracing: Tracing, cycles: CycleEstimate, mosaic: Module | None
 ) -> Figure:
-    """Bytes of the copies to other devices, each times how often the compiled one runs."""
+    """Return the bytes copied to other devices, multiplied by how often each compiled copy runs."""
     if mosaic is None:
         return missing("there is no Mosaic module", unit="bytes")
     sizes: dict[Chain, list[int | None]] = defaultdict(list)
@@ -238,7 +238,7 @@ def _sending(sent: Figure, links: float | None, chip: str) -> Figure:
 
 
 def _product(text: str) -> tuple[int, str] | None:
-    """Operations and operand type of `tpu.matmul … : vector<…>, vector<…>, vector<…> -> …`."""
+    """Parse operations and operand type: `tpu.matmul … : vector<…>, vector<…>, vector<…> -> …`."""
     types = list(_VECTOR.finditer(text.rpartition(" : ")[2]))
     if len(types) < 3:
         return None

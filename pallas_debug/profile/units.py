@@ -2,9 +2,9 @@
 
 `utilization.txt` has a row of capacities and one row of counts per bundle. Its columns are of two
 kinds. VALU, VPOP, VLOAD, VSTORE and SALU are issue slots: an instruction takes one slot of its
-bundle. MXU, XLU and EUP are units that work on for several cycles after an instruction was issued:
-the column counts the busy ones. libtpu 0.0.52 writes MATMUL for MXU, with the same counts, and adds
-MATPUSH. VLOAD:FILL and VSTORE:SPILL are the loads and stores of registers that did not fit.
+bundle. MXU, XLU and EUP are units that stay busy for several cycles after an instruction is issued:
+the column counts busy units. libtpu 0.0.52 writes MATMUL for MXU, with the same counts, and adds
+MATPUSH. VLOAD:FILL and VSTORE:SPILL are the loads and stores of spilled registers.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ MEANINGS = {
     SPILL: "vector stores that spill registers",
     SALU: "scalar arithmetic, branches, and starts of copies",
 }
-"""Meaning of a column of `utilization.txt`. Others are shown as they are."""
+"""Meanings of the columns of `utilization.txt`. Other columns are shown without one."""
 
 BUSY = (MXU, PUSH, XLU, EUP)
 """Columns that count busy units rather than issue slots."""
 
 _RENAMED = {"MATMUL": MXU}
-"""Names of later releases, of libtpu 0.0.52 at least."""
+"""Column names of libtpu 0.0.52 and later, mapped to the earlier names."""
 
 SUBSETS = {FILL: LOAD, SPILL: STORE}
-"""Columns that are part of another one."""
+"""Columns that are part of another column."""
 
 VECTOR = (MXU, XLU, VALU, VPOP, EUP, LOAD, STORE)
-"""Units of vector and matrix work."""
+"""Units for vector and matrix work."""
 
 _EUP = ("vrcp", "vpow2", "vexp2", "vlog2", "vrsqrt", "vtanh", "vsigmoid", "verf", "vsin", "vcos")
 _NO_SLOT = ("inlined_call_operand", "sphi", "vphi", "pphi", "int_to_ptr", "control")
@@ -51,17 +51,17 @@ _MXU = ("vmatmul", "vmatprep", "vmatpush", "vdwg", "vlatch")
 _SPILL = re.compile(r"#allocation\d+_spill\]")
 
 _MAX_OPCODES = 4096
-"""Maximum number of opcodes whose units are remembered; kernels have a few hundred."""
+"""Maximum number of opcodes whose units are cached; kernels have a few hundred."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTable:
-    """Capacities and counts per bundle, as the compiler states them.
+    """Capacities and counts per bundle, as reported by the compiler.
 
     Attributes:
-      names: the columns, in order.
-      capacity: of each column.
-      rows: counts of each bundle.
+      names: names of the columns, in order.
+      capacity: capacity of each column.
+      rows: counts of each column, for each bundle.
     """
 
     names: tuple[str, ...]
@@ -69,7 +69,7 @@ class UnitTable:
     rows: tuple[tuple[int, ...], ...]
 
     def column(self, name: str) -> tuple[int, ...] | None:
-        """Counts of one unit for each bundle; None if there is no such column."""
+        """Return the counts of a unit for each bundle; None if there is no such column."""
         if name not in self.names:
             return None
         at = self.names.index(name)
@@ -83,11 +83,11 @@ _NUMBERS = re.compile(r"\s*\d{1,9}(?:\s+\d{1,9})*\s*")
 def read_utilization(text: str) -> UnitTable | None:
     """Parse the text of `utilization.txt`; None if it has no table.
 
-    Unknown columns are kept. Rows with another number of columns than the head end the table.
+    Unknown columns are kept. A row whose number of columns differs from the header ends the table.
     """
     names: tuple[str, ...] = ()
     numbers: list[tuple[int, ...]] = []
-    known: dict[str, tuple[int, ...]] = {}  # most rows occur many times
+    known: dict[str, tuple[int, ...]] = {}  # cache, as most rows occur many times
     for line in text.split("\n"):
         if line.startswith("==") or not line.strip():
             continue
@@ -111,7 +111,7 @@ def read_utilization(text: str) -> UnitTable | None:
 
 @lru_cache(_MAX_OPCODES)
 def slot_of(opcode: str) -> str | None:
-    """Issue slot that an instruction takes; None if it takes none."""
+    """Return the issue slot that an instruction takes; None if it takes none."""
     if opcode.startswith(_NO_SLOT):
         return None
     if opcode.startswith("vpop"):
@@ -128,10 +128,10 @@ def slot_of(opcode: str) -> str | None:
 
 
 def units_of(opcode: str, text: str = "") -> tuple[str, ...]:
-    """Columns of the utilization to which an instruction contributes.
+    """Return the utilization columns to which an instruction contributes.
 
     Args:
-      text: the instruction, which shows whether a load or store is of a spilled register.
+      text: text of the instruction, which shows whether it loads or stores a spilled register.
     """
     slot = slot_of(opcode)
     if slot is None:
@@ -145,13 +145,13 @@ def units_of(opcode: str, text: str = "") -> tuple[str, ...]:
 
 @lru_cache(_MAX_OPCODES)
 def is_vector(opcode: str) -> bool:
-    """Whether an instruction does vector or matrix work: not scalar, and no wait."""
+    """Whether an instruction does vector or matrix work, and is neither scalar nor a wait."""
     slot = slot_of(opcode)
     return slot in VECTOR and not opcode.startswith(_WAITS)
 
 
 def is_spill(opcode: str, text: str) -> bool:
-    """Whether an instruction stores a register that did not fit, in VMEM or SMEM."""
+    """Whether an instruction spills a register, to VMEM or SMEM."""
     return opcode.startswith(("vst", "sst")) and bool(_SPILL.search(text))
 
 
@@ -161,7 +161,7 @@ def is_fill(opcode: str, text: str) -> bool:
 
 
 def shares(table: UnitTable, bundles: Sequence[int] | None = None) -> dict[str, float]:
-    """Share of each unit's capacity that is used in some bundles, by default in all.
+    """Return the share of each unit's capacity that is used in some bundles, by default in all.
 
     Bundles beyond the table are ignored; a unit without capacity has no share.
     """
@@ -182,7 +182,7 @@ def is_copy(opcode: str) -> bool:
 
 
 def weighted_shares(table: UnitTable, weights: Sequence[float]) -> dict[str, float]:
-    """Share of each unit's capacity that is used, with a weight for each bundle."""
+    """Return the share of each unit's capacity that is used, with a weight for each bundle."""
     total = sum(weights[: len(table.rows)])
     if not total:
         return {}
@@ -195,12 +195,12 @@ def weighted_shares(table: UnitTable, weights: Sequence[float]) -> dict[str, flo
 
 
 def align(final: UnitTable | None, before: UnitTable | None) -> tuple[int, ...] | None:
-    """Find how many idle cycles follow each bundle; None if the tables do not belong together.
+    """Find the number of idle cycles after each bundle; None if the tables do not match.
 
     Args:
       final: counts per bundle.
-      before: counts per cycle, from before idle cycles became delays. Units that are still busy
-        count in idle cycles too, so only issue slots are compared.
+      before: counts per cycle, before idle cycles became delays. Units can be busy in idle cycles,
+        too, so only issue slots are compared.
     """
     if final is None or before is None or final.names != before.names:
         return None

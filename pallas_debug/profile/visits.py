@@ -1,4 +1,4 @@
-"""Summary of how a grid goes through the blocks of an operand, counted without enumerating it.
+"""Statistics of a grid's visits to the blocks of an operand, without enumerating the grid.
 
 A grid dimension that an index map does not depend on only repeats blocks, so blocks are enumerated
 over the other dimensions alone.
@@ -29,17 +29,17 @@ MAX_CELLS = 1 << 21
 """Maximum cells into which the edges of blocks divide an array."""
 
 MAX_PARTS = 16
-"""Maximum parts of an array that are listed as never touched."""
+"""Maximum number of untouched parts of an array to list."""
 
 MAX_RANK = 8
-"""Maximum dimensions of an array whose coverage is computed; a block has 2**n corners."""
+"""Maximum rank of an array whose coverage is computed; a block has 2**n corners."""
 
 Indices = Sequence[np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Coverage:
-    """Elements in no block and in several, and the first parts in none; None if not counted."""
+    """Numbers of elements in no block and in several, and the first untouched parts; or None."""
 
     untouched: int | None = None
     overlapping: int | None = None
@@ -48,10 +48,10 @@ class _Coverage:
 
 
 def recorded(dimension: BlockIndex, index: np.ndarray, grid: Sequence[int]) -> BlockIndex:
-    """A dimension with the values of its index map.
+    """Return a dimension with the recorded values of its index map.
 
     Args:
-      index: an array that broadcasts against the grid.
+      index: index map's values, as an array that broadcasts against the grid.
     """
     index = _full_rank(index, len(grid))
     zero = (0,) * len(grid)
@@ -77,7 +77,7 @@ def recorded(dimension: BlockIndex, index: np.ndarray, grid: Sequence[int]) -> B
 def ends(
     indices: Indices, grid: Sequence[int]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Blocks of the first and the last grid points."""
+    """Return the blocks of the first and the last grid points."""
     points = math.prod(grid)
     arrays = [np.broadcast_to(_full_rank(index, len(grid)), tuple(grid)) for index in indices]
 
@@ -97,7 +97,7 @@ def visits(
     """Count visits of blocks; None if they depend on more than `MAX_POINTS` grid points.
 
     Args:
-      indices: the index of each dimension, as arrays that broadcast against the grid.
+      indices: indices of each dimension, as arrays that broadcast against the grid.
     """
     if not indices:
         return BlockVisits(copies=1, distinct=1, least=1, most=1, untouched=0, overlapping=0)
@@ -135,7 +135,7 @@ def visits(
 
 
 def _distinct(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Different rows, and for each row the number of its own among them."""
+    """Return the distinct rows, and for each row its index among them."""
     low = blocks.min(axis=0)
     sizes = [int(size) for size in blocks.max(axis=0) - low + 1]
     if math.prod(sizes) >= 1 << 62:
@@ -153,9 +153,9 @@ def _full_rank(index: np.ndarray, rank: int) -> np.ndarray:
 
 
 def _copies(ids: Any, distinct: int, grid: Sequence[int]) -> np.ndarray:
-    """Number of times that each block begins, where the point before it had another one.
+    """Count how often each block is copied, as the previous grid point had a different block.
 
-    The step to a grid point advances one dimension and returns those behind it to 0. For each
+    The step to a grid point advances one dimension and resets those after it to 0. For each
     dimension that may advance, all such steps are compared at once.
     """
     copies = np.zeros(distinct, np.int64)
@@ -179,7 +179,7 @@ def _copies(ids: Any, distinct: int, grid: Sequence[int]) -> np.ndarray:
 
 
 def _spans(dimensions: Sequence[BlockIndex], blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First elements of blocks, and those behind their last ones."""
+    """Return the first elements of blocks, and one past their last elements."""
     units = np.array([d.unit for d in dimensions], np.int64)
     before = np.array([d.padding[0] for d in dimensions], np.int64)
     starts = blocks * units - before
@@ -187,7 +187,7 @@ def _spans(dimensions: Sequence[BlockIndex], blocks: np.ndarray) -> tuple[np.nda
 
 
 def _coverage(starts: np.ndarray, stops: np.ndarray, bounds: np.ndarray) -> _Coverage:
-    """Count elements of an array by the number of blocks that they are in."""
+    """Count the elements of an array that are in no block, and in several."""
     rank = len(bounds)
     if not rank or rank > MAX_RANK or 0 in bounds:
         return _Coverage()
@@ -222,7 +222,7 @@ def _coverage(starts: np.ndarray, stops: np.ndarray, bounds: np.ndarray) -> _Cov
 
 
 def _parts(free: np.ndarray, edges: Sequence[np.ndarray]) -> tuple[tuple[ArrayRegion, ...], bool]:
-    """Divide cells into a few large boxes; whether some are left over."""
+    """Merge cells into a few large boxes; also return whether some cells are left over."""
     free = free.copy()
     parts: list[ArrayRegion] = []
     while len(parts) < MAX_PARTS:

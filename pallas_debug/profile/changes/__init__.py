@@ -1,1 +1,1 @@
-"""Costs compared: with a baseline, and of two kernels side by side."""
+"""Comparison of costs: with a baseline, or of two kernels side by side."""

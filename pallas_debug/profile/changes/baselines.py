@@ -7,7 +7,7 @@ A baseline is a small JSON file in the user's repository:
       "kernels": {"flash_attention": {"v5e": {"0.0.50": {"cycles": 53554, "bundles": 1541, …}}}}
     }
 
-Cycles of two versions of the compiler are not compared: an update of libtpu changes them, and says
+Cycles of different compiler versions are not compared: an update of libtpu changes them, which says
 nothing about the kernel.
 """
 
@@ -28,10 +28,10 @@ from pallas_debug.profile.stats import Stats
 
 KIND = "kernel-baseline"
 SCHEMA = 1
-"""Raised when the reader of an earlier version would misread a baseline."""
+"""Schema version; incremented when readers of an earlier version would misread a baseline."""
 
 MAX_BYTES = 1 << 24
-"""Maximum size of a file that is read."""
+"""Maximum size in bytes of a baseline file."""
 
 UPDATE = "--pallas-update-baselines"
 
@@ -40,16 +40,16 @@ _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 Status = Literal["within", "faster", "slower", "unknown", "missing", "other version", "recorded"]
 
 FAILS: tuple[Status, ...] = ("slower", "unknown", "missing", "other version")
-"""Results with which a test fails."""
+"""Results that fail a test."""
 
 
 class BaselineError(DumpFormatError):
-    """A baseline that cannot be read: truncated, foreign, too new."""
+    """Baseline that cannot be read: truncated, in another format, or too new."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineCost:
-    """Costs of a kernel when its baseline was recorded."""
+    """Costs of a kernel in a baseline."""
 
     cycles: int
     bundles: int | None = None
@@ -61,7 +61,7 @@ Versions = Mapping[str, BaselineCost]
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """The content of a file: costs by kernel, target and version of libtpu."""
+    """Content of a baseline file: costs by kernel, target and version of libtpu."""
 
     kernels: Mapping[str, Mapping[str, Versions]] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ class Baseline:
         return self.kernels.get(kernel, {}).get(target, {})
 
     def with_costs(self, rows: Iterable[BaselineRow]) -> Baseline:
-        """Return a baseline with the present costs of rows; others are kept."""
+        """Return a baseline with the current costs of the rows, and all others unchanged."""
         kernels = {k: {t: dict(v) for t, v in by.items()} for k, by in self.kernels.items()}
         for row in rows:
             if row.cost is not None:
@@ -79,15 +79,15 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineRow:
-    """A kernel compared with its baseline.
+    """Comparison of a kernel with its baseline.
 
     Attributes:
-      kernel: its name, with `#2`, `#3`, … for others of that name in one test.
+      kernel: name of the kernel, with `#2`, `#3`, … for further kernels of that name in one test.
       libtpu: version of the compiler.
-      cost: now; None if the cycles are unknown, for which `reason` says why.
-      expected: of the baseline; None if it has none for this version.
-      others: costs for other versions of libtpu.
-      margin: by which the cycles may exceed the baseline, as a share.
+      cost: current cost; None if the cycles are unknown, in which case `reason` says why.
+      expected: cost in the baseline; None if there is none for this version.
+      others: costs in the baseline for other versions of libtpu.
+      margin: share by which the cycles may exceed the baseline.
     """
 
     kernel: str
@@ -116,7 +116,7 @@ def margin(text: str | float) -> float:
     """Parse `"5%"`, or a share such as 0.05.
 
     Raises:
-      UsageError: it is neither, or negative.
+      UsageError: the text is neither, or the number is negative.
     """
     if isinstance(text, str):
         found = _PERCENT.fullmatch(text)
@@ -140,7 +140,7 @@ def compare(stats: Iterable[Stats], baseline: Baseline, allowed: float) -> list[
 
 
 def recorded(rows: Iterable[BaselineRow]) -> list[BaselineRow]:
-    """Return the rows as they are once their costs have become the baseline."""
+    """Return the rows with the status of having been recorded as the baseline."""
     return [r if r.cost is None else replace(r, status="recorded") for r in rows]
 
 
@@ -184,7 +184,7 @@ def _cost(stats: Stats) -> BaselineCost | None:
 
 
 def sentence(row: BaselineRow, file: str) -> str:
-    """Return the outcome of a comparison, and what to do about it."""
+    """Describe the outcome of a comparison, and what to do about it."""
     what = f"{row.kernel} on {row.target}, libtpu {row.libtpu}"
     now = shown(row.cost.cycles) if row.cost else "-"
     if row.status == "unknown":
@@ -225,7 +225,7 @@ def sentence(row: BaselineRow, file: str) -> str:
 
 
 def _grew(row: BaselineRow) -> str:
-    """Name what else grew."""
+    """Describe which other costs grew."""
     parts = []
     for name in ("bundles", "spills"):
         before, now = getattr(row.expected, name), getattr(row.cost, name)
@@ -269,7 +269,7 @@ def markdown(rows: Iterable[BaselineRow]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A kernel's name is a program's text: no markup of it counts."""
+    """Escape markup in a kernel's name, which comes from a program."""
     text = " ".join(text.split())
     text = text.replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_{}\[\]()#+!|~@])", r"\\\1", text)
@@ -290,7 +290,7 @@ def decode(text: str | bytes, file: str) -> Baseline:
     """Parse the text of a file.
 
     Raises:
-      BaselineError: it is no baseline, damaged, or of a newer version.
+      BaselineError: the text is not a baseline, is damaged, or has a newer version.
     """
     try:
         document: Any = msgspec.json.decode(text)

@@ -1,4 +1,4 @@
-"""Two kernels side by side: what each cost, ranked by what changed."""
+"""Comparison of the costs of two kernels, ranked by change."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.stats import Stats
 
 WORTH = 0.001
-"""Relative change of a line's cycles, as a share of the kernel's, below which it is not listed."""
+"""Minimum change of a line's cycles for it to be listed, as a share of the kernel's cycles."""
 
 Texts = Callable[[SourceLine], str | None]
-"""Returns the text of a Python line."""
+"""Function that returns the text of a Python line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FigureChange:
-    """A figure of both kernels.
+    """Figure of both kernels.
 
     Attributes:
-      change: relative, such as -0.1 for a tenth less; None if either is unknown, or only one is 0.
+      change: relative change, such as -0.1 for 10 % less; None if a value is unknown, or only one
+        is 0.
     """
 
     name: str
@@ -39,10 +40,10 @@ class FigureChange:
 
 @dataclass(frozen=True, kw_only=True)
 class LineChange:
-    """Cycles that a line's own instructions take, without those of functions that it calls.
+    """Change in the cycles of a line's own instructions, excluding functions that it calls.
 
     Attributes:
-      source: the line in the new kernel, or in the old one if it is gone.
+      source: line in the new kernel, or in the old kernel if it was removed.
       before, after: cycles; None if that kernel has no such line.
     """
 
@@ -58,12 +59,12 @@ class LineChange:
 
 @dataclass(frozen=True, kw_only=True)
 class StatsComparison:
-    """Two kernels.
+    """Comparison of two kernels.
 
     Attributes:
-      figures: those that changed, most first; unknown ones at the end.
-      lines: those whose cycles changed, most first.
-      versions: of programs, where they differ: before and after.
+      figures: figures that changed, largest change first; unknown changes at the end.
+      lines: lines whose cycles changed, largest change first.
+      versions: names of programs whose versions differ, with the versions before and after.
     """
 
     old: Stats
@@ -83,7 +84,7 @@ class StatsComparison:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Key to sort by: what changed most in cycles comes first, then in any figure."""
+        """Sort key: largest change in cycles first, then largest change in any figure."""
         most = max((abs(f.change) for f in self.figures if f.change is not None), default=0.0)
         cycles = self.cycles.change
         return -abs(math.log1p(max(cycles, -0.999999))) if cycles is not None else 0.0, -most
@@ -98,7 +99,7 @@ def compare_stats(
 ) -> StatsComparison:
     """Compare two kernels.
 
-    Lines are matched by their file's name and their text, as they move when lines above them do.
+    Lines are matched by file name and text, since edits above a line change its number.
     """
     figures = [change for change in _figures(old, new) if not change.is_same]
     figures.sort(key=lambda f: (f.change is None, -abs(f.change or 0.0)))
@@ -171,7 +172,7 @@ def _lines(old: Stats, new: Stats, old_texts: Texts, new_texts: Texts) -> list[L
 
 
 def _own(stats: Stats, texts: Texts) -> Iterable[tuple[_Key, tuple[SourceLine, float, str | None]]]:
-    """Cycles of each line, by the name of its file and its text."""
+    """Yield the cycles of each line, by file name and text."""
     cycles = stats.cycles.compute.value
     if cycles is None:
         return

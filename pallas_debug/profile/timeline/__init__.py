@@ -1,1 +1,1 @@
-"""Timeline of a kernel: libtpu's pipeline simulated, as a trace file and as a strip."""
+"""Timeline of a kernel, walked or simulated, as a trace file and as a strip in the terminal."""

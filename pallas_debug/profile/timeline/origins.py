@@ -1,4 +1,4 @@
-"""Operand that each copy in a schedule moves, and where XLA placed the operands of the call."""
+"""Origins of a schedule's copies: the operands that they move, and where XLA placed these."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.tracing import Tracing
 
 _OF_PIPELINE = "base_bounds:"
-"""In a remark on every copy that the pipeline makes, about the window that it moves."""
+"""Marker in the remark that libtpu attaches to every copy of the pipeline, about its window."""
 
 
 REGISTER = ""
-"""Space of an operand of one element, which the call passes in a register, as listings have it."""
+"""Memory space, in listings, of an operand of one element that is passed in a register."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,8 @@ class CopyOrigin:
 
     Attributes:
       operand: number among the operands with blocks; None if it could not be found.
-      is_own: whether the kernel starts it, and not the pipeline.
-      instruction: that starts it.
+      is_own: whether the kernel starts the copy, rather than the pipeline.
+      instruction: instruction that starts the copy.
     """
 
     operand: int | None
@@ -35,7 +35,7 @@ class CopyOrigin:
 
 
 def placements(schedule: Schedule, kernel: Kernel | None) -> dict[int, str]:
-    """Memory spaces of operands with blocks that XLA did not place in HBM, by number."""
+    """Return the memory spaces of operands with blocks that XLA did not place in HBM, by number."""
     first = _first_block(kernel)
     return {
         operand.number - first: operand.space
@@ -45,13 +45,13 @@ def placements(schedule: Schedule, kernel: Kernel | None) -> dict[int, str]:
 
 
 def copy_origins(schedule: Schedule, kernel: Kernel | None) -> dict[int, CopyOrigin]:
-    """Operands that the copies of a schedule move, by the index of their bundle."""
+    """Return the origins of a schedule's copies, by bundle index."""
     first = _first_block(kernel)
     addresses = operand_addresses(schedule)
     found = {}
     for at, i in addresses.starts.items():
         operand = addresses.copied(i)
-        # XLA adds copies, too: they load scalar operands, and have no Python line.
+        # XLA also adds copies, which load scalar operands and have no Python line.
         is_own = bool(i.locations) and not any(_OF_PIPELINE in remark for remark in i.remarks)
         found[at] = CopyOrigin(
             operand=None if operand is None or operand.number < first else operand.number - first,
@@ -64,7 +64,7 @@ def copy_origins(schedule: Schedule, kernel: Kernel | None) -> dict[int, CopyOri
 def own_lines(
     schedule: Schedule, tracing: Tracing, origins: Mapping[int, CopyOrigin]
 ) -> dict[int, SourceLine]:
-    """Lines of the kernel that start copies, by the index of their bundle."""
+    """Return the lines of the kernel that start copies, by bundle index."""
     found = {}
     for at, origin in origins.items():
         instructions = schedule.bundles[at].instructions
@@ -75,6 +75,6 @@ def own_lines(
 
 
 def _first_block(kernel: Kernel | None) -> int:
-    """Number of operands of the call before those with blocks: scalars."""
+    """Count the scalar operands of the call, which precede those with blocks."""
     scalars = ("dynamic_grid", "scalar_prefetch")
     return sum(o.kind in scalars for o in kernel.operands) if kernel else 0

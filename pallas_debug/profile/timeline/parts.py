@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Block = tuple[int, ...] | None
-"""Indices of a block; None if unknown, which is taken to differ from every other."""
+"""Indices of a block; None if unknown, which is assumed to differ from every other block."""
 
 Direction = Literal["in", "out"]
-"""Into a core's memories, or out of them."""
+"""Direction of a copy: into a core's memories, or out of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimelineStep:
-    """A grid step on a core, with its waits."""
+    """Grid step on a core, including its waits."""
 
     step: int
     begin: float
@@ -24,10 +24,10 @@ class TimelineStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimelineWait:
-    """Time in which the core waits for a copy.
+    """Interval in which the core waits for a copy.
 
     Attributes:
-      lane: number of the operand; None if unknown.
+      lane: number of the operand's lane; None if unknown.
     """
 
     lane: int | None
@@ -39,18 +39,18 @@ class TimelineWait:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimelineCopy:
-    """A copy.
+    """Copy in a timeline.
 
     Attributes:
-      lane: number of the operand.
-      step: step that uses the block, or that was the last to use it; for a copy that the kernel
-        starts itself, the step that starts it.
-      block: of a copy by the pipeline.
-      size: bytes; None if known only at run time.
-      started: when the core starts it.
-      begin, end: when its first and last bytes move.
-      is_own: whether the kernel starts it, and not the pipeline.
-      bundle: index of the bundle that starts it; None if it was simulated.
+      lane: number of the operand's lane.
+      step: step that uses the block, or was the last to use it; for a copy that the kernel starts
+        itself, the step that starts it.
+      block: block that the pipeline copies.
+      size: size in bytes; None if known only at run time.
+      started: time at which the core starts the copy.
+      begin, end: times at which its first and last bytes move.
+      is_own: whether the kernel starts the copy, rather than the pipeline.
+      bundle: index of the bundle that starts the copy; None if it was simulated.
     """
 
     lane: int
@@ -70,9 +70,9 @@ class TimelinePart:
     """Consecutive steps of a timeline.
 
     Attributes:
-      start, stop: first step, and the one behind the last.
-      steps, waits: of these steps.
-      copies: those that take place in this time, also for the steps before and after.
+      start, stop: first step, and the step after the last.
+      steps, waits: these steps and their waits.
+      copies: copies during this time, including those for the steps before and after.
     """
 
     start: int
@@ -84,7 +84,7 @@ class TimelinePart:
     waits: tuple[TimelineWait, ...]
 
     def computing(self) -> Iterator[tuple[int, float, float]]:
-        """Yield the times in which the core does not wait, each with its step."""
+        """Yield the intervals in which the core does not wait, each with its step."""
         waits = sorted(self.waits, key=lambda wait: wait.begin)
         position = 0
         for step in self.steps:
@@ -108,7 +108,7 @@ def part_of(
     waits: list[TimelineWait],
     offset: float = 0.0,
 ) -> TimelinePart:
-    """The events of consecutive steps, later by `offset`."""
+    """Collect the events of consecutive steps, shifted by `offset`."""
     own = tuple(
         replace(s, begin=s.begin + offset, end=s.end + offset)
         for s in steps

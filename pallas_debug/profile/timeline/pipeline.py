@@ -1,16 +1,16 @@
-"""The pipeline that libtpu builds around a kernel, step by step, with durations.
+"""Simulation of the pipeline that libtpu builds around a kernel, step by step, with durations.
 
-Seen in the bundles of all supported versions: one loop in which fetches run a step ahead of the
-kernel, and write-backs are awaited a step behind it. An iteration
+As observed in the bundles of all supported versions, it is one loop in which fetches run a step
+ahead of the kernel, and the wait for write-backs a step behind it. An iteration
 
 1. starts to fetch this step's blocks of operands with a single buffer;
-2. starts to fetch the next step's blocks of the others, where they differ from those of this step;
+2. starts to fetch the next step's blocks of other operands, if they differ from this step's blocks;
 3. waits for the fetches of this step, and runs the kernel;
 4. starts to write back the blocks that this step is the last to use, and waits for those with a
    single buffer;
-5. waits for the write-backs of the step before.
+5. waits for the write-backs of the previous step.
 
-Copies share the bandwidth of HBM: they are served in the order in which they start.
+Copies share the bandwidth of HBM and are served in the order in which they start.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from pallas_debug.profile.timeline.parts import (
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineOperand:
-    """An operand whose blocks are copied.
+    """Operand whose blocks are copied.
 
     Attributes:
-      lane: its number in the timeline.
-      block: its block at a step.
-      size: bytes to copy for a block.
-      fetch, write: cycles before the first byte of so many bytes moves, and of the transfer.
+      lane: number of the operand's lane in the timeline.
+      block: returns the operand's block at a step.
+      size: returns the bytes to copy for a block.
+      fetch, write: return, for a number of bytes, the cycles before the first byte moves, and the
+        cycles of the transfer.
     """
 
     lane: int
@@ -53,9 +54,9 @@ class PipelineRun:
     """Activity of a core and its copies over some steps, in cycles.
 
     Attributes:
-      end: when the last write-back is complete, or the last step ends.
-      waiting: cycles of waiting.
-      counts: copies, by operand.
+      end: time at which the last write-back completes, or the last step ends.
+      waiting: cycles spent waiting.
+      counts: number of copies, by operand.
     """
 
     steps: list[TimelineStep] = field(default_factory=list)
@@ -67,13 +68,13 @@ class PipelineRun:
 
 
 class Pipeline:
-    """Runs the steps of one core.
+    """Simulated pipeline of one core.
 
     Args:
-      operands: those whose blocks are copied, in order.
-      steps: of the core in all.
-      compute: cycles of each step.
-      keeps: whether a step's events are kept.
+      operands: operands whose blocks are copied, in order.
+      steps: total number of steps of the core.
+      compute: returns the compute cycles of a step.
+      keeps: returns whether to keep the events of a step.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class Pipeline:
         self._compute = compute
         self._keeps = keeps
         self._now = 0.0
-        self._free = 0.0  # when the copies started so far have all moved
+        self._free = 0.0  # time at which all copies started so far have moved
         self._run = PipelineRun(counts=[0] * len(operands))
 
     def run(self, start: int, stop: int) -> PipelineRun:
-        """Run consecutive steps, the pipeline being empty before the first."""
+        """Run consecutive steps, starting with an empty pipeline."""
         operands = self._operands
         run = self._run
         before: list[Block] | None = None
@@ -158,7 +159,7 @@ class Pipeline:
         return copy
 
     def _await(self, copies: Sequence[TimelineCopy], step: int) -> None:
-        """Wait for copies, one after the other."""
+        """Wait for copies in order."""
         for copy in copies:
             if copy.end <= self._now:
                 continue
@@ -182,7 +183,7 @@ def _is_ahead(operand: PipelineOperand) -> bool:
 
 
 def _differs(blocks: list[Block], others: list[Block] | None, number: int) -> bool:
-    """Whether the block of an operand is another one, or may be."""
+    """Whether an operand's block differs or may differ."""
     if others is None:
         return True
     block, other = blocks[number], others[number]

@@ -1,4 +1,4 @@
-"""Clock of a core, and how fast copies are."""
+"""Clock rate of a core, and speed of its copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CopyRates:
     Attributes:
       clock: cycles per second.
       bandwidth: bytes per second between HBM and a core.
-      latency: cycles of a fetch besides those of its transfer.
+      latency: cycles of a fetch in addition to those of its transfer.
     """
 
     clock: Figure
@@ -27,19 +27,19 @@ class CopyRates:
 
     @property
     def seconds(self) -> float:
-        """Seconds of a cycle."""
+        """Duration of a cycle in seconds."""
         return 1 / float(self.clock.value or 1)
 
 
 def copy_rates(
     target: str, *, clock: float | None = None, bandwidth: float | None = None
 ) -> tuple[CopyRates, CopyModel]:
-    """Rates of a target, and the model of its copies.
+    """Return the rates of a target, and its copy model.
 
     Args:
-      target: its name: `v5e`, `v5e:2x4`.
-      clock: in MHz, in place of the published one.
-      bandwidth: in GB/s, in place of libtpu's.
+      target: name of the target, such as `v5e` or `v5e:2x4`.
+      clock: clock rate in MHz, which overrides the published one.
+      bandwidth: bandwidth in GB/s, which overrides libtpu's.
     """
     chip = target.partition(":")[0]
     model, is_stand_in = copy_model(chip)

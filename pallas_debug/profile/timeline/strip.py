@@ -1,4 +1,4 @@
-"""A timeline as a strip for the terminal: a row for the core, and one per operand."""
+"""Rendering of a timeline as a strip in the terminal: one row for the core, one per operand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pallas_debug.profile.timeline.timeline import Timeline
 from pallas_debug.render import one_line
 
 MIN_WIDTH = 40
-"""Columns below which a strip is not narrowed any further."""
+"""Minimum width of a strip in columns."""
 
 MAX_NAME = 24
 """Maximum columns of an operand's name."""
@@ -24,7 +24,7 @@ _COLUMNS_PER_STEP = 8
 
 @dataclass(frozen=True, kw_only=True)
 class StripGlyphs:
-    """Characters of a strip."""
+    """Characters to draw a strip with."""
 
     compute: str
     wait: str
@@ -39,11 +39,11 @@ UNICODE = StripGlyphs(compute="█", wait="░", fetch="▼", write="▲", idle=
 ASCII = StripGlyphs(compute="#", wait="-", fetch="v", write="^", idle=".", gap=":", times="x")
 
 Span = tuple[float, float, str]
-"""Beginning and end in cycles, and a glyph; the first of several in a column wins."""
+"""Beginning and end in cycles, and a glyph; if spans share a column equally, the first wins."""
 
 
 def steps_that_fit(width: int) -> int:
-    """Number of steps of which a strip of this width still shows the parts."""
+    """Return how many steps a strip of this width can show in detail."""
     return max(2, (max(width, MIN_WIDTH) - MAX_NAME) // _COLUMNS_PER_STEP)
 
 
@@ -51,8 +51,8 @@ def strip(timeline: Timeline, width: int, *, ascii_only: bool = False) -> list[s
     """Draw a timeline.
 
     Args:
-      width: columns.
-      ascii_only: for terminals and files that show no other characters.
+      width: width in columns.
+      ascii_only: whether to use ASCII only, for terminals and files that need it.
     """
     glyphs = ASCII if ascii_only else UNICODE
     names = ["step", "compute", *(_name(lane.name) for lane in timeline.lanes)]
@@ -84,7 +84,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def columns(text: str) -> int:
-    """Number of columns of a text on a terminal."""
+    """Return the width of a text in terminal columns."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(bool(unicodedata.combining(c)) for c in text)
 
@@ -99,7 +99,7 @@ def _padded(name: str, width: int) -> str:
 
 
 def _widths(parts: Sequence[TimelinePart], room: int) -> list[int]:
-    """Columns of each part, in proportion to its cycles."""
+    """Divide the columns among the parts, in proportion to their cycles."""
     total = sum(part.end - part.begin for part in parts)
     if not total:
         return [room // len(parts)] * len(parts)
@@ -109,7 +109,7 @@ def _widths(parts: Sequence[TimelinePart], room: int) -> list[int]:
 
 
 def _rows(timeline: Timeline, glyphs: StripGlyphs) -> Iterable[tuple[str, list[list[Span]]]]:
-    """Names of rows, and the spans of each in every part."""
+    """Yield the name of each row, and its spans in every part."""
     core = [
         [
             *((begin, end, glyphs.compute) for _, begin, end in part.computing()),
@@ -133,7 +133,7 @@ def _rows(timeline: Timeline, glyphs: StripGlyphs) -> Iterable[tuple[str, list[l
 
 
 def _cells(part: TimelinePart, spans: list[Span], width: int, idle: str) -> str:
-    """One character per column: the glyph that fills most of it."""
+    """Render a row with one character per column: the glyph that fills most of it."""
     if part.end <= part.begin:
         return idle * width
     scale = width / (part.end - part.begin)
@@ -143,12 +143,12 @@ def _cells(part: TimelinePart, spans: list[Span], width: int, idle: str) -> str:
         for column in range(max(int(low), 0), min(math.ceil(high), width)):
             share = min(high, column + 1) - max(low, column)
             filled[column][glyph] = filled[column].get(glyph, 0.0) + share
-    # A copy much shorter than a column is still shown: it is what one looks for.
+    # Show even copies that are much shorter than a column: users look for them.
     return "".join(max(found, key=found.__getitem__) if found else idle for found in filled)
 
 
 def _ruler(part: TimelinePart, width: int) -> str:
-    """Numbers of steps where they begin to compute, as far as there is room."""
+    """Render step numbers where steps begin to compute, as far as there is room."""
     cells = [" "] * width
     free = 0
     span = part.end - part.begin
@@ -215,7 +215,7 @@ def _facts(timeline: Timeline) -> list[str]:
 
 
 def _notes(timeline: Timeline) -> list[str]:
-    """Notes on operands, those that share one together, and on the whole."""
+    """Return notes on operands, grouped by note, and on the whole timeline."""
     of_lanes: dict[str, list[str]] = {}
     for lane in timeline.lanes:
         if lane.note:
@@ -228,6 +228,6 @@ _PLAIN = {"×": "x", "µ": "u", "…": "~", "–": "-"}
 
 
 def _as_ascii(text: str) -> str:
-    """Replace characters of ours, and escape the others."""
+    """Replace the non-ASCII characters that we use, and escape all others."""
     plain = "".join(_PLAIN.get(c, c) for c in text)
     return plain.encode("ascii", "backslashreplace").decode()

@@ -1,8 +1,8 @@
-"""Timeline of a kernel: what a core and its copies do over the first and last grid steps.
+"""Timeline of a kernel: activity of a core and its copies over the first and last grid steps.
 
-The schedule itself is walked through (`walked.py`), copies that the kernel starts included. Where
-its loop is not recognised, or its grid is too long, libtpu's pipeline is simulated (`pipeline.py`)
-with the average cycles of a step.
+The timeline follows a walk through the schedule (`walked.py`), including copies that the kernel
+starts. If the loop is not recognised, or the grid is too long, it simulates libtpu's pipeline
+(`pipeline.py`) with the average cycles of a step instead.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from pallas_debug.profile.timeline.rates import CopyRates
 from pallas_debug.profile.timeline.walked import CoreSteps, WalkedRun, walked
 
 MAX_SIMULATED = 1 << 15
-"""Maximum steps, times operands, that are simulated one by one; of a longer grid, the ends are."""
+"""Maximum product of steps and operands to simulate; of a longer grid, only the ends are."""
 
 WARM_UP = 16
-"""Steps simulated before the last ones of a long grid, until the pipeline is in its rhythm."""
+"""Warm-up steps to simulate before the last ones of a long grid, to reach a steady state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineLane:
-    """An operand in a timeline.
+    """Lane of an operand in a timeline.
 
     Attributes:
-      kind: `other` for copies of no operand with blocks.
-      size: bytes of a whole block, as copied.
+      kind: kind of the operand; `other` for copies that do not move an operand with blocks.
+      size: bytes that are copied for a whole block.
       buffers: number of buffers.
-      copies: over all steps of the core.
-      note: what is special about it: why nothing is copied, or what was assumed.
+      copies: number of copies over all steps of the core.
+      note: remark on the operand: why nothing is copied, or what was assumed.
     """
 
     name: str
@@ -57,21 +57,21 @@ class TimelineLane:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """The steps of one core from the beginning and the end of a kernel.
+    """Timeline of one core, for steps from the beginning and the end of a kernel.
 
     Attributes:
-      grid: of the whole kernel.
-      bounds: of it, what one core runs.
-      cores: that share the grid.
-      steps: of one core.
+      grid: grid of the whole kernel.
+      bounds: part of the grid that one core runs.
+      cores: number of cores that share the grid.
+      steps: number of steps of one core.
       compute: average cycles of a step.
-      lanes: operands with blocks, in order.
-      parts: the first steps, and the last ones if they are apart.
-      cycles: of the core over all its steps, waits included.
-      stalled: share of them in which the core waits.
-      units: average share of each unit's capacity in the bundles of a step.
+      lanes: lanes of the operands with blocks, in order.
+      parts: the first steps, and the last steps if they are separate.
+      cycles: cycles of the core over all its steps, including waits.
+      stalled: share of `cycles` in which the core waits.
+      units: average share of each unit's capacity that is used in the bundles of a step.
       sources: lines of the kernel that start copies, by bundle.
-      notes: what was assumed, and what is left out, a sentence each.
+      notes: sentences about what was assumed, and what is left out.
     """
 
     kernel: str
@@ -91,7 +91,7 @@ class Timeline:
     notes: tuple[str, ...]
 
     def point(self, step: int) -> tuple[int, ...]:
-        """The grid point of a step of the first core."""
+        """Return the grid point of a step of the first core."""
         return grid_point(self.bounds, step)
 
     def microseconds(self, cycles: float) -> float:
@@ -112,13 +112,13 @@ def timeline_of(
     """Run a kernel's schedule over its grid.
 
     Args:
-      blocks: its block map; None if it was not recorded.
-      first, last: steps to keep from the beginning and the end.
-      name: of the kernel, for messages.
+      blocks: block map of the kernel; None if it was not recorded.
+      first, last: number of steps to keep from the beginning and the end.
+      name: name of the kernel, for messages.
 
     Raises:
       CannotRunError: the schedule has no bundles.
-      UsageError: what determines the timeline is not known; the message says what.
+      UsageError: a fact that the timeline needs is not known; the message names it.
     """
     if profile.schedule.is_sparse:
         raise CannotRunError(f"{name} has no timeline, as it runs on the SparseCore")
@@ -153,10 +153,10 @@ def _known(blocks: BlockMap | None, name: str) -> BlockMap:
 
 
 def step_cycles(profile: Profile, steps: int) -> Figure:
-    """Average cycles of a grid step, without waiting for copies.
+    """Return the average cycles of a grid step, without waits for copies.
 
     Args:
-      steps: of the core.
+      steps: number of steps of the core.
     """
     cycles, schedule = profile.cycles, profile.schedule
     if not cycles.executions:
@@ -193,14 +193,14 @@ def _block(operand: OperandBlocks, blocks: BlockMap, bounds: tuple[int, ...], st
 
 
 def _size(operand: OperandBlocks, whole: float, block: Block) -> float:
-    """Bytes to copy; blocks at the end of the array are cut off there."""
+    """Return the bytes to copy for a block, which is clipped at the end of the array."""
     if block is None or not operand.block_bytes:
         return whole
     return whole * operand.bytes_of(block) / operand.block_bytes
 
 
 class _Maker:
-    """Makes the timeline of one kernel."""
+    """Builder of the timeline of one kernel."""
 
     def __init__(
         self,
@@ -309,7 +309,7 @@ class _Maker:
     def _counted(
         self, lanes: list[TimelineLane], run: WalkedRun | None
     ) -> tuple[TimelineLane, ...]:
-        """Lanes with the number of their copies, if all were seen."""
+        """Return the lanes with their numbers of copies, if all steps were seen."""
         counts = run.counts if run is not None else self._simulated_counts
         lanes = [self._with_own_copies(n, lane, run) for n, lane in enumerate(lanes)]
         if counts is None:
@@ -323,7 +323,7 @@ class _Maker:
     def _with_own_copies(
         self, number: int, lane: TimelineLane, run: WalkedRun | None
     ) -> TimelineLane:
-        """A lane as it is if the kernel starts copies of the operand, which are of no block."""
+        """Adapt a lane if the kernel copies the operand itself, as that does not copy blocks."""
         copies = run.copies if run is not None else ()
         sizes = {copy.size for copy in copies if copy.lane == number and copy.is_own}
         if not sizes:
@@ -344,10 +344,10 @@ class _Maker:
         """Whether the kernel starts copies itself."""
         return any(origin.is_own for origin in self._origins.values())
 
-    # The schedule itself.
+    # Walk through the schedule
 
     def _walked(self, others: int) -> WalkedRun | None:
-        """Walk through the schedule; None if the simulation knows more."""
+        """Walk through the schedule; None if a simulation is more accurate."""
         given = given_scalars(self._profile.schedule, self._blocks.scalars)
         tables = {name for o in self._blocks.operands if o.is_pipelined for name in o.tables}
         if tables - given.names and not self._has_own:
@@ -383,10 +383,10 @@ class _Maker:
     def _parts(
         self, run: WalkedRun | None, first: int, last: int
     ) -> tuple[tuple[TimelinePart, ...], Figure, Figure]:
-        """The first and last steps, the cycles of all, and the share of waits in them."""
+        """Return the first and last steps, the total cycles, and the share of waits in them."""
         if run is None or run.seen < first:
             return self._simulated(first, last)
-        # How the cores share the grid is noted already.
+        # A note already says how the cores share the grid.
         assumed = (a for a in self._profile.cycles.assumptions if CORES_SHARE not in a)
         self._notes += assumed
         cycles = self._profile.cycles.total
@@ -414,7 +414,7 @@ class _Maker:
             parts.append(_part(tail, steps - last, steps, run.end - tail.end))
         return tuple(parts), total, stalled
 
-    # The pipeline, simulated.
+    # Simulation of the pipeline
 
     _simulated_counts: Mapping[int, int] | None = None
 
@@ -451,7 +451,7 @@ class _Maker:
 
     def _pipeline(self, start: int, stop: int, first: int, last: int) -> PipelineRun:
         cycles = float(self._compute.value or 0)
-        # Copies of the neighbouring steps take place at the same time.
+        # Keep the neighbouring steps, whose copies overlap with these.
         return Pipeline(
             self._moved(),
             steps=self._steps,

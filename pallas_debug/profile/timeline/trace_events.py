@@ -1,4 +1,4 @@
-"""A timeline in Chrome's JSON trace event format, which Perfetto and `chrome://tracing` open."""
+"""Export of a timeline in Chrome's JSON trace event format, for Perfetto and `chrome://tracing`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pallas_debug.profile.timeline.parts import TimelineCopy, TimelinePart
 from pallas_debug.profile.timeline.timeline import Timeline
 
 CORE, COPIES = 1, 2
-"""Process ids: of the core, and of the copies between HBM and its buffers."""
+"""Process ids of the core, and of the copies between HBM and its buffers."""
 
 STEPS, WAITS = 1, 2
-"""Thread ids in the core: what it computes, and what it waits for."""
+"""Thread ids in the core, for computation and waits."""
 
 
 def trace_json(timeline: Timeline) -> str:
-    """The trace as a JSON object with one event per line."""
+    """Return the trace as a JSON object with one event per line."""
     head = {
         "displayTimeUnit": "ns",
         "otherData": metadata(timeline),
@@ -30,7 +30,7 @@ def trace_json(timeline: Timeline) -> str:
 
 
 def metadata(timeline: Timeline) -> dict[str, Any]:
-    """Facts about the whole trace: strings, as the viewers show them."""
+    """Return facts about the whole trace, as strings for the viewers."""
     found = {
         "kernel": timeline.kernel,
         "target": timeline.target,
@@ -49,14 +49,14 @@ def metadata(timeline: Timeline) -> dict[str, Any]:
 
 
 def described(figure: Figure) -> str:
-    """A figure with its unit and its origin."""
+    """Format a figure with its unit and its origin."""
     text = " ".join(filter(None, (str(figure), figure.unit if figure.is_known else "")))
     origin = figure.origin if figure.is_known else "missing"
     return f"{text} ({origin}: {figure.note})" if figure.note else f"{text} ({origin})"
 
 
 def trace_events(timeline: Timeline) -> list[dict[str, Any]]:
-    """Events in the order of the format's documentation: metadata first, then by time."""
+    """Return all events, metadata first, then ordered by time."""
     named = [
         *_process(CORE, f"core 0 · {timeline.kernel} on {timeline.target}", 0),
         *_process(COPIES, "copies between HBM and VMEM or SMEM", 1),
@@ -83,7 +83,7 @@ def trace_events(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _order(event: dict[str, Any]) -> tuple[float, bool, float]:
-    """Order by time; arrows after the slices they belong to, empty slices before longer ones."""
+    """Sort key: time; arrows come after their slices, empty slices before longer ones."""
     return event["ts"], event["ph"] != "X", event.get("dur", 0.0)
 
 
@@ -140,7 +140,7 @@ def _part(timeline: Timeline, part: TimelinePart) -> list[dict[str, Any]]:
 
 
 def _at(timeline: Timeline, cycles: float) -> float:
-    """Microseconds, rounded to nanoseconds as in the viewers, so that neighbours do not overlap."""
+    """Convert to microseconds, rounded to nanoseconds as in viewers, so slices do not overlap."""
     return round(timeline.microseconds(cycles), 3)
 
 
@@ -156,7 +156,7 @@ def _units(ts: float, uses: dict[str, Any]) -> dict[str, Any]:
 
 
 def _copy(timeline: Timeline, copy: TimelineCopy, number: int) -> list[dict[str, Any]]:
-    """The transfer, with arrows from where the core starts it and to the step that uses it."""
+    """Return the transfer, with arrows from the start by the core and to the step that uses it."""
     at = partial(_at, timeline)
     lane = timeline.lanes[copy.lane]
     mine = {"pid": COPIES, "tid": _thread_of(copy.lane, copy.direction)}

@@ -1,4 +1,4 @@
-"""A timeline from the walk through a schedule: what its own scalar instructions do."""
+"""Timeline from a walk through a schedule, as determined by its scalar instructions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pallas_debug.profile.timeline.parts import (
 )
 
 _MAX_EXTRA = 2
-"""Maximum iterations of the pipeline's loop besides those that run the kernel: the first may only
-fetch, the last only wait for write-backs."""
+"""Maximum iterations of the pipeline's loop that do not run the kernel: the first may only fetch,
+the last only wait for write-backs."""
 
 _MAX_AWAITED = 256
-"""Maximum copies among which the one is looked for that the core waits for, the latest first."""
+"""Maximum copies to search, latest first, for the copy that the core waits for."""
 
 _SAME = 1e-6
 
@@ -36,8 +36,8 @@ class WalkedRun:
 
     Attributes:
       seen: number of steps from the beginning whose events are known.
-      end, waiting: of all steps.
-      counts: copies of the operands, by lane; None if not all steps were seen.
+      end, waiting: total cycles and cycles spent waiting, over all steps.
+      counts: number of copies by lane; None if not all steps were seen.
     """
 
     seen: int
@@ -51,14 +51,14 @@ class WalkedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreSteps:
-    """The steps of a core, and what its pipeline copies.
+    """Steps of a core, and the blocks that its pipeline copies.
 
     Attributes:
       count: number of steps.
       fetches: whether the pipeline fetches any block.
       is_ahead: for each lane, whether blocks are fetched a step ahead.
-      block: the block of a lane at a step.
-      others: number of the lane of copies that move no operand with blocks.
+      block: returns the block of a lane at a step.
+      others: number of the lane for copies that do not move an operand with blocks.
     """
 
     count: int
@@ -89,7 +89,7 @@ def walked(
 
 
 def _step_loop(schedule: Schedule, found: Walk, steps: int) -> ScheduledLoop | None:
-    """The loop over grid steps."""
+    """Find the loop over grid steps; None if there is none."""
     outer = [loop for loop in schedule.loops if loop.depth == 0]
     fitting = [
         loop
@@ -101,7 +101,7 @@ def _step_loop(schedule: Schedule, found: Walk, steps: int) -> ScheduledLoop | N
 
 
 class _Reading:
-    """Reads the events of a walk."""
+    """Reader of the events of a walk."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class _Reading:
         )
 
     def _whole_steps(self) -> list[TimelineStep]:
-        """Steps from start to end; what comes before and after belongs to the first and last."""
+        """Return all steps; time before the first and after the last is included in these."""
         lag = self._lag
         begins = [0.0, *(self._starts[n + lag] for n in range(1, self._steps))]
         ends = [*begins[1:], self._found.cycles]
@@ -162,7 +162,7 @@ class _Reading:
         ]
 
     def _first_steps(self) -> list[TimelineStep]:
-        """Steps up to the last iteration that was not extrapolated."""
+        """Return the steps up to the last iteration that was not extrapolated."""
         lag = self._lag
         begins = [0.0, *self._starts[1 + lag :]]
         return [
@@ -172,7 +172,7 @@ class _Reading:
 
     @property
     def _step(self) -> int:
-        """The step whose kernel runs in this iteration."""
+        """Step whose kernel runs in the current iteration."""
         return min(max(self._iteration - self._lag, 0), self._steps - 1)
 
     def _copy(self, event: CopyEvent) -> None:
@@ -180,7 +180,7 @@ class _Reading:
         lane = self._grid.others
         if origin is not None and origin.operand is not None:
             lane = min(origin.operand, lane)
-        # Seen from the core.
+        # The direction is relative to the core.
         direction: Direction = "out" if event.direction.startswith(("vmem", "smem")) else "in"
         is_own = origin is not None and origin.is_own
         step, block = self._step, None
