@@ -68,9 +68,9 @@ class Traffic:
       compute_per_step: cycles of a grid step in which bundles issue or delay.
       copies_per_step: cycles to copy the bytes of a grid step at the chip's bandwidth.
       bound: "links" if sending bytes to other devices takes longer than all estimated cycles, which
-        do not include it; else the longer of computation and copies, or "latency" if the core waits
-        longer for copies than it computes although their bytes take less time, or much less time
-        than the wait; None if one is unknown.
+        do not include it; else the longer of computation and copies; "latency" if the core waits
+        for copies longer than it computes, although their bytes take less time than computation, or
+        more than `LATE` times as long as their bytes take; None if one is unknown.
       peak_flops: published peak for the products' type, per second.
       peak_bandwidth: published bandwidth of HBM, in bytes per second.
       ridge: intensity above which the matrix units' published peak is the limit.

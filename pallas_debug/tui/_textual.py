@@ -1,4 +1,4 @@
-"""Workarounds that use private parts of Textual, with the reason for each. Tried with 8.2."""
+"""Workarounds that use private parts of Textual, with the reason for each. Tested with 8.2."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def set_bindings(app: App[None], bindings: Iterable[Binding]) -> None:
     """Replace the bindings of an app.
 
-    `App.set_keymap` can neither remove a key from an action nor give one to an action that has
-    none, and gives a key of the user no priority over a binding of the focused pane.
+    `App.set_keymap` can neither remove a key from an action nor assign one to an action without
+    keys, and does not give the user's keys priority over bindings of the focused pane.
     """
     app._bindings = BindingsMap(bindings)
 
@@ -33,14 +33,14 @@ def set_virtual_size(view: ScrollView, size: Size) -> None:
     """Set the scrollable size of a view without a layout of the whole screen.
 
     Textual lays out the screen whenever a virtual size changes, as other widgets may depend on it.
-    The size of our panes never does.
+    The sizes of our panes never do.
     """
     view.virtual_size = size
     view._scroll_update(size)
 
 
 class _UnstyledLines(StylesCache):
-    """Returns the lines of a widget without border and padding unchanged.
+    """Styles cache that returns the lines of a widget without border and padding unchanged.
 
     Textual looks up every style that may apply to each line, which takes as long as drawing it.
     """
@@ -68,10 +68,10 @@ class _UnstyledLines(StylesCache):
 
 
 class StylesUnlessHidden:
-    """Mixin for widgets whose component styles are not computed while they have the class `hidden`.
+    """Mixin that does not compute a widget's component styles while it has the class `hidden`.
 
-    Textual computes them at each change of a class. At the start, those of the hidden panes took
-    longer than those of all others.
+    Textual computes component styles whenever a class changes. At startup, those of the hidden
+    panes took longer than all others.
     """
 
     def _get_component_classes(self) -> frozenset[str]:
@@ -81,7 +81,7 @@ class StylesUnlessHidden:
 
 
 def draw_unstyled(view: Widget) -> None:
-    """Draw the lines of a view as it renders them: they already have all of its styles."""
+    """Draw the lines of a view as rendered: they already have all of its styles."""
     view._styles_cache = _UnstyledLines()
 
 
@@ -95,8 +95,8 @@ def write(app: App[None], sequence: str) -> None:
 def drawing_on_terminal(driver: type[Driver]) -> type[Driver]:
     """Return a driver that draws on standard output if standard error is no terminal.
 
-    Textual draws on standard error, so that `2>file` would send the screen to the file. The file
-    gets what belongs there: messages, and what libraries write to standard error.
+    Textual draws on standard error, so `2>file` would send the screen to the file. With this
+    driver, the file only gets messages and the standard error output of libraries.
     """
     if sys.__stderr__ is not None and sys.__stderr__.isatty():
         return driver
@@ -116,18 +116,18 @@ def drawing_on_terminal(driver: type[Driver]) -> type[Driver]:
 
 
 async def run_bindings(app: App[None], key: str) -> None:
-    """Run the action of a key in the focused widget, those around it, or the app."""
+    """Run the action of a key in the focused widget, its ancestors, or the app."""
     if not await app._check_bindings(key, priority=True):
         await app._check_bindings(key)
 
 
 def restore_settings(app: App[None], settings: list[Any]) -> None:
-    """Make the driver restore these settings of the terminal, not those that it found."""
+    """Make the driver restore these terminal settings instead of those it found."""
     driver: Any = app._driver
     if hasattr(driver, "attrs_before"):
         driver.attrs_before = settings
 
 
 def discard_traceback(app: App[None]) -> None:
-    """Keep Textual from printing a traceback at exit: ours goes to a file."""
+    """Keep Textual from printing a traceback at exit, as we write it to a file."""
     app._exit_renderables.clear()

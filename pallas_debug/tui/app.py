@@ -1,4 +1,4 @@
-"""The app: the workspace with all of its actions, its start and end, and what it watches."""
+"""The browse app: workspace with all actions, startup and shutdown, and the watch on directories."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pallas_debug.stepping.computed import ComputedValues
 
 PRELOAD_AFTER = 0.5
-"""Seconds after the start at which modules are preloaded."""
+"""Seconds after startup before modules are preloaded."""
 
 WATCH_EVERY = 1.0
 """Seconds between checks of the directories."""
@@ -38,13 +38,13 @@ TOGGLES: dict[str, tuple[str, str]] = {
     "source.show": ("", "sourcing"),
     "pane.zoom": ("", "zoomed"),
 }
-"""Switches that are remembered, by action: a pane, or `""` for the app, and its attribute."""
+"""Switches to remember, by action: name of the pane, or `""` for the app, and the attribute."""
 
 _FOCUSABLE = ("kernels", "steps", "text")
 
 
 def preload() -> None:
-    """Import what computes diffs, which takes long and is often used, and what dialogs need."""
+    """Preload the modules for diffs, which are slow to import and often used, and for dialogs."""
     import numpy  # noqa: F401
 
     import pallas_debug.ir.diff
@@ -53,14 +53,14 @@ def preload() -> None:
 
 
 class BrowseApp(MovingActions, ViewingActions, OutputActions):
-    """`pallas-debug browse`: kernels, their passes, and the text of each.
+    """App of `pallas-debug browse`: kernels, their passes, and the text of each.
 
     Args:
-      spot: where to open.
-      keymap: the user's keys.
+      spot: place to open.
+      keymap: keys of all actions.
       colors: whether colours may be used.
       notes: messages to show at the start.
-      recorded: values of a run, to be shown beside the lines of its kernel.
+      recorded: values of a run, to show beside the lines of its kernel.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         """Place at which the session ended."""
         self.watched = Watch(browser)
 
-    # Start and end.
+    # Startup and shutdown.
 
     def on_mount(self) -> None:
         self.focus_on(self.kernels)
@@ -109,7 +109,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         super().exit(result, return_code, message)
 
     def _restore(self, spot: Spot) -> None:
-        """Go to where a session ended, as far as it still exists."""
+        """Go to the place where a session ended, as far as it still exists."""
         for name, (part, attribute) in TOGGLES.items():
             if name in spot.toggles:
                 setattr(self._part(part), attribute, spot.toggles[name])
@@ -127,7 +127,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
             self.screen.set_focus(self.query_one(f"#{spot.focus}"))
 
     def _current_spot(self) -> Spot:
-        """Return where the session is, for `_restore`."""
+        """Return the current place of the session, for `_restore`."""
         place = self.place
         toggles = {n: bool(getattr(self._part(p), a)) for n, (p, a) in TOGGLES.items()}
         spot = replace(spot_of(self.browser.roots), toggles=toggles)
@@ -149,7 +149,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
     # Directories that are being written.
 
     def _look(self) -> None:
-        """Check the directories in the background: there may be many files."""
+        """Check the directories in the background, as there may be many files."""
         if self.is_composed and self.watched.begin():
             self._look_in_background(self.entry)
 
@@ -240,7 +240,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
 
     @action("program.close", "escape,ctrl+c", "close what is on top")
     def action_dismiss_top(self) -> None:
-        """Close one thing at a time, and never the app."""
+        """Close the topmost open item, but never the app."""
         lists: list[ListPane] = [self.kernels, self.steps]
         lists.sort(key=lambda pane: pane is not self.focused)
         if self.prompt.asking:

@@ -1,4 +1,4 @@
-"""The debugger's screen: source, values, a heat map, a command line. Knows tracks, and no jax."""
+"""Debugger screen: source, values, heat map and command line. Uses tracks; does not import jax."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from pallas_debug.tui import _textual
 from pallas_debug.tui.widgets.cells import visible
 
 HEAT = ("#10204a", "#1d4f91", "#2f8f9d", "#7fbf5f", "#e3c33b", "#e8743b", "#c8263f")
-"""Colours of the heat map, from the least value to the greatest."""
+"""Colours of the heat map, from the smallest value to the largest."""
 
 MAX_OUTPUT = 500
-"""Lines of output that are kept."""
+"""Maximum number of output lines to keep."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DebuggerView:
-    """Content of the screen for a place; gathered in a worker, as statistics take a while."""
+    """Content of the screen for a place; collected in a worker, as statistics take a while."""
 
     place: StepPlace
     fault: str | None = None
@@ -47,7 +47,7 @@ class DebuggerView:
 
 
 class Pane(Static, can_focus=True):
-    """Lines with a cursor, of which as many are drawn as there is room for."""
+    """Pane of lines with a cursor; draws as many lines as there is room for."""
 
     DEFAULT_CSS = """
     Pane { height: 1fr; width: 1fr; border: round $surface-lighten-2; padding: 0; }
@@ -111,7 +111,7 @@ class Pane(Static, can_focus=True):
 
 
 class DebuggerHelp(ModalScreen[None]):
-    """All keys and commands."""
+    """Help screen with all keys and commands."""
 
     DEFAULT_CSS = """
     DebuggerHelp { align: center middle; }
@@ -141,7 +141,7 @@ _KEYS: Sequence[tuple[str, str, str, str]] = (
     ("i", "I", "iteration", "next iteration; back"),
     ("c", "C", "continue", "next breakpoint or watched change; back"),
 )
-"""Keys forwards and backwards, the command, what it does."""
+"""Keys for forwards and backwards, command, and description."""
 
 _OTHER = (
     ("u U", "run to the cursor's line; back to it"),
@@ -161,7 +161,7 @@ _OTHER = (
 
 
 class DebuggerApp(App[None]):
-    """Source with the current line, values, heat map, output and a command line."""
+    """App with the source at the current line, values, heat map, output and a command line."""
 
     TITLE = "pallas-debug"
     ENABLE_COMMAND_PALETTE = False
@@ -237,7 +237,7 @@ class DebuggerApp(App[None]):
     # Running
 
     def _run(self, command: Callable[[], Sequence[str]]) -> None:
-        """Run something that may take a while, and show what there is after it."""
+        """Run a command that may take a while, and show the state after it."""
         if self.running:
             self.notify_status("running; esc stops it")
             return
@@ -281,7 +281,7 @@ class DebuggerApp(App[None]):
         is_first = self.shown is None
         self.running = False
         self.shown = view
-        hidden = set(prompt.place_lines(view.place, view.fault))  # the screen shows them
+        hidden = set(prompt.place_lines(view.place, view.fault))  # already on the screen
         messages = [line for line in view.messages if line not in hidden]
         self._output = [*self._output, *messages][-MAX_OUTPUT:]
         if self.prompt.is_over:
@@ -291,14 +291,14 @@ class DebuggerApp(App[None]):
         self._show_source(follow=True)
         self._show_values()
         self._show_sized()
-        if is_first:  # notes begin with the finding at which the screen opens
+        if is_first:  # notes begin with the finding where the screen opens
             self.query_one("#output", Pane).action_move(-MAX_OUTPUT)
         keys = "s step  n next  p point  c continue  SHIFT back  : command  ? help  q quit"
         fault = f"the run stops here: {view.fault}" if view.fault is not None else keys
         self.notify_status(fault)
 
     def _show_sized(self) -> None:
-        """Show what is made for the size of its pane."""
+        """Render the content that depends on the size of its pane."""
         self._show_heat()
         pane = self.query_one("#output", Pane)
         lines = (Text(visible(line)) for line in self._output)

@@ -1,15 +1,15 @@
-"""Actions and keys: bindings, help, palette and documentation are all made from this registry.
+"""Registry of actions and keys: the source of bindings, help, palette and documentation.
 
 An action is an `action_…` method of the app with the decorator `action`. The user's keymap is
-`browse.toml` in the platform's directory for configuration:
+`browse.toml` in the platform's configuration directory:
 
     [keys]
     "pass.next_changed" = "ctrl+n"
     "copy.command" = ["c", "f5"]
     "target.previous" = ""
 
-It can do more than Textual's own keymap: give keys to actions without one, take keys away, override
-keys of the focused pane, and report what it changed.
+It can do more than Textual's own keymap: assign keys to actions that have none, remove keys,
+override keys of the focused pane, and report its changes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HEADINGS: dict[str, str] = {
     "runs": "Runs and findings",
     "program": "The program",
 }
-"""Headings for groups of actions in the help, in its order."""
+"""Headings for groups of actions, in the order of the help."""
 
 MOVING = "Moving"
 
@@ -55,15 +55,15 @@ MODIFIERS = ("ctrl", "shift", "alt", "meta", "super", "hyper")
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """Something that a key, or the palette, does.
+    """Action of a key or of the palette.
 
     Attributes:
-      name: `group.what`, for the keymap.
-      keys: Textual's names of its default keys, joined by commas; empty for the palette only.
-      title: what it does, in a few words.
+      name: name in the keymap, as `group.what`.
+      keys: Textual's names of the default keys, joined by commas; empty for the palette only.
+      title: short description of the action.
       method: name of the method without `action_`.
       arguments: arguments of the method, as Textual parses them.
-      priority: handled before the keys that follow it, for actions that move the focus.
+      priority: whether to handle the key before later ones, for actions that move the focus.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Action:
 
     @property
     def call(self) -> str:
-        """The action as Textual runs it."""
+        """Action string that Textual runs."""
         return f"{self.method}({self.arguments})"
 
     @property
@@ -112,7 +112,7 @@ def action(
 
 
 def registry() -> Mapping[str, Action]:
-    """Return all actions by name, in the order of the help: that of `HEADINGS`.
+    """Return all actions by name, in the order of the help, which is that of `HEADINGS`.
 
     They are registered when `pallas_debug.tui.app` is imported.
     """
@@ -124,7 +124,7 @@ def registry() -> Mapping[str, Action]:
 
 
 def display_keys(keys: str) -> str:
-    """Return keys for people to read, such as `space pgdn`."""
+    """Format keys for display, such as `space pgdn`."""
     return " ".join(_display_key(key) for key in _split(keys))
 
 
@@ -165,12 +165,12 @@ _KEYS = frozenset(key.value for key in Keys)
 
 @dataclass(frozen=True, kw_only=True)
 class Keymap:
-    """The keys of each action.
+    """Keys of each action.
 
     Attributes:
       keys: Textual's names, joined by commas, by the name of the action.
-      over_panes: keys that the user gave to an action although panes use them.
-      notes: what the user's keys took from other actions and from panes.
+      over_panes: keys that the user assigned to an action although panes use them.
+      notes: messages about keys that the user's keymap took from other actions and from panes.
     """
 
     keys: Mapping[str, str]
@@ -178,7 +178,7 @@ class Keymap:
     notes: tuple[str, ...] = ()
 
     def has_priority(self, action: Action) -> bool:
-        """Return whether a key of an action takes precedence over the focused widget."""
+        """Whether a key of an action takes precedence over the focused widget."""
         return action.priority or not self.over_panes.isdisjoint(_split(self.keys[action.name]))
 
     def bindings(self, actions: Mapping[str, Action]) -> Iterator[Binding]:
@@ -202,10 +202,10 @@ def default(actions: Mapping[str, Action]) -> Keymap:
 
 
 def load(file: Path, actions: Mapping[str, Action], panes: Mapping[str, str]) -> Keymap:
-    """Return the keys of a file over the default ones.
+    """Return the default keys, overridden by those in a file.
 
     Args:
-      panes: what panes use keys for.
+      panes: uses of keys by panes.
 
     Raises:
       UsageError: the file is not a keymap, or names an unknown action or key.
@@ -233,7 +233,7 @@ def load(file: Path, actions: Mapping[str, Action], panes: Mapping[str, str]) ->
 
 
 def _keys(file: Path, name: str, value: object, actions: Mapping[str, Action]) -> list[str]:
-    """Return the keys that a line of the file gives to an action."""
+    """Return the keys that a line of the file assigns to an action."""
     if name not in actions:
         near = get_close_matches(name, actions, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "; the palette lists all of them"
@@ -263,7 +263,7 @@ def _combined(
     actions: Mapping[str, Action],
     panes: Mapping[str, str],
 ) -> Keymap:
-    """Combine the user's keys with the default ones that are left."""
+    """Combine the user's keys with the remaining default keys."""
     taken: dict[str, str] = {}
     for name, keys in chosen.items():
         for key in keys:

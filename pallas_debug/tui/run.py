@@ -25,7 +25,7 @@ from pallas_debug.tui.model.browser import Browser, SingleFile, kernel_name
 from pallas_debug.tui.widgets.lineview import LineView
 
 MAX_REPORTS = 20
-"""Crash reports to keep; the oldest are removed."""
+"""Number of crash reports to keep; the oldest are removed."""
 
 MAX_TRACEBACK = 1 << 18
 """Maximum number of characters of a traceback in a report."""
@@ -38,7 +38,7 @@ class Ended:
     """End of a session.
 
     Attributes:
-      failed: by an internal error, a signal or a hang-up.
+      failed: whether an internal error, a signal or a hang-up ended the session.
       message: text for standard error, if any.
     """
 
@@ -61,9 +61,9 @@ def browse(
     """Browse one or two directories, or a file, until the user quits.
 
     Args:
-      resume: open where the last session ended, and remember where this one ends.
-      settings: the terminal's, to be restored at the end; by default the present ones.
-      values: a recording of a kernel, whose values are shown beside its lines.
+      resume: whether to open where the last session ended, and remember where this one ends.
+      settings: terminal settings to restore at the end; by default the current ones.
+      values: recording of a kernel whose values to show beside its lines.
 
     Raises:
       UsageError: there is no such kernel, target, pass or theme, or the keymap is invalid.
@@ -87,7 +87,7 @@ def browse(
     notes = [*filter(None, [problem]), *keymap.notes]
     recorded = None
     if values is not None:
-        from pallas_debug.stepping import recording  # imports numpy, which takes long
+        from pallas_debug.stepping import recording  # imports numpy, which is slow
         from pallas_debug.stepping.computed import ComputedValues
 
         recorded = ComputedValues(recording.read(values))
@@ -132,10 +132,10 @@ def write_report(error: BaseException, folder: Path, *, size: tuple[int, int]) -
     """Write a crash report into a folder, or into the temporary directory. Returns the file.
 
     Args:
-      size: columns and rows of the terminal.
+      size: size of the terminal in columns and rows.
 
     Raises:
-      OSError: neither can be written.
+      OSError: neither directory can be written to.
     """
     text = _report_text(error, size)
     name = time.strftime(f"browse-crash-%Y%m%d-%H%M%S-{os.getpid()}.txt")

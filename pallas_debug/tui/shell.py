@@ -1,6 +1,6 @@
 """Generic app shell: actions, prompt, status line, signals. Knows nothing about kernels.
 
-Keys come from the registry of actions and the user's keymap. Programs can take over the terminal.
+Keys come from the action registry and the user's keymap. Programs can take over the terminal.
 The app ends when the terminal is gone, and after an internal error, which is kept for a report.
 """
 
@@ -37,7 +37,7 @@ CUT = "…"
 
 
 class Prompt(Input):
-    """An input line that is visible only while it asks for something."""
+    """Input line that is visible only while it asks for something."""
 
     DEFAULT_CSS = """
     Prompt {
@@ -67,7 +67,7 @@ class Prompt(Input):
 
         Args:
           typed: called after every change.
-          done: called with the final text.
+          done: called with the final text on enter.
         """
         self._typed, self._done = typed, done
         self.placeholder = what
@@ -94,7 +94,7 @@ class Prompt(Input):
 
 
 class Shell(App[None], inherit_bindings=False):
-    """An app with actions, a prompt, a title and a status line."""
+    """App with actions, a prompt, a title and a status line."""
 
     ENABLE_COMMAND_PALETTE = False
 
@@ -111,14 +111,14 @@ class Shell(App[None], inherit_bindings=False):
             found.method for found in actions.values() if self.keymap.has_priority(found)
         }
         self.fault: Exception | None = None
-        """The internal error that ended the app."""
+        """Internal error that ended the app."""
         self.ending = False
         self.interrupted = False
         """Whether a signal or a hang-up ended the app."""
         self.settings_before: terminal.Settings | None = None
-        """Settings of the terminal to restore, if they are not those at the start of the app."""
+        """Terminal settings to restore, if they differ from those at the start of the app."""
         self.chosen_theme: str | None = None
-        """The theme chosen in this session."""
+        """Theme that was chosen in this session."""
         self._scratch: Scratch | None = None
         self._message = ""
         self._status = ""
@@ -132,9 +132,9 @@ class Shell(App[None], inherit_bindings=False):
         return [NoColor()] if self.no_color else super().get_line_filters()
 
     def watch_terminal(self) -> None:
-        """Restore the terminal's settings in the end, and end cleanly when it is gone.
+        """Restore the terminal's settings on exit, and exit cleanly when the terminal is gone.
 
-        Draw the screen again after ctrl+z and `fg`: Textual only does so after a resize.
+        Also redraw the screen after ctrl+z and `fg`: Textual only does so after a resize.
         """
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         if self.is_headless:
@@ -153,7 +153,7 @@ class Shell(App[None], inherit_bindings=False):
     def run_in_terminal(self, run: Callable[[], str | None]) -> str | None:
         """Run a program in the terminal. Returns what went wrong, if anything.
 
-        ctrl+c is ignored here meanwhile: the terminal sends it to all of its processes.
+        This app ignores ctrl+c meanwhile, as the terminal sends it to all of its processes.
         """
         try:
             with self.suspend():
@@ -206,15 +206,15 @@ class Shell(App[None], inherit_bindings=False):
     def _takes_keys_in_order(self) -> bool:
         """Whether a key runs its action immediately.
 
-        Textual sends a key through the queues of the focused widget and of all around it before it
-        looks for an action, except for priority keys, which thus overtake the keys before them when
-        somebody types fast. Only prompts and modal screens need that.
+        Textual sends a key through the queues of the focused widget and its ancestors before it
+        looks for an action, except for priority keys, which thus overtake earlier keys when the
+        user types fast. Only prompts and modal screens need that.
         """
         is_covered = len(self.screen_stack) > 1
         return bool(self.query(Prompt)) and not is_covered and not self.prompt.asking
 
     def before_key(self) -> None:
-        """Called before a key is handled, for subclasses."""
+        """Hook for subclasses, called before a key is handled."""
 
     def show_message(self, text: str) -> None:
         """Show a message in the bottom line until the next key."""
@@ -222,7 +222,7 @@ class Shell(App[None], inherit_bindings=False):
         self._update_bottom()
 
     def show_status(self, parts: Iterable[str]) -> None:
-        """Show the status in the bottom line, the most important part first, and two keys."""
+        """Show the status in the bottom line, most important part first, and two keys."""
         self._status = "  ".join(part for part in (*parts, "? help  q quit") if part)
         self._update_bottom()
 
@@ -231,7 +231,7 @@ class Shell(App[None], inherit_bindings=False):
         self.query_one("#status", Static).update(visible(text), layout=False)
 
     def show_title(self, parts: Sequence[str]) -> None:
-        """Show what is displayed in the top line, the most important part last."""
+        """Show in the top line what is displayed, most important part last."""
         room = max(self.size.width - 2, 1)
         text = visible("  ›  ".join(parts))
         while cell_len(text) > room and len(text) > 1:
@@ -258,8 +258,8 @@ class Shell(App[None], inherit_bindings=False):
         self.screen.set_focus(self.prompt)
 
     async def action_finish_prompt(self) -> None:
-        """Take over what was typed, before the keys that were typed after it."""
-        for _ in range(2):  # keys, and then what they changed
+        """Accept the typed text, before handling keys that were typed after it."""
+        for _ in range(2):  # keys, and then their effects
             await self._messages_handled(self.prompt)
         self.after_prompt()
         self.prompt.finish()
@@ -271,7 +271,7 @@ class Shell(App[None], inherit_bindings=False):
             await reached.wait()
 
     def after_prompt(self) -> None:
-        """Restore the focus after the prompt, for subclasses."""
+        """Hook for subclasses to restore the focus after the prompt."""
 
     def choose(
         self,

@@ -1,8 +1,8 @@
-"""The terminal: colours, keys typed early, hang-up, clipboard, and the programs that run in it.
+"""Terminal access: colours, early keys, hang-up, clipboard, and programs run in the terminal.
 
-Editor and pager run without a shell. The file to edit may have been named by somebody else's dump:
-it is passed as an absolute path, which is neither an option nor a command (`+!touch X` would be one
-to Vim). Imports no Textual.
+Editor and pager run without a shell. The file to edit may have been named by an untrusted dump, so
+it is passed as an absolute path, which is neither an option nor a command (Vim would execute
+`+!touch X`). Does not import Textual.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from pallas_debug.errors import UsageError
 # Colours, keys and hang-up.
 
 GRACE = 5.0
-"""Seconds for the app to end after its terminal is gone."""
+"""Seconds that the app has to exit after its terminal is gone."""
 
 _IFLAG, _LFLAG = 0, 3
 
 MIN_COLORS = 8
-"""Terminals with fewer colours count as monochrome."""
+"""Minimum number of colours; terminals with fewer count as monochrome."""
 
 
 def has_colors(environment: Mapping[str, str]) -> bool:
-    """Return whether the terminal has colours and `NO_COLOR` is not set."""
+    """Whether the terminal has colours and `NO_COLOR` is not set."""
     if environment.get("NO_COLOR"):
         return False
     import curses
@@ -48,15 +48,15 @@ def has_colors(environment: Mapping[str, str]) -> bool:
 
 
 Settings = list[Any]
-"""Settings of a terminal, as `termios` has them."""
+"""Settings of a terminal, in the format of `termios`."""
 
 
 @contextlib.contextmanager
 def type_ahead() -> Iterator[Settings | None]:
-    """Keep keys that are typed while the app is being imported, for the app.
+    """Keep keys that are typed while the app is being imported, so that the app receives them.
 
-    Otherwise the terminal would print them, and turn enter into ctrl+j. Yields the settings from
-    before, which are restored at the end; None if standard input is no terminal.
+    Otherwise the terminal would print them, and turn enter into ctrl+j. Yields the previous
+    settings, which are restored at the end; None if standard input is not a terminal.
     """
     fileno = sys.__stdin__.fileno()  # type: ignore[union-attr]
     try:
@@ -78,8 +78,8 @@ def type_ahead() -> Iterator[Settings | None]:
 def watch(gone: Callable[[], object]) -> threading.Thread:
     """Call a function, in another thread, when the terminal on standard input is gone.
 
-    Textual would spin reading from such a terminal, and block forever writing to it. So output is
-    discarded from then on, and the process is ended after `GRACE`.
+    Textual would busy-loop reading from such a terminal, and block forever writing to it. So output
+    is discarded from then on, and the process is terminated after `GRACE`.
     """
     thread = threading.Thread(target=_watch, args=(gone,), name="terminal", daemon=True)
     thread.start()
@@ -112,9 +112,9 @@ _SCREEN_CHUNK = 240
 def copy_sequences(text: str, environment: Mapping[str, str]) -> list[str]:
     """Return the control sequences that copy a text.
 
-    tmux sets the clipboard if `set-clipboard` is `on`, and passes sequences on if
-    `allow-passthrough` is: both are tried. GNU Screen needs them wrapped. Textual's
-    `copy_to_clipboard` knows neither.
+    tmux sets the clipboard if `set-clipboard` is `on`, and forwards sequences if
+    `allow-passthrough` is `on`; we try both. GNU Screen needs wrapped sequences. Textual's
+    `copy_to_clipboard` supports neither.
     """
     data = base64.b64encode(text.encode(errors="replace")).decode()
     plain = f"\x1b]52;c;{data}\a"
@@ -128,7 +128,7 @@ def copy_sequences(text: str, environment: Mapping[str, str]) -> list[str]:
 
 
 def fitting(lines: list[str]) -> tuple[str, int]:
-    """Join as many lines as can be copied. Returns the text and the number of lines.
+    """Join as many lines as can be copied. Returns the text and the number of joined lines.
 
     A first line that is too long is cut.
     """
@@ -165,7 +165,7 @@ DASHES = frozenset({"vi", "vim", "nvim", "gvim", "mvim", "view", "less"})
 """Editors of `PLUS_LINE` that take `--` between options and files."""
 
 VIM = frozenset({"vim", "nvim", "gvim", "mvim"})
-"""Editors started with options to ignore modelines in the file, and an `.exrc` next to it."""
+"""Editors to start with options that ignore modelines, and an `.exrc` next to the file."""
 
 UNTRUSTED = ("--cmd", "set nomodeline noexrc")
 
@@ -194,13 +194,13 @@ def pager(environment: Mapping[str, str]) -> list[str]:
 
 
 def edit_command(words: Sequence[str], file: Path, line: int) -> list[str]:
-    """Return the command that opens a file at a line, from 1; at its start for unknown editors."""
+    """Return the command that opens a file at a line, from 1; unknown editors open its start."""
     name = PurePath(words[0]).name.lower().removesuffix(".exe")
     path = os.path.abspath(file)  # noqa: PTH100 - does not resolve links
     if name in PLUS_LINE:
         options = UNTRUSTED if name in VIM else ()
         return [*words, *options, f"+{line}", *(["--"] if name in DASHES else []), path]
-    if name in GOTO | COLON and ":" in path:  # it would be split in the wrong place
+    if name in GOTO | COLON and ":" in path:  # would be split in the wrong place
         return [*words, path]
     if name in GOTO:
         return [*words, "--goto", f"{path}:{line}"]
@@ -212,7 +212,7 @@ def edit_command(words: Sequence[str], file: Path, line: int) -> list[str]:
 
 
 def takes_line(words: Sequence[str]) -> bool:
-    """Return whether `edit_command` can pass the line to an editor."""
+    """Whether `edit_command` can pass the line to an editor."""
     return edit_command(words, Path("/f"), 1) != [*words, "/f"]
 
 
@@ -220,7 +220,7 @@ def edit_directory(roots: Iterable[Path]) -> Path | None:
     """Return the working directory for an editor: the home directory if ours is in a dump.
 
     Editors read settings from their working directory (`.exrc`, `.vimrc`, `.dir-locals.el`,
-    `.editorconfig`), and a dump may be somebody else's.
+    `.editorconfig`), and a dump may be untrusted.
     """
     try:
         here = Path.cwd()
@@ -239,7 +239,7 @@ def run(words: Sequence[str], where: Path | None = None) -> str | None:
 
 
 def pipe(words: Sequence[str], pieces: Iterable[bytes]) -> str | None:
-    """Run a program with this input. Returns what went wrong, if anything."""
+    """Run a program with this standard input. Returns what went wrong, if anything."""
     try:
         process = subprocess.Popen(words, stdin=subprocess.PIPE)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The main screen: its panes, what they show, and how they are arranged.
+"""Main screen: its panes, their contents, and their layout.
 
 Actions that change it are in `commands/`.
 """
@@ -43,18 +43,18 @@ from pallas_debug.tui.widgets.find import FindView
 from pallas_debug.tui.widgets.lineview import LineView
 
 if TYPE_CHECKING:
-    # Imports numpy, which takes long.
+    # Imports numpy, which is slow.
     from pallas_debug.stepping.computed import ComputedValues, Line
 
 THREE_PANES, TWO_PANES = 120, 72
-"""Minimum number of columns for three panes side by side, and for two."""
+"""Minimum number of columns for three panes side by side, and for two panes."""
 
 BOTH_ROWS = 18
 """Minimum number of rows for the source below the text."""
 
 
 class Workspace(Shell):
-    """Three panes side by side, or fewer where there is no room."""
+    """Main screen with three panes side by side, or fewer if there is no room."""
 
     TITLE = "pallas-debug"
 
@@ -101,12 +101,12 @@ class Workspace(Shell):
         self.source = SourcePane(id="source")
         self.recorded = recorded
         self.point: tuple[int, ...] | None = recorded.points[0] if recorded else None
-        """Grid point whose recorded values are shown; None for none."""
+        """Grid point whose recorded values are shown; None to show no values."""
         self._document: Document | None = None
         self._shown_place: TextPlace | None = None
         self._sourced: Entry | None = None
         self._listed: tuple[Entry | None, str | None] | None = None
-        """Kernel and wanted target whose steps are listed."""
+        """Kernel whose steps are listed, and requested target."""
         self._placed: TextPlace | None = None
         """Place shown by the text or diff."""
         self.trail_steps: list[KernelStep] = []
@@ -132,60 +132,60 @@ class Workspace(Shell):
 
     @property
     def is_composed(self) -> bool:
-        """Whether the panes exist: messages may still arrive when the app has removed them."""
+        """Whether the panes exist; messages may still arrive after the app has removed them."""
         return self.kernels.is_attached
 
     @property
     def shown(self) -> FindView:
-        """The text pane, or the diff in its place."""
+        """Text pane, or the diff pane if it replaces the text."""
         return self.diff if self.base is not None else self.text
 
     @property
     def is_file(self) -> bool:
-        """Whether a single file is shown, not a dump."""
+        """Whether a single file is shown instead of a dump."""
         return isinstance(self.browser, SingleFile)
 
     # The current place.
 
     @property
     def entry(self) -> Entry | None:
-        """The kernel under the cursor."""
+        """Kernel under the cursor."""
         return self.kernels.current
 
     @property
     def target(self) -> str | None:
-        """The target that is shown."""
+        """Target that is shown."""
         return self.browser.target(self.entry, self.wanted_target) if self.entry else None
 
     @property
     def place(self) -> TextPlace | None:
-        """The text that is shown."""
+        """Text that is shown."""
         if self.entry is None or self.steps.current is None:
             return None
         return TextPlace(entry=self.entry, target=self.target, step=self.steps.current)
 
     @property
     def has_values(self) -> bool:
-        """Whether there is a recording of the kernel that is shown."""
+        """Whether there is a recording of the shown kernel."""
         entry, recorded = self.entry, self.recorded
         return bool(recorded and entry and kernel_name(entry.name) == recorded.kernel)
 
     @property
     def base(self) -> TextPlace | None:
-        """The text that it is compared with."""
+        """Text with which the shown text is compared."""
         if not self.diffing or self.place is None:
             return None
         return self.browser.base(self.place, self.against)
 
     @property
     def compared(self) -> tuple[TextPlace, TextPlace] | None:
-        """The old and the new text of the diff; None without one."""
+        """Old and new text of the diff; None if no diff is shown."""
         base, place = self.base, self.place
         return self.browser.in_order(place, base) if place and base else None
 
     @property
     def line(self) -> int | None:
-        """The line of the text, from 0, under the cursor."""
+        """Line of the text under the cursor, from 0."""
         compared = self.compared
         if compared is None:
             return self.text.cursor
@@ -201,13 +201,13 @@ class Workspace(Shell):
         self.steps.select(step.label)
         self.show_step()
 
-    # What the panes show.
+    # Contents of the panes.
 
     @on(LineView.Moved, "#kernels, #steps")
     def show_current(self) -> None:
-        """Show what the cursors of the lists are on, unless it is already shown.
+        """Show the items under the cursors of the lists, unless they are already shown.
 
-        Keys may arrive faster than what they lead to is drawn: those for the text must find it.
+        Keys may arrive faster than the screen is drawn; keys for a text must find that text.
         """
         if not self.is_composed:
             return
@@ -243,7 +243,7 @@ class Workspace(Shell):
             self.text.go_to(event.line)
 
     def lines_from(self, line: Line, place: TextPlace) -> Sequence[int]:
-        """Return the lines of the text shown, from 0, that come from a Python line."""
+        """Return the lines of the shown text, from 0, that come from a Python line."""
         if place.step.stage == "source":
             is_file = self.browser.source_file(place.entry) == line[0]
             return [line[1] - 1] if is_file and line[1] <= self.text.count else []
@@ -326,7 +326,7 @@ class Workspace(Shell):
         self.text.go_to(event.line)
         self.focus_on(self.trail)
 
-    # The source, and what comes from it.
+    # The source, and the lines that come from it.
 
     def watch_sourcing(self) -> None:
         if self.is_composed:
@@ -334,7 +334,7 @@ class Workspace(Shell):
             self.arrange()
 
     def _show_source(self) -> None:
-        """Show the kernel's file, with the number of text lines from each of its lines."""
+        """Show the kernel's file, with the number of text lines that come from each of its lines."""
         if not self.sourcing or self.entry is None:
             return
         file = self.browser.source_file(self.entry)
@@ -347,7 +347,7 @@ class Workspace(Shell):
         self._follow_text()
 
     def _follow_text(self) -> None:
-        """Move the source's cursor to where the text's line comes from."""
+        """Move the source's cursor to the line that the text's line comes from."""
         file = self.browser.source_file(self.entry) if self.entry else None
         lines = [s.line for s in self.text.origin if s.file == file]
         keeps = self.text.has_many_origins and self.source.cursor + 1 in lines
@@ -408,7 +408,7 @@ class Workspace(Shell):
         )
 
     def _nothing(self) -> str:
-        """Why no kernel is listed."""
+        """Reason why no kernel is listed."""
         if self.browser.entries:
             return "no kernel matches the filter; press f to change it"
         roots = " and ".join(map(str, self.browser.roots))
@@ -430,7 +430,7 @@ class Workspace(Shell):
         self.arrange()
 
     def arrange(self) -> None:
-        """Show all panes, those around the focused one, or that one alone."""
+        """Show all panes, those next to the focused one, or only the focused one."""
         if not self.is_composed:
             return
         columns: list[list[LineView]] = [
@@ -463,7 +463,7 @@ class Workspace(Shell):
 
     @property
     def focus_order(self) -> list[LineView]:
-        """The panes that the focus goes through."""
+        """Panes in the order in which they get the focus."""
         panes: list[LineView] = [self.kernels, self.steps]
         panes += [self.failure] if self.failure.report else []
         panes += [self.shown]
@@ -480,7 +480,7 @@ class Workspace(Shell):
         """Focus a pane and show it."""
         for pane in (wanted, *wanted.ancestors):
             pane.remove_class("hidden")
-        self.screen.set_focus(wanted)  # immediately: the next key is for this pane
+        self.screen.set_focus(wanted)  # immediately, as the next key is for this pane
 
     def after_prompt(self) -> None:
         self.focus_on(self.back_to or self.shown)
@@ -494,5 +494,5 @@ class Workspace(Shell):
 
 
 def _first_shown(steps: list[KernelStep]) -> KernelStep | None:
-    """Return the kernel's module before any pass, or the first text there is."""
+    """Return the kernel's module before any pass, or else the first available text."""
     return next((s for s in steps if s.stage == "mosaic"), steps[0] if steps else None)

@@ -1,1 +1,1 @@
-"""Actions of the keys on the workspace: `action_…` methods of mixins, a file per kind."""
+"""Key actions on the workspace: mixins with `action_…` methods, one file per kind of action."""

@@ -1,6 +1,6 @@
 """Actions that move between panes, kernels, passes and targets, or go to a place by name.
 
-From one text of a kernel to another, the cursor stays on its Python line.
+When switching between texts of a kernel, the cursor stays on its Python line.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PASS = re.compile(r"p(?P<number>\d+)")
 
 
 class MovingActions(Workspace):
-    """Going to another place."""
+    """Mixin with actions that go to another place."""
 
     _origin: tuple[Line, float] | None = None
-    """Python line under the cursor, and where among the lines that come from it."""
+    """Python line under the cursor, and relative position among the lines that come from it."""
     _seeks_origin = False
-    """Whether the cursor has yet to go to the lines of a new text that come from there."""
+    """Whether the cursor still has to move to the lines of a new text that come from `_origin`."""
 
     @action("pane.previous", "shift+tab", "previous pane", priority=True, arguments="-1")
     @action("pane.next", "tab", "next pane", priority=True, arguments="1")
@@ -220,7 +220,7 @@ class MovingActions(Workspace):
         self.focus_on(self.source)
         self.source.cursor = event.source.line - 1
 
-    # From text to text on one Python line.
+    # From text to text on the same Python line.
 
     def show_step(self) -> None:
         is_new = self._shown_place != self.place
@@ -231,13 +231,13 @@ class MovingActions(Workspace):
         self._seek_origin(self.place)
 
     def _remember_origin(self, place: TextPlace | None) -> None:
-        """Remember the Python line of the text that is left for one of the same kernel."""
+        """Remember the Python line in the current text, before switching to another text."""
         shown = self._shown_place
         if shown is None or place is None or shown.entry != place.entry:
             self._origin = None
             return
         found = [(s.file, s.line) for s in self.text.origin]
-        if self.sourcing and self.text.has_many_origins:  # the chosen line, if it is one of them
+        if self.sourcing and self.text.has_many_origins:  # prefer the chosen line
             found.sort(key=lambda line: line[1] != self.source.cursor + 1)
         if shown.step.stage == "source":
             found = [(self.browser.source_file(shown.entry) or "", self.text.cursor + 1)]
@@ -246,11 +246,11 @@ class MovingActions(Workspace):
             if self.text.cursor in lines:
                 self._origin = line, lines.index(self.text.cursor) / len(lines)
                 return
-        if self.text.cursor:  # the user went to a line that comes from no Python line
+        if self.text.cursor:  # the user moved to a line without a Python line
             self._origin = None
 
     def _seek_origin(self, place: TextPlace | None) -> None:
-        """Go to a line of a new text that comes from the same Python line, once that is known."""
+        """Go to a line of a new text from the same Python line, once its origins are known."""
         if not self._seeks_origin or self._origin is None or place is None:
             return
         if not self.text.linked or self.text.cursor:
@@ -267,6 +267,6 @@ class MovingActions(Workspace):
 
 
 def _is_path(name: str, typed: str) -> bool:
-    """Return whether what was typed is a path, or the end of it."""
+    """Whether the typed text is this path, or the end of it."""
     wanted = PurePath(typed).parts
     return bool(wanted) and PurePath(name).parts[-len(wanted) :] == wanted

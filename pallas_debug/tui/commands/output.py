@@ -1,4 +1,4 @@
-"""Actions that take what is shown elsewhere: the clipboard, a file, an editor, a pager."""
+"""Actions that pass the shown text on: to the clipboard, a file, an editor, or a pager."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pallas_debug.tui.widgets.lineview import LineView
 from pallas_debug.tui.workspace import Workspace
 
 _MAX_LINES = terminal.MAX_COPY
-"""Maximum number of lines to read for copying: the newlines of more would not fit."""
+"""Maximum number of lines to read for copying, as more newlines alone would not fit."""
 
 _TRUNCATED = "the limit of terminals; press S to save all"
 
 
 class OutputActions(Workspace):
-    """Copying, saving, editing and paging."""
+    """Mixin with actions that copy, save, edit and page."""
 
     @action("copy.select", "v", "select lines, for y and S; esc cancels")
     def action_select_lines(self) -> None:
@@ -141,7 +141,7 @@ class OutputActions(Workspace):
             return
         self._run(lambda: terminal.pipe(words, map(_harmless, self._pieces())))
 
-    # What is shown.
+    # The shown text.
 
     def _command(self, place: TextPlace) -> str:
         """Return the command that prints the source, the search, the diff or the text."""
@@ -175,11 +175,11 @@ class OutputActions(Workspace):
             yield self._line(number)
 
     def _line(self, number: int) -> str:
-        """Return as much of a line as can be copied."""
+        """Return a line, cut to the length that can be copied."""
         return self.shown.source.text(number, 0, terminal.MAX_COPY + 1)
 
     def _file(self) -> DumpFile | None:
-        """Return the file with the text as shown, if there is one that can be read."""
+        """Return the file that contains the shown text, if it exists and can be read."""
         if self.place is None or self.diffing:
             return None
         try:
@@ -229,10 +229,10 @@ class OutputActions(Workspace):
         copy = self.temporary_file(PurePath(file).name, then)
         return copy, f"{file} {why}: this was the dump's copy"
 
-    # Where it goes.
+    # Destinations.
 
     def _copy(self, lines: list[str], *, of: int | None = None, what: str | None = None) -> None:
-        # It may be pasted into a shell: control characters are replaced.
+        # Replace control characters, as the text may be pasted into a shell.
         text, count = terminal.fitting([_without_controls(line) for line in lines])
         for sequence in terminal.copy_sequences(text, os.environ):
             _textual.write(self, sequence)
@@ -311,14 +311,14 @@ def _harmless(line: bytes) -> bytes:
 
 
 def _without_controls(line: str) -> str:
-    """Replace control characters, except tabs, by pictures."""
+    """Replace control characters, except tabs, by visible symbols."""
     return "\t".join(map(visible, line.split("\t")))
 
 
 def _has_content(disk: Path, content: bytes) -> bool:
-    """Return whether a file has this content.
+    """Whether a file has this content.
 
-    A dump may name any file: one of a different size is not read.
+    Files of a different size are not read, as a dump may name any file.
     """
     try:
         return disk.stat().st_size == len(content) and content == b"".join(files.pieces(disk, None))

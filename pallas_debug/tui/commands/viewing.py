@@ -1,4 +1,4 @@
-"""Actions that search, compare and change how the text is shown, and put values beside it."""
+"""Actions that search and compare texts, change how they are shown, and show values beside them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ViewingActions(Workspace):
-    """Searching and viewing texts."""
+    """Mixin with actions that search and view texts."""
 
     @action("search.text", "slash", "search the text", priority=True)
     def action_search_text(self) -> None:
@@ -46,7 +46,7 @@ class ViewingActions(Workspace):
     @action("search.previous", "N", "previous hit", arguments="-1")
     @action("search.next", "n", "next hit", arguments="1")
     def action_move_hit(self, direction: int) -> None:
-        """Go to the next or previous hit in the text, or else of the search over many texts."""
+        """Go to the next or previous hit in the text, or else in the search over many texts."""
         if self.shown.where or not self.search.active:
             self.shown.next_hit(direction)
             self.update_status()
@@ -93,7 +93,7 @@ class ViewingActions(Workspace):
         job(lambda: worker.is_cancelled)
 
     def _list_more(self) -> None:
-        """List more hits, if the current one is near the last that is listed."""
+        """List more hits, if the current hit is near the last listed one."""
         if job := self.search.near_end():
             self._run_listing(job)
 
@@ -214,7 +214,7 @@ class ViewingActions(Workspace):
         self.choose("compare with", self._comparable(), chosen)
 
     def _comparable(self) -> list[tuple[str, Against]]:
-        """Return what the text can be compared with, the most similar first."""
+        """Return the texts with which the text can be compared, the most similar first."""
         place = self.place
         if place is None:
             return []
@@ -299,7 +299,7 @@ class ViewingActions(Workspace):
         self.update_status()
 
     def _can_show_values(self) -> bool:
-        """Whether there are values; otherwise a message says why not."""
+        """Whether there are values to show; otherwise shows a message with the reason."""
         if self.recorded is None:
             self.show_message(
                 "no recording: `pallas-debug step WHAT --record FOLDER` makes one, "
@@ -311,7 +311,7 @@ class ViewingActions(Workspace):
 
     @on(TextPane.TextChanged)
     def show_values(self) -> None:
-        """Show beside each line what it computed at the grid point."""
+        """Show the values that each line computed at the grid point, beside the line."""
         if not self.is_composed:
             return
         texts: dict[int, str] = {}

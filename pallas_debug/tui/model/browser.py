@@ -1,4 +1,4 @@
-"""Kernels, stages and passes of dump directories, read when they are needed."""
+"""Kernels, stages and passes of dump directories, read on demand."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pallas_debug.store.files import DumpFile
 from pallas_debug.store.texts import LOG, OF_SCHEDULE
 
 CACHED = 256
-"""Kernels whose documents stay in memory."""
+"""Maximum number of kernels whose documents are cached."""
 
 ERROR = "error"
 """Label of the step that says why a kernel failed."""
 
 TABLES = [name for name in OF_SCHEDULE if name != "bundles"]
-"""Texts of the schedule that are no form of the kernel, but about it."""
+"""Texts about the schedule that are not forms of the kernel."""
 
 
 class Entry(NamedTuple):
@@ -69,7 +69,7 @@ class KernelStep:
 
     @property
     def changed(self) -> bool:
-        """Whether it has a text of its own."""
+        """Whether the step has a text of its own."""
         return self.pass_ is None or self.pass_.changed
 
     @property
@@ -78,13 +78,13 @@ class KernelStep:
 
     @property
     def of_kernel(self) -> bool:
-        """Whether its text is a form of the kernel, not a message or a log."""
+        """Whether the step's text is a form of the kernel, not a message or a log."""
         return self.label not in (ERROR, LOG, *TABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextPlace:
-    """A text of a kernel. `target` is None if the dump has none."""
+    """Text of a kernel. `target` is None if the dump has no targets."""
 
     entry: Entry
     target: str | None
@@ -93,11 +93,11 @@ class TextPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Against:
-    """Text that each text is compared with. None means that of the text itself.
+    """Text with which each text is compared. None means the same as for the text itself.
 
     Attributes:
       step: name or label of another step.
-      other_dump: the same kernel in the other directory.
+      other_dump: whether to compare with the same kernel in the other directory.
     """
 
     step: str | None = None
@@ -114,7 +114,7 @@ class Browser:
     """One or two dump directories. May be used from several threads.
 
     Raises:
-      DumpDirectoryError: one does not exist, is a file, or cannot be listed.
+      DumpDirectoryError: a directory does not exist, is a file, or cannot be listed.
     """
 
     def __init__(self, *roots: Path) -> None:
@@ -161,7 +161,7 @@ class Browser:
             self._read.pop(entry, None)
 
     def stored(self, entry: Entry) -> StoredKernel:
-        """Return what the dump has of a kernel, through the cache."""
+        """Return the stored data of a kernel, through the cache."""
         with self._lock:
             found = self._read.get(entry)
             if found is not None:
@@ -175,7 +175,7 @@ class Browser:
         return found
 
     def glance(self, entry: Entry) -> StoredKernel:
-        """Read a kernel without caching it, for going through all kernels."""
+        """Read a kernel without caching it, for iterating over all kernels."""
         return self._readers[entry.dump].read(entry.name)
 
     def texts(self, entry: Entry) -> Iterator[StoredText]:
@@ -183,7 +183,7 @@ class Browser:
         return self._readers[entry.dump].texts(entry.name)
 
     def runs(self, dump: int) -> Iterator[RunRecord]:
-        """Yield what tests and scripts recorded in a directory."""
+        """Yield the runs that tests and scripts recorded in a directory."""
         return self._readers[dump].iter_runs()
 
     def named(self, dump: int, name: str) -> list[Entry]:
@@ -201,7 +201,7 @@ class Browser:
         return next(failed, found[0] if found else None)
 
     def target(self, entry: Entry, wanted: str | None) -> str | None:
-        """Return the target to show where `wanted` is asked for."""
+        """Return the target to show if `wanted` is requested."""
         compilation = self.compilation(entry, wanted)
         return compilation.target if compilation else None
 
@@ -242,7 +242,7 @@ class Browser:
         return texts.text_of_pass(stored, compilation, step.pass_).file
 
     def path(self, place: TextPlace) -> Path:
-        """Return the path of a text, to be shown or passed to a program.
+        """Return the path of a text, to show it or pass it to a program.
 
         Raises:
           PallasDebugError: there is none.
@@ -250,7 +250,7 @@ class Browser:
         return self.file(place).path
 
     def size(self, place: TextPlace) -> int:
-        """Return the size of a text in bytes; 0 if it is in no file."""
+        """Return the size of a text in bytes; 0 if it has no file."""
         try:
             return self.path(place).stat().st_size
         except (OSError, ValueError, PallasDebugError):
@@ -317,7 +317,7 @@ class Browser:
         return alike[0] if len(alike) == 1 else None
 
     def base(self, place: TextPlace, against: Against) -> TextPlace | None:
-        """Return what a text is compared with, if it exists."""
+        """Return the text with which a text is compared, if it exists."""
         if against == BEFORE:
             return self.before(place)
         entry = self.twin(place.entry) if against.other_dump else against.entry or place.entry
@@ -331,7 +331,7 @@ class Browser:
         return next((TextPlace(entry=entry, target=target, step=s) for s in found), None)
 
     def in_order(self, place: TextPlace, base: TextPlace) -> tuple[TextPlace, TextPlace]:
-        """Return two texts as the old and the new one of a diff.
+        """Return two texts in the order of a diff: old, new.
 
         The first directory is the old one, and so is the earlier text of a compilation. Otherwise
         `base`, which `place` is compared with, is the old text.
@@ -361,7 +361,7 @@ class Browser:
         return lines or [f"{names[1]} is the same as {names[0]}{except_noise}"]
 
     def label(self, place: TextPlace, other: TextPlace) -> str:
-        """Return a label that tells a text from another."""
+        """Return a label that distinguishes a text from another."""
         parts = [place.step.label]
         if place.entry != other.entry or place.target != other.target:
             parts.insert(0, place.target or "no target")
@@ -416,7 +416,7 @@ IGNORING_NOISE = " except for value numbers, locations and the order of attribut
 
 
 class SingleFile(Browser):
-    """A text file that belongs to no kernel."""
+    """Browser for a text file that does not belong to a kernel."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -444,7 +444,7 @@ class SingleFile(Browser):
         return [KernelStep(label=self._file.name, file=self._file)]
 
     def file(self, place: TextPlace) -> DumpFile:
-        return DumpFile(path=self._file, root=None)  # named by the user, so links are followed
+        return DumpFile(path=self._file, root=None)  # named by the user, so follow links
 
     def command(self, place: TextPlace, base: TextPlace | None = None) -> str:
         return shlex.join(["pallas-debug", "browse", str(self._file)])
@@ -457,5 +457,5 @@ def kernel_name(folder: str) -> str:
 
 
 def step_argument(step: KernelStep) -> str:
-    """Return a step as the command line takes it."""
+    """Return a step as a command line argument."""
     return f"{step.pass_.number}" if step.pass_ is not None else step.label

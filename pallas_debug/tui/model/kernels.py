@@ -1,8 +1,8 @@
-"""The list of kernels: rows, filter and order; in pairs where two directories are browsed.
+"""List of kernels: rows, filter and order; paired if two directories are browsed.
 
-Kernels are listed by the names of their folders. What is in the folders is read for the rows on
-the screen only, and for all of them, in steps, once a filter or order needs it. A row is small and
-stays in memory; the documents behind it do not.
+Kernels are listed by folder name. Folders are read only for the rows on the screen; once a filter
+or order needs them, all folders are read step by step. Rows are small and stay in memory; the
+documents behind them do not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KernelRow:
     """Row of a kernel in the list.
 
     Attributes:
-      targets: each with its mark.
+      targets: targets with their marks.
       grid: `4×2`; empty if there is none.
       failing: stage and pass of the first target that failed.
       problem: whether one of its documents cannot be read.
@@ -42,7 +42,7 @@ class KernelRow:
 
     @property
     def mark(self) -> str:
-        """The worst mark of its targets."""
+        """Worst mark of the kernel's targets."""
         marks = {mark for _, mark in self.targets}
         if FAILED in marks:
             return FAILED
@@ -87,14 +87,14 @@ def _failing(stored: StoredCompilation) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelFilter:
-    """A filter for kernels; all conditions must hold.
+    """Filter for kernels; all conditions must hold.
 
     Attributes:
       text: the filter as typed.
       words: parts of the kernel's name, in lower case.
       target: part of a target's name.
-      status: start of the status for such a target.
-      test: part of the name of a test or script that used the kernel.
+      status: prefix of the status for such a target.
+      test: part of the name of a test or script that ran the kernel.
     """
 
     text: str = ""
@@ -119,7 +119,7 @@ class KernelFilter:
 
     @property
     def reads(self) -> bool:
-        """Whether it needs the rows of kernels."""
+        """Whether the filter needs the rows of kernels."""
         return self.target is not None or self.status is not None
 
     def takes_name(self, name: str) -> bool:
@@ -127,7 +127,7 @@ class KernelFilter:
         return all(word in low for word in self.words)
 
     def takes_row(self, row: KernelRow) -> bool:
-        """Return whether a matching target has the wanted status."""
+        """Whether a matching target has the wanted status."""
         if not self.reads:
             return True
         statuses = [
@@ -146,7 +146,7 @@ class KernelFilter:
 
 
 class KernelLine(NamedTuple):
-    """A kernel in the list, as one directory has it or both do."""
+    """Line of the list: a kernel from one directory or from both."""
 
     entries: tuple[Entry, ...]
 
@@ -156,20 +156,20 @@ class KernelLine(NamedTuple):
 
     @property
     def dumps(self) -> str:
-        """The directories that have it: `A`, `B` or `AB`."""
+        """Directories that contain the kernel: `A`, `B` or `AB`."""
         return "".join("AB"[entry.dump] for entry in self.entries)
 
 
 class KernelList:
-    """The kernels of a browser in the order in which they are listed.
+    """Kernels of a browser in the order in which they are listed.
 
     Attributes:
-      total: number of kernels, those of both directories counted twice.
+      total: number of kernels; those in both directories count twice.
       shown: kernels that pass the filter, in order.
       shared: number of kernels in `A`, in `B` and in `AB`, for two directories.
-      wanted: the filter.
+      wanted: current filter.
       failed_first: whether failed kernels come first.
-      tests: for each kernel's folder, the tests that used it. Set from outside.
+      tests: for each kernel's folder, the tests that ran it. Set by the caller.
     """
 
     def __init__(self, browser: Browser) -> None:
@@ -184,7 +184,7 @@ class KernelList:
         self.reload()
 
     def reload(self) -> None:
-        """Take over the browser's list of kernels."""
+        """Update from the browser's list of kernels."""
         self.lines = list(_paired(self._browser))
         self.total = len(self._browser.entries)
         self._names: list[str] = []
@@ -197,7 +197,7 @@ class KernelList:
         self.arrange()
 
     def arrange(self) -> None:
-        """Filter and sort by what has been read so far."""
+        """Filter and sort, based on the rows read so far."""
         wanted = self.wanted
         self.shown = [*self.lines]
         if wanted.words:
@@ -215,12 +215,12 @@ class KernelList:
             self.shown.sort(key=lambda line: not self.failed(line))
 
     def _takes(self) -> Callable[[Entry], bool]:
-        """Return the filter as a function, which caches results: there are many equal rows."""
+        """Return the filter as a function that caches results, as many rows are equal."""
         wanted, rows = self.wanted, self._rows
         cache: dict[tuple[object, bool], bool] = {}
 
         def takes(entry: Entry) -> bool:
-            # With two directories, the words may be found in two different names.
+            # With two directories, the words may match two different names.
             if len(wanted.words) > 1 and not wanted.takes_name(entry.name):
                 return False
             if wanted.test is not None:
@@ -246,7 +246,7 @@ class KernelList:
         return self._rows.get(entry)
 
     def learn(self, entry: Entry) -> KernelRow:
-        """Return the row of a kernel, and read it if necessary."""
+        """Return the row of a kernel; reads it if necessary."""
         row = self._rows.get(entry)
         if row is None:
             row = self._rows[entry] = row_of(self._browser.glance(entry))
@@ -261,7 +261,7 @@ class KernelList:
             self.learn(entry)
 
     def failed(self, line: KernelLine) -> bool:
-        """Return whether a kernel is known to have failed, in either directory."""
+        """Whether a kernel is known to have failed, in either directory."""
         return not self._failed.isdisjoint(line.entries)
 
     @property
@@ -311,7 +311,7 @@ class KernelList:
 
 
 def _paired(browser: Browser) -> Iterator[KernelLine]:
-    """Yield a line for each kernel, and one for two that are each other's twins."""
+    """Yield a line for each kernel, and a single line for a pair of twins."""
     if len(browser.roots) < 2:
         yield from [KernelLine((entry,)) for entry in browser.entries]
         return

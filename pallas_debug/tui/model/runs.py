@@ -1,4 +1,4 @@
-"""Findings, gaps and prints of runs, as a list that leads to kernels and lines."""
+"""Findings, gaps and prints of runs, as a list that links to kernels and lines."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pallas_debug.tui.model.browser import Browser, Entry, kernel_name
 Result = Finding | Gap | PrintRecord
 
 MAX_LISTED = 10_000
-"""Maximum number of findings, gaps and prints that are listed; all are counted."""
+"""Maximum number of findings, gaps and prints to list; all are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEvent:
-    """A finding, a gap or a print of a run.
+    """Finding, gap or print of a run.
 
     Attributes:
-      entry: the kernel, if the directory has it.
+      entry: the kernel, if it is in the directory.
       place: grid point and loop iteration.
     """
 
@@ -40,12 +40,12 @@ class RunEvent:
 
     @property
     def line(self) -> str:
-        """`rows.py:12`, or empty."""
+        """Source line such as `rows.py:12`; empty if unknown."""
         return line_text(self.source) if self.source else ""
 
     @property
     def searched(self) -> str:
-        """The text that filters are matched with."""
+        """Text that filters are matched against."""
         parts = (self.kind, self.test, self.kernel, self.line, self.place, self.text)
         return " ".join(parts).lower()
 
@@ -54,12 +54,12 @@ class Runs:
     """Findings, gaps and prints that tests and scripts recorded in the directories of a browser.
 
     Attributes:
-      results: the first `MAX_LISTED`; within a run, findings come first, then gaps.
+      results: the first `MAX_LISTED` events; within a run, findings come first, then gaps.
       count: number of findings, gaps and prints.
       records: number of tests and scripts.
-      tests: for each kernel's folder, the tests and scripts that used it.
+      tests: for each kernel's folder, the tests and scripts that ran it.
       flags: for each kernel's folder, the number of findings.
-      whole: whether all have been read.
+      whole: whether all records have been read.
     """
 
     def __init__(self, browser: Browser) -> None:
@@ -67,7 +67,7 @@ class Runs:
         self.forget()
 
     def forget(self) -> None:
-        """Drop everything, to be read again."""
+        """Discard everything, so that it is read again."""
         self.results: list[RunEvent] = []
         self.count = 0
         self.records = 0
@@ -77,7 +77,7 @@ class Runs:
         self._stamp = self._times()
 
     def stale(self) -> bool:
-        """Return whether the records changed since they were read."""
+        """Whether the records have changed since they were read."""
         return self._times() != self._stamp
 
     def _times(self) -> list[int]:
@@ -115,7 +115,7 @@ class Runs:
                 self.results.append(_result(record, found, entry))
 
     def _entry(self, dump: int, record: RunRecord, kernel: str) -> Entry | None:
-        """Find a kernel by name: one that the run used, else the only one of that name."""
+        """Find a kernel by name: the run's own, or else the only kernel with that name."""
         name = clean(kernel)
         used = [folder for folder in record.kernels if kernel_name(folder) == name]
         for folder in used:

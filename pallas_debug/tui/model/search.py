@@ -1,8 +1,8 @@
-"""A search over many texts: the passes of a kernel, or all kernels.
+"""Search over many texts: the passes of a kernel, or all kernels.
 
-It runs in a worker thread and can be stopped at any time. Hits stay after the list of them is
-closed, for `n` and `N`. All hits are counted; the first ones are listed, and more as the user comes
-near the last.
+The search runs in a worker thread and can be stopped at any time. Hits are kept after their list is
+closed, for `n` and `N`. All hits are counted; the first ones are listed, and more are listed as the
+user approaches the last.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ AHEAD = 1000
 Scope = Literal["kernel", "all"]
 
 Job = Callable[[Callable[[], bool]], None]
-"""Work for a thread, which ends once the function that it is given returns True."""
+"""Work for a thread; it stops once the function that it is passed returns True."""
 
 
 class TextHit(NamedTuple):
-    """A line with a hit.
+    """Line with a hit.
 
     Attributes:
-      target: name of its folder; None for a text that is the same for all targets.
-      stage: `jaxpr`, `13-infer-vector-layout`.
+      target: folder name of the target; None for a text that is the same for all targets.
+      stage: name such as `jaxpr` or `13-infer-vector-layout`.
     """
 
     entry: Entry
@@ -55,12 +55,12 @@ class TextHit(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """The line before the match, the match, and the line after it."""
+        """Text of the line before the match, the match, and the text after it."""
         return self.hit.parts
 
 
 class _Unlisted(NamedTuple):
-    """A text with hits after `line` that are not listed."""
+    """Text with hits after `line` that are not listed."""
 
     entry: Entry
     text: StoredText
@@ -147,11 +147,11 @@ class DumpSearch:
 
         def listed() -> Iterator[Path]:
             while len(self.hits) < AHEAD and (found := next(texts, None)):
-                known.clear()  # the engine asks for a text when it is done with the one before
+                known.clear()  # the engine asks for a text once it is done with the previous one
                 known[found[1].path] = found
                 yield found[1].path
 
-        found: list[Hit] = []  # of one chunk, so that the lock is taken once for all
+        found: list[Hit] = []  # collected per chunk, so that the lock is taken only once
         for event in search.search(listed(), query, opened=lambda path: known[path][1].open()):
             if isinstance(event, search.Hit):
                 found.append(event)
@@ -166,7 +166,7 @@ class DumpSearch:
                     self.searched += 1
                     self.problems += event.problem is not None
             throttle.rest()
-        # Enough is listed: counting the hits of the other texts is faster than finding them.
+        # Enough hits are listed: only count the others, which is faster than finding them.
         known.clear()
 
         def counted() -> Iterator[Path]:
@@ -204,7 +204,7 @@ class DumpSearch:
         self.hits += [TextHit(entry, text.target, text.stage, hit) for hit in hits]
 
     def near_end(self) -> Job | None:
-        """Return a job that lists more hits, if the current one is near the last that is listed."""
+        """Return a job that lists more hits, if the current hit is near the last listed one."""
         if self._listing or not self._unlisted or self.at < len(self.hits) - AHEAD // 2:
             return None
         token = self._listing = object()
@@ -248,7 +248,7 @@ class DumpSearch:
     def _texts(
         self, entry: Entry | None, stopped: Callable[[], bool]
     ) -> Iterator[tuple[Entry, StoredText]]:
-        """Yield the texts to search: of one kernel, or of all starting from it."""
+        """Yield the texts to search: of one kernel, or of all kernels starting from it."""
         entries = [entry] if entry is not None else []
         if self.scope == "all":
             listed = self._browser.entries
@@ -262,7 +262,7 @@ class DumpSearch:
 
     @property
     def status(self) -> str:
-        """`3/41 in 12 texts, 1,204 searched`."""
+        """Status text: `3/41 in 12 texts, 1,204 searched`."""
         if not self.active:
             return ""
         at = f"{self.at + 1:,}/" if self.at >= 0 else ""

@@ -1,7 +1,7 @@
-"""Place to open: what the user asked for, else where the last session in these directories was.
+"""Place to open: the one that the user asked for, or else that of the last session.
 
-One small file, in the platform's directory for state, serves all dump directories. It is replaced
-as a whole; one that cannot be read is ignored.
+One small file in the platform's state directory stores the places for all dump directories. It is
+always replaced as a whole; a file that cannot be read is ignored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Spot:
       step: label of a stage or pass.
       line: line of its text, from 1.
       focus: name of the focused pane.
-      toggles: switches, by the name of the action.
+      toggles: states of switches, by the name of the action.
     """
 
     roots: tuple[str, ...] = ()
@@ -62,11 +62,11 @@ class Spot:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All that is remembered.
+    """State that is remembered between sessions.
 
     Attributes:
-      theme: the one chosen last.
-      spots: one for each set of directories, the latest last.
+      theme: last theme that was chosen.
+      spots: one spot for each set of directories, the latest last.
     """
 
     version: int = VERSION
@@ -79,7 +79,7 @@ class State:
         return next((s for s in self.spots if s.roots == wanted), None)
 
     def with_spot(self, spot: Spot) -> State:
-        """Return the state with another latest spot."""
+        """Return the state with a new latest spot."""
         others = [s for s in self.spots if s.roots != spot.roots]
         return replace(self, spots=(*others, spot)[-MAX_SPOTS:])
 
@@ -97,7 +97,7 @@ def path() -> Path:
 
 
 def spot_of(roots: Sequence[Path]) -> Spot:
-    """Return a spot in these directories, at no kernel in particular."""
+    """Return a spot in these directories without a kernel."""
     return Spot(roots=tuple(map(_absolute, roots)))
 
 
@@ -141,7 +141,7 @@ def save(file: Path, state: State) -> str | None:
     return None
 
 
-# What the user asked for.
+# The place that the user asked for.
 
 
 def find_kernel(browser: Browser, wanted: str) -> Entry:
@@ -173,7 +173,7 @@ def check_target(browser: Browser, entry: Entry, wanted: str) -> None:
     """Check that a kernel was compiled for a target.
 
     Raises:
-      UsageError: it was not; the message lists its targets.
+      UsageError: the kernel was not compiled for it; the message lists its targets.
     """
     known = [c.target for c in browser.stored(entry).compilations]
     if wanted not in known:
@@ -213,11 +213,11 @@ def asked_for(
     step: str | None = None,
     line: int | None = None,
 ) -> Spot | None:
-    """Return where to open.
+    """Return the spot to open.
 
     Args:
-      remembered: where the last session ended, used as far as nothing else is asked for.
-      line: from 1.
+      remembered: spot of the last session, for everything that the user does not ask for.
+      line: line number, from 1.
 
     Raises:
       UsageError: there is no such kernel, target or pass.

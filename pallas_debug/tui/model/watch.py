@@ -1,6 +1,6 @@
-"""Directories that are being written: which kernels and passes are new.
+"""Watch for new kernels and passes in directories that are being written.
 
-Modification times show whether a directory has to be listed again. Of the kernels, only the
+Modification times show whether a directory must be listed again. Of the kernels, only the
 displayed one is checked. Object stores are not watched.
 """
 
@@ -17,10 +17,10 @@ from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui.model.browser import Browser, Entry
 
 MAX_DEPTH = 2
-"""Levels of folders to check below a kernel's: a target's, and its passes'."""
+"""Levels of folders to check below a kernel's folder: its targets, and their passes."""
 
 MAX_FOLDERS = 100
-"""Maximum number of folders to check in each."""
+"""Maximum number of folders to check in each folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class DumpChange:
 
     Attributes:
       entries: the new list of kernels; None if it may not have changed.
-      new: kernels that were not known, oldest first.
+      new: previously unknown kernels, oldest first.
       is_changed: whether the folder of the displayed kernel changed.
     """
 
@@ -55,7 +55,7 @@ class Watch:
         self.new: list[Entry] = []
 
     def begin(self) -> bool:
-        """Return whether a check may start, which is not while another one is running."""
+        """Start a check, unless another one is running. Returns whether it started."""
         was_looking, self._is_looking = self._is_looking, True
         return not was_looking
 
@@ -77,7 +77,7 @@ class Watch:
         )
 
     def take(self, found: DumpChange) -> bool:
-        """End a check, and pass the new list to the browser. Returns whether it changed."""
+        """End a check, and pass the new list to the browser. Returns whether the list changed."""
         self._is_looking = False
         if found.entries is None or not self._browser.take(found.entries):
             return False
@@ -96,7 +96,7 @@ class Watch:
         return tuple(map(_time, paths))
 
     def _folders(self, folder: Path | None) -> Iterator[Path]:
-        """Yield a kernel's folder and those in it; for raw dumps, only the one that holds all."""
+        """Yield a kernel's folder and its subfolders; for raw dumps, only the common folder."""
         if folder is None:
             return
         is_root = is_local(folder) and folder in self._browser.roots
@@ -106,7 +106,7 @@ class Watch:
 
 def _time(path: Path) -> float:
     if not is_local(path):
-        return 0  # folders of object stores have no times, and each question is a request
+        return 0  # folders in object stores have no times, and each check would be a request
     try:
         return path.stat().st_mtime_ns
     except OSError:

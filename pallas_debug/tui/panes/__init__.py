@@ -1,1 +1,1 @@
-"""The panes of the main screen, a file each, and the modal screens over them."""
+"""Panes of the main screen, one file each, and modal screens on top of them."""

@@ -1,4 +1,4 @@
-"""Modal screens: the help, and a list to choose from."""
+"""Modal screens: the help, and a chooser."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from pallas_debug.tui.widgets.lineview import LineView
 T = TypeVar("T")
 
 Section = list[tuple[str, str]]
-"""Keys, and what they do."""
+"""Section of the help: keys, and what they do."""
 
 _KEY_COLUMNS = 14
-"""Columns for keys, where there is room."""
+"""Number of columns for keys, if there is room."""
 
 
 class ChoiceList(LineView, can_focus=False):
-    """The list of a `Chooser`, whose keys move its cursor."""
+    """List of a `Chooser`, which handles the keys that move the cursor."""
 
     class ChoiceClicked(Message):
-        """A line was clicked."""
+        """Message: a line was clicked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,11 +50,11 @@ class ChoiceList(LineView, can_focus=False):
 
 
 class Chooser(ModalScreen[T | None], Generic[T]):
-    """A list with a filter above it. Returns the choice, or None.
+    """Modal list with a filter above it. Returns the chosen value, or None.
 
     Args:
       choices: labels and values.
-      at: index of the one under the cursor at first.
+      at: initial cursor position.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -115,7 +115,7 @@ class Chooser(ModalScreen[T | None], Generic[T]):
 
 
 class HelpScreen(ModalScreen[None]):
-    """The keys of the focused pane, then of all actions, as they are bound now."""
+    """Help screen: current keys of the focused pane, then of all actions."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,ctrl+c", "dismiss", "close", show=False)
@@ -139,7 +139,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 class HelpLines(LineView):
-    """The lines of the help."""
+    """View of the lines of the help."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"help--heading", "help--keys"}
     DEFAULT_CSS = """
@@ -168,10 +168,10 @@ class HelpLines(LineView):
 
 
 def moving_keys(over_panes: Iterable[str] = ()) -> Section:
-    """Return the keys that move in every pane.
+    """Return the navigation keys that all panes share.
 
     Args:
-      over_panes: keys that the user gave to an action.
+      over_panes: keys that the user's keymap assigns to an action instead.
     """
     keys: dict[tuple[str, str], list[str]] = {}
     for binding in Binding.make_bindings(LineView.BINDINGS):
@@ -181,7 +181,7 @@ def moving_keys(over_panes: Iterable[str] = ()) -> Section:
 
 
 def help_sections(actions: Iterable[Action], keymap: Keymap) -> dict[str, Section]:
-    """Return the keys and what they do, by heading."""
+    """Return the keys and their descriptions, by heading."""
     found: dict[str, Section] = {MOVING: moving_keys(keymap.over_panes)}
     for action in actions:
         heading = HEADINGS[action.group]

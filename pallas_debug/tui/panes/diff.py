@@ -1,4 +1,4 @@
-"""A diff of two texts: unified, or side by side where there is room.
+"""Diff of two texts: unified, or side by side if there is room.
 
 Signs in front of lines and reversed words mark the changes; colour only helps.
 """
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from pallas_debug.ir.operations import Kind
 
 SPLIT_COLUMNS = 140
-"""Minimum number of columns for side by side, unless the user chooses."""
+"""Minimum number of columns to show texts side by side, unless the user chooses otherwise."""
 
 AT_ONCE = 200_000
-"""Maximum size in bytes of both texts to compare before anything is drawn: about 10 ms."""
+"""Maximum total size in bytes to compare before drawing, which takes about 10 ms."""
 
 MAX_BYTES = 16_000_000
 """Maximum size in bytes of a text to compare."""
@@ -56,17 +56,17 @@ SIGNS: dict[Tag, str] = {"removed": "-", "added": "+", "changed": "~"}
 _SEPARATOR = "│"
 
 _COMPARED = 2 * MAX_LINE
-"""Characters of a line that are compared by words: more than are drawn."""
+"""Maximum characters of a line to compare by words; more than are drawn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiffRow:
-    """A row of a diff.
+    """Row of a diff.
 
     Attributes:
-      tag: `changed` is a removed and an added line side by side.
-      old, new: indices in the diff's `old.lines` and `new.lines`; both for a line that is compared
-        by words with its counterpart.
+      tag: kind of row; `changed` is a removed and an added line side by side.
+      old, new: indices in the diff's `old.lines` and `new.lines`; both are set for a line that is
+        compared by words with its counterpart.
       text: text of a `hunk` or `note`.
     """
 
@@ -77,14 +77,14 @@ class DiffRow:
 
 
 class DiffRows:
-    """The rows of a diff. Expensive steps are done on construction."""
+    """Rows of a diff. Expensive steps are done on construction."""
 
     def __init__(self, diff: engine.Diff) -> None:
         from pallas_debug.ir.match import Budget
 
         self.diff = diff
         budget = Budget()
-        # For each change, by its start, which line became which.
+        # For each change, by its start, the pairs of old and new lines.
         self._pairs = {
             (c.old.start, c.new.start): diff.pairs(c, budget)
             for c in diff.changes
@@ -96,8 +96,8 @@ class DiffRows:
         """Return all rows.
 
         Args:
-          split: side by side.
-          whole: all lines, not only the changes and some lines around them.
+          split: whether to pair lines side by side.
+          whole: whether to include all lines, not only the changes and some lines around them.
         """
         hunks = self.diff.hunks(len(self.diff.new.lines)) if whole else self.diff.hunks()
         found: list[DiffRow] = []
@@ -108,7 +108,7 @@ class DiffRows:
         return found
 
     def text(self, row: DiffRow) -> str:
-        """Return the text of a row, for the search; both lines if there are two."""
+        """Return the text of a row to search in; both lines if there are two."""
         old, new = self.diff.old.lines, self.diff.new.lines
         if row.tag in ("hunk", "note"):
             return row.text
@@ -151,12 +151,12 @@ class DiffRows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """One of the two texts.
+    """One of the two texts of a diff.
 
     Attributes:
       label: name on the screen.
-      size: in bytes.
-      read: returns its lines without newlines; called in a thread if the texts are large.
+      size: size in bytes.
+      read: returns the lines without newlines; called in a thread if the texts are large.
     """
 
     label: str
@@ -169,7 +169,7 @@ class _Stopped(Exception):
 
 
 class DiffPane(FindView):
-    """A diff of two texts."""
+    """Pane with the diff of two texts."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "diff--number",
@@ -200,14 +200,14 @@ class DiffPane(FindView):
     """
 
     ignore: reactive[tuple[Noise, ...]] = reactive(NOISE)
-    """Noise that is not shown as a change."""
+    """Kinds of noise that are not shown as changes."""
     whole: reactive[bool] = reactive(False)
     """Whether all lines are shown, not only changes and some lines around them."""
     split: reactive[bool | None] = reactive(None)
-    """Whether old and new are side by side; None to decide by width."""
+    """Whether old and new are shown side by side; None to decide by width."""
 
     class DiffChanged(ViewMessage):
-        """The diff changed, or is being computed: `state`, `count`."""
+        """Message: the diff changed, or is being computed: `state`, `count`."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -225,9 +225,9 @@ class DiffPane(FindView):
         return len(self._shown)
 
     def compare(self, old: Compared, new: Compared, *, kind: Kind | None = None) -> None:
-        """Show what changed from one text to another. The kind of text is guessed by default."""
+        """Show the changes from one text to another. By default, the kind of text is guessed."""
         self._texts, self._kind = (old, new), kind
-        self._read = functools.cache(lambda: (old.read(), new.read()))  # kept for other settings
+        self._read = functools.cache(lambda: (old.read(), new.read()))  # reused with other settings
         self._compare()
 
     @property
@@ -244,7 +244,7 @@ class DiffPane(FindView):
 
     @property
     def state(self) -> str:
-        """`-12 +8 lines`, or what is in progress."""
+        """Summary such as `-12 +8 lines`, or the progress of the diff."""
         if self._diff is None:
             return self._note or "diffing…"
         ignored = f", ignoring {', '.join(self.ignore)}" if self.ignore else ""
@@ -253,7 +253,7 @@ class DiffPane(FindView):
 
     @property
     def is_split(self) -> bool:
-        """Whether old and new are side by side."""
+        """Whether old and new are currently shown side by side."""
         return self.size.width >= SPLIT_COLUMNS if self.split is None else self.split
 
     @property
@@ -354,7 +354,7 @@ class DiffPane(FindView):
         self._show([DiffRow(tag="note", text=note)])
 
     def _arrange(self, *, keep: bool = False) -> None:
-        """Create the rows, with the cursor on the first change, or on its line."""
+        """Create the rows, and put the cursor on the first change, or keep it on its line."""
         if self._diff is None:
             return
         at = self.place if keep else None
@@ -456,7 +456,7 @@ class DiffPane(FindView):
         return cells if rest <= 0 else [*cells, (f" … {rest:,} more characters", "diff--note")]
 
     def _changed_line(self, text: str, kind: str, marks: Sequence[Mark]) -> Cells:
-        """Return a changed line; its locations are not marked where they are ignored."""
+        """Return a changed line; if locations are ignored, they are not marked."""
         if "loc" not in self.ignore:
             return marked([(text, kind)], marks)
         parts: Cells = []

@@ -1,4 +1,4 @@
-"""The banner above the text of a kernel that failed: where, why, and what to do."""
+"""Banner above the text of a failed kernel: where and why it failed, and what to do."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from pallas_debug.tui.widgets.cells import Cells
 from pallas_debug.tui.widgets.lineview import LineView
 
 MARGIN = 2
-"""Columns before each line."""
+"""Number of columns before each line."""
 
 AT_ONCE = 500_000
-"""Maximum size in bytes of a text whose failing line is found before it is drawn."""
+"""Maximum size in bytes of a text to search for the failing line before drawing."""
 
 
 _NAMED = re.compile(
     r"\"([a-z_]\w*(?:\.\w+)+)\"\(|'([a-z_]\w*(?:\.\w+)+)' op\b|= ([a-z]\w*(?:\.\w+)+)[ (]"
 )
-"""Operations in compiler messages: as they are printed, or as named by the verifier."""
+"""Pattern of operations in compiler messages: as printed, or as named by the verifier."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailureReport:
-    """A failure as the banner above the text shows it.
+    """Content of the failure banner.
 
     Attributes:
       headline: one line that says what failed.
-      place: the Python line and its text; empty if unknown.
+      place: Python line and its text; empty if unknown.
       message: lines of the compiler's message.
-      explanation: lines on what it means and what to do.
+      explanation: lines that say what the message means and what to do.
     """
 
     headline: str
@@ -58,7 +58,7 @@ class FailureReport:
 
 
 class FailurePane(LineView):
-    """Place and reason of a failure; at most a third of the height, or one line when folded."""
+    """Pane with a failure's place and reason: one line if folded, else up to a third of the height."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"failure--head", "failure--place", "failure--help"}
     DEFAULT_CSS = """
@@ -73,7 +73,7 @@ class FailurePane(LineView):
     folded: reactive[bool] = reactive(False)
 
     class LineFound(Message):
-        """The line at which the kernel failed is known."""
+        """Message: the line at which the kernel failed was found."""
 
         def __init__(self, place: TextPlace, line: int) -> None:
             self.place = place
@@ -178,7 +178,7 @@ def _wrapped_rows(report: FailureReport, width: int) -> Iterator[tuple[str, str]
 
 
 def report_of(browser: Browser, entry: Entry, target: str | None) -> FailureReport | None:
-    """Return the report on a kernel that failed for a target; None for one that did not."""
+    """Return the failure report of a kernel for a target; None if it did not fail."""
     compilation = browser.compilation(entry, target)
     failure = browser.failure(entry, target)
     if compilation is not None and compilation.compilation is None:
@@ -217,10 +217,10 @@ def _place(browser: Browser, entry: Entry, failure: Failure) -> str:
 
 
 def failing_line(lines: Sequence[str], failure: Failure) -> int | None:
-    """Return the line of a text, from 0, at which a kernel failed, if it can be told.
+    """Return the line of a text, from 0, at which a kernel failed; None if it cannot be determined.
 
-    It comes from the Python line of the failure, if there is one; of several such lines, the first
-    whose operation the message names.
+    The line comes from the Python line of the failure, if that is known; of several such lines, it
+    is the first whose operation the message names.
     """
     module = Module(lines)
     named = {name for found in _NAMED.findall(failure.message) for name in found if name}

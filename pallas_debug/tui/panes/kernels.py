@@ -1,4 +1,4 @@
-"""The list of kernels: result, name and targets of each."""
+"""List of kernels, with the result, name and targets of each."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from pallas_debug.tui.widgets.cells import Cells, fitted
 from pallas_debug.tui.widgets.lists import ListPane
 
 BUDGET = 0.02
-"""Seconds per frame for reading rows; the others are read in the background and drawn later."""
+"""Seconds per frame for reading rows; the rest are read in the background and drawn later."""
 
 FEW = 500
-"""Maximum number of kernels whose rows are all read at the start, so that they can be counted."""
+"""Maximum number of kernels whose rows are all read at the start, to count failures."""
 
 _MIN_NAME = 10
-"""Minimum number of cells for a name, even if its targets do not fit then."""
+"""Minimum number of cells for a name, even if its targets then do not fit."""
 
 TICK = 0.2
 """Seconds between progress reports."""
 
 SWITCH_INTERVAL = 0.001
-"""Seconds for which a busy worker may keep the interpreter from the UI thread."""
+"""Maximum seconds for which a busy worker may block the UI thread's use of the interpreter."""
 
 FLAG = "⚑"
-"""Marks a kernel with findings."""
+"""Mark of a kernel with findings."""
 
 _STYLES = {OK: "kernels--ok", FAILED: "kernels--failed", UNKNOWN: "kernels--unknown"}
 
 
 class KernelPane(ListPane):
-    """Kernels: for each a mark, name, targets, and more if there is room."""
+    """Pane with the kernels: mark, name and targets of each, and more if there is room."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "kernels--ok",
@@ -71,7 +71,7 @@ class KernelPane(ListPane):
     filter_hint = "part of the name, target:v5e, status:failed, test:NAME"
 
     side: reactive[int] = reactive(0)
-    """Directory to show a kernel from if both have it."""
+    """Index of the directory from which to show a kernel that is in both."""
 
     def __init__(self, browser: Browser, *, id: str) -> None:
         super().__init__(id=id)
@@ -103,12 +103,12 @@ class KernelPane(ListPane):
 
     @property
     def line(self) -> KernelLine | None:
-        """The line under the cursor."""
+        """Line under the cursor."""
         return self.list.shown[self.cursor] if self.count else None
 
     @property
     def current(self) -> Entry | None:
-        """The kernel under the cursor."""
+        """Kernel under the cursor."""
         line = self.line
         if line is None:
             return None
@@ -117,7 +117,7 @@ class KernelPane(ListPane):
     def select(self, entry: Entry) -> bool:
         """Move the cursor to a kernel, and remove a filter that hides it.
 
-        Posts no message: the caller shows the kernel. Returns whether it is in the list.
+        Does not post a message: the caller shows the kernel. Returns whether it is in the list.
         """
         listed = self.list
         if all(entry not in line.entries for line in listed.shown):
@@ -132,7 +132,7 @@ class KernelPane(ListPane):
         return True
 
     def reload(self) -> None:
-        """Take over the browser's list of kernels."""
+        """Update from the browser's list of kernels."""
         before = self.current, self.line
         self.list.reload()
         self._show(*before)
@@ -188,7 +188,7 @@ class KernelPane(ListPane):
         return False
 
     def failed_first(self, wanted: bool) -> None:
-        """Sort failed kernels before the others, or all by name."""
+        """Sort failed kernels first, or sort all by name."""
         self.list.failed_first = wanted
         if wanted:
             self.read_all()
@@ -257,7 +257,7 @@ class KernelPane(ListPane):
 
     @work(thread=True, group="screen")
     def _read_unread(self) -> None:
-        """Read the rows that were drawn as unknown."""
+        """Read the rows that were drawn as unread."""
         wanted, self._unread = self._unread, []
         for entry in wanted:
             self.list.learn(entry)
@@ -315,7 +315,7 @@ class KernelPane(ListPane):
             after += _targets(known)
             more += [(f" grid {row.grid}", "kernels--more") for row in known[:1] if row.grid]
             more += [(f"  {row.failing}", "kernels--failed") for row in known[:1] if row.failing]
-        # The last blank may be cut off; the mark that the line goes on must be visible.
+        # The last blank may be cut off; the mark that the line continues must stay visible.
         room = self.columns + (not more) - sum(len(text) for text, _ in (*before, *after))
         name = shown.name
         if not self.panned and len(name) > room:  # keep the targets visible, unless panned
@@ -328,7 +328,7 @@ def _worst(marks: list[str]) -> str:
 
 
 def _targets(rows: list[KernelRow]) -> Cells:
-    """Return the targets with their marks: two where the directories differ."""
+    """Return the targets with their marks: two marks if the directories differ."""
     names = dict.fromkeys(name for row in rows for name, _ in row.targets)
     cells: Cells = []
     for name in names:
@@ -339,6 +339,6 @@ def _targets(rows: list[KernelRow]) -> Cells:
 
 
 def _shared(counts: Mapping[str, int]) -> str:
-    """Return `10 in both, 1 only in A`."""
+    """Format how many kernels the directories share: `10 in both, 1 only in A`."""
     only = [f"{counts[side]:,} only in {side}" for side in "AB" if counts[side]]
     return ", ".join([f"{counts['AB']:,} in both", *only])

@@ -1,4 +1,4 @@
-"""Modal lists that lead to a place: hits of a search, findings, gaps and prints of runs."""
+"""Modal lists that link to places: hits of a search; findings, gaps and prints of runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEBOUNCE = 0.15
 
 
 class ResultList(LineView, can_focus=False):
-    """The list of a `ResultScreen`, whose keys move its cursor."""
+    """List of a `ResultScreen`, which handles the keys that move the cursor."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"results--hit", "results--place", "results--bad"}
     DEFAULT_CSS = """
@@ -41,7 +41,7 @@ class ResultList(LineView, can_focus=False):
     """
 
     class ResultClicked(Message):
-        """A line was double-clicked."""
+        """Message: a line was double-clicked."""
 
     def __init__(self, draw: Callable[[int, int], Cells]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class ResultList(LineView, can_focus=False):
 
 
 class ResultScreen(ModalScreen[None]):
-    """An input, a list below it, and a status line.
+    """Modal screen with an input, a list below it, and a status line.
 
     Args:
       hint: placeholder of the input.
@@ -122,7 +122,7 @@ class ResultScreen(ModalScreen[None]):
         self.listed.action_page(pages)
 
     def action_stop(self) -> None:
-        """Close the screen; in subclasses, stop first what is running."""
+        """Close the screen; subclasses first stop running work."""
         self.dismiss()
 
     @on(Input.Submitted)
@@ -138,7 +138,7 @@ class ResultScreen(ModalScreen[None]):
         raise NotImplementedError
 
     def tick(self) -> None:
-        """Show what is new."""
+        """Show new results."""
         raise NotImplementedError
 
     def open(self, line: int) -> None:
@@ -147,7 +147,7 @@ class ResultScreen(ModalScreen[None]):
 
 
 class SearchScreen(ResultScreen):
-    """A search over many texts, as it is typed.
+    """Screen for a search over many texts, run while the user types.
 
     Args:
       begin: starts a search.
@@ -171,7 +171,7 @@ class SearchScreen(ResultScreen):
         self._opened = opened
         self._timer: Timer | None = None
 
-    def on_mount(self) -> None:  # Textual calls that of the base class afterwards
+    def on_mount(self) -> None:  # Textual also calls the base class's method afterwards
         self.listed.grow(len(self._search.hits), keep=max(self._search.at, 0))
 
     @on(Input.Changed)
@@ -223,10 +223,10 @@ class SearchScreen(ResultScreen):
 
 
 class RunsScreen(ResultScreen):
-    """Findings and prints of runs; typing filters them.
+    """Screen with findings and prints of runs; typing filters them.
 
     Args:
-      opened: goes to the kernel and line of one.
+      opened: goes to the kernel and line of an event.
     """
 
     def __init__(self, runs: Runs, *, opened: Callable[[RunEvent], None]) -> None:

@@ -1,4 +1,4 @@
-"""The list of steps: stages and passes of a kernel, and how each changed its operations."""
+"""List of steps: a kernel's stages and passes, and how each changed its operations."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ TICK = 0.2
 """Seconds between progress reports."""
 
 CACHED = 400
-"""Texts whose operation counts stay in memory."""
+"""Maximum number of texts whose operation counts are cached."""
 
 MAX_BYTES = 64_000_000
-"""Maximum size of a text whose operations are counted."""
+"""Maximum size in bytes of a text whose operations are counted."""
 
 READABLE = 22
-"""Cells of a name that distinguish most passes."""
+"""Number of cells of a name that suffice to distinguish most passes."""
 
 _MARK = 2
 _WIDTHS = 9, 10, 11, 11
-"""Cells for what most passes changed, and for operations, bytes and milliseconds."""
+"""Widths in cells of the columns for changes, operations, bytes and milliseconds."""
 
 _HEAD = 1 << 14
 _PIECE = 1 << 18
@@ -50,12 +50,12 @@ Stamp = tuple[Path, int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationChange:
-    """Change of the number of operations by a pass.
+    """Change in the number of operations by a pass.
 
     Attributes:
       operations: number of operations after the pass.
-      added, removed: how many operations of some name were added and removed; both 0 if only
-        operands or attributes changed; None if there is no text before.
+      added, removed: number of operations added and removed, counted by name; both 0 if only
+        operands or attributes changed; None if there is no previous text.
     """
 
     operations: int
@@ -64,12 +64,12 @@ class OperationChange:
 
     @property
     def label(self) -> str:
-        """`+1,612 -3`, or `~` if the counts are equal."""
+        """Label such as `+1,612 -3`, or `~` if the counts are equal."""
         return self._label(lambda number: f"{number:,}")
 
     @property
     def short(self) -> str:
-        """`+1.6k -3`."""
+        """Short label such as `+1.6k -3`."""
         return self._label(_short)
 
     def _label(self, number: Callable[[int], str]) -> str:
@@ -97,7 +97,7 @@ def operation_change(before: Counter[str] | None, after: Counter[str]) -> Operat
 
 
 def count_operations(opened: Callable[[], int], stopped: Callable[[], bool]) -> Counter[str] | None:
-    """Count the operations of a text by name, in constant memory; None if stopped.
+    """Count the operations of a text by name, in constant memory; None if it was stopped.
 
     Args:
       opened: opens the text and returns a descriptor.
@@ -124,10 +124,10 @@ def count_operations(opened: Callable[[], int], stopped: Callable[[], bool]) -> 
 
 
 class StepPane(ListPane):
-    """Stages and passes of a kernel. Passes that changed nothing are dimmed, or hidden.
+    """Pane with a kernel's stages and passes. Passes without changes are dimmed or hidden.
 
-    As far as there is room, each pass shows the operations that it added and removed, how many
-    there are, the size of the text, and the time taken.
+    As far as there is room, each pass shows the number of operations added and removed, their
+    total, the size of the text, and the time taken.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -152,7 +152,7 @@ class StepPane(ListPane):
         self.all_steps: list[KernelStep] = []
         self.steps: list[KernelStep] = []
         self.changes: dict[str, OperationChange] = {}
-        """Changes by label, as far as they are known."""
+        """Known changes, by label."""
         self._wanted = ""
         self._timer: Timer | None = None
         self._counts: OrderedDict[Stamp, Counter[str]] = OrderedDict()
@@ -220,7 +220,7 @@ class StepPane(ListPane):
         self.changed(keep=keep)
 
     def next_changed(self, direction: int) -> None:
-        """Move the cursor to the next or previous step that changed something."""
+        """Move the cursor to the next or previous step with changes."""
         steps = range(self.cursor + direction, self.count if direction > 0 else -1, direction)
         found = next((i for i in steps if self.steps[i].changed), None)
         if found is not None:
@@ -266,7 +266,7 @@ class StepPane(ListPane):
     def _counted(
         self, browser: Browser, place: TextPlace, stopped: Callable[[], bool]
     ) -> Counter[str] | None:
-        """Count the operations of a text through the cache; None if it is too large."""
+        """Count the operations of a text through the cache; None if the text is too large."""
         file = browser.file(place)
         status = file.path.stat()
         stamp = (file.path, status.st_mtime_ns, status.st_size)

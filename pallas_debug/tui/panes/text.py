@@ -1,8 +1,8 @@
-"""The text of a stage or pass: lines of any number and length, and what is known about them.
+"""Text of a stage or pass: lines of any number and length, with their values and origins.
 
-Only lines on the screen are read and highlighted. What needs the whole text (uses of a value, lines
-that come from a Python line, regions to fold) is computed once the text is shown, in the background
-if it takes long, and not at all for very large texts.
+Only lines on the screen are read and highlighted. Anything that needs the whole text (uses of a
+value, lines that come from a Python line, regions to fold) is computed after the text is shown, in
+the background if it takes long, and not at all for very large texts.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ MAX_LINKED = 4_000_000
 """Maximum size in bytes of a text that is parsed as a whole."""
 
 AT_ONCE = 5_000
-"""Maximum number of lines that are parsed before the text is drawn."""
+"""Maximum number of lines to parse before the text is drawn."""
 
 WATCH_EVERY = 1.0
-"""Seconds between checks whether the file changed."""
+"""Seconds between checks for changes of the file."""
 
 _HEAD = 60
 _REPORT_EVERY = 0.3
@@ -45,7 +45,7 @@ _NOTICES = {
 
 
 class TextPane(FindView):
-    """The text of a step; marks hits, and the values of the line under the cursor."""
+    """Pane with the text of a step; marks hits, and the values of the line under the cursor."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "text--number",
@@ -87,14 +87,14 @@ class TextPane(FindView):
     """Whether locations are folded, except on the line under the cursor."""
 
     class TextChanged(ViewMessage):
-        """The text changed, or more is known about it: `state`, `linked`, `count`."""
+        """Message: the text changed, or more is known about it: `state`, `linked`, `count`."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.notice = ""
-        """Changes of the file while it was shown."""
+        """Message about changes of the file while it was shown."""
         self.module = Module([])
-        """The parsed text; without lines as long as it is not parsed."""
+        """Parsed text; has no lines until parsing is done."""
         self._kind = self.module.kind
         self.is_diff = False
         self._folds = Folds()
@@ -104,7 +104,7 @@ class TextPane(FindView):
         self._ends: tuple[int, ...] = ()
         self._wanted: int | None = None
         self.beside: Mapping[int, str] = {}
-        """Remarks at the end of lines, by line from 0."""
+        """Remarks to show at the end of lines, by line from 0."""
 
     def on_mount(self) -> None:
         self.set_interval(WATCH_EVERY, self.look)
@@ -124,7 +124,7 @@ class TextPane(FindView):
         The caller closes a document once another text is shown.
 
         Args:
-          is_diff: the lines are not a stage of a kernel, and are not parsed.
+          is_diff: whether the lines are a diff instead of a stage, and are not parsed.
         """
         if isinstance(lines, Document):
             lines = DocumentLines(lines)
@@ -135,12 +135,12 @@ class TextPane(FindView):
         self._begin(keep)
 
     def line(self, number: int) -> str:
-        """Return a line, up to `MAX_LINE`."""
+        """Return a line, cut to `MAX_LINE`."""
         return self.source.text(number)
 
     @property
     def state(self) -> str:
-        """Short text about what is in progress or unavailable."""
+        """Short text about work in progress or unavailable features."""
         source = self.source
         parts = []
         if source.indexed < source.size:
@@ -164,7 +164,7 @@ class TextPane(FindView):
         return bool(self.module.lines)
 
     def _begin(self, keep: int = 0) -> None:
-        """Show the source from the start, and drop what is known about another text."""
+        """Show the source from the start, and discard data about the previous text."""
         self.module = Module([])
         self._folds, self._only = Folds(), None
         self._values, self._origin = {}, frozenset()
@@ -212,7 +212,7 @@ class TextPane(FindView):
             self.post_message(self.Moved(self))
 
     def go_to(self, line: int) -> None:
-        """Move the cursor to a line, from 0, or -1 for the last, as soon as it is indexed."""
+        """Move the cursor to a line once it is indexed; lines count from 0, and -1 is the last."""
         self._wanted = line
         self._reach()
 
@@ -248,7 +248,7 @@ class TextPane(FindView):
             self._begin(self.cursor)
         elif fate == "grown":
             self.notice = ""
-            self.module = Module([])  # folds are kept
+            self.module = Module([])  # folds stay
             self._wanted = -1 if at_end else None
             self._index()
             self._search_on()
@@ -282,7 +282,7 @@ class TextPane(FindView):
         self._set_module(module)
 
     def _set_module(self, module: Module) -> None:
-        if len(module.lines) != self.count:  # another text is shown by now
+        if len(module.lines) != self.count:  # another text is already shown
             return
         self.module = module
         self._folds = Folds(module.regions, folded=self._folds.folded)
@@ -324,17 +324,17 @@ class TextPane(FindView):
 
     @property
     def narrowed(self) -> bool:
-        """Whether only lines with hits, and some around them, are shown."""
+        """Whether only lines with hits and their context are shown."""
         return self._only is not None
 
     def narrow(self, wanted: bool) -> None:
-        """Show only lines with hits, and some around them; or all lines."""
+        """Show only lines with hits and their context, or all lines."""
         self._only = HitLines() if wanted and self.sought is not None else None
         self.hits_changed()
         self.changed()
 
     def _widen_to(self, line: int) -> None:
-        """Show all lines if this one is hidden, unless it may turn out to be a hit."""
+        """Show all lines if this line is hidden, unless it may still turn out to be a hit."""
         if self._only is not None and line not in self._only and not self.searching:
             self.narrow(False)
 
@@ -371,7 +371,7 @@ class TextPane(FindView):
 
     def cells(self, line: int) -> Cells:
         start, width = self.left_out(line), self.columns
-        # A wrapped line is cut to one screen, less the row that says so.
+        # A wrapped line is cut to one screen, minus the row that says so.
         room = max(self.room - 2, 1) * max(width - 10, 1)
         shown = min(MAX_LINE, room) if self.wrap else MAX_LINE
         text, length = self.source.window(line, start, start + shown)
@@ -415,7 +415,7 @@ class TextPane(FindView):
         return sorted(marks)
 
     def _is_same(self, name: str, line: int) -> bool:
-        """Return whether a name refers to a value of the cursor's line."""
+        """Whether a name refers to a value of the cursor's line."""
         base = name.partition("#")[0]
         if base not in self._values:
             return False
@@ -428,7 +428,7 @@ class TextPane(FindView):
         self.set_reactive(TextPane.panned, 0)
         super().watch_wrap()
 
-    # Values, and where lines come from.
+    # Values, and origins of lines.
 
     def watch_cursor(self, before: int, after: int) -> None:
         self._widen_to(after)
@@ -480,18 +480,18 @@ class TextPane(FindView):
 
     @property
     def origin(self) -> tuple[SourceLine, ...]:
-        """The Python line that the cursor's line comes from, and its callers."""
+        """Python line from which the cursor's line comes, and its callers."""
         if not self.linked or self.source.length(self.cursor) > MAX_LINE:
             return ()
         return self.module.source(self.cursor)
 
     @property
     def origin_text(self) -> str:
-        """`kernel.py:120 ← api.py:33`; of a bundle, the lines of its instructions."""
+        """Origin as text: `kernel.py:120 ← api.py:33`, or the lines of a bundle's instructions."""
         places = map(line_text, self.origin)
         return (", " if self.has_many_origins else " ← ").join(dict.fromkeys(places))
 
     @property
     def has_many_origins(self) -> bool:
-        """Whether lines come from several Python lines that do not call each other: bundles."""
+        """Whether lines come from several unrelated Python lines, as bundles do."""
         return self._kind == "bundles"

@@ -28,21 +28,21 @@ FATES: dict[PassFate, str] = {
     "merged": "⑃ merged",
     "gone": "✗ gone",
 }
-"""Labels: an operation is `new` if nothing in the pass before became it."""
+"""Labels of fates: an operation is `new` if it does not come from one in the previous pass."""
 
 _BACKWARDS: dict[Fate, PassFate] = {"split": "merged", "merged": "split", "gone": "new"}
-"""Action of a pass, for a fate found by following the passes backwards."""
+"""Action of a pass for each fate that is found by following the passes backwards."""
 
 _MAX_TEXT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrailRow:
-    """An operation in one pass.
+    """Row of a trail: an operation in one pass.
 
     Attributes:
       position: index of the pass.
-      line: line of its text, from 0; None if the operation is gone.
+      line: line of the pass's text, from 0; None if the operation is gone.
       fate: what the pass did to the operation.
       here: whether the trail starts from this line.
     """
@@ -55,11 +55,11 @@ class TrailRow:
 
 
 Loader = Callable[[], Sequence[Module]]
-"""Returns the modules of all passes, in order. Called in a thread."""
+"""Function that returns the modules of all passes, in order. Called in a thread."""
 
 
 class TrailPane(LineView):
-    """The passes that an operation went through, before and after the one it was found in."""
+    """Pane with an operation's history through the passes before and after the current one."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "trail--pass",
@@ -82,7 +82,7 @@ class TrailPane(LineView):
     """
 
     class Chosen(ViewMessage):
-        """The user chose a pass, and a line of its text from 0."""
+        """Message: the user chose a pass, and a line of its text, from 0."""
 
         def __init__(self, view: TrailPane, position: int, line: int) -> None:
             super().__init__(view)
@@ -90,7 +90,7 @@ class TrailPane(LineView):
             self.line = line
 
     class Made(ViewMessage):
-        """The trail is complete."""
+        """Message: the trail is complete."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -112,9 +112,9 @@ class TrailPane(LineView):
 
         Args:
           load: returns the modules of the passes.
-          labels: one for each pass.
+          labels: label of each pass.
           position: index of the pass.
-          line: line of its text, from 0.
+          line: line of the pass's text, from 0.
         """
         self._labels, self._shown = labels, []
         self._note = (
@@ -145,7 +145,7 @@ class TrailPane(LineView):
         return True
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the line under the cursor; a click on another one moves the cursor."""
+        """Choose the line under the cursor; a click on another line moves the cursor."""
         if self.line_at(event.y) == self.cursor:
             self.choose()
 
@@ -173,9 +173,9 @@ class TrailPane(LineView):
 
 
 def trail_rows(load: Loader, position: int, line: int) -> list[TrailRow]:
-    """Return the rows of a trail, from the first pass that had the operation to the last.
+    """Return the rows of a trail, from the first pass with the operation to the last.
 
-    There are none if the pass no longer has the line: a file may be replaced at any time.
+    Empty if the pass no longer has the line, as a file may be replaced at any time.
     """
     from pallas_debug.ir.follow import Trail
 
@@ -206,7 +206,7 @@ def trail_rows(load: Loader, position: int, line: int) -> list[TrailRow]:
 
 
 class SourcePane(LineView):
-    """The kernel's Python file as dumped; lines that operations come from are marked."""
+    """Pane with the kernel's Python file as dumped; marks lines from which operations come."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"source--number", "source--origin"}
     DEFAULT_CSS = """
@@ -226,7 +226,7 @@ class SourcePane(LineView):
         return len(self._lines)
 
     def show(self, lines: Sequence[str], counts: dict[int, int]) -> None:
-        """Show a file. `counts` has the number of text lines that come from each source line."""
+        """Show a file. `counts` is the number of text lines that come from each source line."""
         self._lines, self._counts = list(lines), counts
         self.changed()
 

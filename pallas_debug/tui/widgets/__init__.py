@@ -1,1 +1,1 @@
-"""Generic views of lines: drawing, scrolling, searching, highlighting. They know no kernels."""
+"""Generic views of lines: drawing, scrolling, searching, highlighting. Independent of kernels."""

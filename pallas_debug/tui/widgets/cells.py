@@ -1,7 +1,8 @@
-"""Terminal cells: text from files made harmless, measured, cut, highlighted and marked.
+"""Terminal cells: sanitised text from files, measured, cut, highlighted and marked.
 
 A dump may contain anything: escape sequences, bidirectional overrides, joiners, wide characters.
-Whatever a terminal would obey, or would measure differently than we do, is replaced by a picture.
+Characters that a terminal would interpret, or measure differently than we do, are replaced by
+visible symbols.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ Mark = tuple[int, int, str]
 """Start and stop of a part of a line, in characters, and its kind."""
 
 TAB = 8
-"""Columns between tab stops, as for `cat`."""
+"""Distance between tab stops in columns, as in `cat`."""
 
 UNSEEN = "�"
-"""Replaces characters without a picture: C1 controls, direction, joiners, surrogates."""
+"""Replacement for characters without a symbol: C1 controls, direction, joiners, surrogates."""
 
 _PICTURES: dict[int, str] = {i: chr(0x2400 + i) for i in range(32)} | {0x7F: chr(0x2421)}
 _PICTURES |= dict.fromkeys(
@@ -42,7 +43,7 @@ _PICTURES |= dict.fromkeys(
 
 
 def visible(text: str) -> str:
-    """Replace everything that a terminal would obey."""
+    """Replace all characters that a terminal would interpret."""
     return text if text.isascii() and text.isprintable() else text.translate(_PICTURES)
 
 
@@ -88,7 +89,7 @@ def cells(text: str) -> int:
 def cuts(text: str, room: int) -> list[int]:
     """Return the cells at which a line is cut into rows of `room`, never within a character.
 
-    The last one is the length of the text.
+    The last cut is the length of the text.
     """
     if text.isascii():
         return [*range(room, len(text), room), len(text)]
@@ -116,7 +117,7 @@ def fitted(text: str, room: int) -> str:
 
 
 def marked(parts: Iterable[tuple[str, str]], marks: Sequence[Mark]) -> Cells:
-    """Overlay a line with marks, which are in order and may span several parts."""
+    """Overlay a line with marks, which must be in order and may span several parts."""
     if not marks:
         return list(parts)
     found: Cells = []
@@ -140,7 +141,7 @@ def marked(parts: Iterable[tuple[str, str]], marks: Sequence[Mark]) -> Cells:
 
 
 def outside(marks: Iterable[Mark], ranges: Sequence[tuple[int, int]]) -> list[Mark]:
-    """Cut out of the marks whatever lies in one of the ranges, which are in order."""
+    """Remove the parts of marks that lie in one of the ranges, which must be in order."""
     found: list[Mark] = []
     for first, last, over in marks:
         for start, stop in ranges:
@@ -154,8 +155,8 @@ def outside(marks: Iterable[Mark], ranges: Sequence[tuple[int, int]]) -> list[Ma
     return found
 
 
-# Syntax highlighting: one set of rules for all stages, as MLIR, jax, LLO and Python differ little
-# in what colour helps with.
+# Syntax highlighting: one set of rules for all stages, as the useful colours differ little between
+# MLIR, jax, LLO and Python.
 
 KINDS = ("comment", "location", "string", "value", "operation", "type", "literal", "label")
 
@@ -190,7 +191,7 @@ def spans(line: str) -> Sequence[tuple[str, str]]:
 
 
 def without_locations(parts: Iterable[tuple[str, str]]) -> Cells:
-    """Fold every location that holds no search hit."""
+    """Fold every location that does not contain a search hit."""
     return [
         (_FOLDED if kind == "location" and _is_whole(text) else text, kind) for text, kind in parts
     ]

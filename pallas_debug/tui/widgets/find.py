@@ -1,6 +1,6 @@
-"""Incremental search in a view: counts hits as they are found, and never delays a key.
+"""Incremental search in a view: counts hits as they are found, without delaying keys.
 
-A text is searched in pieces of a few milliseconds, and keys are handled in between.
+A text is searched in pieces that take a few milliseconds; keys are handled in between.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pallas_debug.tui.widgets.lines import Lines
 from pallas_debug.tui.widgets.lineview import LineView, ViewMessage, breathe
 
 PIECE = 1 << 19
-"""Bytes searched at a time: about 1 ms, and 5 ms for a demanding expression."""
+"""Bytes to search at a time: takes about 1 ms, and 5 ms for a demanding expression."""
 
 AT_ONCE = 2
-"""Pieces searched right away, so that the hits of a small text do not flicker."""
+"""Number of pieces to search immediately, so that the hits of a small text do not flicker."""
 
 _REPORT_EVERY = 0.3
 """Seconds between progress reports."""
@@ -37,7 +37,7 @@ _CASES: dict[Case, bool | None] = {"smart": None, "ignored": True, "kept": False
 
 
 def search_pieces(source: Lines, query: Query, hits: array[int], line: int) -> Iterator[int]:
-    """Search a source piece by piece from a line on, and add the lines with a hit to `hits`.
+    """Search a source piece by piece, starting at a line, and add lines with a hit to `hits`.
 
     Yields the number of lines searched so far, after each piece.
     """
@@ -54,21 +54,21 @@ def search_pieces(source: Lines, query: Query, hits: array[int], line: int) -> I
 
 
 class FindView(LineView):
-    """Lines that can be searched."""
+    """Line view with incremental search."""
 
     class Found(ViewMessage):
-        """More hits were found, or the search ended."""
+        """Message: more hits were found, or the search ended."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.source = Lines()
         self.sought: Query | None = None
         self.problem = ""
-        """Why the search text is not used as a regular expression."""
+        """Reason why the search text is not used as a regular expression."""
         self.regex = True
         self.case: Case = "smart"
         self.hits = array("Q")
-        """Lines with a hit, in order, as far as they are known."""
+        """Known lines with a hit, in order."""
         self._pattern: Pattern | None = None
         self._search: Worker[None] | None = None
         self._searched = 0
@@ -79,7 +79,7 @@ class FindView(LineView):
     def search(self, text: str | None) -> None:
         """Search for a text; without one, end the search.
 
-        Called again for every character typed: the cursor goes to the first hit after the line at
+        Called for every character typed: the cursor moves to the first hit after the line at
         which typing started.
         """
         if self.sought is None or self.cursor != self._landed:
@@ -127,7 +127,7 @@ class FindView(LineView):
 
     @property
     def where(self) -> str:
-        """`3/41`: number of the hit under the cursor, and of lines with a hit; `3/41+` if more."""
+        """Position among the lines with a hit: `3/41`, or `3/41+` while there may be more."""
         if self.sought is None:
             return ""
         before = bisect.bisect_right(self.hits, self.cursor)
@@ -148,7 +148,7 @@ class FindView(LineView):
     # For subclasses.
 
     def hits_changed(self) -> None:
-        """More hits were found, or the search ended."""
+        """Called when more hits were found, or the search ended."""
 
     def go_to_hit(self, line: int) -> None:
         """Move the cursor to a line with a hit."""

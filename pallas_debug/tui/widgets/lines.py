@@ -1,6 +1,6 @@
-"""Lines for the panes, from memory or from a file of any size, and which of them are shown.
+"""Sources of lines for the panes, in memory or in files of any size, and filters such as folds.
 
-A pane asks only for the lines on the screen. Files are read by `ir/text.py`, which indexes them
+A pane requests only the lines on the screen. Files are read by `ir/text.py`, which indexes them
 step by step, so that keys are handled in between.
 """
 
@@ -15,28 +15,28 @@ from pallas_debug.ir.operations import Region
 from pallas_debug.ir.text import Document, Growth
 
 MAX_LINE = 10_000
-"""Maximum length of a line that is read at a time: bytes in a file, characters in memory."""
+"""Maximum part of a line to read at a time: bytes in a file, characters in memory."""
 
 STEP = 1 << 21
-"""Bytes indexed at a time, which takes 1 ms."""
+"""Bytes to index at a time, which takes 1 ms."""
 
 MAX_PIECE = 1 << 22
-"""Maximum number of bytes of a longer line that are searched at a time."""
+"""Maximum number of bytes of a long line to search at a time."""
 
 OVERLAP = 1 << 12
 """Bytes by which two parts of a line overlap, as a match may span both."""
 
 
 CONTEXT = 2
-"""Lines shown around each hit."""
+"""Number of lines to show around each hit."""
 
 
 class Lines:
     """Lines in memory. Line numbers start at 0.
 
     Attributes:
-      unit: what `text` and `length` count.
-      size: bytes in total.
+      unit: unit that `text` and `length` count.
+      size: total bytes.
     """
 
     unit = "characters"
@@ -76,7 +76,7 @@ class Lines:
         return True
 
     def grow(self) -> Growth:
-        """Check what happened to the text since the last call."""
+        """Return how the text has changed since the last call."""
         return "same"
 
     def whole(self) -> Sequence[str]:
@@ -86,7 +86,7 @@ class Lines:
     def pieces(self, line: int, size: int) -> Iterator[bytes]:
         """Yield all lines from `line` on in pieces of about `size` bytes that end with a line.
 
-        A line longer than `MAX_PIECE` comes in several parts that overlap by `OVERLAP` bytes.
+        A line longer than `MAX_PIECE` is split into several parts that overlap by `OVERLAP` bytes.
         """
         while line < len(self._lines):
             step = max(size * len(self._lines) // max(self._size, 1), 1)
@@ -96,7 +96,7 @@ class Lines:
 
 
 class DocumentLines(Lines):
-    """Lines of a file; empty once it cannot be read any more, which `grow` reports."""
+    """Lines of a file; empty once it can no longer be read, which `grow` reports."""
 
     unit = "bytes"
 
@@ -155,12 +155,12 @@ class DocumentLines(Lines):
 
 
 class Folds:
-    """Regions, some of them folded into their first line.
+    """Regions of lines that can be folded into their first line.
 
     A line that ends one region and starts the next (`} else {`) stays visible.
 
     Args:
-      folded: first lines of the regions to fold from the start.
+      folded: first lines of the regions to fold initially.
     """
 
     def __init__(self, regions: Sequence[Region] = (), *, folded: Iterable[int] = ()) -> None:
@@ -218,7 +218,7 @@ class Folds:
         return bool(hiding)
 
     def row_of(self, line: int) -> int:
-        """Return the row of a line; for a hidden one, that of the line it is folded into."""
+        """Return the row of a line; for a hidden line, the row of the line it is folded into."""
         at = bisect.bisect_left(self._starts, line) - 1
         if at < 0:
             return line
@@ -254,7 +254,7 @@ class Folds:
 
 
 class HitLines:
-    """Only the lines with a hit, and some around each. Hits are added in order."""
+    """Filter that shows only lines with a hit and their context. Hits are added in order."""
 
     def __init__(self, context: int = CONTEXT) -> None:
         self._context = context
@@ -293,12 +293,12 @@ class HitLines:
         return at >= 0 and line < self._stops[at]
 
     def opens(self, line: int) -> bool:
-        """Return whether lines are left out right before this one."""
+        """Whether lines are omitted immediately before this line."""
         at = bisect.bisect_left(self._starts, line)
         return line > 0 and at < len(self._starts) and self._starts[at] == line
 
     def row_of(self, line: int) -> int:
-        """Return the row of a line; for a hidden one, that of the visible line before it."""
+        """Return the row of a line; for a hidden line, the row of the visible line before it."""
         at = bisect.bisect_right(self._starts, line) - 1
         if at < 0:
             return 0

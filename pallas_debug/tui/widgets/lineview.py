@@ -1,9 +1,9 @@
-"""A scrollable view of lines with a cursor: the base of every pane and list.
+"""Scrollable view of lines with a cursor: the base of every pane and list.
 
 Only the lines on the screen are read and rendered. A line takes one row, none while it is folded,
-or several where long lines wrap. A line that does not wrap can be panned, with marks where it goes
-on. The scroll bar is part of the rows: Textual lays out the whole screen whenever one of its own
-scroll bars comes or goes.
+or several if long lines wrap. Lines that do not wrap can be panned; marks show where they continue.
+The scroll bar is part of the rows, as Textual lays out the whole screen whenever one of its own
+scroll bars appears or disappears.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from pallas_debug.tui import _textual
 from pallas_debug.tui.widgets.cells import Cells, between, cuts, visible, without_tabs
 
 GOES_ON, CAME_FROM, WRAPPED = "›", "‹", "↪"
-"""Marks of a line that goes on to the right, to the left, and in the next row."""
+"""Marks of a line that continues to the right, to the left, and in the next row."""
 
 THUMB, TRACK = "┃", " "
 
 _TURNS = 12
 
 _CACHED = 256
-"""Rendered lines to keep: a few screens full."""
+"""Maximum number of rendered lines to cache: a few screenfuls."""
 
 
 class ViewMessage(Message):
-    """A message about a view, which `@on` can select."""
+    """Message about a view, which `@on` can select."""
 
     def __init__(self, view: LineView) -> None:
         self.view = view
@@ -56,7 +56,7 @@ async def breathe() -> None:
 
 
 def bar_thumb(rows: int, room: int, top: int) -> range:
-    """Return the cells of the scroll bar that stand for the visible rows; none if all are visible.
+    """Return the cells of the scroll bar's thumb; none if all rows are visible.
 
     Args:
       rows: number of rows in total.
@@ -68,7 +68,7 @@ def bar_thumb(rows: int, room: int, top: int) -> range:
     size = max(room * room // rows, 1)
     last = rows - room
     start = round(min(top, last) / last * (room - size))
-    if 0 < top < last:  # the thumb touches an end only at that end
+    if 0 < top < last:  # the thumb touches an end only if the view is at that end
         start = min(max(start, 1), max(room - size - 1, 0))
     return range(start, start + size)
 
@@ -79,10 +79,10 @@ def bar_top(rows: int, room: int, cell: int) -> int:
 
 
 class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_bindings=False):  # type: ignore[misc]
-    """Lines with a cursor.
+    """Scrollable view of lines with a cursor.
 
     Subclasses provide `count` and `cells`, and may fold lines by `rows`, `row_of` and `line_of`.
-    Control characters in their texts are made harmless here.
+    Control characters in their texts are sanitised here.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -123,20 +123,20 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
     virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)  # see `set_virtual_size`
     cursor: reactive[int] = reactive(0, repaint=False)  # its watcher refreshes what changes
     panned: reactive[int] = reactive(0)
-    """Cells scrolled off to the left."""
+    """Number of cells scrolled off to the left."""
     wrap: reactive[bool] = reactive(False)
     selected_from: reactive[int | None] = reactive(None)
     """Line at which the selection started."""
 
     class Moved(ViewMessage):
-        """The cursor moved to another line."""
+        """Message: the cursor moved to another line."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         _textual.draw_unstyled(self)
         self._screen: list[Strip] = []
         self._frame: _Frame | None = None
-        # A strip caches what Textual makes of it: drawing the same one again is much cheaper.
+        # A strip caches what Textual renders from it, so redrawing the same strip is much cheaper.
         self._drawn: LRUCache[tuple[object, ...], list[Strip]] = LRUCache(_CACHED)
         self._edged: LRUCache[tuple[int, Segment], tuple[Strip, Strip]] = LRUCache(_CACHED)
         self._is_drawing = self._is_dragged = False
@@ -153,7 +153,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         raise NotImplementedError
 
     def prefix(self, line: int) -> Cells:
-        """Return what precedes a line, and stays in place when the line is panned."""
+        """Return the prefix of a line, which stays in place when the line is panned."""
         return []
 
     def left_out(self, line: int) -> int:
@@ -166,23 +166,23 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         return self.count
 
     def row_of(self, line: int) -> int:
-        """Return the position of a line among those that are not folded."""
+        """Return the row of a line, counted without folded lines."""
         return line
 
     def line_of(self, row: int) -> int:
-        """Return the line at such a position."""
+        """Return the line in a row, counted without folded lines."""
         return row
 
     # Size, cursor and scrolling.
 
     @property
     def room(self) -> int:
-        """Rows of the screen for lines."""
+        """Number of screen rows for lines."""
         return self._frame.room if self._frame else max(self.size.height, 1)
 
     @property
     def columns(self) -> int:
-        """Cells in a row, without the scroll bar."""
+        """Number of cells in a row, without the scroll bar."""
         return self._frame.columns if self._frame else max(self.size.width - 1, 0)
 
     @property
@@ -198,7 +198,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         """Show changed lines.
 
         Args:
-          keep: line for the cursor, by default the one it is on.
+          keep: line for the cursor; by default its current line.
         """
         self._fit_lines(keep)
         self.refresh()
@@ -242,7 +242,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
             self.scroll_to(y=wanted, animate=False, force=True)
 
     def _first_row(self, row: int, lowest: int) -> int:
-        """Return the first row from which wrapped lines up to `row` fit on the screen."""
+        """Return the first row such that wrapped lines from there to `row` fit on the screen."""
         left = self.room
         at = row
         while at >= lowest and at >= 0:
@@ -253,7 +253,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         return min(at + 1, row)
 
     def line_at(self, y: int) -> int | None:
-        """Return the line drawn in a row of the screen."""
+        """Return the line that is drawn in a row of the screen."""
         if not self.wrap:
             row = y + self.scroll_offset.y
             return self.line_of(row) if 0 <= row < self.rows else None
@@ -279,7 +279,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
 
     @property
     def _now(self) -> _Frame:
-        """The current frame, kept while the lines of one screen are drawn."""
+        """Current frame, cached while the lines of one screen are drawn."""
         now = self._frame or _Frame(self)
         if self._is_drawing:
             self._frame = now
@@ -306,7 +306,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         self._drawn.clear()
 
     def _below(self) -> Strip:
-        """Return what is drawn below the lines, where `room` leaves space."""
+        """Render the row below the lines, if `room` leaves space for it."""
         return Strip.blank(self.columns, self.base)
 
     def _wrapped(self) -> Iterator[tuple[int, Strip]]:
@@ -321,7 +321,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
                 return
 
     def _strips(self, line: int) -> list[Strip]:
-        """Render a line as one row, or as many as it wraps to."""
+        """Render a line as one row, or as all rows to which it wraps."""
         before, body = self.prefix(line), self.cells(line)
         return self.column(before, body, self.columns, self.base_of(line), self.left_out(line))
 
@@ -335,10 +335,10 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
     def column(
         self, before: Cells, parts: Cells, width: int, base: Style, left_out: int = 0
     ) -> list[Strip]:
-        """Render a line as rows of a width: one, or as many as it wraps to.
+        """Render a line as rows of a given width: one row, or all rows to which it wraps.
 
         Args:
-          before: neither panned nor wrapped.
+          before: prefix that is neither panned nor wrapped.
           left_out: number of cells missing at the start of `parts`.
         """
         now = self._now
@@ -358,7 +358,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
     ) -> Strip:
         """Render a line with one cell per character.
 
-        This is the usual case: it creates one strip of the visible part, as strips are expensive.
+        This is the usual case. It only creates a strip of the visible part: strips are expensive.
         """
         panned = self._now.panned
         start = panned - left_out
@@ -471,7 +471,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
 
 
 class _Frame:
-    """State shared by all lines of one screen, much of which Textual would recompute."""
+    """State shared by all lines of one screen, most of which Textual would recompute."""
 
     def __init__(self, view: LineView) -> None:
         self._view = view

@@ -1,4 +1,4 @@
-"""A list that can be filtered, with a note below it on what is left out or still being read."""
+"""List that can be filtered, with a note below about omitted rows or reading in progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MIN_NAME = 12
 
 
 class ListPane(LineView):
-    """A list that can be filtered. Subclasses set `note`; an empty one takes no row."""
+    """List that can be filtered. Subclasses set `note`; an empty note takes no row."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"list--note"}
     DEFAULT_CSS = """
@@ -31,7 +31,7 @@ class ListPane(LineView):
 
     @property
     def note(self) -> str:
-        """Text below the list."""
+        """Note below the list."""
         return self._note
 
     @note.setter
@@ -78,11 +78,11 @@ class ListPane(LineView):
 
 
 def aligned(left: Cells, right: list[tuple[str, str]], width: int) -> Cells:
-    """Align columns to the right edge, as many from the first as fit.
+    """Align columns to the right edge; columns that do not fit are dropped from the end.
 
     Args:
-      left: only its last part may be cut.
-      right: text of each column, padded to its width, and style.
+      left: parts to the left of the columns; only the last part may be cut.
+      right: text of each column, padded to its width, and its style.
     """
     *fixed, (text, style) = left
     room = width - sum(len(part) for part, _ in fixed)
