@@ -1,4 +1,4 @@
-"""The browse app: workspace with all actions, startup and shutdown, and the watch on directories."""
+"""The browse app: workspace with all actions, startup, shutdown and watching of directories."""
 
 from __future__ import annotations
 

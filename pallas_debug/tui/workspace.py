@@ -334,7 +334,7 @@ class Workspace(Shell):
             self.arrange()
 
     def _show_source(self) -> None:
-        """Show the kernel's file, with the number of text lines that come from each of its lines."""
+        """Show the kernel's file, with the number of text lines that come from each line."""
         if not self.sourcing or self.entry is None:
             return
         file = self.browser.source_file(self.entry)

@@ -58,7 +58,7 @@ class FailureReport:
 
 
 class FailurePane(LineView):
-    """Pane with a failure's place and reason: one line if folded, else up to a third of the height."""
+    """Place and reason of a failure; one line if folded, else at most a third of the height."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"failure--head", "failure--place", "failure--help"}
     DEFAULT_CSS = """

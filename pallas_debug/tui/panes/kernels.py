@@ -257,7 +257,7 @@ class KernelPane(ListPane):
 
     @work(thread=True, group="screen")
     def _read_unread(self) -> None:
-        """Read the rows that were drawn as unread."""
+        """Read the rows that were drawn before they had been read."""
         wanted, self._unread = self._unread, []
         for entry in wanted:
             self.list.learn(entry)
