@@ -81,7 +81,7 @@ def advise_spills(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 
 def _limits(subject: AdviceSubject, loop: ScheduledLoop) -> tuple[int, int] | None:
-    """Return the bundles that a loop's busiest issue slot needs, with and without spills."""
+    """Return the bundles of a loop's busiest issue slot, with and without spills and fills."""
     totals = subject.slots(loop)
     if SPILL not in totals or FILL not in totals:
         return None
