@@ -84,7 +84,7 @@ class KernelStep:
 
 @dataclass(frozen=True, kw_only=True)
 class TextPlace:
-    """Text of a kernel. `target` is None if the dump has no targets."""
+    """Text of a kernel. `target` is None if the dump has no compilation of the kernel."""
 
     entry: Entry
     target: str | None
