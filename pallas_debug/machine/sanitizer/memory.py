@@ -11,11 +11,12 @@ Such a read is reported as stale
 - if the two grid points differ on a parallel axis, and the read matters: on several cores the
   reader's scratch was never written (reported as `UninitializedRead`);
 - if it is part of an accumulator: the buffer is updated, i.e. computed from its previous content,
-at two or more of the grid points that visit an output block, and the first of them continues from
-the last update for another block, by the same store. (If a table gives the number of grid points of
-a block, the first block to do so may have only one; then a later block counts.) Values stored
-without regard to the previous content, such as zeros left for the next block, were left on purpose;
-and if nothing else uses the buffer before its last update, it is a total over all blocks;
+  at two or more of the grid points that visit an output block, and the first of them continues from
+  the last update for another block, by the same store. (If a table gives the number of grid points
+  of a block, the first block to do so may have only one; then a later block counts.) Values stored
+  without regard to the previous content, such as zeros left for the next block, were left on
+  purpose; and if nothing else uses the buffer before its last update, it is a total over all
+  blocks;
 - if the same store or copy writes less of the buffer than it did for the other block, and the rest
   is read with it.
 
