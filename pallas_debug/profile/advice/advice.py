@@ -68,6 +68,25 @@ class AdviceKind:
     remedy: str
     rule: Callable[[AdviceSubject], tuple[Advice, ...]]
 
+    def of_block(
+        self,
+        subject: AdviceSubject,
+        operand: str,
+        *,
+        message: str,
+        remedy: str,
+        evidence: tuple[Evidence, ...],
+    ) -> Advice:
+        """Make advice about the blocks of an operand, at the line of its spec."""
+        return Advice(
+            kind=self.name,
+            message=message,
+            remedy=remedy,
+            evidence=evidence,
+            source=subject.block_source(operand),
+            operand=operand,
+        )
+
 
 def counted(name: str, value: int | float | None, note: str = "", unit: str = "") -> Evidence:
     """Make evidence from a number that the compiler reports."""

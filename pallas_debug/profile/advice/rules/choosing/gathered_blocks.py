@@ -57,33 +57,31 @@ def advise_gathered_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     names = ", ".join(table.name for table in tables)
     steps = math.prod(blocks.grid)
     growing = ", ".join(o.name for o in others if depends(o, axis))
-    return (
-        Advice(
-            kind=KIND.name,
-            operand=operand.name,
-            source=subject.block_source(operand.name),
-            message=(
-                f"each of {steps:,} grid steps takes {each:,.0f} cycles, of which it computes "
-                f"{step.compute:,.0f}: the index map of {operand.name} reads {names}, so that a "
-                f"step fetches {size_text(operand.block_bytes)}, of another block each time as "
-                f"far as is known, and the latency of a copy is {subject.latency:,.0f} cycles"
-            ),
-            remedy=(
-                f"leave {operand.name} in HBM, by pl.BlockSpec(memory_space=pl.ANY), give "
-                f"{growing} blocks {TOGETHER} times as large, and start the {TOGETHER} copies of "
-                "a step, by pltpu.make_async_copy, before it waits for the first"
-            ),
-            evidence=(
-                derived("grid steps", steps),
-                derived("cycles of a step", round(each), unit="cycles"),
-                derived("cycles of a step's computation", round(step.compute), unit="cycles"),
-                derived("bytes of a block", operand.block_bytes, unit="bytes"),
-                derived("latency of a copy", round(subject.latency), unit="cycles"),
-                derived("estimated cycles", round(subject.cycles), unit="cycles"),
-                derived("estimated cycles with copies together", round(cycles), unit="cycles"),
-            ),
+    advice = KIND.of_block(
+        subject,
+        operand.name,
+        message=(
+            f"each of {steps:,} grid steps takes {each:,.0f} cycles, of which it computes "
+            f"{step.compute:,.0f}: the index map of {operand.name} reads {names}, so that a "
+            f"step fetches {size_text(operand.block_bytes)}, of another block each time as "
+            f"far as is known, and the latency of a copy is {subject.latency:,.0f} cycles"
+        ),
+        remedy=(
+            f"leave {operand.name} in HBM, by pl.BlockSpec(memory_space=pl.ANY), give "
+            f"{growing} blocks {TOGETHER} times as large, and start the {TOGETHER} copies of "
+            "a step, by pltpu.make_async_copy, before it waits for the first"
+        ),
+        evidence=(
+            derived("grid steps", steps),
+            derived("cycles of a step", round(each), unit="cycles"),
+            derived("cycles of a step's computation", round(step.compute), unit="cycles"),
+            derived("bytes of a block", operand.block_bytes, unit="bytes"),
+            derived("latency of a copy", round(subject.latency), unit="cycles"),
+            derived("estimated cycles", round(subject.cycles), unit="cycles"),
+            derived("estimated cycles with copies together", round(cycles), unit="cycles"),
         ),
     )
+    return (advice,)
 
 
 def _is_chosen(operand: OperandBlocks) -> bool:

@@ -121,10 +121,9 @@ def _advice(
     passed = [o.name for o in subject.kernel.operands if o.kind in ("scalar_prefetch", "input")]
     outputs = [o.name for o in subject.kernel.of_kind("output")]
     divided = f" // {kept}" if kept > 1 else ""
-    return Advice(
-        kind=KIND.name,
-        operand=output.name,
-        source=subject.block_source(output.name),
+    return KIND.of_block(
+        subject,
+        output.name,
         message=(
             f"each block of {output.name} is that of {given.name} but for one of its {rows:,} rows "
             f"in dimension {axis}: {size_text(moved)} are fetched and written back in "

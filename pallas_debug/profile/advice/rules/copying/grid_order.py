@@ -57,34 +57,32 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
     worst = max(moving, key=lambda o: repeated_copies(o, blocks.grid) * o.block_bytes)
     count, after = copies(worst, blocks.grid), copies(*_of(worst.name, reordered(blocks, best)))
     grid = ", ".join(str(blocks.grid[axis]) for axis in best)
-    return (
-        Advice(
-            kind=KIND.name,
-            operand=worst.name,
-            source=subject.block_source(worst.name),
-            message=(
-                f"in the order of this grid, blocks of {worst.name} are fetched {count:,} times, "
-                f"though there are only {worst.total:,}: {size_text(now.moved)} are moved in all"
-            ),
-            remedy=(
-                f"let the grid go over its axes in the order {', '.join(map(str, best))}, as "
-                f"({grid}), with the arguments of the index maps swapped alike: "
-                f"{size_text(costs[best].moved)} are moved"
-            ),
-            evidence=(
-                derived(f"copies of {worst.name}", count),
-                derived(f"copies of {worst.name} in the other order", after),
-                derived("bytes moved", now.moved, unit="bytes"),
-                derived("bytes moved in the other order", costs[best].moved, unit="bytes"),
-                derived("estimated cycles", round(now.cycles), unit="cycles"),
-                derived(
-                    "estimated cycles in the other order",
-                    round(costs[best].cycles),
-                    unit="cycles",
-                ),
+    advice = KIND.of_block(
+        subject,
+        worst.name,
+        message=(
+            f"in the order of this grid, blocks of {worst.name} are fetched {count:,} times, "
+            f"though there are only {worst.total:,}: {size_text(now.moved)} are moved in all"
+        ),
+        remedy=(
+            f"let the grid go over its axes in the order {', '.join(map(str, best))}, as "
+            f"({grid}), with the arguments of the index maps swapped alike: "
+            f"{size_text(costs[best].moved)} are moved"
+        ),
+        evidence=(
+            derived(f"copies of {worst.name}", count),
+            derived(f"copies of {worst.name} in the other order", after),
+            derived("bytes moved", now.moved, unit="bytes"),
+            derived("bytes moved in the other order", costs[best].moved, unit="bytes"),
+            derived("estimated cycles", round(now.cycles), unit="cycles"),
+            derived(
+                "estimated cycles in the other order",
+                round(costs[best].cycles),
+                unit="cycles",
             ),
         ),
     )
+    return (advice,)
 
 
 def is_affine(operand: OperandBlocks) -> bool:

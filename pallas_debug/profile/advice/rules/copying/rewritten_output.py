@@ -49,31 +49,29 @@ def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
     axes = " and ".join(map(str, repeats))
     grid = ", ".join(str(blocks.grid[axis]) for axis in order)
     inner = "axis" if len(repeats) == 1 else "axes"
-    return (
-        Advice(
-            kind=KIND.name,
-            operand=worst.name,
-            source=subject.block_source(worst.name),
-            message=(
-                f"the grid comes back to each block of {worst.name} for every index of its {inner} "
-                f"{axes}, which is not the innermost: {count:,} write-backs of "
-                f"{size_text(worst.block_bytes)}, though there are only {total:,} blocks"
-            ),
-            remedy=(
-                f"let the grid go over {inner} {axes} innermost, as ({grid}), so that a block is "
-                "complete when it is written; or, if only the last pass stores what counts, let "
-                f"the index map of {worst.name} stay at one block until then"
-            ),
-            evidence=(
-                derived(f"write-backs of {worst.name}", count),
-                derived(f"blocks of {worst.name}", total),
-                derived("bytes moved", now.moved, unit="bytes"),
-                derived("bytes moved in the other order", after.moved, unit="bytes"),
-                derived("estimated cycles", round(now.cycles), unit="cycles"),
-                derived("estimated cycles in the other order", round(after.cycles), unit="cycles"),
-            ),
+    advice = KIND.of_block(
+        subject,
+        worst.name,
+        message=(
+            f"the grid comes back to each block of {worst.name} for every index of its {inner} "
+            f"{axes}, which is not the innermost: {count:,} write-backs of "
+            f"{size_text(worst.block_bytes)}, though there are only {total:,} blocks"
+        ),
+        remedy=(
+            f"let the grid go over {inner} {axes} innermost, as ({grid}), so that a block is "
+            "complete when it is written; or, if only the last pass stores what counts, let "
+            f"the index map of {worst.name} stay at one block until then"
+        ),
+        evidence=(
+            derived(f"write-backs of {worst.name}", count),
+            derived(f"blocks of {worst.name}", total),
+            derived("bytes moved", now.moved, unit="bytes"),
+            derived("bytes moved in the other order", after.moved, unit="bytes"),
+            derived("estimated cycles", round(now.cycles), unit="cycles"),
+            derived("estimated cycles in the other order", round(after.cycles), unit="cycles"),
         ),
     )
+    return (advice,)
 
 
 KIND = AdviceKind(

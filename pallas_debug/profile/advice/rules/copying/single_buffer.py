@@ -29,10 +29,9 @@ def advise_single_buffer(subject: AdviceSubject) -> tuple[Advice, ...]:
         if subject.vmem_limit is not None:
             limit = f", of the {size_text(subject.vmem_limit)} that it may use"
         found.append(
-            Advice(
-                kind=KIND.name,
-                operand=operand.name,
-                source=subject.block_source(operand.name),
+            KIND.of_block(
+                subject,
+                operand.name,
                 message=(
                     f"{operand.name} has one buffer, so its {count:,} copies of "
                     f"{size_text(operand.block_bytes)} run while the kernel waits: about "

@@ -119,42 +119,40 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         )
     else:
         cause = f"{idle:.0f} bundles of each do no vector work"
-    return (
-        Advice(
-            kind=KIND.name,
-            operand=worst.name,
-            source=subject.block_source(worst.name),
-            message=f"blocks of {_sizes(worst, blocks)} make {now.steps:,} grid steps: {cause}",
-            remedy=(
-                f"use larger blocks, such as {_proposal(blocks, chosen)}"
-                f"{_tables(subject)}: {chosen.steps:,} steps, "
-                f"{_moved(chosen.moved)}, in {size_text(chosen.vmem)} of the {size_text(limit)} of "
-                "VMEM that the kernel may use"
+    advice = KIND.of_block(
+        subject,
+        worst.name,
+        message=f"blocks of {_sizes(worst, blocks)} make {now.steps:,} grid steps: {cause}",
+        remedy=(
+            f"use larger blocks, such as {_proposal(blocks, chosen)}"
+            f"{_tables(subject)}: {chosen.steps:,} steps, "
+            f"{_moved(chosen.moved)}, in {size_text(chosen.vmem)} of the {size_text(limit)} of "
+            "VMEM that the kernel may use"
+        ),
+        evidence=(
+            derived("bytes moved", now.moved, unit="bytes"),
+            derived(f"times {worst.name} is {copied}", count),
+            derived("grid steps", now.steps),
+            derived("cycles of a step that wait for copies", round(waiting), unit="cycles"),
+            counted("bundles of a step without vector work", round(idle)),
+            derived(
+                "cycles of a step that would not grow with the blocks",
+                round(again),
+                unit="cycles",
             ),
-            evidence=(
-                derived("bytes moved", now.moved, unit="bytes"),
-                derived(f"times {worst.name} is {copied}", count),
-                derived("grid steps", now.steps),
-                derived("cycles of a step that wait for copies", round(waiting), unit="cycles"),
-                counted("bundles of a step without vector work", round(idle)),
-                derived(
-                    "cycles of a step that would not grow with the blocks",
-                    round(again),
-                    unit="cycles",
-                ),
-                *_busiest(latency),
-                derived("bytes moved with larger blocks", chosen.moved, unit="bytes"),
-                derived(
-                    "VMEM with larger blocks",
-                    chosen.vmem,
-                    "assuming that all that is no window grows with the blocks",
-                    unit="bytes",
-                ),
-                derived("estimated cycles", round(now.cycles), unit="cycles"),
-                derived("estimated cycles with larger blocks", round(chosen.cycles), unit="cycles"),
+            *_busiest(latency),
+            derived("bytes moved with larger blocks", chosen.moved, unit="bytes"),
+            derived(
+                "VMEM with larger blocks",
+                chosen.vmem,
+                "assuming that all that is no window grows with the blocks",
+                unit="bytes",
             ),
+            derived("estimated cycles", round(now.cycles), unit="cycles"),
+            derived("estimated cycles with larger blocks", round(chosen.cycles), unit="cycles"),
         ),
     )
+    return (advice,)
 
 
 def _selects_by_table(subject: AdviceSubject) -> bool:

@@ -49,10 +49,9 @@ def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
                 else "compute what the first pass finds together with the second one's result"
             )
             found.append(
-                Advice(
-                    kind=KIND.name,
-                    operand=operand.name,
-                    source=subject.block_source(operand.name),
+                KIND.of_block(
+                    subject,
+                    operand.name,
                     message=(
                         f"the grid goes over {operand.name} {passes} times, as no index map of an "
                         f"input uses its axis {axis}: {size_text(moved)} are fetched of an array "

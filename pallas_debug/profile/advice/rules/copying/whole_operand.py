@@ -67,33 +67,31 @@ def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
     size = _bytes(operand)
     indices = ", ".join(_LETTERS[: len(blocks.grid)]) if len(blocks.grid) <= 6 else "*_"
     shape, zeros = ", ".join(map(str, operand.shape)), ", ".join("0" for _ in operand.shape)
-    return (
-        Advice(
-            kind=KIND.name,
-            operand=operand.name,
-            source=subject.block_source(operand.name),
-            message=(
-                f"blocks of {operand.name} are fetched {count:,} times, though there are only "
-                f"{total:,}, and all of it is {size_text(size)}: {size_text(now.moved)} are moved "
-                "in all"
-            ),
-            remedy=(
-                f"fetch {operand.name} once, with pl.BlockSpec(({shape}), lambda {indices}: "
-                f"({zeros}), pipeline_mode=pl.Buffered(1)), and let the kernel read the part that "
-                f"it needs: {size_text(moved)} are moved, in {size_text(vmem)} of the "
-                f"{size_text(limit)} of VMEM that the kernel may use"
-            ),
-            evidence=(
-                derived(f"copies of {operand.name}", count),
-                derived(f"blocks of {operand.name}", total),
-                derived("bytes moved", now.moved, unit="bytes"),
-                derived("bytes moved with all of it in VMEM", moved, unit="bytes"),
-                derived("VMEM with all of it", vmem, unit="bytes"),
-                derived("estimated cycles", round(now.cycles), unit="cycles"),
-                derived("estimated cycles with all of it in VMEM", round(cycles), unit="cycles"),
-            ),
+    advice = KIND.of_block(
+        subject,
+        operand.name,
+        message=(
+            f"blocks of {operand.name} are fetched {count:,} times, though there are only "
+            f"{total:,}, and all of it is {size_text(size)}: {size_text(now.moved)} are moved "
+            "in all"
+        ),
+        remedy=(
+            f"fetch {operand.name} once, with pl.BlockSpec(({shape}), lambda {indices}: "
+            f"({zeros}), pipeline_mode=pl.Buffered(1)), and let the kernel read the part that "
+            f"it needs: {size_text(moved)} are moved, in {size_text(vmem)} of the "
+            f"{size_text(limit)} of VMEM that the kernel may use"
+        ),
+        evidence=(
+            derived(f"copies of {operand.name}", count),
+            derived(f"blocks of {operand.name}", total),
+            derived("bytes moved", now.moved, unit="bytes"),
+            derived("bytes moved with all of it in VMEM", moved, unit="bytes"),
+            derived("VMEM with all of it", vmem, unit="bytes"),
+            derived("estimated cycles", round(now.cycles), unit="cycles"),
+            derived("estimated cycles with all of it in VMEM", round(cycles), unit="cycles"),
         ),
     )
+    return (advice,)
 
 
 def _bytes(operand: OperandBlocks) -> int:
