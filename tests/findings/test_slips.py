@@ -6,24 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from made_up_findings import finding, line
 
 from pallas_debug.checks.observer import RunObserver
 from pallas_debug.findings import rewording
 from pallas_debug.findings.collector import merged
 from pallas_debug.findings.faults import Fault
-from pallas_debug.model import Finding, SourceLine, Witness
-
-
-def line(number: int) -> SourceLine:
-    return SourceLine(file="rows.py", line=number)
-
-
-def finding(kind: str, operand: str, at: int, **fields: Any) -> Finding:
-    witness = Witness(source=line(at), operand=operand, **fields)
-    return Finding(
-        kind=Fault(kind), kernel="rows", message=kind, engines=("machine",), witness=witness
-    )
-
+from pallas_debug.model import Finding
 
 RACE = finding(
     "DataRace", "tile", 5, other=line(3),

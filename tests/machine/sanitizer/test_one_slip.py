@@ -27,6 +27,16 @@ def judged(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
     return report.findings
 
 
+def with_two_tiles(kernel: Any, x: jax.Array) -> jax.Array:
+    """Call a kernel on blocks in HBM, with two tiles and a semaphore for each."""
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        in_specs=[HBM],
+        scratch_shapes=[pltpu.VMEM((2, 8, 128), jnp.float32), pltpu.SemaphoreType.DMA((2,))],
+    )(x)
+
+
 def double_buffered(x: jax.Array, *, slots: int, stores: bool = False) -> jax.Array:
     """Four blocks through two tiles; copies fill `slots` of these."""
 
@@ -43,12 +53,7 @@ def double_buffered(x: jax.Array, *, slots: int, stores: bool = False) -> jax.Ar
             fetch(step).wait()
             out_ref[step] = tiles[step % 2]
 
-    return pl.pallas_call(
-        kernel,
-        out_shape=x,
-        in_specs=[HBM],
-        scratch_shapes=[pltpu.VMEM((2, 8, 128), jnp.float32), pltpu.SemaphoreType.DMA((2,))],
-    )(x)
+    return with_two_tiles(kernel, x)
 
 
 def test_two_slots() -> None:
@@ -70,12 +75,7 @@ def test_a_fetch_of_what_comes_after_the_last_block() -> None:
                 fetch(step).wait()
                 out_ref[step] = tiles[step % 2]
 
-        return pl.pallas_call(
-            kernel,
-            out_shape=x,
-            in_specs=[HBM],
-            scratch_shapes=[pltpu.VMEM((2, 8, 128), jnp.float32), pltpu.SemaphoreType.DMA((2,))],
-        )(x)
+        return with_two_tiles(kernel, x)
 
     with pytest.raises(KernelFault, match="; where nothing is left to fetch, do not start"):
         judged(copied, X)
