@@ -158,7 +158,7 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
             from pallas_debug.findings.explain import explain
 
             programs.print_their_traceback(error)
-            known = explain(f"{error}\n(of a Pallas kernel)")
+            known = explain(str(error), in_context=True)
             advice = "Are shapes and dtypes what it expects?"
             if known is not None:
                 advice = f"{known.title}: {known.cause}; {known.advice}"

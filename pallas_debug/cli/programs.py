@@ -341,7 +341,7 @@ def raised(
 
     print_their_traceback(error)
     message = f"{what} raised {type(error).__name__}: {error}".partition("\n")[0]
-    known = explain(f"{error}\n(of a Pallas kernel)")
+    known = explain(str(error), in_context=True)
     if known is not None:
         message += f"; {known.title}: {known.cause}; {known.advice}"
     return ProgramFailed(message)

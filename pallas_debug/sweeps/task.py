@@ -199,7 +199,7 @@ def _results(task: SweepTask, root: Path, plugins: list[object]) -> list[KnownRe
 def traced(error: Exception) -> SettingFailure:
     """Return the failure for an exception of the user's function, or of jax while tracing it."""
     lines = [line.strip() for line in _plain(str(error)).splitlines() if line.strip()]
-    known = explain(f"{error}\n(of a Pallas kernel)") if not isinstance(error, UsageError) else None
+    known = explain(str(error), in_context=True) if not isinstance(error, UsageError) else None
     return SettingFailure(
         stage="tracing",
         type=type(error).__name__,

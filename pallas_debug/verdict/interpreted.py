@@ -234,7 +234,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
 
 def _in_a_line(error: BaseException) -> str:
     """Return what ended a program, with what to do if that is known."""
-    message, known = raised.in_a_line(error), explain.explain(str(error))
+    message, known = raised.in_a_line(error), explain.explain(str(error), in_context=True)
     return message if known is None else f"{message}: {known.title}; {known.advice}"
 
 

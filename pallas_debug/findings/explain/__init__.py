@@ -72,14 +72,17 @@ def explained(fault: Failure | Finding, kernel: Kernel | None = None) -> Failure
     return replace(fault, explanation=fault.explanation or of_failure(fault, kernel))
 
 
-def explain(text: str, *, kernel: Kernel | None = None) -> Explanation | None:
+def explain(
+    text: str, *, kernel: Kernel | None = None, in_context: bool = False
+) -> Explanation | None:
     """Explain a message; None if no entry recognises it.
 
     Args:
       text: a message, with or without its traceback.
       kernel: the failed kernel, if known, for operand names and block sizes.
+      in_context: whether the text is known to be about a kernel, even if it is not known which.
     """
-    return _applied(_first(text, in_context=kernel is not None), text, kernel)
+    return _applied(_first(text, in_context=in_context or kernel is not None), text, kernel)
 
 
 def of_failure(failure: Failure, kernel: Kernel | None = None) -> Explanation | None:
