@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax._src import core as jax_core
-from jax._src.interpreters import mlir
 
 
 def mesh_of(context: Any) -> Any | None:
@@ -54,21 +53,3 @@ def device_number(mesh: Mapping[str, int]) -> Any:
 
 DEVICE_NUMBER = jax_core.ShapedArray((), np.dtype(np.int32))
 """Type of a device's number."""
-
-
-def lowered(
-    context: Any, function: Callable[..., Any], avals_in: Any, avals_out: Any, nodes: Sequence[Any]
-) -> list[Any]:
-    """Lower a function in place, and return its results."""
-    inner = context.replace(
-        avals_in=tuple(avals_in),
-        avals_out=tuple(avals_out),
-        tokens_in=mlir.TokenSet(),
-        tokens_out=None,
-    )
-    lower = mlir.lower_fun(function, multiple_results=True)
-    return [node for nodes in lower(inner, *nodes) for node in _nodes(nodes)]
-
-
-def _nodes(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (tuple, list)) else [value]

@@ -19,6 +19,7 @@ from jax._src import callback as callback_lib
 from jax._src import core as jax_core
 from jax._src import dtypes
 
+from pallas_debug.bridge import inline
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.capture import capture, meshes
 from pallas_debug.bridge.hosted.meeting import Meeting
@@ -209,7 +210,7 @@ class _Hosted:
             return [r(a) for r, a in zip(returned, arrays, strict=True)]
 
         operand_avals = [*place, *(g.host for g in given)]
-        operands = meshes.lowered(context, before, avals_in, operand_avals, nodes)
+        operands = inline.lowered(context, before, avals_in, operand_avals, nodes)
         result_avals = [r.host for r in returned]
         called = context.replace(
             avals_in=operand_avals, avals_out=result_avals, tokens_in=None, tokens_out=None
@@ -233,7 +234,7 @@ class _Hosted:
                 context.module_context.axis_context, None, result_avals
             ),
         )
-        return meshes.lowered(context, after, result_avals, avals_out, results)
+        return inline.lowered(context, after, result_avals, avals_out, results)
 
     def _call(self, device: int, arrays: Sequence[Array]) -> Sequence[Array]:
         host = _hosts.innermost or self._host  # jax keeps programs beyond a session

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from pallas_debug.bridge import inline
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.instrument import observe
@@ -141,7 +142,7 @@ def emit(context: Any, nodes: Sequence[Any], digest: str) -> None:
             recorder.refuse(digest, reason)
             continue
         record = _recorded(recorder, digest, math.prod(mesh.values()))
-        device = meshes.lowered(
+        device = inline.lowered(
             context, lambda: [meshes.device_number(mesh)], (), [meshes.DEVICE_NUMBER], ()
         )
         avals = [meshes.DEVICE_NUMBER, *context.avals_in]

@@ -26,9 +26,8 @@ from jax._src import source_info_util
 from jax._src.interpreters import mlir
 from jax._src.pallas import mpmd, pallas_call
 
-from pallas_debug.bridge import contexts, patches
+from pallas_debug.bridge import contexts, inline, patches
 from pallas_debug.bridge.active import ActiveStack
-from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched
 from pallas_debug.bridge.jaxprs import outputs, windows
@@ -251,7 +250,7 @@ def without_callbacks(emit: Callable[..., Any]) -> Callable[..., Any]:
         if not getattr(_local, "stubbed", False):
             return emit(ctx, callback, token, operands, operand_avals, result_avals, **options)
         zeros = _zeros(result_avals)
-        return meshes.lowered(ctx, zeros, operand_avals, result_avals, operands), token, None
+        return inline.lowered(ctx, zeros, operand_avals, result_avals, operands), token, None
 
     return emit_or_leave_out
 
