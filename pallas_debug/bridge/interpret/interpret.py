@@ -417,7 +417,7 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
         if why is not None:
             lengths.require_short(params, "machine")
             return False  # for `lowering`, which sees its final form
-    if given or asked.mode.kind != "off":
+    elif given or asked.mode.kind != "off":
         interpret_limits.require_any(params)
     if asked.mode.kind == "hlo" and (not given or is_hlo(given)):
         interpret_limits.require_hlo(params)

@@ -7,10 +7,12 @@ jax is tested in `tests/bridge/test_interpret.py`, kernel by kernel.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from jax._src import core as jax_core
@@ -228,7 +230,12 @@ def _at(eqn: Any) -> str:
 def _is_of_sparse_core(primitive: jax_core.Primitive) -> bool:
     """Whether a primitive is one of `pallas.tpu_sc`; some have the names of others."""
     module = sys.modules.get("jax._src.pallas.mosaic.sc_primitives")
-    return module is not None and any(primitive is value for value in vars(module).values())
+    return module is not None and primitive in _primitives_in(module)
+
+
+@functools.cache
+def _primitives_in(module: ModuleType) -> frozenset[jax_core.Primitive]:
+    return frozenset(v for v in vars(module).values() if isinstance(v, jax_core.Primitive))
 
 
 def _is_tpu_key(atom: Any) -> bool:
