@@ -397,10 +397,6 @@ class Finding:
         return self.witness.index
 
     @property
-    def shape(self) -> str | None:
-        return self.witness.shape
-
-    @property
     def values(self) -> Mapping[str, str]:
         return self.witness.values
 
@@ -451,11 +447,13 @@ class RunRecord:
     Attributes:
       name: the test's node id or the command.
       kernels: folder names of the kernels that the test or script lowered or ran.
+      judged: by folder name of a kernel, the engines that judged it, whatever they found.
     """
 
     run: str
     name: str
     kernels: tuple[str, ...] = ()
+    judged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     prints: tuple[PrintRecord, ...] = ()
     findings: tuple[Finding, ...] = ()
     gaps: tuple[Gap, ...] = ()

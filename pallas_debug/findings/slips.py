@@ -90,7 +90,7 @@ def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
 
 def _is_of_scalars(unwritten: Finding) -> bool:
     """Return whether the unwritten values are scalars, which determine places and conditions."""
-    return str(unwritten.shape).endswith(" in SMEM")
+    return str(unwritten.witness.shape).endswith(" in SMEM")
 
 
 def _cannot_copy(finding: Finding, cause: Finding) -> bool:
@@ -289,7 +289,7 @@ def _is_given_nothing(finding: Finding, cause: Finding) -> bool:
 
     Or computes the places that it writes from missing scalars.
     """
-    is_array = str(cause.shape).endswith(" in HBM")
+    is_array = str(cause.witness.shape).endswith(" in HBM")
     return (is_array and is_of_same_output(finding, cause)) or _is_of_scalars(cause)
 
 

@@ -21,6 +21,7 @@ class ReportedKernel:
     Attributes:
       id: of its section in the page.
       tests: tests and scripts that used it.
+      judged: engines that judged it in some run, without the targets that it was compiled for.
     """
 
     id: str
@@ -30,6 +31,7 @@ class ReportedKernel:
     prints: tuple[PrintRecord, ...] = ()
     gaps: tuple[Gap, ...] = ()
     tests: tuple[str, ...] = ()
+    judged: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -68,6 +70,7 @@ class _Used:
     prints: list[PrintRecord] = field(default_factory=list)
     gaps: dict[Gap, None] = field(default_factory=dict)
     tests: dict[str, None] = field(default_factory=dict)
+    judged: dict[str, None] = field(default_factory=dict)
 
 
 def collect(
@@ -87,6 +90,9 @@ def collect(
         for folder in record.kernels:
             if folder in used:
                 used[folder].tests.setdefault(record.name)
+        for folder, engines in record.judged.items():
+            if folder in used:
+                used[folder].judged.update(dict.fromkeys(engines))
         for finding in record.findings:
             folder = _folder_of(finding.kernel, record.kernels, by_name)
             (used[folder].collector if folder in used else stray).add(finding)
@@ -108,6 +114,7 @@ def collect(
             prints=tuple(used[kernel.name].prints),
             gaps=tuple(used[kernel.name].gaps),
             tests=tuple(used[kernel.name].tests),
+            judged=tuple(e for e in used[kernel.name].judged if e not in compiled[kernel.name]),
         )
         for number, kernel in enumerate(chosen)
     ]

@@ -74,8 +74,7 @@ class Session:
         self._inform = inform
         self._stopping = threading.Event()
         self.store = open_store(options, stop=self._stopping, inform=inform)
-        ours = [StorePlugin(self.store)] if self.store else []
-        self.plugins = plugin_manager(*ours, *plugins)
+        self.plugins = plugin_manager(*([StorePlugin(self.store)] if self.store else ()), *plugins)
         self.targets = self._wanted = resolve_targets(options.targets, self.plugins)
         needs_chip = (self._interprets or options.pretend) and not self.targets
         named = options.pretend if isinstance(options.pretend, str) else options.chip
@@ -171,8 +170,7 @@ class Session:
             self.report(problem_of(error, "hook", "leaving a session"))
 
     def __repr__(self) -> str:
-        names = ", ".join(kernel.name for kernel in self.kernels)
-        return f"<Session: {names or 'no kernels yet'}>"
+        return f"<Session: {', '.join(k.name for k in self.kernels) or 'no kernels yet'}>"
 
     @property
     def pretends(self) -> bool:
@@ -234,12 +232,14 @@ class Session:
         prints: Iterable[PrintRecord] = (),
         findings: Iterable[Finding] = (),
         gaps: Iterable[Gap] | None = None,
+        judged: Mapping[str, Iterable[str]] | None = None,
     ) -> Path | None:
         """Record the kernels, prints, findings and gaps of a test or script.
 
         Args:
           kernels: defaults to all captured ones.
           gaps: defaults to all gaps so far.
+          judged: by digest of a kernel, the engines that judged it.
 
         Returns:
           The file that was written; None if nothing is dumped.
@@ -248,15 +248,16 @@ class Session:
             return None
         with self._guarded("summary", f"recording what {name} used"):
             used = self.kernels if kernels is None else kernels
-            gaps = self.gaps() if gaps is None else gaps
+            folders = {kernel.digest: self.store.folder(kernel).name for kernel in used}
             return self.store.put_run(
                 RunRecord(
                     run=self.run_id,
                     name=name,
-                    kernels=tuple(self.store.folder(kernel).name for kernel in used),
+                    kernels=tuple(folders.values()),
+                    judged={folders[d]: tuple(by) for d, by in (judged or {}).items() if by},
                     prints=tuple(prints),
                     findings=tuple(findings),
-                    gaps=tuple(dict.fromkeys(gaps)),
+                    gaps=tuple(dict.fromkeys(self.gaps() if gaps is None else gaps)),
                 )
             )
         return None

@@ -29,7 +29,7 @@ from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Compilation, Finding, Gap, Kernel, SourceLine, Target
 from pallas_debug.session import Session
-from pallas_debug.verdict.result import Engine, Outcome, Status
+from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status
 
 MAX_CALLS = 8
 """Maximum number of calls per kernel, with different scalar prefetch, that are analysed
@@ -469,7 +469,7 @@ def tracked(seen: Sequence[Seen]) -> dict[str, frozenset[Fault]]:
     """
     outcomes = [o for one in seen for o in one.outcomes if o.engine == "machine"]
     refused = {kernel for one in seen for kernel in one.refused}
-    partly = {o.kernel for o in outcomes if o.status not in ("ok", "found") or o.gaps}
+    partly = {o.kernel for o in outcomes if o.status not in JUDGED or o.gaps}
     findings = [f for one in seen for f in one.findings if "machine" in f.engines]
     return {
         kernel: frozenset(f.kind for f in findings if f.kernel == kernel)

@@ -13,6 +13,7 @@ from pallas_debug import defaults
 from pallas_debug.bridge import platform
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.watch import parse as parse_watch
+from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.jaxprs.params import gpu_backend
 from pallas_debug.bridge.lowering import calls, raised, replay, trace
@@ -32,7 +33,7 @@ from pallas_debug.verdict.engines import (
     outcome_of,
     own_problems,
 )
-from pallas_debug.verdict.result import Engine, Outcome, Status
+from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status
 
 MAX_POINTS = 4096
 """Maximum grid points of a kernel in TPU interpret mode, where they take about a minute."""
@@ -96,7 +97,7 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
     judged = tuple(
         replace(outcome, engine="machine")
         for outcome in instead.outcomes
-        if outcome.status in ("ok", "found")
+        if outcome.status in JUDGED
     )
     notes = tuple(
         f"kernel `{o.kernel}` was judged in TPU interpret mode instead of on the kernel machine: "
@@ -280,6 +281,19 @@ def as_it_ran(
     if stopped is not None:
         left_out.append(f"whatever it does after the program stopped: {stopped}")
     return outcome_of(kernel, engine, "ok").without(*left_out)
+
+
+def judged_as_it_ran(kernel: Kernel, session: Session, mode: Mode | str) -> list[Engine]:
+    """Return the engines that judged a kernel while its program ran.
+
+    Args:
+      mode: mode in which it ran.
+    """
+    asked: list[Engine] = ["checks"] if session.observer.checks else []
+    if Mode.parse(mode).sanitizes:
+        asked.append("machine")
+    outcomes = (as_it_ran(kernel, e, session, None, is_explained=True) for e in asked)
+    return [outcome.engine for outcome in outcomes if outcome.status in JUDGED]
 
 
 def _why_not_run(kernel: Kernel, session: Session, stopped: str | None) -> str:

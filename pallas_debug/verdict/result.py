@@ -26,6 +26,10 @@ kernel for that chip. `unsupported`: the engine does not support such kernels or
 engine should have judged the kernel, but did not."""
 
 
+JUDGED: frozenset[Status] = frozenset({"ok", "found"})
+"""Statuses of kernels that the engine judged."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """Outcome of one engine on one kernel.

@@ -27,7 +27,7 @@ from pallas_debug.verdict import compared, interpreted, made_up, suppressions, t
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.answers import Answers
 from pallas_debug.verdict.engines import Call, Seen, Traced
-from pallas_debug.verdict.result import BY_NAME, ENGINES, Engine, Outcome, Verdict
+from pallas_debug.verdict.result import BY_NAME, ENGINES, JUDGED, Engine, Outcome, Verdict
 from pallas_debug.verdict.table import Asked, AskedKernel
 
 _RUN: tuple[Engine, ...] = ("checks", "machine", "races", "values")
@@ -358,8 +358,18 @@ class Judging:
         missing = (o.gap for o in outcomes if o.status in ("unjudged", "unsupported"))
         gaps = [*missing, *(gap for outcome in outcomes for gap in outcome.gaps)]
         kernels = [captured.kernel for captured in self._captures]
-        prints = self._session.observer.records
-        self._session.record_run(name, kernels, prints=prints, findings=findings, gaps=gaps)
+        judged: dict[str, list[str]] = {}
+        for outcome in outcomes:
+            if outcome.status in JUDGED and outcome.engine != "trace":
+                judged.setdefault(outcome.digest, []).append(outcome.column)
+        self._session.record_run(
+            name,
+            kernels,
+            prints=self._session.observer.records,
+            findings=findings,
+            gaps=gaps,
+            judged={k.digest: judged[k.digest] for k in kernels if k.digest in judged},
+        )
 
     def _with_lines(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """Set the line of findings without a line to their kernel's, or the first kernel's."""

@@ -15,6 +15,7 @@ from pallas_debug.findings.collector import Key, key
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding, Gap, Kernel
 from pallas_debug.session import Session
+from pallas_debug.session.options import Mode
 from pallas_debug_pytest.callers import Callers
 from pallas_debug_pytest.marks import Marks
 
@@ -70,6 +71,19 @@ class Running:
         """Return missing judgements of the test's kernels; compilations may still be running."""
         used = self.used.values()
         return list(self.session.gaps(used, since=self.uncaptured, has_ended=False))
+
+    def judged_by(self, kernel: Kernel) -> list[str]:
+        """Return the engines that judged a kernel as the test ran it."""
+        if not self.session.observer.checks and not self.mode.sanitizes:
+            return []
+        from pallas_debug.verdict.interpreted import judged_as_it_ran  # imports jax
+
+        return list(judged_as_it_ran(kernel, self.session, self.mode))
+
+    @property
+    def mode(self) -> Mode:
+        """Mode in which the test's kernels run."""
+        return Mode.parse(self.marks.interpret or self.session.interpret_mode)
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from pallas_debug.model import Finding, Kernel, Target
 from pallas_debug.session import Session
 from pallas_debug.verdict import engines, interpreted, table
 from pallas_debug.verdict.engines import Seen
-from pallas_debug.verdict.result import Outcome
+from pallas_debug.verdict.result import JUDGED, Outcome
 from pallas_debug_pytest.listener import VERIFIED
 
 
@@ -51,6 +51,12 @@ class Verification:
             engines.guarded("static", [kernel], lambda: engines.static(captured, targets)),
             *engines.compilations(self._session, kernel, self._targets),
         ]
+
+    def judged_by(self, kernel: Kernel) -> list[str]:
+        """Return the engines that judged a kernel: static analysis, and targets."""
+        seen = self._seen.get(kernel.digest, ())
+        outcomes = [o for one in seen for o in one.outcomes if o.digest == kernel.digest]
+        return [outcome.column for outcome in outcomes if outcome.status in JUDGED]
 
     def checked(self, findings: tuple[Finding, ...]) -> None:
         """Record the findings of one test's checks."""

@@ -238,12 +238,18 @@ class Watcher:
             self._close(running.session)
 
     def _record(self, running: Running) -> Path | None:
+        used = running.used.values()
+        judged = {kernel.digest: running.judged_by(kernel) for kernel in used}
+        if self._verification is not None and not running.own:
+            for kernel in used:
+                judged[kernel.digest] += self._verification.judged_by(kernel)
         return running.session.record_run(
             running.nodeid,
-            running.used.values(),
+            used,
             prints=running.session.observer.records,
             findings=running.findings,
             gaps=running.gaps(),
+            judged=judged,
         )
 
     # Innermost, so that prints of kernels that are still running are captured for the test.

@@ -78,7 +78,7 @@ def test_a_read_past_the_end() -> None:
     ]
     found = seen.only
     assert (found.operand, found.index) == ("x_ref", "x_ref[12:20, 0:128]")
-    assert found.shape == "float32[16, 128] in VMEM"
+    assert found.witness.shape == "float32[16, 128] in VMEM"
     assert (found.grid_point, found.loop, found.count) == ((1,), (), 1)
     assert found.values == {"device": "0", "core": "0"}
 

@@ -120,6 +120,8 @@ def test_the_dump_directory_keeps_the_findings(command: Any, module: Path, tmp_p
     assert done.returncode == 1, done.stderr
     (record,) = open_dumps(tmp_path / "kept").runs()
     assert record.name == "gather"
+    assert {*record.judged} == {*record.kernels}
+    assert [*record.judged.values()] == [("checks",)]
     (finding,) = record.findings
     assert (finding.kind, finding.kernel) == ("OutOfBoundsRead", "rows")
     assert finding.source is not None

@@ -164,12 +164,12 @@ LINES
     record = next(line for line in long if line.startswith("all of them: cat "))
     file = pytester.path / record.removeprefix("all of them: cat ")
     assert '"kind": "CheckFailed"' in file.read_text()
-    found = {
-        run.name.partition("::")[2]: [finding.kind for finding in run.findings]
-        for run in open_dumps(pytester.path / "dumps").runs()
-    }
+    runs = {run.name.partition("::")[2]: run for run in open_dumps(pytester.path / "dumps").runs()}
+    found = {name: [finding.kind for finding in run.findings] for name, run in runs.items()}
     assert found["test_rows[12]"] == ["OutOfBoundsRead"]
     assert found["test_rows[8]"] == found["test_nan"] == []
+    for name in ("test_rows[12]", "test_rows[8]"):
+        assert runs[name].judged == {runs[name].kernels[0]: ("checks",)}
 
 
 UNCHECKED = """

@@ -79,8 +79,23 @@ def test_shows_kernels_targets_and_findings_without_a_script(write: Write) -> No
         assert expected in words
     assert "x_ref[32:40, 0:128] reaches 8 rows past x_ref" in words
     assert "2 times" in words
-    assert "none recorded" in words  # of a kernel that perhaps nothing has judged
+    assert "not judged" in words
     assert "12-apply-vector-layout" in words
+
+
+@pytest.mark.parametrize("gaps", [0, 1])
+def test_a_kernel_without_findings_names_the_engines_that_judged_it(
+    dumps: Path, write: Write, gaps: int
+) -> None:
+    (run,) = dumps.glob("runs/*/*.json")
+    document = json.loads(run.read_text())
+    document["findings"] = []
+    document["judged"] = {DOUBLE: ["static", "v5e", "checks"], "gone-00000000": ["static"]}
+    part = {"kernel": "double", "engine": "checks", "reason": "one store", "is_partial": True}
+    document["gaps"] = [part] * gaps
+    run.write_text(json.dumps(document))
+    (cell,) = re.findall("judged by [^<]*", write(dumps).read_text())
+    assert cell == "judged by static, checks" + ", in part" * gaps
 
 
 @pytest.mark.parametrize("field", ["name", "source", "operand", "target", "pass", "finding"])

@@ -37,7 +37,7 @@ def finding_card(finding: Finding, link: Link) -> Markup:
     if finding.count > 1:
         where.append(tag("span", f"{finding.count:,} times"))
     values = ", ".join(f"{name} = {value}" for name, value in finding.values.items())
-    operand = " ".join(filter(None, (finding.index or finding.operand, finding.shape)))
+    operand = " ".join(filter(None, (finding.index or finding.operand, finding.witness.shape)))
     heading = tag("h4", mark(severity(finding), str(finding.kind)))
     other = finding.other
     return tag(

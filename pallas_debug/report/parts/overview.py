@@ -12,7 +12,7 @@ from pallas_debug.profile.stats import Stats
 from pallas_debug.render import plural
 from pallas_debug.report import words
 from pallas_debug.report.collect import Contents, ReportedKernel
-from pallas_debug.report.markup import Child, Markup, tag
+from pallas_debug.report.markup import Child, Markup, join, tag
 from pallas_debug.report.parts.common import mark
 from pallas_debug.store import StoredCompilation
 
@@ -154,7 +154,14 @@ def _grid(kernel: ReportedKernel) -> str:
 
 def _findings(kernel: ReportedKernel) -> Markup:
     count = len(kernel.findings)
-    return mark("bad", plural(count, "finding")) if count else mark("none", "none recorded")
+    if count:
+        return mark("bad", plural(count, "finding"))
+    if not kernel.judged:
+        return mark("none", "not judged")
+    judged = f"judged by {', '.join(kernel.judged)}"
+    if any(gap.is_partial and gap.engine in kernel.judged for gap in kernel.gaps):
+        judged += ", in part"
+    return join([mark("ok", "none"), tag("span", judged, class_="pd-sub")])
 
 
 def _cell(
