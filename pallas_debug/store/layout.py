@@ -124,6 +124,12 @@ def target_folder(target: str) -> str:
     return clean(target.replace(":", "-"))
 
 
+def by_generation(folder: str) -> tuple[int, str]:
+    """Sort key for folders of targets: v4, v5e, v5p, v6e, tpu7x; other folders come first."""
+    digits = re.search(r"\d+", folder)
+    return (int(digits[0]) if digits else 0, folder)
+
+
 def pass_name(number: int, name: str) -> str:
     """Return a pass as users write it: `13-infer-vector-layout`."""
     return f"{number:02d}-{name}"

@@ -16,7 +16,15 @@ from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsErro
 from pallas_debug.model import Compilation, Failure, Kernel, Pass, RunRecord
 from pallas_debug.render import one_line
 from pallas_debug.store import files, raw, schema, texts
-from pallas_debug.store.layout import DOCUMENT, KERNEL, MANIFESTS, NO_KERNELS, RAW_TARGET, RUNS
+from pallas_debug.store.layout import (
+    DOCUMENT,
+    KERNEL,
+    MANIFESTS,
+    NO_KERNELS,
+    RAW_TARGET,
+    RUNS,
+    by_generation,
+)
 from pallas_debug.store.remote.paths import is_local, place
 from pallas_debug.store.stored import (
     StoredCompilation,
@@ -215,7 +223,8 @@ def _read_kernel(folder: Path, root: Path) -> StoredKernel:
         problem = str(error)
     targets: list[str] = []
     try:
-        targets = sorted(name for name, is_folder in files.listed(folder, root) if is_folder)
+        folders = (name for name, is_folder in files.listed(folder, root) if is_folder)
+        targets = sorted(folders, key=by_generation)
     except DumpDirectoryError as error:
         problem = problem or str(error)
     made = (read_compilation(folder / name, root, kernel) for name in targets)
