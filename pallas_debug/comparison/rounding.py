@@ -17,8 +17,8 @@ import numpy as np
 
 from pallas_debug.bridge import chip, platform
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import products
-from pallas_debug.bridge.jaxprs.products import ProductSite
+from pallas_debug.bridge.jaxprs import bfloat16_products
+from pallas_debug.bridge.jaxprs.bfloat16_products import ProductSite
 from pallas_debug.bridge.lowering import hook, raised
 from pallas_debug.comparison import reference
 from pallas_debug.comparison.compare import leaves, output_name
@@ -63,7 +63,9 @@ def compare_rounded(
       captures: kernels that the function calls.
       result: result of the unmodified function, which agrees with `expected`.
     """
-    sites = {site: c.kernel.digest for c in captures for site in products.sites_in(c.params)}
+    sites = {
+        site: c.kernel.digest for c in captures for site in bfloat16_products.sites_in(c.params)
+    }
     if not sites or platform.has_accelerator():  # the device has rounded them itself
         return RoundedResults()
     comparison = _Comparison(judged, expected)
@@ -98,7 +100,7 @@ class _Comparison:
 
     def differing(self, exact: Sequence[ProductSite] = ()) -> list[tuple[int, Differences]]:
         """Outputs that differ, by number, if all products except these are rounded."""
-        return self._pairs(products.rounded(self._judged.function, exact=exact))
+        return self._pairs(bfloat16_products.rounded(self._judged.function, exact=exact))
 
     def reference_differs(self) -> bool:
         """Return whether rounding the reference's own products changes its results as much."""
@@ -106,9 +108,9 @@ class _Comparison:
         if function is None:
             return False
         try:
-            return bool(self._pairs(products.rounded(function, everywhere=True)))
+            return bool(self._pairs(bfloat16_products.rounded(function, everywhere=True)))
         except Exception:  # noqa: BLE001 - one that computes with numpy cannot be traced
-            return bool(self._pairs(products.of_rounded_arguments(function)))
+            return bool(self._pairs(bfloat16_products.of_rounded_arguments(function)))
 
     def at_fault(self, sites: Sequence[ProductSite]) -> tuple[list[ProductSite], bool]:
         """Products that alone make a result differ, or all; and whether exact products fix it."""

@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
-from pallas_debug.bridge.jaxprs import products
+from pallas_debug.bridge.jaxprs import bfloat16_products
 from pallas_debug.model import Finding
 from pallas_debug.session import Options, Session
 
@@ -134,7 +134,7 @@ def decay(x: Any) -> Any:
     ids=["jax", "numpy"],
 )
 def test_nothing_is_said_where_the_reference_is_as_far_off(reference: Any) -> None:
-    rounded = pallas_debug.interpret(products.rounded(decay))(ABOVE_ONE)
+    rounded = pallas_debug.interpret(bfloat16_products.rounded(decay))(ABOVE_ONE)
     assert (rounded == 1).all()
     assert (decay_of(ABOVE_ONE) > 2).all()
     # numpy sums in another order.

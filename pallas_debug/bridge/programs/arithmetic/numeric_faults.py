@@ -18,7 +18,12 @@ from jax._src import core as jax_core
 
 from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.bridge.programs.arithmetic import exact, intervals, numerics, products
+from pallas_debug.bridge.programs.arithmetic import (
+    exact,
+    intervals,
+    numerics,
+    whole_products,
+)
 from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 
@@ -138,7 +143,7 @@ class _Concrete:
     ) -> None:
         self._eqns, self._invars, self._outvars, self._values = eqns, invars, outvars, values
         self._mixed = numerics.bit_patterns(eqns, bits)
-        self._whole = products.cast_to_integers(eqns)
+        self._whole = whole_products.cast_to_integers(eqns)
 
     def first(self, kind: Kind | None, but: Collection[int]) -> NumericFault | None:
         found: list[_Candidate] = []
@@ -387,7 +392,7 @@ class _Concrete:
 
     def _rounded(self, i: int, inputs: Sequence[Any], result: Any) -> list[_Candidate]:
         """A product whose operands a TPU rounds, although every bit of an integer counts."""
-        made = products.rounded(self._eqns[i], inputs)
+        made = whole_products.rounded(self._eqns[i], inputs)
         if made is None:
             return []
         return self._wrong("rounding", i, made != result, inputs, made, made, result)

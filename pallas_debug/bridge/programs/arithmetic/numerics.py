@@ -30,7 +30,8 @@ from pallas_debug.bridge.instrument.primitives import ARITHMETIC, MAKES_INFINITY
 from pallas_debug.bridge.jaxprs import likeness, nested
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import units
-from pallas_debug.bridge.programs.arithmetic import intervals, products
+from pallas_debug.bridge.programs.arithmetic import intervals
+from pallas_debug.bridge.programs.arithmetic.whole_products import cast_to_integers, loses_bits
 
 SUM_BOUND = 0.02
 """Maximum error of a 16-bit float sum, as a fraction of its largest entry in float32."""
@@ -87,7 +88,7 @@ class WatchedUnit:
     def _traced(self, *values: Any) -> tuple[list[Any], Any]:
         known = dict(zip(self.invars, values, strict=True))
         bounds = intervals.of_inputs(self.invars, values)
-        mixed, whole = bit_patterns(self.eqns, self.bits), products.cast_to_integers(self.eqns)
+        mixed, whole = bit_patterns(self.eqns, self.bits), cast_to_integers(self.eqns)
         tests: list[tuple[Flag, Any]] = []
         makers: set[Any] = set()
         infinite: set[int] = set()
@@ -100,9 +101,8 @@ class WatchedUnit:
             outputs = evaluated(eqn, inputs)
             known.update(zip(eqn.outvars, outputs, strict=True))
             ranges = [intervals.of_atom(atom, bounds) for atom in eqn.invars]
-            flag = suspicion(eqn, inputs, outputs, ranges, may_wrap=i in mixed)
-            if i in whole:
-                flag = products.loses_bits(inputs)
+            wraps = suspicion(eqn, inputs, outputs, ranges, may_wrap=i in mixed)
+            flag = loses_bits(inputs) if i in whole else wraps
             if flag is not None:
                 tests.append((("equation", i), flag))
             if units.may_decide(eqn) and jnp.size(outputs[0]):

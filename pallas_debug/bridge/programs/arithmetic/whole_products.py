@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_debug.bridge.jaxprs import nested
-from pallas_debug.bridge.jaxprs.products import as_bfloat16, is_rounded_on_tpu
+from pallas_debug.bridge.jaxprs.bfloat16_products import as_bfloat16, is_rounded_on_tpu
 from pallas_debug.bridge.programs import units
 
 _KEEPS_WHOLE = {
