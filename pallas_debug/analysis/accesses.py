@@ -137,6 +137,7 @@ def _outside(
         follows=None if _reads_scalars(subject, event) else _follows(dim, len(subject.grid.sizes)),
         is_block=block is not None and not block.is_whole,
         is_scratch=view.buffer.kind in ("scratch", "scoped"),
+        computed=subject.index_lines.of(event.source, number),
     )
     result.findings.append(finding)
 

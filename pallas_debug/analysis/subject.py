@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 
 from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs.index_lines import IndexLines
+from pallas_debug.bridge.jaxprs.params import jaxprs_of
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.bridge.walk.events import Walked
 from pallas_debug.bridge.walk.index_maps import Block, Grid, Indices
@@ -35,6 +38,10 @@ class Subject:
     @property
     def name(self) -> str:
         return self.captured.kernel.name
+
+    @functools.cached_property
+    def index_lines(self) -> IndexLines:
+        return IndexLines(jaxprs_of(self.captured.params))
 
     def sighting(self, *, count: int = 1, targets: Sequence[str] = (), **witness: Any) -> Sighting:
         """Build a sighting for this kernel; `source` defaults to the kernel's first line."""

@@ -278,6 +278,7 @@ def _index(seen: Sighting, failure: SiteFailure) -> Finding:
         bound=details["bound"],
         stride=stride,
         entry=_entry(failure),
+        computed=details.get("computed"),
     )
 
 

@@ -24,7 +24,8 @@ CARRIED = (
 WORDS: dict[str, tuple[str, str, str]] = {
     "read_past_the_end": (
         "x_ref[12:20, 0:128] reaches 4 past the end of dimension 0 of float32[16, 128] in VMEM",
-        "the index follows the grid point past the end of the operand",
+        "the index comes from line 18, `start = pl.program_id(0) * 8 + 4`, which does not keep it "
+        "within bounds",
         "keep the index between 0 and 16 - 8, or pad the array",
     ),
     "read_before_the_start": (

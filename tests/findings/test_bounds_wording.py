@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import bounds
-from pallas_debug.model import Finding, Witness
+from pallas_debug.model import Finding, SourceLine, Witness
 
 
 def found(point: tuple[int, ...]) -> Finding:
@@ -34,3 +36,30 @@ def test_the_advice_on_a_discarded_entry_reaches_it() -> None:
         seen = Sighting(kernel="rows", engine="machine", witness=witness)
         found = bounds.out_of_bounds(seen, writes=False, dim=0, start=start, size=None, bound=8)
         assert f"`{advised}`" in (bounds.discarded(found).advice or "")
+
+
+@pytest.mark.parametrize(
+    "start, file, text, is_block, cause",
+    [
+        (9, "a.py", "i = n * 9", False,
+         "the index comes from line 4, `i = n * 9`, which does not keep it within bounds"),
+        (9, "a.py", "i = n * 9", True,
+         "the index comes from line 4, `i = n * 9`, which does not keep it within one block"),
+        (-1, "a.py", "i = n - 1", False,
+         "the index comes from line 4, `i = n - 1`, and a negative index does not count from the "
+         "end, unlike in NumPy"),
+        (9, "b.py", None, False,
+         "the index comes from b.py:4, which does not keep it within bounds"),
+    ],
+)  # fmt: skip
+def test_the_line_that_computes_an_index(
+    start: int, file: str, text: str | None, is_block: bool, cause: str
+) -> None:
+    at = SourceLine(file="a.py", line=7)
+    seen = Sighting(kernel="rows", engine="machine", witness=Witness(operand="x", source=at))
+    computed = SourceLine(file=file, line=4, text=text)
+    found = bounds.out_of_bounds(
+        seen, writes=False, dim=0, start=start, size=None, bound=8, is_block=is_block,
+        computed=computed,
+    )  # fmt: skip
+    assert found.cause == cause

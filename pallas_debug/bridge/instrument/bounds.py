@@ -24,6 +24,7 @@ from pallas_debug.bridge.instrument.sites import (
     Site,
 )
 from pallas_debug.bridge.jaxprs import lines, nested, rewrite
+from pallas_debug.bridge.jaxprs.index_lines import IndexLines
 
 
 class BlockCheck(NamedTuple):
@@ -126,6 +127,7 @@ class BoundsChecker(rewrite.Visitor):
       operands: the kernel's refs, by the `id` of their tracers.
       recorder: records failures.
       fills: whether to look for the integers with which HLO interpret mode fills unwritten memory.
+      index_lines: of the kernel.
     """
 
     def __init__(
@@ -135,7 +137,9 @@ class BoundsChecker(rewrite.Visitor):
         recorder: Recorder | Tripwire | None,
         *,
         fills: bool = False,
+        index_lines: IndexLines,
     ) -> None:
+        self._index_lines = index_lines
         self._fills = fills
         self._checks = frozenset(checks)
         self._operands = operands
@@ -257,11 +261,12 @@ class BoundsChecker(rewrite.Visitor):
                 if not isinstance(size, int) or not isinstance(stride, int):
                     continue
                 last = bound - 1 - (size - 1) * stride
+                source = lines.source_at(eqn, self._place)
                 self._add_index(
                     Site(
                         check="index",
                         operation=what,
-                        source=lines.source_at(eqn, self._place),
+                        source=source,
                         operand=known.name if known else None,
                         details={
                             "dim": dim,
@@ -273,6 +278,7 @@ class BoundsChecker(rewrite.Visitor):
                             "shape": tuple(transform.shape),
                             "dtype": str(aval.dtype),
                             "space": conditions.space(aval),
+                            "computed": self._index_lines.of(source, dim),
                         },
                     ),
                     conditions.is_outside(start, last),

@@ -23,6 +23,7 @@ from pallas_debug.bridge.instrument import checking, conditions, primitives, pri
 from pallas_debug.bridge.instrument.recording import Recorder, Tripwire
 from pallas_debug.bridge.instrument.sites import RecordLayout, RefOperand
 from pallas_debug.bridge.jaxprs import nested, rewrite
+from pallas_debug.bridge.jaxprs.index_lines import IndexLines
 
 MAX_BYTES = 256 << 20
 """Maximum size in bytes of the checks output."""
@@ -218,7 +219,11 @@ class _Rewriting:
             refs, recorder = split(list(all_refs), point)
             operands = _operands(self._jaxpr, mapping, refs)
             checker = checking.Checker(
-                self._checks if recorder else (), operands, recorder, fills=self._fills
+                self._checks if recorder else (),
+                operands,
+                recorder,
+                fills=self._fills,
+                index_lines=IndexLines([self._jaxpr]),
             )
             printer = printing.Printer(self._name, point, self._printed) if self._printed else None
             checker.blocks(mapping, point, refs[mapping.slice_index_ops])

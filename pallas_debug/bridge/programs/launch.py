@@ -14,7 +14,8 @@ import numpy as np
 from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, nested
-from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend
+from pallas_debug.bridge.jaxprs.index_lines import IndexLines
+from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend, jaxprs_of
 from pallas_debug.bridge.programs import accesses, decode, effects, matrices, subcores
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.errors import MachineError
@@ -124,6 +125,7 @@ class Launch:
       mapped: axes of the grid that `vmap` added.
       mesh: sizes of the device mesh's axes; empty for a single device.
       calls: files and lines of the user's frames that lead to the kernel's call.
+      index_lines: lines that compute the indices of its accesses.
       meshes: meshes of the cores that run the kernel; empty if one core runs the whole grid. `body`
         is the body of the first.
     """
@@ -134,6 +136,7 @@ class Launch:
     operands: tuple[LaunchOperand, ...]
     body: ir.KernelProgram
     mesh: Mapping[str, int]
+    index_lines: IndexLines
     enable_x64: bool = False
     axis_names: tuple[str, ...] = ()
     meshes: tuple[CoreMesh, ...] = ()
@@ -269,6 +272,7 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: boo
         enable_x64=captured.enable_x64,
         axis_names=captured.kernel.grid_names,
         calls=captured.calls,
+        index_lines=IndexLines(jaxprs_of(captured.params)),
         mapped=tuple(mapping.vmapped_dims),
     )
 
@@ -342,6 +346,7 @@ def _on_cores(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: b
         axis_names=tuple(cores),
         meshes=tuple(bodies),
         calls=captured.calls,
+        index_lines=IndexLines(jaxprs_of(captured.params)),
     )
 
 

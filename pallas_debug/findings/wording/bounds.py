@@ -9,7 +9,7 @@ from typing import Literal
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import listed
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, SourceLine
 
 POSITION, BOUND = "position", "bound"
 """Names in a witness: an index that is a number, and the size of its dimension."""
@@ -28,6 +28,7 @@ def out_of_bounds(
     stride: int = 1, follows: Literal["loop", "grid"] | None = None, is_block: bool = False,
     is_scratch: bool = False, copy: tuple[str, str] | None = None, entry: str | None = None,
     is_rounded: bool = False, tables: Sequence[str] = (), is_fetched: bool = False,
+    computed: SourceLine | None = None,
 ) -> Finding:  # fmt: skip
     """Report a load, store or copy out of bounds.
 
@@ -43,6 +44,7 @@ def out_of_bounds(
       is_rounded: whether jax's `emit_pipeline` copies a slice that begins within the operand.
       tables: operands from whose entries the index comes, if it is not a single entry.
       is_fetched: whether a line of the kernel starts the copy that reads past the end.
+      computed: the line that computes the index, if it is another one than that of the access.
     """
     at = seen.witness
     last = bound - 1 - ((size or 1) - 1) * stride
@@ -61,6 +63,10 @@ def out_of_bounds(
         )
     elif entry is not None:
         cause = f"the index comes from {entry}, and nothing keeps it within bounds"
+    elif computed is not None:
+        within = "one block" if is_block else "bounds"
+        why = f"and {_NEGATIVE}" if start < 0 else f"which does not keep it within {within}"
+        cause = f"the index comes from {_line(computed, at.source)}, {why}"
     elif start < 0:
         cause = _NEGATIVE
     elif follows == "loop":
@@ -90,6 +96,12 @@ def out_of_bounds(
         cause,
         f"{keep}, or {larger}" + ("; where nothing is left to fetch, do not start" * is_fetched),
     )
+
+
+def _line(line: SourceLine, beside: SourceLine | None) -> str:
+    """Describe a line: `line 8, `start = i * 8``, with its file if that is another one."""
+    place = f"line {line.line}" if beside and beside.file == line.file else str(line)
+    return place + (f", `{line.text}`" if line.text else "")
 
 
 def copy_sizes_differ(

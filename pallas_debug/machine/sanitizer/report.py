@@ -145,6 +145,7 @@ class BoundsObserver(MachineObserver):
             is_fetched=is_fetched,
             entry=origins.of_index(thread, error, dim),
             tables=origins.tables_of_index(thread, error, dim),
+            computed=self._launch.index_lines.of(step.site.line, dim),
         )
 
     def _is_part(self, window: MemoryBuffer) -> bool:
