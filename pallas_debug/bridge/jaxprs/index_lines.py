@@ -108,10 +108,11 @@ def _given(eqn: Any) -> Iterator[tuple[Any, Iterable[Any]]]:
 def _starts(eqn: Any) -> Iterator[tuple[int, Any]]:
     """Yield the dimensions that an equation indexes by a variable, with the first element."""
     tree = eqn.params.get("tree", eqn.params.get("args_tree"))
-    if not hasattr(tree, "unflatten"):
-        return
     first = {"get": 1, "swap": 2, "addupdate": 2}.get(eqn.primitive.name, 0)
-    operands = tree.unflatten(eqn.invars[first:])
+    atoms = eqn.invars[first:]
+    if getattr(tree, "num_leaves", None) != len(atoms):  # operations of a SparseCore differ
+        return
+    operands = tree.unflatten(atoms)
     for one in jax.tree.leaves(operands, is_leaf=_is_indexer):
         if _is_indexer(one):
             for dim, index in enumerate(one.indices):
