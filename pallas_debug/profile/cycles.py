@@ -243,7 +243,9 @@ def _assumptions(
         found.append("long loops go on as they began: only some of their iterations were walked")
     if is_stand_in:
         name = schedule.chip or "an unknown chip"
-        found.append(f"copies take as long as on another chip, as libtpu estimates none for {name}")
+        found.append(
+            f"copies are as fast as on a similar chip, as libtpu estimates none for {name}"
+        )
     return tuple(found)
 
 

@@ -31,13 +31,16 @@ MODEL = CopyModel(latency={"hbm_to_vmem": 100}, bandwidth={"hbm_to_vmem": 1})
 
 
 def loading(granules: int, *body: str, space: str = "hbm", located: str = "") -> Schedule:
-    """A schedule that copies operand 1 of the call to SMEM, and gets operand 0 in a register."""
+    """A schedule that copies operand 1 of the call to SMEM, and gets operand 0 in a register.
+
+    The size is in granules of 32 bytes, of which one of v4's has 16.
+    """
     operand = "inlined_call_operand"
     rows = [
         f"{{ %s1_s1 = {operand}.{space} [shape: s32[4], index: 1, kind: input]"
         f"  ;;  %s2_s2 = {operand}.<no memory space> [shape: s32[], index: 0, kind: input] }}",
         "{ %s3_s3 = sshll.u32 %s1_s1, 4  ;;  %s4_s4 = smov [#allocation3] }",
-        f"{{ %5 = dma.{space}_to_smem /*src=*/%s3_s3, /*size_in_granules=*/{granules}, "
+        f"{{ %5 = dma.{space}_to_smem /*src=*/%s3_s3, /*size_in_granules=*/{granules // 16}, "
         f"/*smem=*/%s4_s4, /*dst_syncflagno=*/[#allocation2] {located}}}",
         *body,
         "{ %9 = sbr.rel (%p1_p0) target = $region7 }",

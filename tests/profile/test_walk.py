@@ -179,6 +179,12 @@ def test_a_copy_takes_its_latency_and_its_bytes() -> None:
     assert (wait.start, wait.stop) == (3, 165)
 
 
+@pytest.mark.parametrize("target, size", [("v4", 64 * 512), ("v5e", 64 * 32), ("new", 64 * 32)])
+def test_sizes_of_copies_are_in_units_of_the_chip(target: str, size: int) -> None:
+    copied = estimate_cycles(schedule_of(COPY, target=target)).copied
+    assert copied["hbm_to_vmem"].value == size
+
+
 def test_copies_may_share_the_bandwidth_of_hbm() -> None:
     rows = COPY.splitlines()
     rows.insert(2, rows[1])

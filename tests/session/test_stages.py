@@ -18,6 +18,7 @@ from pallas_debug.compiler import targets
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Dump, MissingFile
 from pallas_debug.store import layout, open_dumps
+from pallas_debug.store.profiles import read_profile
 
 ALL = tuple(t.name for t in targets.BUILTIN)
 TILE = jax.ShapeDtypeStruct((8, 128), jnp.float32)
@@ -107,7 +108,8 @@ def test_every_target_has_a_schedule(copied: Dump, target: str) -> None:
     (llo,) = (name for name in written if name.startswith("llo/"))
     assert layout.llo_pass(llo) == "post-ra"
     assert written >= {*layout.EXPECTED_FILES, llo}
-    stored = open_dumps(copied.folder).kernels()[0].target(target).compilation
+    (kernel,) = open_dumps(copied.folder).kernels()
+    stored = kernel.target(target).compilation
     assert stored is not None
     assert set(stored.files) == written - {layout.COMPILATION}
     bundles = (folder / layout.BUNDLES).read_text()
@@ -119,6 +121,11 @@ def test_every_target_has_a_schedule(copied: Dump, target: str) -> None:
     assert "VMEM_SPILL_COUNT" in profile
     assert "tpu_custom_call" in (folder / layout.HLO).read_text()
     assert {m.file for m in compilation.missing} <= {layout.ESTIMATE}
+    found = read_profile(kernel, kernel.target(target))
+    assert found is not None
+    size = 8 * 128 * 4
+    assert found.profile.cycles.copied["vmem_to_smem"].value == size
+    assert found.profile.traffic.written.value == size
 
 
 @pytest.mark.slow

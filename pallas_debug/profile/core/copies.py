@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pallas_debug.ir.bundles import Bundle, Instruction
 
 GRANULE = 32
-"""Size in bytes of the unit in which `dma` instructions state sizes."""
+_GRANULES = {"v4": 512}
+"""Sizes in bytes of the unit in which `dma` instructions state sizes, where it is not `GRANULE`."""
 
 _POINTERS = ("int_to_ptr.", "scalar_lea.", "inlined_call_operand.")
 """Opcode prefixes; the suffix is the memory that the result points into. v6e and later have no
@@ -25,6 +26,7 @@ class CopyModel:
     Attributes:
       latency: latency by direction, such as `hbm_to_vmem`; `default` applies to the others.
       bandwidth: bandwidth by direction, with the same keys.
+      granule: size in bytes of the unit in which `dma` instructions state sizes.
       shares_hbm: whether copies from and to HBM share its bandwidth. libtpu's own estimate runs
         each of them at full speed.
     """
@@ -81,15 +83,23 @@ MODELS: Mapping[str, CopyModel] = {
 compiled with libtpu 0.0.42 and 0.0.50, and latency and bandwidth were derived from their estimates.
 On v5e, the bandwidth is 0.9 of the published one."""
 
-_STAND_INS = {"v4": "v5p"}
-"""Chips for which libtpu gives no estimate, each with the nearest chip that has one."""
+_STAND_INS: Mapping[str, CopyModel] = {
+    "v4": replace(MODELS["v5p"], bandwidth={"hbm_to_vmem": 925.6}, granule=_GRANULES["v4"]),
+}
+"""Copy models of chips for which libtpu gives no estimate: the latencies of the nearest chip that
+has one, and the same share of the published bandwidth."""
 
 
 def copy_model(chip: str | None) -> tuple[CopyModel, bool]:
     """Return the copy model for a chip, and whether it belongs to a stand-in for that chip."""
     if chip is not None and chip in MODELS:
         return MODELS[chip], False
-    return MODELS[_STAND_INS.get(chip or "", "v5e")], True
+    return _STAND_INS.get(chip or "", MODELS["v5e"]), True
+
+
+def granule_of(chip: str | None) -> int:
+    """Return the size in bytes of the unit in which a chip's `dma` instructions state sizes."""
+    return _GRANULES.get(chip or "", GRANULE)
 
 
 def memory_spaces(bundles: Iterable[Bundle]) -> dict[str, str]:

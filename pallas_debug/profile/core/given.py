@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pallas_debug.ir.bundles import Instruction
 from pallas_debug.profile.blocks import ScalarValues
-from pallas_debug.profile.core.copies import GRANULE
+from pallas_debug.profile.core.copies import granule_of
 from pallas_debug.profile.core.operands import operand_addresses
 from pallas_debug.profile.core.scalars import wrapped
 from pallas_debug.profile.schedule import Schedule
@@ -70,7 +70,7 @@ def given_scalars(schedule: Schedule, scalars: Sequence[ScalarValues]) -> GivenS
     for at, i in addresses.starts.items():
         source = addresses.source(i) if _is_load(i) else None
         scalar = by_number.get(source.number) if source is not None else None
-        if scalar is not None and (words := _words(scalar, _size(i))):
+        if scalar is not None and (words := _words(scalar, _size(i, schedule.chip))):
             copied[at] = GivenTable(name=scalar.name, words=words)
     return GivenScalars(registers=registers, passed=tuple(passed), copied=copied)
 
@@ -80,10 +80,10 @@ def _is_load(copy: Instruction) -> bool:
     return copy.opcode.endswith("_to_smem") and not copy.locations and copy.predicate is None
 
 
-def _size(copy: Instruction) -> int | None:
+def _size(copy: Instruction, chip: str | None) -> int | None:
     """Return the size of a copy in bytes; None if it is not constant."""
     size = copy.arguments[1] if len(copy.arguments) > 1 else ""
-    return int(size) * GRANULE if size.isdecimal() and len(size) <= 10 else None
+    return int(size) * granule_of(chip) if size.isdecimal() and len(size) <= 10 else None
 
 
 def _words(table: ScalarValues, size: int | None) -> dict[int, int]:
