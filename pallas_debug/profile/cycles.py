@@ -206,7 +206,7 @@ def _unknown_names(count: int) -> list[str]:
 
 
 def _known(value: float, origin: Origin, note: str, is_open: bool, *, unit: str = CYCLES) -> Figure:
-    if is_open:
+    if is_open or math.isnan(value):
         return missing("it depends on values known only at run time", unit=unit)
     return Figure(value=round(value), origin=origin, unit=unit, note=note)
 
@@ -239,6 +239,8 @@ def _assumptions(
         )
     if ours.unknown_copies:
         found.append("copies whose condition or size depends on data are made every time")
+    if any(map(math.isnan, ours.copied.values())):
+        found.append("copies whose size depends on data take no longer than their latency")
     if ours.extrapolated:
         found.append("long loops go on as they began: only some of their iterations were walked")
     if is_stand_in:

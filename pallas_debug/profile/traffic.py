@@ -288,9 +288,11 @@ def _copied(cycles: CycleEstimate, direction: str) -> Figure:
         return missing(cycles.total.note, unit="bytes")
     if any("_to_" not in name for name in cycles.copied):
         return missing("the memories of some copies are unknown", unit="bytes")
-    chosen = [figure for name, figure in cycles.copied.items() if direction in name]
+    chosen = [figure.value for name, figure in cycles.copied.items() if direction in name]
+    if None in chosen:
+        return missing("the sizes of some copies depend on data", unit="bytes")
     return Figure(
-        value=sum(int(figure.value or 0) for figure in chosen),
+        value=sum(int(value or 0) for value in chosen),
         origin=cycles.total.origin,
         unit="bytes",
         note="of the copies that the kernel starts",

@@ -185,6 +185,19 @@ def test_sizes_of_copies_are_in_units_of_the_chip(target: str, size: int) -> Non
     assert copied["hbm_to_vmem"].value == size
 
 
+def test_a_size_that_depends_on_data_is_unknown_and_not_zero() -> None:
+    schedule = schedule_of(COPY.replace("=*/64,", "=*/%s9_s9,"), target="v5e")
+    estimate = estimate_cycles(schedule)
+    assert estimate.copied["hbm_to_vmem"].value is None
+    assert estimate.copies["hbm_to_vmem"].value == 1
+    assert "copies whose size depends on data take no longer than their latency" in (
+        estimate.assumptions
+    )
+    found = traffic_of(schedule, trace(schedule.listing), estimate, None)
+    assert (found.read.value, found.intensity.value, found.bound) == (None, None, None)
+    assert found.read.note == "the sizes of some copies depend on data"
+
+
 def test_copies_may_share_the_bandwidth_of_hbm() -> None:
     rows = COPY.splitlines()
     rows.insert(2, rows[1])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Literal, TypeVar
 
 from pallas_debug.profile.core import scalars
@@ -58,7 +59,7 @@ class Walk:
       waiting: cycles spent in waits.
       executions: how often each bundle runs.
       trips: iterations of each loop, by loop number, over the whole kernel.
-      copied: bytes copied, by direction such as `hbm_to_vmem`.
+      copied: bytes copied, by direction such as `hbm_to_vmem`; NaN if some size depends on data.
       copies: number of copies, by direction.
       unknown_branches: bundles with a branch that depends on data.
       unknown_loops: loops whose trip count depends on data: by loop number, cycles of one iteration
@@ -418,18 +419,17 @@ class _Walker:
         if runs is False or (runs is None and self._skip):
             return
         given = [self._value(a) for a in copy.arguments]
-        granules = given[1] if len(given) > 1 else None
-        if isinstance(granules, int) and granules < 0:
-            granules = None
+        stated = given[1] if len(given) > 1 else None
+        granules = stated if isinstance(stated, int) and stated >= 0 else None
         flag = given[3] if len(given) > 3 else None
-        size = granules * self._model.granule if isinstance(granules, int) else None
+        size = None if granules is None else granules * self._model.granule
         result = self._result
         result.unknown_copies += runs is None or size is None
         direction = copy.direction
         if direction.endswith("_to_smem"):
             self._memory.copy(at, given[2] if len(given) > 2 else None)
         result.copies[direction] = result.copies.get(direction, 0) + 1
-        result.copied[direction] = result.copied.get(direction, 0) + (size or 0)
+        result.copied[direction] = result.copied.get(direction, 0) + (nan if size is None else size)
         latency, transfer = self._model.time(direction, size or 0)
         if self._model.is_shared(direction):
             begin = max(self._time, self._busy)
@@ -438,7 +438,7 @@ class _Walker:
         else:
             done = self._time + latency + transfer
         key = flag if isinstance(flag, tuple) else None
-        granules = granules if isinstance(granules, int) else 0
+        granules = granules or 0
         if self._zero:
             done, granules = self._behind(self._pending.pop(key, []), direction, done, granules)
         self._pending[key].append((done, granules))
