@@ -41,6 +41,11 @@ AS_LOCAL = (
 )
 """Assumption about remote copies."""
 
+ROUNDS = (
+    f"loops of unknown length run {UNKNOWN_ROUNDS} times, in the shares of units, code and lines"
+)
+"""Assumption about shares of a kernel whose cycles are a formula."""
+
 _REMOTE = re.compile(r"tpu\.enqueue_dma .*\bdevice_id\(")
 _STATED = re.compile(r"^\s*estimated_cycles:\s*(\d{1,18})\s*$", re.MULTILINE)
 
@@ -132,6 +137,8 @@ def estimate_cycles(
         cores = math.ceil(steps.value / core_steps.value)
         assumptions += (f"{cores} {CORES_SHARE}: one core's cycles, with HBM to itself",)
     origin: Origin = "assumed" if assumptions else "derived"
+    if ours.unknown_loops:  # the formula does not rest on it
+        assumptions += (ROUNDS,)
     is_open = bool(ours.unknown_loops) or not ours.is_complete
     total = least = _total(schedule, ours, origin)
     if ours.unknown_branches or ours.unknown_copies or ours.unknown_loops:

@@ -13,7 +13,7 @@ from pallas_debug.profile.advice import Advice, advise, advise_if_compute_bound
 from pallas_debug.profile.advice.collect import subject_of
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
-from pallas_debug.profile.figures import Figure, missing
+from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.lines import LineCost, line_costs
 from pallas_debug.profile.memory import MemoryMap, memory_map, unknown_memory
 from pallas_debug.profile.schedule import Schedule, schedule_of
@@ -325,7 +325,11 @@ def _unit_uses(profile: Profile) -> tuple[UnitUse, ...]:
         UnitUse(
             name=name,
             capacity=Figure(value=capacity, origin="compiler"),
-            share=_share(weighted.get(name), "of its capacity in the bundles that run"),
+            share=_share(
+                weighted.get(name),
+                "of its capacity in the bundles that run",
+                _weight_origin(profile.cycles),
+            ),
             scheduled=_share(scheduled.get(name), "of its capacity, each bundle counted once"),
             meaning=units.MEANINGS.get(name, ""),
         )
@@ -333,14 +337,25 @@ def _unit_uses(profile: Profile) -> tuple[UnitUse, ...]:
     )
 
 
-def _share(value: float | None, note: str) -> Figure:
-    return Figure(value=value, note=note) if value is not None else missing(note)
+def _share(value: float | None, note: str, origin: Origin = "derived") -> Figure:
+    return Figure(value=value, origin=origin, note=note) if value is not None else missing(note)
+
+
+def _has_unknown_loops(cycles: CycleEstimate) -> bool:
+    """Whether bundles run a number of times that is known only at run time."""
+    return bool(cycles.executions) and not cycles.total.is_known
+
+
+def _weight_origin(cycles: CycleEstimate) -> Origin:
+    """Origin of figures that are weighted by how often bundles run."""
+    return "assumed" if _has_unknown_loops(cycles) else cycles.compute.origin
 
 
 def _code_cost(
     profile: Profile, kind: str, number: int, start: int, stop: int, depth: int
 ) -> CodeCost:
     schedule, executions = profile.schedule, profile.cycles.executions
+    origin = _weight_origin(profile.cycles)
     inside = range(start, stop)
     total = sum(executions)
     executed = sum(executions[start:stop]) if executions else None
@@ -352,13 +367,12 @@ def _code_cost(
         stop=stop,
         depth=depth,
         bundles=Figure(value=len(inside), origin="compiler"),
-        executed=Figure(
-            value=round(executed) if executed is not None else None,
-            origin=profile.cycles.compute.origin,
-        ),
+        executed=missing(profile.cycles.total.note)
+        if executed is None or _has_unknown_loops(profile.cycles)
+        else Figure(value=round(executed), origin=origin),
         share=Figure(
             value=executed / total if is_known and executed is not None else None,
-            origin=profile.cycles.compute.origin,
+            origin=origin,
         ),
         units=units.shares(schedule.table, inside) if schedule.table else {},
         spills=sum(profile.counts.spills_of[start:stop]),

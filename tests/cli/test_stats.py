@@ -22,6 +22,7 @@ from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.stats import _lines, _sections, _text
 from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.profile.cycles import ROUNDS
 from pallas_debug.profile.stats import Stats
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -291,6 +292,10 @@ def test_a_loop_over_data_is_a_formula() -> None:
     assert stats.cycles.total.value is None
     assert re.fullmatch(r"[\d,]+ \+ [\d,]+ n", str(stats.cycles.total))
     assert "known only at run time" in stats.cycles.total.note
+    assert ROUNDS in stats.cycles.assumptions
+    (of_loop,) = stats.loops
+    assert (of_loop.executed.value, of_loop.share.origin) == (None, "assumed")
+    assert {unit.share.origin for unit in stats.units} == {"assumed"}
     least = next(line for line in _text(stats, whole=False) if line.startswith("    at least "))
     assert re.fullmatch(r" +at least +[\d,]+ a, if no region that depends on data runs", least)
     assert 0 < stats.cycles.least.value < 5_000

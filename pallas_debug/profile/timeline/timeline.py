@@ -19,7 +19,7 @@ from pallas_debug.profile.blocks import BlockMap, OperandBlocks, grid_point
 from pallas_debug.profile.core.copies import CopyModel
 from pallas_debug.profile.core.given import given_scalars
 from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS
-from pallas_debug.profile.cycles import AS_LOCAL, CORES_SHARE
+from pallas_debug.profile.cycles import AS_LOCAL, CORES_SHARE, ROUNDS
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.stats import Profile
 from pallas_debug.profile.timeline.origins import REGISTER, copy_origins, own_lines, placements
@@ -386,8 +386,10 @@ class _Maker:
         """Return the first and last steps, the total cycles, and the share of waits in them."""
         if run is None or run.seen < first:
             return self._simulated(first, last)
-        # A note already says how the cores share the grid.
-        assumed = (a for a in self._profile.cycles.assumptions if CORES_SHARE not in a)
+        # Notes of its own say how the cores share the grid, and how often loops run.
+        assumed = (
+            a for a in self._profile.cycles.assumptions if CORES_SHARE not in a and a != ROUNDS
+        )
         self._notes += assumed
         cycles = self._profile.cycles.total
         if cycles.formula:
