@@ -41,6 +41,8 @@ _OF_TARGET: dict[str, str] = {
     **OF_SCHEDULE,
     LOG: layout.LOG,
 }
+_GAPS_FLAG = "--xla_jf_dump_llo_static_gaps=true"
+
 _ON_REQUEST = ("source", PROGRAM, LOG, "hlo", "vmem")
 """Texts that are not a form of the kernel, or not readable: searched only on request."""
 
@@ -235,6 +237,8 @@ def _why_missing(kernel: StoredKernel, target: str | None, stage: str) -> str:
     known = next((m for m in made.missing if m.file == file), None) if made else None
     if known is not None:
         return f"; {render.why_missing(known)}"
+    if file == layout.GAPS:
+        return f"; libtpu writes it only with {_GAPS_FLAG} in LIBTPU_INIT_ARGS"
     wanted = defaults.STAGES[3] if file == layout.ESTIMATE else defaults.STAGES[2]
     if made is not None and wanted in made.stages:
         return "; the compiler writes it only for some kernels"

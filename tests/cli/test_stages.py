@@ -73,7 +73,12 @@ def test_an_llo_pass_is_found_by_number_and_part(command: Any, dumped: tuple[Pat
         ("llo", " for v5e: name an LLO pass: "),
         ("llo:o", " for v5e: 'o' matches several LLO passes: "),
         ("estimate", "estimate.txt. Dump it again with --stages estimate"),
-        ("gaps", "gaps.txt; the compiler writes it only for some kernels"),
+        ("registers", "registers.txt; the compiler writes it only for some kernels"),
+        (
+            "gaps",
+            "gaps.txt; libtpu writes it only with --xla_jf_dump_llo_static_gaps=true in "
+            "LIBTPU_INIT_ARGS",
+        ),
     ],
 )
 def test_what_there_is_not(
