@@ -5,7 +5,8 @@
 The installed command runs in a pseudo-terminal; a time ends when the bytes that draw the expected
 text have been read from it. Inputs are created in a temporary directory, or in DIR, where they are
 kept for the next run: 10,000 kernels of 20 files each, in our format and in libtpu's, one text of
-200 MB, and a dump of splash attention by the real compiler, whose longest passes have 12,000 lines.
+200 MB, and dumps of splash attention by the real compiler, whose longest passes have 12,000 lines,
+one of them with its LLO passes and its schedule.
 Each figure has a limit; the exit code says whether all are within theirs.
 """
 
@@ -204,12 +205,12 @@ def raw_dumps(made: Path) -> None:
             (made / f"{file}.txt").hardlink_to(source)
 
 
-def dumped(root: Path) -> Path:
+def dumped(root: Path, name: str = "splash", stages: str = "mosaic") -> Path:
     """Splash attention by the real compiler."""
-    folder = root / "splash"
+    folder = root / name
     if not folder.exists():
         kernel = ["pallas_debug_kernels:splash_attention", "--spec", "bf16_4k_causal"]
-        command = [COMMAND, "dump", *kernel, "--to", folder]
+        command = [COMMAND, "dump", *kernel, "--to", folder, "--stages", stages]
         subprocess.run(command, check=True, stdout=sys.stderr, stderr=sys.stderr)
     return folder
 
@@ -406,12 +407,13 @@ def main() -> int:
         root = (chosen or Path(temporary)).absolute()
         root.mkdir(parents=True, exist_ok=True)
         many, raw = once(root / "kernels", kernels), once(root / "raw", raw_dumps)
-        splash = dumped(root)
+        splash, staged = dumped(root), dumped(root, "stages", "llo,bundles")
         passes = sorted(splash.glob("*/*/passes/*"))
         text = huge(root, passes)
         searched = once(root / "searched", lambda made: copies(made, passes))
         first_screen(table, "10,000 kernels", many, "kernel_00005")
         first_screen(table, "200,000 files of libtpu", raw, "kernel_00005")
+        first_screen(table, "a kernel with all stages", staged, "splash_attention")
         first_screen(table, "one text of 200 MB", text, r"\x1b\[2;[^\n]*module|#loc|func")
         keys(table, many)
         kernels_memory(table, many)
