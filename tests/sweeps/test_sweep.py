@@ -210,6 +210,10 @@ def test_worker_without_the_directory_returns_figures(
 def test_sweep_into_an_object_store(
     swept_module: Any, found: SweepResult, in_memory: Callable[[], str]
 ) -> None:
+    from click.testing import CliRunner
+
+    from pallas_debug.cli.group import cli
+
     over = {"block": [12, 64], "mode": ["ok"]}
     url = in_memory()
 
@@ -221,6 +225,12 @@ def test_sweep_into_an_object_store(
     assert [r.is_cached for r in again.results] == [True, True]
     names = [kernel.name for kernel in pallas_debug.open_dumps(url).kernels()]
     assert sorted(names) == sorted(k for r in again.results for k in r.kernels)
+
+    (compiled,) = [r for r in again.results if r.ok]
+    for words in (["stats"], ["timeline"], ["source", "--cost"]):
+        arguments = [words[0], f"{url}/{compiled.kernels[0]}", *words[1:]]
+        shown = CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout
+        assert f"{compiled.cycles} " in shown, words
 
 
 def test_executor_that_hangs(swept_module: Any, tmp_path: Path) -> None:
