@@ -246,10 +246,23 @@ def _checked(
     found: SweepResult,
     options: SweepOptions,
 ) -> Verdict | None:
-    """Verify the best setting of the first target; None if there is none."""
+    """Verify the best setting of the first target, for all targets whose best it is.
+
+    Returns None if there is none, and says which target has another one.
+    """
     best = found.best()
     if best is None or found.is_stopped:
         return None
+    targets = []
+    for target in found.targets:
+        of_target = found.best(target)
+        if of_target is not None and of_target.setting == best.setting:
+            targets.append(target)
+        elif of_target is not None:
+            output.message(
+                f"{of_target.label}, the best for {target}, is not verified: it is by the same "
+                f"command with --target {target}"
+            )
     from pallas_debug.sweeps.grid import settings
     from pallas_debug.verdict import verify
 
@@ -258,7 +271,11 @@ def _checked(
     if not options.as_json:
         output.message(f"verifying {best.label}")
     return verify(
-        function, *args, targets=best.target, timeout=options.timeout, **{**kwargs, **winner.values}
+        function,
+        *args,
+        targets=",".join(targets),
+        timeout=options.timeout,
+        **{**kwargs, **winner.values},
     )
 
 

@@ -164,3 +164,35 @@ def test_reasons_are_wrapped_at_words_in_a_terminal(
     assert max(map(len, reason)) <= 80
     assert " ".join(line.strip() for line in reason).count("a block of rows") == 20
     assert all(line.startswith("    ") for line in reason[1:])
+
+
+def test_the_best_setting_is_verified_for_every_target_whose_best_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pallas_debug.cli import sweep as command
+
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(
+        "pallas_debug.verdict.verify",
+        lambda _, *, targets, timeout, q: asked.append((targets, q)),
+    )
+    monkeypatch.setattr(command.programs, "function_arguments", lambda *_, **__: ([], {}))
+    best = {"v5e": 2, "v6e": 4, "tpu7x": 2}
+    found = SweepResult(
+        name="f",
+        targets=(*best, "v4"),
+        results=tuple(
+            _result(q, 50 if q == best[target] else 90, target) for target in best for q in (2, 4)
+        ),
+    )
+    found = replace(found, results=ranked(found.results, found.targets))
+    options = SimpleNamespace(timeout=9.0, as_json=False)
+    command._checked(print, {"q": [2, 4]}, found, options)  # type: ignore[arg-type]
+    assert asked == [("v5e,tpu7x", 2)]
+    message = capsys.readouterr().err
+    assert (
+        "q=4, the best for v6e, is not verified: it is by the same command with --target v6e"
+        in message
+    )
+    assert "verifying q=2" in message
+    assert "v4" not in message
