@@ -461,6 +461,7 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.OUTPUT_NOT_WRITTEN, Fault.BLOCK_OUT_OF_BOUNDS): is_of_same_output,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.OUTPUT_REVISITED): _is_left_for_another,
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
+    (Fault.DEADLOCK, Fault.WAIT_SIZE_MISMATCH): _is_same_semaphore,
     (Fault.DATA_RACE, Fault.DATA_RACE): _is_of_same_copies,
     (Fault.DATA_RACE, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
     (Fault.DATA_RACE, Fault.OUTPUT_REVISITED): _is_of_same_block,

@@ -94,6 +94,11 @@ STATIC = ("static",)
         ),
         (RACE, finding("Deadlock", "sems[1]", 9), finding("Deadlock", "sems[0]", 9)),
         (
+            finding("WaitSizeMismatch", "sem", 7),
+            finding("Deadlock", "sem", 7),
+            finding("Deadlock", "ready", 7),
+        ),
+        (
             RACE,
             finding("SemaphoreLeftOver", "room", 9, values={"waits": "0"}),
             finding("SemaphoreLeftOver", "room", 9, values={"waits": "2"}),

@@ -258,6 +258,10 @@ def deadlock(
             if of_copy
             else "signal it in one of these kernels once for every wait"
         )
+    elif of_copy and was_raised and count:
+        cause = f"{needed - count} bytes are missing: its copies bring less than its waits take"
+        cause += _under_way(under_way)
+        advice = "wait with the descriptor that started the copy, or with one of the same slices"
     elif of_copy and was_raised and unstarted is not None:
         target, filled = unstarted
         cause = (
