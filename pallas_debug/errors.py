@@ -144,10 +144,18 @@ class IncompatibleJaxError(CannotRunError):
 
 
 class KernelFault(PallasDebugError):
-    """A kernel was stopped because of a fault; the message is the finding's text."""
+    """A kernel was stopped because of a fault; the message is the text of what was found.
 
-    def __init__(self, text: str, finding: Finding | None = None) -> None:
+    Attributes:
+      finding: fault at which the kernel was stopped.
+      findings: findings until then, causes before consequences.
+    """
+
+    def __init__(
+        self, text: str, finding: Finding | None = None, findings: Sequence[Finding] = ()
+    ) -> None:
         self.finding = finding
+        self.findings = tuple(findings) or ((finding,) if finding is not None else ())
         super().__init__(text)
 
 

@@ -157,9 +157,11 @@ def check(
             try:
                 out = trace.block_until_ready(function(*args, **kwargs))
             except Exception as error:
-                if session.observer.findings:
-                    fault = stops.finding_of(error) or session.observer.findings[-1]
-                    raise KernelFault(text.finding_text(fault), fault) from error
+                if found := session.observer.findings:
+                    fault = stops.finding_of(error) or found[-1]
+                    led = stops.led_to(error, found) or [fault]
+                    words = "\n\n".join(map(text.finding_text, led))
+                    raise KernelFault(words, fault, found) from error
                 raise
         if not session.used and not session.problems:
             raise UsageError(

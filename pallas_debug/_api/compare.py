@@ -171,9 +171,11 @@ def compare(
                 result = asked.run()
                 session.wait_for_runs()
             except Exception as error:
-                if session.observer.findings:
-                    fault = stops.finding_of(error) or session.observer.findings[-1]
-                    raise KernelFault(text.finding_text(fault), fault) from error
+                if found := session.observer.findings:
+                    fault = stops.finding_of(error) or found[-1]
+                    led = stops.led_to(error, found) or [fault]
+                    words = "\n\n".join(map(text.finding_text, led))
+                    raise KernelFault(words, fault, found) from error
                 raise
         called = [c for c in session.captures if c.kernel.digest in session.used]
         report = asked.judge(result, expected, chip=chip, captures=called)

@@ -18,6 +18,8 @@ from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.findings import stops
+from pallas_debug.findings.collector import key
 from pallas_debug.guards import check_function, guarded, problem_of
 from pallas_debug.hooks import hookimpl
 from pallas_debug.model import PrintRecord
@@ -199,10 +201,12 @@ class Debug:
             return
         for problem in session.problems:
             print_problem(problem)
-        if kind is None:  # otherwise the exception in flight is the finding
-            for finding in session.observer.findings:
-                with guarded("summary", "printing a finding", print_problem):
-                    sys.stderr.write(render.finding_text(finding) + "\n")
+        for finding in session.observer.findings:
+            raised = stops.finding_of(error)
+            if raised is not None and key(raised) == key(finding):
+                continue  # the exception in flight has its text
+            with guarded("summary", "printing a finding", print_problem):
+                sys.stderr.write(render.finding_text(finding) + "\n")
         for gap in session.queue.elsewhere():
             print_once(
                 f"pallas-debug: kernel `{gap.kernel}` was not compiled for {gap.engine}: "

@@ -10,8 +10,10 @@ import re
 import threading
 import uuid
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from pallas_debug.errors import KernelFault
+from pallas_debug.findings.collector import key
 from pallas_debug.model import Finding
 
 MAX_STOPS = 1_000
@@ -50,3 +52,23 @@ def finding_of(error: BaseException | None) -> Finding | None:
     with _lock:
         known = (_found.get(reference) for reference in references)
         return next((finding for finding in known if finding is not None), None)
+
+
+def is_stop(finding: Finding, error: BaseException | None) -> bool:
+    """Whether a program was stopped at a finding, or at a consequence of it."""
+    fault = finding_of(error)
+    return fault is not None and key(fault) in map(key, (finding, *finding.consequences))
+
+
+def led_to(error: BaseException | None, findings: Sequence[Finding]) -> list[Finding]:
+    """Return the finding at which a program was stopped, after earlier ones of the same kernel.
+
+    A race may be the reason for a deadlock. Empty if the exception is not about a finding.
+
+    Args:
+      findings: findings of the program, causes before consequences.
+    """
+    for number, finding in enumerate(findings):
+        if is_stop(finding, error):
+            return [f for f in findings[: number + 1] if f.kernel == finding.kernel]
+    return []

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallas_debug import render
-from pallas_debug.findings import stops
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.model import Finding
 from pallas_debug.render import one_line
@@ -30,13 +29,15 @@ def counts(findings: Iterable[Finding]) -> Counter[Key]:
     return Counter({key(finding): finding.count for finding in findings})
 
 
-def text(findings: Sequence[Finding], record: Path | None, callers: Callers) -> str:
+def text(
+    findings: Sequence[Finding], record: Path | None = None, callers: Callers | None = None
+) -> str:
     """Return the first findings in full, the number of others, and the file that has all of them.
 
     Args:
       findings: findings of one test.
       record: file in the dump directory that contains all of them.
-      callers: lines of the test that called the kernels.
+      callers: lines of the test that called the kernels; None where a traceback shows them.
     """
     shown = findings[:MAX_FINDINGS]
     whole = [render.finding_text(finding) for finding in shown]
@@ -97,15 +98,9 @@ def used_kernels(dumped: Mapping[str, bool]) -> str:
     return "\n".join(lines)
 
 
-def _called(callers: Callers, finding: Finding) -> str:
-    line = callers.of(finding)
+def _called(callers: Callers | None, finding: Finding) -> str:
+    line = callers.of(finding) if callers is not None else None
     return f"\n  called from {render.quoted(line)}" if line is not None else ""
-
-
-def was_raised(finding: Finding, error: BaseException | None) -> bool:
-    """Return whether an interpreter stopped a program at this fault, with this exception."""
-    raised = stops.finding_of(error)
-    return raised is not None and key(raised) == key(finding)
 
 
 def at_their_line(longrepr: object, finding: Finding) -> None:
@@ -115,8 +110,8 @@ def at_their_line(longrepr: object, finding: Finding) -> None:
         crash.path, crash.lineno = finding.source.file, finding.source.line
 
 
-def in_their_words(longrepr: object, finding: Finding) -> None:
-    """Replace the text of an interpreter's exception with the finding.
+def in_their_words(longrepr: object, findings: Sequence[Finding]) -> None:
+    """Replace the text of an interpreter's exception with the findings that led to it.
 
     jax adds its own stack to the exception's text, about a page.
     """
@@ -124,7 +119,7 @@ def in_their_words(longrepr: object, finding: Finding) -> None:
     if not chain:
         return
     traceback, crash, _ = chain[-1]
-    words = _cut(render.finding_text(finding)).splitlines()
+    words = text(findings).splitlines()
     for entry in traceback.reprentries[-1:]:
         before = [line for line in entry.lines if not line.startswith("E ")]
         entry.lines = [*before, *(f"E   {line}" for line in words)]

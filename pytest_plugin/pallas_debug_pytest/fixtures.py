@@ -23,6 +23,7 @@ from pallas_debug._api import compare as comparing
 from pallas_debug._api import dump as api
 from pallas_debug._api.compare import ComparisonReport
 from pallas_debug.errors import UnknownTargetError
+from pallas_debug.findings import stops
 from pallas_debug.findings.collector import key
 from pallas_debug.findings.faults import named
 from pallas_debug.hooks import plugin_manager
@@ -255,7 +256,7 @@ class Pallas:
             self._wait_for_runs()
         except Exception as error:
             collect()
-            if not any(failures.was_raised(finding, error) for finding in found):
+            if not any(stops.is_stop(finding, error) for finding in found):
                 raise
             running.session.reset()
         else:

@@ -21,6 +21,7 @@ import pytest
 from pallas_debug import defaults, tracebacks
 from pallas_debug import render as text
 from pallas_debug.errors import KernelNotJudged, PallasDebugError, UsageError
+from pallas_debug.findings import stops
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
 from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
@@ -329,7 +330,7 @@ class Watcher:
         hypothesis distinguishes failures by where they were raised, which these exceptions do not
         show because they come from a thread of jax.
         """
-        found = [f for f in running.findings if failures.was_raised(f, error)]
+        found = [f for f in running.findings if stops.is_stop(f, error)]
         if found:
             self._raise(running, found)
 
@@ -407,13 +408,12 @@ class Watcher:
         if error is not None and error is running.raised and running.raised_for is not None:
             failures.at_their_line(report.longrepr, running.raised_for)
             return
-        rest = []
-        for finding in running.findings:
-            if not failures.was_raised(finding, error):
-                rest.append(finding)
-            elif not self._config.getoption("fulltrace"):
-                failures.in_their_words(report.longrepr, finding)
-        if rest:
+        led = stops.led_to(error, running.findings)
+        if self._config.getoption("fulltrace"):
+            led = [finding for finding in led if stops.is_stop(finding, error)]
+        elif led:
+            failures.in_their_words(report.longrepr, led)
+        if rest := [finding for finding in running.findings if finding not in led]:
             shown = failures.text(rest, None, running.callers)
             report.sections.append((f"{NAME}: findings", shown))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pallas_debug.errors import KernelFault
@@ -10,6 +12,7 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
 
 RACE = Finding(kind=Fault.DATA_RACE, kernel="rows", message="two cores write rows 0 to 7")
+DEADLOCK = Finding(kind=Fault.DEADLOCK, kernel="rows", message="sem is 0, and the wait needs 1")
 
 
 def test_the_finding_of_an_exception() -> None:
@@ -49,3 +52,17 @@ def test_only_the_last_findings_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     faults = [str(stops.stop(RACE, "stopped")) for _ in range(3)]
     found = [stops.finding_of(RuntimeError(fault)) for fault in faults]
     assert found == [None, RACE, RACE]
+
+
+def test_what_led_to_a_stop_comes_first() -> None:
+    error = stops.stop(DEADLOCK, "stopped")
+    elsewhere, later = replace(RACE, kernel="columns"), replace(RACE, kind=Fault.LOST_WRITE)
+    found = [elsewhere, RACE, DEADLOCK, later]
+    assert stops.led_to(error, found) == [RACE, DEADLOCK]
+    assert stops.led_to(ValueError("another"), found) == []
+    assert [stops.is_stop(finding, error) for finding in found] == [False, False, True, False]
+
+
+def test_a_stop_that_is_a_consequence() -> None:
+    cause = replace(RACE, consequences=(DEADLOCK,))
+    assert stops.led_to(stops.stop(DEADLOCK, "stopped"), [cause]) == [cause]

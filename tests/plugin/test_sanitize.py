@@ -18,11 +18,23 @@ def test_good():
     assert rows(8)[0, 0] == 1
 """
 
+STOPPED = """
+def test_stopped():
+    def early(x_ref, o_ref, tile, sem, other):
+        copy = pltpu.make_async_copy(x_ref, tile, sem)
+        copy.start()
+        o_ref[...] = tile[...]
+        copy.wait()
+        pl.semaphore_wait(other)
+    scratch = [pltpu.VMEM(X.shape, X.dtype), pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.REGULAR]
+    call(early, X, out_shape=X, in_specs=[pl.BlockSpec(memory_space=pl.ANY)], scratch_shapes=scratch)
+"""
+
 
 @with_and_without_xdist
 def test_a_fault_fails_its_test(child: Child, workers: list[str]) -> None:
-    result = child(TESTS, "--pallas-sanitize", "--tb=short", *workers)
-    result.assert_outcomes(passed=1, failed=1)
+    result = child(TESTS + STOPPED, "--pallas-sanitize", "--tb=short", *workers)
+    result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(
         [
             "pallas-debug *: kernels run in the kernel machine (sanitize); "
@@ -31,7 +43,10 @@ def test_a_fault_fails_its_test(child: Child, workers: list[str]) -> None:
             "*   o_ref[[]...] = x_ref[[]pl.ds(start_ref[[]0], 8), :]",
             "* x_ref[[]12:20, 0:128] reaches 4 past the end of dimension 0 of *",
             "* cause: the index comes from start_ref[[]0], which is 12, and nothing keeps it within bounds",
-            "1 finding in 1 test: 1 OutOfBoundsRead",
+            "E   DataRace in kernel `early`",
+            "E   Deadlock in kernel `early`",
+            "3 findings in 2 tests: *",
+            "FAILED *::test_stopped - DataRace in kernel `early`",
         ]
     )
 

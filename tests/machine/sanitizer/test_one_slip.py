@@ -136,3 +136,48 @@ def test_a_late_reset_leads_and_the_axes_are_those_of_the_code(batch: tuple[int,
     assert found.advice == (
         "reset it before the first addition of each block: @pl.when(pl.program_id(1) == 0)"
     )
+
+
+def reads_too_early(x: jax.Array, *, mismatched: bool) -> jax.Array:
+    """Reads a tile before its copy has ended, and waits for what never comes."""
+
+    def kernel(x_ref: Any, out_ref: Any, tiles: Any, sems: Any) -> None:
+        copy = pltpu.make_async_copy(x_ref.at[0], tiles.at[0], sems.at[0])
+        copy.start()
+        if mismatched:
+            pltpu.make_async_copy(x_ref.at[0:2], tiles, sems.at[0]).wait()
+        out_ref[0] = tiles[0]
+        copy.wait()
+        pltpu.make_async_copy(x_ref.at[0], tiles.at[1], sems.at[1]).wait()
+
+    return with_two_tiles(kernel, x)
+
+
+def test_a_race_before_a_deadlock_is_reported_first(capsys: pytest.CaptureFixture[str]) -> None:
+    def early(x: jax.Array) -> jax.Array:
+        return reads_too_early(x, mismatched=False)
+
+    with pytest.raises(KernelFault, match=r"^DataRace(.|\n)*\n\nDeadlock") as caught:
+        judged(early, X)
+    fault = caught.value.finding
+    assert fault is not None
+    assert fault.kind is Fault.DEADLOCK
+    assert [f.kind for f in caught.value.findings] == [Fault.DATA_RACE, Fault.DEADLOCK]
+    with (
+        pytest.raises(Exception, match="Deadlock"),
+        pallas_debug.interpret("machine,sanitize", quiet=True),
+    ):
+        jax.block_until_ready(early(X))
+    printed = capsys.readouterr().err
+    assert printed.startswith("DataRace in kernel")
+    assert "Deadlock" not in printed  # the exception has its text
+
+
+def test_a_wait_for_too_much_and_its_deadlock_are_one_finding() -> None:
+    with pytest.raises(KernelFault) as caught:
+        judged(lambda x: reads_too_early(x, mismatched=True), X)
+    (found,) = caught.value.findings
+    assert found.kind is Fault.WAIT_SIZE_MISMATCH
+    (stopped,) = found.consequences
+    assert stopped.kind is Fault.DEADLOCK
+    assert stopped.cause == "4096 bytes are missing: its copies bring less than its waits take"
