@@ -219,6 +219,25 @@ def test_copies_of_nothing_order_nothing() -> None:
     assert findings[0].witness.other.text == "whole.start()"
 
 
+@pytest.mark.parametrize("rows, races", [((0, 4), True), ((2, 1), True), ((12, 4), False)])
+def test_the_source_of_a_copy_within_one_buffer(rows: tuple[int, int], races: bool) -> None:
+    """A copy follows its own read of the source; what the core stores next does not."""
+
+    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
+        tile_ref[...] = x_ref[...]
+        copy = pltpu.make_async_copy(tile_ref.at[0:4], tile_ref.at[8:12], sem)
+        copy.start()
+        tile_ref[pl.ds(*rows)] = jnp.zeros((rows[1], 128), F32)
+        copy.wait()
+        o_ref[...] = tile_ref[...]
+
+    findings = judge(kernel, X, scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
+    assert kinds(findings) == ["DataRace"] * races
+    for finding in findings:
+        assert finding.witness.other is not None
+        assert finding.witness.other.text == "copy.start()"
+
+
 def test_a_wait_for_too_much_leads_to_a_deadlock() -> None:
     def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
         half = pl.ds(0, 8)

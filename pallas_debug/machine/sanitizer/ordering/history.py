@@ -96,7 +96,9 @@ class AccessHistory:
             other = self.accesses[i]
             if task.follows(other.epoch):
                 replaces = access.writes or not other.writes
-                if self.drops or (replaces and covers(access.boxes, other.boxes)):
+                # A DMA follows its own read of its source, and its thread does not.
+                is_over = self.drops and (access.copy is None or access.copy is not other.copy)
+                if is_over or (replaces and covers(access.boxes, other.boxes)):
                     over.append(i)
             elif access.writes or other.writes:
                 both = first_meeting(access.boxes, other.boxes)
