@@ -42,6 +42,14 @@ def like(shape: tuple[int, ...], others: Array) -> Array:
     return np.resize(kept, shape) if kept.size else np.zeros(shape, others.dtype)
 
 
+def holds(dtype: np.dtype[Any], number: float) -> bool:
+    """Whether an integer dtype can represent a number."""
+    if dtype.kind not in "iu" or number != number // 1:  # also true of NaN and infinity
+        return False
+    info = np.iinfo(dtype)
+    return bool(info.min <= number <= info.max)
+
+
 def extremes(dtype: np.dtype[Any]) -> tuple[Any, ...]:
     """The greatest and the least number of a dtype, if it has an order."""
     if dtype.kind in "iu":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable
 
+import numpy as np
 from jax._src import core as jax_core
 
 from pallas_debug.bridge.jaxprs import nested
@@ -45,6 +46,18 @@ def _inputs_behind(unit: Unit, with_choices: bool) -> list[frozenset[int]]:
         ]
         known.update(dict.fromkeys(eqn.outvars, frozenset[int]().union(*found)))
     return [known[variable] for variable in unit.outvars]
+
+
+def compared_numbers(steps: Iterable[ir.MachineStep]) -> tuple[float, ...]:
+    """Numbers other than zero that the code tests values for equality with, in its order."""
+    found: dict[float, None] = {}
+    for step in steps:
+        unit = step.unit if isinstance(step, ir.Compute) else None
+        for eqn in unit.eqns if unit is not None else ():
+            for atom in eqn.invars if eqn.primitive.name in ("eq", "ne") else ():
+                if isinstance(atom, jax_core.Literal) and np.size(atom.val) == 1:
+                    found[np.asarray(atom.val).item()] = None
+    return tuple(number for number in found if number and isinstance(number, int | float))
 
 
 _SUMS = {"add", "sub", "add_any"}

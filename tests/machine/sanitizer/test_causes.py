@@ -107,7 +107,7 @@ def test_no_mask_is_seen_where_a_maximum_drops_a_nan() -> None:
     assert padding.cause == "the last block reaches past the array's end"
 
 
-def flagged(x: jax.Array, *, sets: bool) -> jax.Array:
+def flagged(x: jax.Array, *, sets: bool, first: int = 0) -> jax.Array:
     """Copies rows; the first time, as a flag in scratch says, it adds one."""
 
     def kernel(x_ref, out_ref, flag_ref):
@@ -115,14 +115,14 @@ def flagged(x: jax.Array, *, sets: bool) -> jax.Array:
 
             @pl.when(pl.program_id(0) == 0)
             def _start() -> None:
-                flag_ref[0] = 0
+                flag_ref[0] = first
 
         out_ref[...] = x_ref[...]
 
-        @pl.when(flag_ref[0] == 0)
+        @pl.when(flag_ref[0] == first)
         def _first() -> None:
             out_ref[...] += 1
-            flag_ref[0] = 1
+            flag_ref[0] = first + 1
 
     rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
     return pl.pallas_call(
@@ -131,9 +131,10 @@ def flagged(x: jax.Array, *, sets: bool) -> jax.Array:
     )(x)  # fmt: skip
 
 
-def test_scratch_may_hold_the_zero_that_a_flag_is_compared_with() -> None:
-    assert not found(lambda x: flagged(x, sets=True), X)
-    (unwritten,) = found(lambda x: flagged(x, sets=False), X)
+@pytest.mark.parametrize("first", [0, 1, 12345])
+def test_scratch_may_hold_the_number_that_a_flag_is_compared_with(first: int) -> None:
+    assert not found(lambda x: flagged(x, sets=True, first=first), X)
+    (unwritten,) = found(lambda x: flagged(x, sets=False, first=first), X)
     assert (unwritten.kind, unwritten.operand) == (Fault.UNINITIALIZED_READ, "flag_ref")
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
+from pallas_debug.bridge.programs import made_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.copies import DmaCopy
@@ -35,9 +36,13 @@ MAX_NARROWING = 14
 """Maximum number of further runs that bisect the elements of one read."""
 
 
-OtherValues = Literal["unlikely", "likely"]
-"""Values of unwritten memory or padding in a further run: numbers that stand out, or those of
-neighbouring elements, which a kernel that counts certain values is more likely to count."""
+MAX_COMPARED = 3
+"""Maximum number of constants of the kernel's comparisons that are tried as other values."""
+
+OtherValues = Literal["unlikely", "likely"] | int | float
+"""Values of unwritten memory or padding in a further run: numbers that stand out, those of
+neighbouring elements, which a kernel that counts certain values is more likely to count, or a
+number, such as one that a flag is compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +131,8 @@ def _other(kind: ReadKind, content: Array, mask: shadow.Mask, fill: OtherValues)
     if kind != "stale":
         if fill == "likely" and values.dtype.kind != "b":
             return unwritten.like(values.shape, content[~mask])
+        if not isinstance(fill, str) and unwritten.holds(values.dtype, fill):
+            return np.full(values.shape, fill, values.dtype)
         return unwritten.memory(values.shape, values.dtype, "number")
     if values.dtype.kind == "b":
         return ~values
@@ -137,10 +144,13 @@ def _other(kind: ReadKind, content: Array, mask: shadow.Mask, fill: OtherValues)
 
 
 def effect(call: KernelCall, altered: Iterable[SiteKey], run: MemoryTracker) -> ReadEffect:
-    """Compare a first run with one or two further runs in which some reads see other values."""
+    """Compare a first run with further runs in which some reads see other values."""
     keys, fills = tuple(altered), list[OtherValues](["unlikely"])
     if any(kind in ("unwritten", "padding") for _, _, kind in keys):
-        fills.append("likely")
+        dtypes = [run.suspects[key].buffer.content.dtype for key in keys if key in run.suspects]
+        compared = made_of.compared_numbers(call.launch.all_steps())
+        tried = [n for n in compared if any(unwritten.holds(dtype, n) for dtype in dtypes)]
+        fills += ["likely", *tried[:MAX_COMPARED]]
     found = ReadEffect(on_results=False, on_control=False)
     for fill in fills:
         options: dict[str, Any] = {"keeps_results": run.keeps_results, "watched": run.watched}
