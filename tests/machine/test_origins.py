@@ -118,7 +118,7 @@ def test_an_index_that_is_computed_beside_that_of_a_table() -> None:
     assert stopped.cause == "the index is not bounded by the shape of the ref"
 
 
-def test_an_index_that_comes_from_several_entries_names_their_operands() -> None:
+def test_an_index_that_comes_from_several_entries_names_them() -> None:
     def kernel(t_ref: Any, x_hbm: Any, o_ref: Any, t_smem: Any, buf: Any, sem: Any) -> None:
         t_smem[0] = 16
         rows = pl.ds((t_ref[0] - t_ref[1]) * t_smem[0], 8)
@@ -128,7 +128,11 @@ def test_an_index_that_comes_from_several_entries_names_their_operands() -> None
     launched, arrays = passed(call(kernel, prefetch=1), (ROWS, X))
     stopped = run.run(launched, arrays).stopped
     assert stopped is not None
-    assert stopped.cause == "the index is not bounded by the shape of the ref"
+    first, second = ROWS[:2]
+    assert stopped.cause == (
+        f"the index comes from t_ref[0], which is {first}, and from t_ref[1], which is {second}, "
+        "and from t_smem[0], which is 16, and nothing keeps it within bounds"
+    )
     assert stopped.values["index from"] == "t_ref, t_smem"
 
 

@@ -28,7 +28,7 @@ def out_of_bounds(
     stride: int = 1, follows: Literal["loop", "grid"] | None = None, is_block: bool = False,
     is_scratch: bool = False, copy: tuple[str, str] | None = None, entry: str | None = None,
     is_rounded: bool = False, tables: Sequence[str] = (), is_fetched: bool = False,
-    computed: SourceLine | None = None,
+    entries: Sequence[str] = (), computed: SourceLine | None = None,
 ) -> Finding:  # fmt: skip
     """Report a load, store or copy out of bounds.
 
@@ -44,6 +44,7 @@ def out_of_bounds(
       is_rounded: whether jax's `emit_pipeline` copies a slice that begins within the operand.
       tables: operands from whose entries the index comes, if it is not a single entry.
       is_fetched: whether a line of the kernel starts the copy that reads past the end.
+      entries: entries from which the index comes, like `entry`, if there are several.
       computed: the line that computes the index, if it is another one than that of the access.
     """
     at = seen.witness
@@ -63,6 +64,9 @@ def out_of_bounds(
         )
     elif entry is not None:
         cause = f"the index comes from {entry}, and nothing keeps it within bounds"
+    elif entries:
+        origins = ", and from ".join(entries)
+        cause = f"the index comes from {origins}, and nothing keeps it within bounds"
     elif computed is not None:
         within = "one block" if is_block else "bounds"
         why = f"and {_NEGATIVE}" if start < 0 else f"which does not keep it within {within}"

@@ -13,18 +13,22 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, Ref, resolve
 from pallas_debug.machine.threads import ProgramFrame, Thread
 
+MAX_ENTRIES = 3
+"""Maximum number of entries that are described one by one."""
 
-def of_index(thread: Thread, error: OutOfBounds, dim: int) -> str | None:
-    """Describe the entry from which an out-of-bounds index was computed: `table[2], which is 9`.
+
+def of_index(thread: Thread, error: OutOfBounds, dim: int) -> list[str]:
+    """Describe the entries from which an out-of-bounds index was computed: `table[2], which is 9`.
 
     Args:
       error: error of a load, store or copy in the innermost frame of the thread.
       dim: position in the index.
 
     Returns:
-      The description; None if there is no such entry, or several.
+      The descriptions; empty if there are no such entries, or too many.
     """
-    return _of_registers(thread.frames, _of_dimension(error, dim))
+    found = sorted(_texts(thread.frames, _of_dimension(error, dim)))
+    return found if len(found) <= MAX_ENTRIES else []
 
 
 def tables_of_index(thread: Thread, error: OutOfBounds, dim: int) -> list[str]:

@@ -130,6 +130,7 @@ class BoundsObserver(MachineObserver):
             is_fetched = not (step.of_pipeline or _writes(step, error)) and start > 0
             is_rounded = step.of_pipeline and size is not None and 0 <= start < error.shape[dim]
             copy = thread.ref(step.source).name, thread.ref(step.destination).name
+        entries = origins.of_index(thread, error, dim)
         return bounds.out_of_bounds(
             seen,
             writes=_writes(step, error),
@@ -143,7 +144,8 @@ class BoundsObserver(MachineObserver):
             copy=copy,
             is_rounded=is_rounded,
             is_fetched=is_fetched,
-            entry=origins.of_index(thread, error, dim),
+            entry=entries[0] if len(entries) == 1 else None,
+            entries=entries,
             tables=origins.tables_of_index(thread, error, dim),
             computed=self._launch.index_lines.of(step.site.line, dim),
         )
