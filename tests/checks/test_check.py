@@ -115,6 +115,7 @@ def test_under_shard_map() -> None:
         check_vma=False,
     )
     assert one(jax.jit(mapped), X).count == 2
+    assert one(mapped, X).count == 2
 
 
 @pytest.mark.slow

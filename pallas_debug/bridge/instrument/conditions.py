@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -58,15 +57,19 @@ def fill_of(dtype: Any) -> int:
 
 
 def has_bad_constant(is_bad: Callable[[Any], Any], inputs: Sequence[Any]) -> bool:
-    """Whether a constant in the program text already satisfies `is_bad`."""
+    """Whether a constant in the program text already satisfies `is_bad`.
+
+    Evaluated by numpy: jax cannot run operations while it traces the inside of a `shard_map`.
+    """
     constants = (x for x in inputs if not isinstance(x, jax_core.Tracer) and is_float(x))
-    with jax.ensure_compile_time_eval():
-        return any(bool(jnp.any(is_bad(jnp.asarray(x)))) for x in constants)
+    return any(bool(np.any(is_bad(np.asarray(x)))) for x in constants)
 
 
 def is_infinite(value: Any) -> Any:
     """Mask of the infinities of either sign in an array of floats."""
-    return lax.abs(wide(value)) == np.float32(np.inf)
+    value = wide(value)
+    size = np.abs(value) if isinstance(value, np.ndarray) else lax.abs(value)
+    return size == np.float32(np.inf)
 
 
 def one_where(failed: Any, value: Any) -> Any:
