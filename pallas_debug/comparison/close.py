@@ -11,16 +11,15 @@ import numpy as np
 
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.comparison.differences import INEXACT, unravel
-from pallas_debug.comparison.tolerances import Allowed, Tolerance
-
-MASK = 1e8
-"""Magnitude from which an element is considered a mask, such as -1e30: it is no scale for the error
-of other elements, and equals any other mask of its sign, such as minus infinity."""
+from pallas_debug.comparison.tolerances import MASK, Allowed, Tolerance
 
 
 @dataclass(frozen=True, kw_only=True)
 class Closeness:
-    """Tolerance for intermediate values: that of the least precise dtype in either kernel."""
+    """Tolerance for intermediate values: that of the least precise dtype in either kernel.
+
+    An element that may be a mask equals any other of its sign, such as minus infinity.
+    """
 
     tolerance: Tolerance
     dtypes: tuple[str, str]

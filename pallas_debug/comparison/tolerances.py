@@ -51,6 +51,13 @@ BITS = {
 
 COMPLEX = {"complex64": "float32", "complex128": "float64"}
 
+MASK = 1e8
+"""Magnitude from which an element may be a mask, such as -1e30: no scale for other elements."""
+
+MASK_GAP = 2.0**20
+"""Minimum ratio of masks to the other elements of an output: a sum of both in float32 would have
+lost the smaller one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
@@ -58,8 +65,8 @@ class Tolerance:
 
     Attributes:
       rtol: relative tolerance; None for the default of the dtype.
-      atol: absolute tolerance; None for `rtol` times the largest finite expected element, so that a
-        sum whose terms cancel is not held to the precision of its small result.
+      atol: absolute tolerance; None for `rtol` times the largest finite expected element apart from
+        masks, so that a sum whose terms cancel is not held to the precision of its small result.
     """
 
     rtol: float | None = None
@@ -87,8 +94,11 @@ class Tolerance:
         rtol = max(map(default, dtypes)) if self.rtol is None else float(self.rtol)
         if self.atol is not None:
             return Allowed(rtol=rtol, atol=float(self.atol))
-        size = np.abs(expected[np.isfinite(expected)]).max(initial=largest)
-        return Allowed(rtol=rtol, atol=rtol * float(size), is_of_largest=True)
+        sizes = np.abs(expected[np.isfinite(expected)])
+        rest = _without_masks(sizes)
+        size = float(rest.max(initial=largest))
+        has_masks = rest.size < sizes.size
+        return Allowed(rtol=rtol, atol=rtol * size, is_of_largest=True, has_masks=has_masks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +107,13 @@ class Allowed:
 
     Attributes:
       is_of_largest: whether `atol` is `rtol` times the largest element.
+      has_masks: whether that is the largest element apart from masks.
     """
 
     rtol: float
     atol: float
     is_of_largest: bool = False
+    has_masks: bool = False
 
     def at(self, expected: np.ndarray) -> np.ndarray:
         """Allowed error of each element."""
@@ -109,8 +121,18 @@ class Allowed:
         return self.atol + self.rtol * np.where(np.isfinite(size), size, 0.0)
 
     def __str__(self) -> str:
-        largest = f" ({self.rtol:.3g} of the largest element)" if self.is_of_largest else ""
+        rest = " below the masks" if self.has_masks else ""
+        largest = f" ({self.rtol:.3g} of the largest element{rest})" if self.is_of_largest else ""
         return f"{self.atol:.3g}{largest} plus {self.rtol:.3g} of each element"
+
+
+def _without_masks(sizes: np.ndarray) -> np.ndarray:
+    """Leave masks out of magnitudes: no other element is on their scale, or they are no masks."""
+    are_masks = sizes >= MASK
+    masks, rest = sizes[are_masks], sizes[~are_masks]
+    largest = float(rest.max(initial=0.0))
+    is_apart = masks.size and largest > 0 and masks.min() >= MASK_GAP * largest
+    return rest if is_apart else sizes
 
 
 def default(dtype: str) -> float:

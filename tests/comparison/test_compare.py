@@ -144,6 +144,16 @@ def test_a_small_element_is_held_to_the_precision_of_the_largest() -> None:
     assert pallas_debug.compare(lambda x: x + off, lambda x: x, x, atol=1e-6, rtol=100.0).ok
 
 
+@pytest.mark.parametrize("mask, is_apart", [(1e9, True), (-1e30, True), (2e8, False)])
+def test_masks_are_no_scale_for_the_error_of_other_elements(mask: float, is_apart: bool) -> None:
+    x = jnp.array([mask, 300.0 if is_apart else 1e7, 1.0])
+    off = jnp.array([0.0, 0.0, 2.0])
+    report = pallas_debug.compare(lambda x: x + off, lambda x: x, x)
+    assert report.ok != is_apart
+    scale = "largest element below the masks" if is_apart else "largest element"
+    assert f"(0.0001 of the {scale}) plus" in str(report.outputs[0].allowed)
+
+
 @pytest.mark.large
 def test_two_precisions_are_compared_where_that_is_asked_for() -> None:
     def bf16(x: jax.Array) -> Any:
