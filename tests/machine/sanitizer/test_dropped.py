@@ -28,10 +28,18 @@ def sums_of_rows(x: jax.Array, *, reset: str) -> jax.Array:
         def start() -> None:
             acc_ref[...] = jnp.zeros_like(acc_ref)
 
+        def begin() -> None:
+            lanes = lax.broadcasted_iota(jnp.int32, (8, 128), 1)
+            acc_ref[...] = jnp.where(lanes == 0, 0.0, -1e9)
+
         if reset in ("first", "second"):
             pl.when(k == (reset == "second"))(start)
         elif reset == "last":
             pl.when(pl.program_id(0) + k == 0)(start)
+        elif reset == "first, a pattern":
+            pl.when(k == 0)(begin)
+        elif reset == "a pattern":
+            begin()
         elif reset == "always":
             start()
         acc_ref[...] += x_ref[...]
@@ -58,20 +66,23 @@ LATE = {
     "second": ((0, 1), "it is reset at grid point (0, 1)", "block (0, 0) of out_ref has begun"),
     "after": ((0, 0), "it is reset at the same grid point", "which adds to acc_ref"),
     "always": ((0, 1), "acc_ref[0, 0] was 0.12573, and is 0", "block (0, 0) of out_ref has begun"),
+    "a pattern": ((0, 1), "was 0.12573, and is 0", "block (0, 0) of out_ref has begun"),
 }
 
 
-@pytest.mark.parametrize("reset", ["first", *LATE])
+@pytest.mark.parametrize("reset", ["first", "first, a pattern", *LATE])
 def test_reset_within_a_block(reset: str) -> None:
     findings = found(lambda x: sums_of_rows(x, reset=reset), X)
-    if reset == "first":
+    if reset.startswith("first"):
         assert not findings
         return
     point, message, cause = LATE[reset]
     (finding,) = findings
     assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", point)
     assert finding.source is not None
-    assert finding.source.text == "acc_ref[...] = jnp.zeros_like(acc_ref)"
+    pattern = "acc_ref[...] = jnp.where(lanes == 0, 0.0, -1e9)"
+    zeros = "acc_ref[...] = jnp.zeros_like(acc_ref)"
+    assert finding.source.text == (pattern if reset == "a pattern" else zeros)
     assert finding.witness.other is not None
     assert finding.witness.other.text == "acc_ref[...] += x_ref[...]"
     assert message in finding.message
@@ -110,6 +121,47 @@ def test_sum_in_a_used_output(zeroed: str) -> None:
     findings = found(lambda x: sum_in_the_output(x, zeroed=zeroed), np.ones((24, 128), np.float32))
     assert [(f.kind, f.operand, f.grid_point) for f in findings] == (
         [] if zeroed == "first" else [("LostWrite", "total_ref", (1,))]
+    )
+
+
+def sums_of_columns(x: jax.Array, *, zeroed: str) -> list[jax.Array]:
+    """Sums over rows and steps of blocks of columns, in an output beside one that moves on.
+
+    The last step of each row adds zeros.
+    """
+
+    def kernel(x_ref, twice_ref, total_ref):
+        row, step = pl.program_id(1), pl.program_id(2)
+
+        @pl.when((row == 0) & (step == 0) if zeroed == "once" else step == 0)
+        def _start() -> None:
+            total_ref[...] = jnp.zeros_like(total_ref)
+
+        total_ref[...] += jnp.where(step < 2, x_ref[...], 0.0)
+        twice_ref[...] = x_ref[...] * 2
+
+    block = pl.BlockSpec((8, 128), lambda column, row, step: (3 * row + step, column))
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 2, 3),
+        in_specs=[block],
+        out_specs=[block, pl.BlockSpec((8, 128), lambda column, row, step: (0, column))],
+        out_shape=[jax.ShapeDtypeStruct((48, 256), F32), jax.ShapeDtypeStruct((8, 256), F32)],
+    )(x)
+
+
+@pytest.mark.parametrize("zeroed", ["once", "each row"])
+def test_a_sum_in_an_output_that_each_row_resets(zeroed: str) -> None:
+    findings = found(lambda x: sums_of_columns(x, zeroed=zeroed), np.ones((48, 256), np.float32))
+    if zeroed == "once":
+        assert not findings
+        return
+    (finding,) = findings
+    assert (finding.kind, finding.operand) == ("LostWrite", "total_ref")
+    assert finding.grid_point == (0, 1, 0)
+    assert finding.message.startswith("what grid point (0, 0, 1) added to total_ref is lost")
+    assert (finding.advice or "").endswith(
+        ": @pl.when((pl.program_id(1) == 0) & (pl.program_id(2) == 0))"
     )
 
 

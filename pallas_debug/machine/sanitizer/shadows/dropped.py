@@ -1,6 +1,7 @@
 """Sums that a reset drops: values added to a buffer that nothing reads before the reset.
 
-A reset is a store that sets the whole buffer to one number; what was added before is lost. A
+A reset is a store that sets the whole buffer to one number, or to a constant pattern such as one
+element at 0 and the others at -1e9; what was added before is lost. A
 correct kernel does that too, with values that it no longer needs: the last maximum of a block, or a
 state that a flag in a table ends. So it is a fault only if
 
@@ -8,8 +9,9 @@ state that a flag in a table ends. So it is a fault only if
   values, and the buffer is read again before these blocks end;
 - nothing else uses the stored sum;
 - only grid point and loop iterations decide whether the reset runs, not data; and
-- each run of the reset drops an addition; or it is in no loop except a pipeline's, and all outputs
-  keep their blocks, or each grid point resets an output without having read what others wrote.
+- each run of the reset drops an addition, except for the first in each block of an output; or it is
+  in no loop except a pipeline's, and all outputs keep their blocks, or each grid point resets an
+  output without having read what others wrote.
 
 A sum is also dropped if its output is stored too early: the last addition for a block comes at a
 moment that stores to no output, and the reset for the next block drops it. That is a fault if every
@@ -90,6 +92,7 @@ class _ResetSite:
     Attributes:
       runs, drops: how often it ran, and how often it dropped an addition.
       found: drops that are read again within the block: the first, and the first within a visit.
+      firsts: how often the buffer was an output to whose block nothing had been added.
       idle: how often nothing had been added since the previous reset.
       unused: how often it dropped an addition made after the output was stored.
       early: first drop of those.
@@ -100,6 +103,7 @@ class _ResetSite:
 
     runs: int = 0
     drops: int = 0
+    firsts: int = 0
     idle: int = 0
     unused: int = 0
     early: DroppedSum | None = None
@@ -130,6 +134,7 @@ class DroppedSums:
     def __init__(self) -> None:
         self._sites: dict[tuple[int, str], _ResetSite] = {}
         self._added: dict[_Key, dict[_Part, _Addition]] = {}
+        self._loaded: dict[_Key, list[_Addition]] = {}
         self._dropped: dict[_Key, dict[_Part, DroppedSum]] = {}
         self._used: set[_Key] = set()
         self._stored_at: dict[int, set[int]] = {}
@@ -137,13 +142,15 @@ class DroppedSums:
         self._stored_if: set[frozenset[int]] = set()
         self._is_partial = False
         self._is_sum: dict[tuple[int, str], bool | None] = {}
+        self._constant: dict[tuple[int, str], bool] = {}
         self._on_data: dict[int, frozenset[int]] = {}
 
     def reads(self, thread: Thread, state: TrackedThread, region: MemoryRegion) -> None:
         """Handle a read or copy of memory."""
         buffer, part = region.buffer, _part(region)
         key = thread.number, buffer.number
-        if _taken(self._added, key, part):
+        self._loaded[key] = _taken(self._added, key, part)
+        if self._loaded[key]:
             self._used.add(key)
         for dropped in _taken(self._dropped, key, part):
             if dropped.before.number < block_begins(state, buffer.name):
@@ -186,7 +193,8 @@ class DroppedSums:
             if part is None:
                 self._added.pop(key, None)
             if not step.adds and self._last_store and not _changes(region, value):
-                return  # as for masked blocks
+                self._leaves(key, part)  # as for masked blocks
+                return
             addition = _Addition(shadow.index_key(region), written, buffer)
             self._added.setdefault(key, {})[part] = addition
             self._used.discard(key)
@@ -194,10 +202,12 @@ class DroppedSums:
         additions = _taken(self._added, key, part)
         added = additions[-1] if additions else None
         _taken(self._dropped, key, part)
-        if is_sum is None or not is_uniform(value):
+        if is_sum is None or not (is_uniform(value) or self._is_constant(thread, step, site_key)):
             return
         site = self._sites.setdefault(site_key, _ResetSite())
         site.runs += 1
+        begins = block_begins(state, buffer.name)
+        site.firsts += is_output and (added is None or added.record.number < begins)
         if added is None and key not in self._used and not (self._is_partial and site.runs > 1):
             site.idle += 1
         self._used.discard(key)
@@ -205,7 +215,7 @@ class DroppedSums:
             return
         if self._data_conditions(thread, step):
             return
-        is_late = added.record.number >= block_begins(state, buffer.name)
+        is_late = added.record.number >= begins
         conditions = frozenset(id(branch) for branch in reach.conditions(thread.frames))
         is_left = not is_late and (is_output or self._stores(thread, added.record.moment))
         if is_left and (is_output or conditions or thread.iterations):
@@ -232,6 +242,20 @@ class DroppedSums:
             site.unused += 1
             site.early = site.early or dropped
 
+    def _leaves(self, key: _Key, part: _Part) -> None:
+        """Handle a sum that adds nothing: what its own load took is as unread as before."""
+        loaded = self._loaded.pop(key, [])
+        if len(loaded) == 1:
+            self._added.setdefault(key, {})[part] = loaded[0]
+            self._used.discard(key)
+
+    def _is_constant(self, thread: Thread, step: ir.StoreStep, site: tuple[int, str]) -> bool:
+        """Whether a store's value depends on nothing in memory."""
+        if site not in self._constant:
+            made_of = reach.sources(thread.frames, step.value.number)
+            self._constant[site] = next(made_of, None) is None
+        return self._constant[site]
+
     def _stores(self, thread: Thread, moment: int) -> bool:
         return moment in self._stored_at.get(thread.number, ())
 
@@ -257,7 +281,7 @@ class DroppedSums:
         """Return the sums that are dropped by mistake, once the run has ended."""
         found = []
         for site in self._sites.values():
-            if site.found and site.drops == site.runs:
+            if site.found and site.drops + site.firsts == site.runs:
                 found.append(site.found[0])
             elif site.found and site.found[-1].is_one_visit:
                 found.append(site.found[-1])
