@@ -237,6 +237,48 @@ def test_what_is_made_of_a_running_state() -> None:
     assert not found(call, X[:8], W[:128])
 
 
+def windows(x: Any, w: Any, *, how: str) -> Any:
+    """Sums of the products of three windows of a padded block, in a loop that Python unrolls."""
+
+    def kernel(x_ref, w_ref, out_ref, padded_ref, acc_ref):
+        if how == "running":
+            padded_ref[0:8] = padded_ref[1:9]
+        else:
+            padded_ref[...] = jnp.zeros_like(padded_ref)
+        padded_ref[8:16] = x_ref[...]
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+        for i in range(3):
+            window = padded_ref[i + 6 : i + 14]
+            part = jnp.dot(window, w_ref[i], preferred_element_type=F32)
+            acc_ref[...] = acc_ref[...] + part if how == "added" else part
+        out_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2,),
+        in_specs=[
+            pl.BlockSpec((8, 128), lambda i: (i, 0)),
+            pl.BlockSpec((3, 128, 128), lambda i: (0, 0, 0)),
+        ],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+        out_shape=S((16, 128), F32),
+        scratch_shapes=[pltpu.VMEM((16, 128), F32), TILE],
+    )(x, w)
+
+
+@pytest.mark.parametrize("how", ["added", "replaced", "running"])
+def test_windows_of_a_block_that_the_kernel_pads(how: str) -> None:
+    findings = found(lambda x, w: windows(x, w, how=how), X[:, :128], W.reshape(3, 128, 128))
+    lost = [finding for finding in findings if finding.kind == "LostWrite"]
+    if how != "replaced":  # a running state, which is also read before it is written
+        assert not lost
+        return
+    (finding,) = lost
+    assert (finding.operand, finding.grid_point) == ("acc_ref", (0,))
+    assert finding.cause == "each iteration stores its part here, in place of the one before"
+    assert finding.source == finding.witness.other
+
+
 @pytest.mark.parametrize("adds", [False, True])
 def test_a_loop_within_a_grid_point(adds: bool) -> None:
     def kernel(x_ref, w_ref, out_ref, acc_ref):

@@ -1,17 +1,17 @@
 """Partial sums that the next part replaces, as with `=` in place of `+=`.
 
 A store writes a sum, a matrix product or another reduction where its previous run had written one
-for the same output block, and nothing has read that value. It is a fault if all values except the
-last of each block are lost this way; if the store does not depend on data; and if the value is
-computed from inputs, not from values that the kernel itself stores: only the last value of a
-running state may be wanted. If data decide when the value is read, only the last value may be
-wanted as well, unless the store replaces a reset every time the reset runs: such a reset has no
-use.
+for the same output block, and nothing has read that value. Stores of one line are one store, as in
+a loop that Python unrolls. It is a fault if all values except the last of each block are lost this
+way; if the store does not depend on data; and if the value is computed from inputs, directly or
+through buffers that the kernel fills with them, and not from a running state, of which only the
+last value may be wanted. If data decide when the value is read, only the last value may be wanted
+as well, unless the store replaces a reset every time the reset runs: such a reset has no use.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug.bridge.programs import program as ir
@@ -31,8 +31,8 @@ from pallas_debug.machine.threads import Thread
 if TYPE_CHECKING:
     from pallas_debug.machine.sanitizer.shadows.tracked import TrackedThread
 
-_SiteKey = tuple[int, str]
-"""A store, and the buffer to which it stores."""
+_SiteKey = tuple[object, str]
+"""Line of a store, or the store itself if that is unknown, and the buffer to which it stores."""
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +43,7 @@ class _TotalSite:
       runs, lost, kept: how often it ran; how often its value was replaced unread by its next run;
         and how often its value was read, or was the last one of an output's block.
       first: first lost value.
+      made_of: buffers from which its values are computed.
       depends: whether data decide when the value is read.
       is_unseen: whether its value may have been read at an unwatched grid point.
     """
@@ -51,6 +52,7 @@ class _TotalSite:
     lost: int = 0
     kept: int = 0
     first: DroppedSum | None = None
+    made_of: set[str] = field(default_factory=set)
     depends: bool = False
     is_unseen: bool = False
 
@@ -88,6 +90,8 @@ class ReplacedTotals:
         self._sites: dict[_SiteKey, _TotalSite] = {}
         self._left: dict[tuple[int, int], _Left] = {}
         self._is_total: dict[_SiteKey, bool] = {}
+        self._sources: dict[_SiteKey, set[str]] = {}
+        self._made_of: dict[str, set[str]] = {}
         self._is_reset: dict[_SiteKey, bool] = {}
         self._resets: dict[tuple[int, int], _Reset] = {}
         self._in_vain: dict[str, bool] = {}
@@ -116,24 +120,24 @@ class ReplacedTotals:
     ) -> None:  # fmt: skip
         """Handle a write to a buffer, before it; `written` is its record."""
         buffer = region.buffer
-        key, site_key = (thread.number, buffer.number), (id(step), buffer.name)
+        key, step_key = (thread.number, buffer.number), (id(step), buffer.name)
         left = self._left.pop(key, None)
-        if site_key not in self._is_total:
-            self._is_total[site_key] = (
-                not step.adds
-                and step.mask is None
-                and not reach.depends_on_data(thread.frames)
-                and reach.is_total(thread.frames, step.value.number)
-                and not any(
-                    buffer.name in self._stored
-                    for buffer in reach.sources(thread.frames, step.value.number)
-                )
+        if step_key not in self._is_total:
+            made_of = {one.name for one in reach.sources(thread.frames, step.value.number)}
+            is_update = step.adds or step.mask is not None or reach.depends_on_data(thread.frames)
+            self._made_of.setdefault(buffer.name, set()).update(
+                made_of, [buffer.name] if is_update else ()
             )
+            is_total = not is_update and reach.is_total(thread.frames, step.value.number)
+            self._is_total[step_key] = is_total
+            self._sources[step_key] = made_of
         elements = shadow.index_key(region)
-        self._replaces(thread, state, step, region, value, is_total=self._is_total[site_key])
-        if not self._is_total[site_key]:
+        self._replaces(thread, state, step, region, value, is_total=self._is_total[step_key])
+        if not self._is_total[step_key]:
             return
+        site_key = step.site.line or id(step), buffer.name
         site = self._sites.setdefault(site_key, _TotalSite())
+        site.made_of |= self._sources[step_key]
         site.runs += 1
         self._left[key] = _Left(site_key, elements, written, is_output)
         if left is None or (left.site, left.elements) != (site_key, elements):
@@ -177,6 +181,20 @@ class ReplacedTotals:
             site.first
             for (_, name), site in self._sites.items()
             if site.first is not None and site.kept and site.lost + site.kept == site.runs
-            and not site.is_unseen
+            and not site.is_unseen and all(self._is_of_inputs(one) for one in site.made_of)
             and (not site.depends or (self._in_vain.get(name) and not self._is_sampled))
         ]  # fmt: skip
+
+    def _is_of_inputs(self, name: str, within: frozenset[str] = frozenset()) -> bool:
+        """Whether a buffer is an input, or filled from inputs alone: it is no running state.
+
+        Args:
+          within: buffers that are computed from it.
+        """
+        if name not in self._stored:
+            return True
+        within |= {name}
+        made_of = self._made_of.get(name)
+        return made_of is not None and all(
+            one not in within and self._is_of_inputs(one, within) for one in made_of
+        )
