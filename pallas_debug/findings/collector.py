@@ -13,6 +13,7 @@ from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.findings.rewording import reworded
 from pallas_debug.findings.slips import (
     SLIPS,
+    is_cast_of_nan,
     is_not_before,
     is_of_same_dimension,
     is_of_same_output,
@@ -346,7 +347,8 @@ def _comes_of(finding: Finding, cause: Finding) -> bool:
     if finding.kind is Fault.OUTPUT_NOT_WRITTEN:
         is_early = cause.values.get(order.PIPELINE) == order.WRITES_BACK  # before a copy to it ends
         return cause.kind is Fault.DATA_RACE and is_early and is_of_same_output(finding, cause)
-    if finding.kind not in _VALUES or finding.kernel != cause.kernel:
+    is_of_number = finding.kind in _VALUES or is_cast_of_nan(finding)
+    if not is_of_number or finding.kernel != cause.kernel:
         return False
     if cause.kind is Fault.OUTPUT_NOT_WRITTEN:
         return False  # nothing in the kernel reads what remains in it

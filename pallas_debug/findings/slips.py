@@ -30,14 +30,23 @@ def _is_of_line(finding: Finding, cause: Finding) -> bool:
     return finding.source is not None and finding.source == cause.source
 
 
+def is_cast_of_nan(finding: Finding) -> bool:
+    """Return whether a NaN is cast to an integer, which only shows that something made it."""
+    return finding.kind is Fault.NARROWING_LOSS and finding.values.get("operand 0") == "nan"
+
+
 def _lacks_store(finding: Finding, cause: Finding) -> bool:
     """Return whether the part of an output that is read is the part that no line stores to."""
-    return cause.values.get(facts.WHY) == "no store" and is_of_same_output(finding, cause)
+    why = cause.values.get(facts.WHY)
+    is_left = why == "no store" or (why == "stores" and facts.WRITTEN_PART in finding.values)
+    return is_left and is_of_same_output(finding, cause)
 
 
 def _stays(finding: Finding, cause: Finding) -> bool:
     """Return whether writes are replaced because the index map returns one block repeatedly."""
-    return cause.values.get(facts.WHY) == "left out" and is_of_same_output(finding, cause)
+    others = cause.values.get(writers.LIKEWISE, "").split(", ")
+    is_of_map = is_of_same_output(finding, cause) or finding.operand in others
+    return cause.values.get(facts.WHY) == "left out" and is_of_map
 
 
 def _is_left_for_another(finding: Finding, cause: Finding) -> bool:
@@ -372,6 +381,8 @@ def of_one_slip(findings: Iterable[Finding]) -> list[Finding]:
     )
 
 
+_OF_INDEX_MAPS = (Fault.BLOCK_OUT_OF_BOUNDS, Fault.X64_INDEX_MAP, Fault.INPUT_NOT_READ)
+
 _OUT_OF_BOUNDS = (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE)
 
 
@@ -381,7 +392,7 @@ def _slip(finding: Finding) -> tuple[object, ...]:
     place = finding.kind, finding.kernel, finding.grid_point
     if bounds.GRID_AXIS in values:
         return *place, values[bounds.GRID_AXIS], values.get("block"), finding.advice
-    if finding.kind in (Fault.BLOCK_OUT_OF_BOUNDS, Fault.X64_INDEX_MAP) and line is not None:
+    if finding.kind in _OF_INDEX_MAPS and line is not None and finding.only_if is None:
         given = (values.get(name) for name in ("block", "element"))
         return *place, line, *given, finding.cause, finding.advice
     start = values.get(bounds.POSITION, values.get("start"))

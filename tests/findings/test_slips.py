@@ -33,6 +33,10 @@ ARRIVAL = finding(
 TABLE = finding("UninitializedRead", "table", 3, shape="int32[4, 2] in SMEM")
 UNWRITTEN = finding("UninitializedRead", "n_ref", 5)
 OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
+LEFT = finding("OutputNotWritten", "o_ref", 7, values={"why": "stores"})
+STAYS = finding(
+    "OutputNotWritten", "q_ref", 7, values={"why": "left out", "likewise": "k_ref, v_ref"}
+)
 OUTSIDE_OF_BOTH = finding("OutOfBoundsRead", "x_ref", 7, grid_point=(), index="x_ref[4]")
 STATIC = ("static",)
 
@@ -50,6 +54,17 @@ STATIC = ("static",)
             UNWRITTEN,
             finding("UninitializedRead", "n_ref", 6),
         ),
+        (
+            UNWRITTEN,
+            finding("NarrowingLoss", "", 9, values={"operand 0": "nan"}),
+            finding("NarrowingLoss", "", 9, values={"operand 0": "3e+09"}),
+        ),
+        (
+            LEFT,
+            finding("UninitializedRead", "o_ref", 9, values={"written part": "o_ref[0:4]"}),
+            finding("UninitializedRead", "o_ref", 9),
+        ),
+        (STAYS, finding("LostWrite", "k_ref", 9), finding("LostWrite", "o_ref", 9)),
         (
             UNWRITTEN,
             finding("OutOfBoundsWrite", "o_ref", 9, values={"index from": "n_ref[0]"}),
@@ -384,6 +399,10 @@ def test_operands_that_share_a_block_specification() -> None:
     assert merged([q, exchanged])[0].message == "BlockOutOfBounds; likewise v_ref"
     for other in (block("v_ref", 6), block("v_ref", 5, block="3")):
         assert merged([q, other]) == (q, other)
+    q, k = (finding("InputNotRead", name, 5) for name in ("q_ref", "k_ref"))
+    assert merged([q, k])[0].message == "InputNotRead; likewise k_ref"
+    uncounted = replace(k, only_if="k_ref and q_ref are not the same array")
+    assert merged([q, uncounted]) == (q, uncounted)
 
 
 def test_operands_whose_blocks_follow_a_grid_that_is_too_long() -> None:

@@ -12,6 +12,7 @@ from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import (
     GUARD,
     WHY,
+    WRITTEN_PART,
     OtherCore,
     Point,
     Reset,
@@ -37,9 +38,7 @@ FILLED_IN = "filled in lines"
 """Name in a witness: lines whose copies fill the rest of a buffer, by number."""
 
 Before = Literal["none", "branches", "some"]
-"""Stores to a buffer before a read, in program order: none, only conditional ones, or others.
-"""
-
+"""Stores to a buffer before a read, in program order: none, only conditional ones, or others."""
 
 WRITTEN_UNDER = "written under"
 """Name in a witness: only condition under which the data read is written, and where that ran."""
@@ -99,14 +98,14 @@ def uninitialized_read(
         advice = (begins if is_later else "") or advice
     elif ever is not None:
         cause = f"nothing but {ever.text} is ever written of it"
+        part = {WRITTEN_PART: ever.text}
         if ever.copies:
             cause += f": {ever.writers()} fill no other part"
             advice = "let a copy fill what is read here, or read only what is filled"
-            seen = seen.at(
-                values={**seen.witness.values, FILLED_IN: ", ".join(map(str, ever.copies))}
-            )
+            part[FILLED_IN] = ", ".join(map(str, ever.copies))
         else:
             advice += ", or read only what is written"
+        seen = seen.at(values={**seen.witness.values, **part})
     elif before != "some" and stays and not is_array:
         advice = begins or (
             "write it before this line at each grid point; or, if it is carried along a grid axis, "
@@ -212,7 +211,7 @@ def output_not_written(
     if is_aliased:
         advice = f"copy the input's block to {name} where nothing else is stored"
     block = "its block" if is_one_block else "the first block of it"
-    facts = {WHY: why} if why in ("no store", "left out") else {}
+    facts = {WHY: why} if why in ("no store", "stores", "left out") else {}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.OUTPUT_NOT_WRITTEN,
         f"{what} {'are' if is_several else 'is'} never written, and "

@@ -15,6 +15,9 @@ Point = tuple[int, ...]
 MAX_NAMES = 4
 """Maximum number of names listed in a sentence."""
 
+WRITTEN_PART = "written part"
+"""Name in a witness: part of a buffer that is written at all, without what is read."""
+
 WHY = "why"
 """Name in a witness: why an output is not written (`contents.Gone`) or a sum is lost, if another
 finding may follow from that."""
