@@ -12,8 +12,8 @@ from pallas_debug.bridge.instrument import checkify_errors
 from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.bridge.instrument.sites import ArrayPart, SiteFailure, slice_text
 from pallas_debug.findings.collector import Collector, caused
+from pallas_debug.findings.several import of_one_slip
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.slips import of_one_slip
 from pallas_debug.findings.wording import bounds, contents, numbers
 from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import Finding, Witness

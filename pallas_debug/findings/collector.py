@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.findings.rewording import reworded
+from pallas_debug.findings.several import of_one_slip
 from pallas_debug.findings.slips import (
     SLIPS,
     is_cast_of_nan,
     is_not_before,
     is_of_same_dimension,
     is_of_same_output,
-    of_one_slip,
 )
 from pallas_debug.findings.wording import mismatch, order
 from pallas_debug.model import Finding, SourceLine

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.wording.facts import where
+from pallas_debug.findings.wording.facts import names_in, where
 from pallas_debug.findings.wording.order import CORES, PARALLEL, SIDES, WRITES
 from pallas_debug.findings.wording.semaphores import NOT_AWAITED, SIGNALLED_BY
 from pallas_debug.model import Finding
@@ -44,7 +44,7 @@ def is_of_other_slot(race: Finding, stuck: Finding) -> bool:
     Nothing has waited for that copy.
     """
     array = str(stuck.operand).partition("[")[0]
-    left = stuck.values.get(NOT_AWAITED, "").split(", ")
+    left = names_in(stuck.values.get(NOT_AWAITED, ""))
     signalled = (race.values.get("semaphore"), race.values.get("other semaphore"))
     return any(name in left and name.partition("[")[0] == array for name in signalled if name)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.rewording import is_of_other_slot
@@ -91,7 +90,7 @@ def _is_discarded(read: Finding, lost: Finding) -> bool:
 
 def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
     """Return whether an index out of bounds was read from the unwritten operand."""
-    given = finding.values.get("index from", "").split(", ")
+    given = facts.names_in(finding.values.get("index from", ""))
     tables = {table.partition("[")[0] for table in given}
     is_made = cause.operand in tables or (_is_of_scalars(cause) and _is_of_others(finding, cause))
     return is_made and is_not_before(finding, cause)
@@ -159,7 +158,7 @@ def _waits_instead(finding: Finding, cause: Finding) -> bool:
     """Return whether the kernel waits on this semaphore while the racing copy signals another."""
     if finding.operand in _semaphores(cause):
         return False
-    is_named = finding.operand in cause.values.get("waited for", "").split(", ")
+    is_named = finding.operand in facts.names_in(cause.values.get("waited for", ""))
     return is_named or is_of_other_slot(cause, finding)
 
 
@@ -320,7 +319,7 @@ def _has_gone_elsewhere(finding: Finding, cause: Finding) -> bool:
     Or on the semaphore of a wait that names another one: then nothing waits for the copy.
     """
     semaphore = finding.values.get("semaphore")
-    others = cause.values.get(semaphores.NOT_AWAITED, "").split(", ")
+    others = facts.names_in(cause.values.get(semaphores.NOT_AWAITED, ""))
     return semaphore is not None and semaphore in (cause.operand, *others)
 
 
@@ -361,72 +360,6 @@ def _is_not_heard(finding: Finding, cause: Finding) -> bool:
     if finding.values.get("waits") == "0":
         return bool(senders) or CORES in cause.values
     return bool(senders) and semaphores.SIGNALLED_BY in finding.values
-
-
-def of_one_slip(findings: Iterable[Finding]) -> list[Finding]:
-    """Merge the effects of one slip on several operands: the first finding names the others.
-
-    Such slips are index maps or grids with too many steps, blocks that a grid leaves out, and an
-    index with which several places are read.
-    """
-    groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding in findings:
-        group = groups.setdefault(_slip(finding), [])
-        group.append(finding)
-    return _without_named(
-        replace(_likewise(first, others), count=max(one.count for one in (first, *others)))
-        if others
-        else first
-        for first, *others in groups.values()
-    )
-
-
-_OF_INDEX_MAPS = (Fault.BLOCK_OUT_OF_BOUNDS, Fault.X64_INDEX_MAP, Fault.INPUT_NOT_READ)
-
-_OUT_OF_BOUNDS = (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE)
-
-
-def _slip(finding: Finding) -> tuple[object, ...]:
-    """Key shared by findings about several operands or places that are caused by one slip."""
-    values, line = finding.values, finding.witness.line
-    place = finding.kind, finding.kernel, finding.grid_point
-    if bounds.GRID_AXIS in values:
-        return *place, values[bounds.GRID_AXIS], values.get("block"), finding.advice
-    if finding.kind in _OF_INDEX_MAPS and line is not None and finding.only_if is None:
-        given = (values.get(name) for name in ("block", "element"))
-        return *place, line, *given, finding.cause, finding.advice
-    start = values.get(bounds.POSITION, values.get("start"))
-    if finding.kind in _OUT_OF_BOUNDS and start is not None and line is not None:
-        device = values.get("device")
-        return *place, finding.loop, device, start, values.get(bounds.BOUND), finding.advice
-    return (id(finding),)
-
-
-def _likewise(found: Finding, others: Sequence[Finding]) -> Finding:
-    if found.kind in _OUT_OF_BOUNDS:
-        return bounds.with_other_reads(found, others)
-    return writers.likewise(found, others)
-
-
-def _without_named(findings: Iterable[Finding]) -> list[Finding]:
-    """Drop findings of another engine about an operand that a finding of the same line also names.
-
-    An unwritten output has no line of its own.
-    """
-
-    def named_as(finding: Finding, operand: str | None) -> tuple[object, ...]:
-        of_output = finding.kind is Fault.OUTPUT_NOT_WRITTEN
-        line = None if of_output else finding.witness.line
-        return finding.kind, finding.kernel, line, operand
-
-    given = list(findings)
-    named = {
-        named_as(finding, operand)
-        for finding in given
-        if (names := finding.values.get(writers.LIKEWISE)) is not None
-        for operand in names.split(", ")
-    }
-    return [one for one in given if named_as(one, one.operand) not in named]
 
 
 _OF_CORES = (

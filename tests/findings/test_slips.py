@@ -336,6 +336,10 @@ def test_cores_that_race_although_one_is_signalled() -> None:
 
 
 def test_a_copy_to_a_slot_that_another_wait_is_for() -> None:
+    facts = {"semaphore": "load[0, 0]"}
+    race = finding("DataRace", "tiles", 4, other=line(6), values=facts)
+    stuck = finding("Deadlock", "load[0, 1]", 2, values={"not awaited": "store[0], load[0, 0]"})
+    assert merged([stuck, race])[0].consequences == (stuck,)
     facts = {"semaphore": "load[0]"}
     race = finding("DataRace", "tiles", 4, other=line(6), values=facts)
     stuck = finding("Deadlock", "load[1]", 2, values={"not awaited": "load[0], store[0]"})
@@ -437,6 +441,25 @@ def test_places_that_one_index_reads() -> None:
     assert found.message == "OutOfBoundsRead; likewise sizes[4] in line 6"
     other = entry("sizes", 6, "sizes[-1]", "-1")
     assert merged([start, other]) == (start, other)
+    stored = replace(entry("o_ref", 7, "o_ref[4]"), kind=Fault.OUT_OF_BOUNDS_WRITE)
+    assert merged([start, stored])[0].message == "OutOfBoundsRead; likewise o_ref[4] in line 7"
+    back = replace(entry("starts", 7, "starts[4]"), kind=Fault.OUT_OF_BOUNDS_WRITE)
+    assert merged([start, back]) == (replace(start, consequences=(back,)),)
+
+
+def test_copies_that_one_line_starts() -> None:
+    def race(operand: str, at: int, start: int = 3, **values: str) -> Finding:
+        facts = {"other semaphore": f"sem_of_{operand}", **values}
+        return finding("DataRace", operand, at, other=line(start), grid_point=(1,), values=facts)
+
+    k, v = race("k_buf", 5), race("v_buf", 6)
+    (found,) = merged([k, v])
+    assert found.message == "DataRace; likewise v_buf in line 6"
+    unlike = race("v_buf", 6, start=4), race("v_buf", 6, sender="device 1"), race("k_buf", 6)
+    for other in unlike:
+        assert merged([k, other]) == (k, other)
+    plain = [replace(one, witness=replace(one.witness, values={})) for one in (k, v)]
+    assert merged(plain) == tuple(plain)  # of accesses, not of copies
 
 
 def test_jax_fails_at_a_copy_between_slices_of_different_sizes() -> None:

@@ -177,7 +177,7 @@ def discarded(found: Finding) -> Finding:
 
 
 def with_other_reads(found: Finding, others: Sequence[Finding]) -> Finding:
-    """Mention the other places that are read with an out-of-bounds index."""
+    """Mention the other places that are accessed with an out-of-bounds index."""
     places: list[str] = []
     for other in others:
         place = str(other.index)
