@@ -173,7 +173,7 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
     problems: list[PallasDebugError] = []
     sources = _Sources(judged, problems) if any(pair.count for pair in pairs) else None
     found = [
-        _finding(pair, judged, i, sources)
+        _finding(pair, judged, i, sources, _exchanged_with(pair, pairs, judged))
         for i, pair in enumerate(pairs)
         if pair.count and sources is not None
     ]
@@ -184,6 +184,24 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
         gaps=tuple(gaps),
         problems=tuple(problems),
     )
+
+
+def _exchanged_with(pair: Differences, pairs: Sequence[Differences], judged: Judged) -> str:
+    """Name of the output for which the reference returns what this one holds; "" if none."""
+    mine = pair.actual
+    for other in pairs:
+        theirs = other.expected
+        if (
+            other is pair
+            or not pair.count
+            or (theirs.shape, theirs.dtype) != (mine.shape, mine.dtype)
+        ):
+            continue
+        if (theirs.values != theirs.values.flat[0]).any():
+            found = Differences(mine, theirs, judged.tolerance)
+            if not (found.count or found.unjudged.any()):
+                return output_name(theirs.path)
+    return ""
 
 
 def _reference_nan(pair: Differences, judged: Judged) -> Gap:
@@ -366,7 +384,7 @@ def _where_diverged(place: _Place, diverged: Divergence) -> _Place:
 
 
 def _finding(
-    pair: Differences, judged: Judged, number: int, sources: _Sources | None
+    pair: Differences, judged: Judged, number: int, sources: _Sources | None, exchanged: str
 ) -> tuple[Finding, str | None]:
     assert sources is not None
     place = _placed(pair, judged, sources.of(number), sources)
@@ -409,6 +427,7 @@ def _finding(
         rounding=_rounding(pair, judged, sources.of(number)),
         not_compared=() if aligned is None else aligned.not_compared,
         unread=sources.unread(sources.of(number)),
+        exchanged=exchanged,
     )
     return mismatch.value_mismatch(place.seen, facts), place.digest
 

@@ -144,6 +144,26 @@ def test_a_small_element_is_held_to_the_precision_of_the_largest() -> None:
     assert pallas_debug.compare(lambda x: x + off, lambda x: x, x, atol=1e-6, rtol=100.0).ok
 
 
+def test_outputs_that_are_exchanged() -> None:
+    def moments(x: jax.Array) -> Any:
+        return x.sum(0), (x * x).sum(0), jnp.zeros(4)
+
+    def exchanged(x: jax.Array) -> Any:
+        total, squares, zeros = moments(x)
+        return squares, total, zeros
+
+    x = jnp.arange(12.0).reshape(3, 4)
+    first, second = pallas_debug.compare(exchanged, moments, x).findings
+    assert first.cause == "it holds what `moments` returns as output [1]"
+    assert second.cause == "it holds what `moments` returns as output [0]"
+    assert first.advice == (
+        "look at the order of the outputs: of the kernel's references, of out_shape and out_specs, "
+        "and of what the function returns"
+    )
+    (zero,) = pallas_debug.compare(lambda x: (x.sum(0), *moments(x * 0)[1:]), moments, x).findings
+    assert "returns as" not in str(zero.cause)
+
+
 @pytest.mark.parametrize("mask, is_apart", [(1e9, True), (-1e30, True), (2e8, False)])
 def test_masks_are_no_scale_for_the_error_of_other_elements(mask: float, is_apart: bool) -> None:
     x = jnp.array([mask, 300.0 if is_apart else 1e7, 1.0])

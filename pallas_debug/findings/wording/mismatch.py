@@ -123,6 +123,7 @@ class Mismatch:
       not_compared: operands whose stores were not compared to determine `diverged` or `agrees`,
         each with the reason, as clauses.
       unread: inputs that the grid does not visit completely.
+      exchanged: name of the output as which the reference returns these values.
     """
 
     what: str
@@ -149,6 +150,7 @@ class Mismatch:
     rounding: RoundingError | None = None
     not_compared: tuple[str, ...] = ()
     unread: tuple[UnreadInput, ...] = ()
+    exchanged: str = ""
 
 
 def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
@@ -347,6 +349,12 @@ _SCALED: tuple[RelationKind, ...] = ("factor", "factor per slice", "offset")
 
 def _cause(found: Mismatch) -> tuple[str | None, str | None]:
     """Return cause and advice for the pattern; None uses those of the fault's explanation."""
+    if found.exchanged:
+        return (
+            f"it holds what `{found.reference}` returns as {found.exchanged}",
+            "look at the order of the outputs: of the kernel's references, of out_shape and "
+            "out_specs, and of what the function returns",
+        )
     written = found.written
     if written is not None and written.unvisited == written.differing > 0:
         return (
