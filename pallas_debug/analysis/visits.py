@@ -245,8 +245,9 @@ def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None
 def _still(subject: Subject, result: Result) -> None:
     """Report inputs whose block stays the same along a dimension, unlike that of another operand.
 
-    The other operand has as many elements and blocks along a dimension of its own, and moves
-    through all of them along a grid dimension that the input's index map does not use.
+    The other operand has as many blocks along a dimension of its own, and as many elements, unless
+    it is packed, and moves through all of them along a grid dimension that the input's index map
+    does not use.
     """
     moving = [p for block in subject.grid.blocks for p in _passages(subject, block)]
     for block in subject.grid.blocks[: subject.grid.num_inputs]:
@@ -261,8 +262,7 @@ def _still(subject: Subject, result: Result) -> None:
                 for p in reversed(moving)
                 if p.axis not in used
                 and p.steps == blocks == _count(p.block.dims[p.dim])
-                and p.block.dims[p.dim].size == along.size
-                and p.block.dims[p.dim].bound == along.bound
+                and _values_in_one(p, block, along) is not None
             }
             if index.size > 1 or blocks < 2 or not others:
                 continue
@@ -284,10 +284,29 @@ def _still(subject: Subject, result: Result) -> None:
                 ),
                 part=part,
                 moving={subject.grid.number(a): others[a].block.name for a in sorted(others)},
+                is_packed=any(_values_in_one(p, block, along) != 1 for p in others.values()),
                 reader=None if reader is None else reader.name,
             )
             result.findings.append(finding)
             break
+
+
+def _values_in_one(passage: _Passage, block: Block, along: BlockDim) -> int | None:
+    """Number of elements of the larger array in one of the smaller, along two dimensions.
+
+    Returns:
+      1 if they have as many; a power of 2 if integers of the smaller may hold the others, packed;
+      None otherwise.
+    """
+    theirs, packed = passage.block.dims[passage.dim], passage.block
+    small, large = sorted((theirs, along), key=lambda dim: dim.bound)
+    if small is along and theirs.bound != along.bound:
+        packed = block
+    ratio = large.bound // max(small.bound, 1)
+    if (small.size * ratio, small.bound * ratio) != (large.size, large.bound):
+        return None
+    can_hold = ratio in (2, 4, 8) and packed.dtype.startswith(("int", "uint")) and small.size > 1
+    return ratio if ratio == 1 or can_hold else None
 
 
 def _reader_of_rest(subject: Subject, passage: _Passage) -> Block | None:

@@ -210,6 +210,39 @@ def test_an_index_map_that_ignores_a_dimension_of_the_grid(captures: Captures) -
     assert finding.witness.values["not read"] == "256 of 384"
 
 
+@pytest.mark.parametrize("dtype, block", [(jnp.uint8, 64), (jnp.int32, 16), (F32, 64), (F32, 128)])
+def test_an_index_map_unlike_that_of_a_packed_operand(
+    captures: Captures, dtype: Any, block: int
+) -> None:
+    """Of a product with integers that hold several weights each; floats are not packed."""
+
+    def kernel(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
+        o_ref[...] += jnp.sum(x_ref[...]) + jnp.sum(w_ref[...].astype(F32))
+
+    def call(x: Any, w: Any) -> Any:
+        return pl.pallas_call(
+            kernel,
+            out_shape=S((8, 128), F32),
+            grid=(3,),
+            in_specs=[
+                pl.BlockSpec((8, 128), lambda k: (0, 0)),
+                pl.BlockSpec((block, 128), lambda k: (k, 0)),
+            ],
+            out_specs=pl.BlockSpec((8, 128), lambda k: (0, 0)),
+        )(x, w)
+
+    findings = found(captures, call, S((8, 384), F32), S((3 * block, 128), dtype))
+    unread = [finding for finding in findings if finding.kind == "InputNotRead"]
+    if dtype is F32 and block == 64:
+        assert not unread
+        return
+    (finding,) = unread
+    what = "elements" if dtype is F32 else "blocks"
+    assert finding.cause == (
+        f"its index map does not use dimension 0, with which w_ref moves through as many {what}"
+    )
+
+
 def test_an_index_map_that_ignores_two_dimensions_of_the_grid(captures: Captures) -> None:
     def copy_column(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] + y_ref[...]

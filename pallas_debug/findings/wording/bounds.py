@@ -337,13 +337,15 @@ REST_READ_AS = "rest read as"
 
 
 def input_stays(
-    seen: Sighting, *, part: UnreadPart, moving: Mapping[int, str], reader: str | None = None
-) -> Finding:
+    seen: Sighting, *, part: UnreadPart, moving: Mapping[int, str], is_packed: bool = False,
+    reader: str | None = None,
+) -> Finding:  # fmt: skip
     """Report an input whose block stays the same along a dimension, unlike those of other operands.
 
     Args:
       part: part with the elements that are read instead of the unread ones.
       moving: grid dimensions, each with an operand whose block moves along it.
+      is_packed: whether one of these may hold several values in an element, or the input may.
       reader: another operand that reads the rest, if it is the same array.
     """
     left = part.size - part.block
@@ -357,7 +359,8 @@ def input_stays(
         Fault.INPUT_NOT_READ,
         f"every grid point gets {part.start}:{part.stop} along dimension {part.dimension} of "
         f"{part.operand} ({part.array}): {rest} never read",
-        f"its index map does not use dimension {', or '.join(axes)} through as many elements",
+        f"its index map does not use dimension {', or '.join(axes)} through as many "
+        + ("blocks" if is_packed else "elements"),
         f"return the index of {'that dimension' if one is None else f'dimension {one}'} of the "
         "grid there; or pass that part of the array alone",
     )
