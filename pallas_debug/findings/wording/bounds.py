@@ -235,7 +235,7 @@ def block_out_of_bounds(
     if entry is not None:
         cause = f"the index comes from {entry}, and nothing keeps it within bounds"
         advice = "check the table before the call, or clamp the index in the index map"
-    elif is_offset and not _axes(seen.witness.grid_point or (), value):
+    elif is_offset and _is_multiplied(seen.witness.grid_point or (), value, block_size):
         cause = (
             f"an index map returns block indices, and this looks like an element offset: {value} "
             f"is {value // block_size} x {block_size}"
@@ -258,6 +258,11 @@ def block_out_of_bounds(
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.BLOCK_OUT_OF_BOUNDS, message, cause, advice
     )
+
+
+def _is_multiplied(point: Sequence[int], value: int, block_size: int) -> bool:
+    """Whether an index may be a program id times the block size, and is no program id itself."""
+    return not _axes(point, value) and (not point or value // block_size in point)
 
 
 def _beyond(point: Sequence[int], value: int, unit: str) -> tuple[str, int | None]:
