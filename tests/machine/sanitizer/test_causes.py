@@ -520,3 +520,40 @@ def test_a_sum_is_lost_under_the_condition_under_which_another_is_reset_late() -
     assert (finding.kind, finding.operand) == (Fault.UNINITIALIZED_READ, "acc_ref")
     (lost,) = finding.consequences
     assert (lost.kind, lost.operand) == (Fault.LOST_WRITE, "sum_ref")
+
+
+def states(x: jax.Array, *, rows: int) -> list[jax.Array]:
+    """A state that is carried along each row of blocks, and its sum over all; it is never set."""
+
+    def kernel(x_ref, state_ref, total_ref, carry_ref):
+        @pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0))
+        def _start() -> None:
+            total_ref[...] = jnp.zeros_like(total_ref)
+
+        carry_ref[...] = carry_ref[...] * 0.5 + x_ref[...]
+        state_ref[...] = carry_ref[...]
+        total_ref[...] += carry_ref[...]
+
+    block = pl.BlockSpec((8, 128), lambda row, step: (row, step))
+    return pl.pallas_call(
+        kernel,
+        grid=(rows, 3),
+        in_specs=[block],
+        out_specs=[block, pl.BlockSpec((8, 128), lambda row, step: (0, 0))],
+        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct((8, 128), x.dtype)],
+        scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
+    )(x)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_state_whose_outputs_differ_in_when_they_move_on(rows: int) -> None:
+    """Whether each row has a state of its own shows in none of them."""
+    x = np.ones((8 * rows, 384), np.float32)
+    (finding,) = found(lambda x: states(x, rows=rows), x)
+    assert (finding.kind, finding.operand) == ("UninitializedRead", "carry_ref")
+    assert finding.advice == (
+        "write it where its sum begins: @pl.when(pl.program_id(1) == 0)"
+        if rows == 1
+        else "write it before this line at each grid point; or, if it is carried along a grid axis, "
+        "at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
+    )

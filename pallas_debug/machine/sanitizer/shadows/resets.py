@@ -92,6 +92,8 @@ def axes_of_sum(
     A reset there, before the updates of that grid point, separates all updates of different output
     blocks, but no consecutive updates of the same block, and no update from a later read of it. Of
     several such sets of axes, the largest is returned, because it resets least often.
+    If some outputs move on between two updates while others keep their block, it is not known
+    whether these are of one sum: then the axes are unknown unless only one set is possible.
 
     Returns:
       Numbers of the axes; None if no axes do that, if the buffer is not updated twice for one
@@ -107,22 +109,41 @@ def axes_of_sum(
     if not updated:
         return None
     first, *rest = sorted(updated)
-    spans = [
-        (one, other, any(of_output[one] == of_output[other] for of_output in blocks))
-        for one, other in itertools.pairwise([first, *rest])
-    ]
+    spans: list[tuple[int, int, bool]] = []
+    unclear: set[tuple[int, int]] = set()
+    for one, other in itertools.pairwise([first, *rest]):
+        kept = {of_output[one] == of_output[other] for of_output in blocks}
+        spans.append((one, other, True in kept))
+        if len(kept) > 1:
+            unclear.add((one, other))
     if not any(is_one_sum for *_, is_one_sum in spans):
         return None
     spans += [(max(u for u in updated if u < use), use, True) for use in used if use > first]
     axes = [axis for axis in launch.axes if any(point[axis] for point in thread.points)]
+    found = _axes_that_separate(spans, axes, thread, first)
+    clear = [span for span in spans if span[:2] not in unclear]
+    if unclear and len(_axes_that_separate(clear, axes, thread, first)) > 1:
+        return None
+    return launch.numbers(found[0]) if found else None
+
+
+def _axes_that_separate(
+    spans: Sequence[tuple[int, int, bool]], axes: Sequence[int], thread: TrackedThread, first: int
+) -> list[tuple[int, ...]]:
+    """Sets of axes whose program ids are 0 at `first` and between updates of different sums only.
+
+    Args:
+      spans: pairs of grid points, and whether they belong to one sum.
+    """
+    found = []
     for size in range(len(axes), 0, -1):
         for chosen in itertools.combinations(axes, size):
             begins = [not any(point[axis] for axis in chosen) for point in thread.points]
             if begins[first] and all(
                 any(begins[one + 1 : other + 1]) != is_one_sum for one, other, is_one_sum in spans
             ):
-                return launch.numbers(chosen)
-    return None
+                found.append(chosen)
+    return found
 
 
 def reset(
