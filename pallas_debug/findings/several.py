@@ -53,8 +53,8 @@ def _slip(finding: Finding) -> tuple[object, ...]:
     start = values.get(bounds.POSITION, values.get("start"))
     if finding.kind in _OUT_OF_BOUNDS and start is not None and line is not None:
         device = values.get("device")
-        place = _OUT_OF_BOUNDS, finding.kernel, finding.grid_point
-        return *place, finding.loop, device, start, values.get(bounds.BOUND)
+        bound = values.get(bounds.BOUND)
+        return _OUT_OF_BOUNDS, *place[1:], finding.loop, device, start, bound
     if finding.kind is Fault.DATA_RACE and (copies := _copying(finding)):
         sides = (values.get(name) for name in (SIDES, CORES, PARALLEL, "sender", "other sender"))
         return *place, finding.loop, copies, *sides

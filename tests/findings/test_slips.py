@@ -76,6 +76,11 @@ STATIC = ("static",)
             finding("OutOfBoundsRead", "o_ref", 9, values={"index from": "m_ref, t_ref"}),
         ),
         (UNWRITTEN, finding("IntegerOverflow", "", 5), finding("IntegerOverflow", "", 6)),
+        (
+            replace(TABLE, witness=replace(TABLE.witness, grid_point=(1,))),
+            finding("IntegerOverflow", "", 6, grid_point=(2,)),
+            finding("IntegerOverflow", "", 6, grid_point=(0,)),
+        ),
         (OUTSIDE, finding("DmaNotAwaited", "tile", 7), finding("DmaNotAwaited", "tile", 8)),
         (
             RACE,
