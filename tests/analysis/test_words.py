@@ -196,7 +196,8 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "waited_twice": (
         "sem is 0 bytes, and the wait needs 4096 bytes",
         "the copies on it were all waited for before: a start is good for one wait",
-        "wait once for each start, with the same slices and the same semaphore",
+        "start a copy for this wait too, or leave the wait out: wait once for each start, with "
+        "the same slices and the same semaphore",
     ),
     "copy_past_the_end": (
         "x_ref[16:24, 0:128] reaches 8 past the end of dimension 0 of float32[16, 128] in ANY",

@@ -500,7 +500,8 @@ def test_a_deadlock_of_two_devices() -> None:
             "sem is 0 bytes, and the wait needs 4096 bytes",
             "the copies on it were all waited for before, in ring.py:9: a start is good for one "
             "wait",
-            "wait once for each start, with the same slices and the same semaphore",
+            "start a copy for this wait too, or leave the wait out: wait once for each start, with "
+            "the same slices and the same semaphore",
         ),
         (
             {"of_copy": True, "was_raised": True, "count": 1024, "needed": 4096},

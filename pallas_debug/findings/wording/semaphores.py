@@ -273,7 +273,8 @@ def deadlock(
         at = f", in {line_text(earlier)}" if earlier else ""
         cause = f"the copies on it were all waited for before{at}: a start is good for one wait"
         cause += _under_way(under_way)
-        advice = "wait once for each start, with the same slices and the same semaphore"
+        advice = "start a copy for this wait too, or leave the wait out: "
+        advice += "wait once for each start, with the same slices and the same semaphore"
         if axes:
             dimension = " and ".join(map(str, axes))
             cause += f"; here, one core runs all of parallel grid dimension {dimension}"

@@ -292,6 +292,7 @@ def dropped_sum(
     reset: Access,
     element: WrittenElement,
     slip: Literal["late", "early", "unstored", "always", "replaced"] = "late",
+    is_again: bool = False,
 ) -> Finding:
     """Report a sum that loses a part: it is reset after an addition and before any read.
 
@@ -302,6 +303,7 @@ def dropped_sum(
       slip: kind of mistake: the reset comes after the addition; the output was stored before it,
         and the reset is for another block, or missing; each grid point resets the sum; the next
         part replaces the sum.
+      is_again: whether the line had already reset it at this grid point.
     """
     name = seen.witness.operand
     if slip == "unstored":
@@ -339,8 +341,8 @@ def dropped_sum(
     elif is_here:
         line = seen.witness.other
         adding = "the line that adds" if line is None else f"line {line.line}, which adds"
-        cause = f"this line runs after {adding} to {name}"
-        advice = "reset it before that line"
+        cause = f"this line runs {'again ' if is_again else ''}after {adding} to {name}"
+        advice = f"reset it before {'the loop that has both lines' if is_again else 'that line'}"
     else:
         cause = f"{block or 'what is summed'} has begun before that"
         advice = "reset it before the first addition of each block"

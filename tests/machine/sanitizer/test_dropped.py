@@ -124,6 +124,34 @@ def test_sum_in_a_used_output(zeroed: str) -> None:
     )
 
 
+@pytest.mark.parametrize("reset", ["before", "within"])
+def test_a_reset_in_a_loop_that_python_unrolls(reset: str) -> None:
+    def kernel(x_ref, out_ref, acc_ref):
+        def start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        if reset == "before":
+            start()
+        for i in range(3):
+            if reset == "within":
+                start()
+            acc_ref[...] += x_ref[...] * (i + 1.0)
+        out_ref[...] = acc_ref[...]
+
+    call = pl.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct((8, 128), F32), scratch_shapes=[TILE]
+    )
+    findings = found(call, X[:8, :128])
+    if reset == "before":
+        assert not findings
+        return
+    (finding,) = findings
+    line = finding.witness.other
+    assert line is not None
+    assert finding.cause == f"this line runs again after line {line.line}, which adds to acc_ref"
+    assert finding.advice == "reset it before the loop that has both lines"
+
+
 def sums_of_columns(x: jax.Array, *, zeroed: str) -> list[jax.Array]:
     """Sums over rows and steps of blocks of columns, in an output beside one that moves on.
 

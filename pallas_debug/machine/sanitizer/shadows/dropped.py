@@ -66,6 +66,7 @@ class DroppedSum:
         output; and no loop except a pipeline's runs the reset.
       slip: kind of mistake.
       conditions: identities of the conditions around the reset.
+      is_again: whether the same line had already reset the buffer at that moment, as in a loop.
     """
 
     buffer: MemoryBuffer
@@ -83,6 +84,7 @@ class DroppedSum:
     slip: Slip
     is_one_visit: bool = False
     conditions: frozenset[int] = frozenset()
+    is_again: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -143,6 +145,7 @@ class DroppedSums:
         self._is_partial = False
         self._is_sum: dict[tuple[int, str], bool | None] = {}
         self._constant: dict[tuple[int, str], bool] = {}
+        self._reset_at: dict[tuple[object, ...], int] = {}
         self._on_data: dict[int, frozenset[int]] = {}
 
     def reads(self, thread: Thread, state: TrackedThread, region: MemoryRegion) -> None:
@@ -206,6 +209,9 @@ class DroppedSums:
             return
         site = self._sites.setdefault(site_key, _ResetSite())
         site.runs += 1
+        line_key = *key, step.site.line
+        is_again = self._reset_at.get(line_key) == state.moment
+        self._reset_at[line_key] = state.moment
         begins = block_begins(state, buffer.name)
         site.firsts += is_output and (added is None or added.record.number < begins)
         if added is None and key not in self._used and not (self._is_partial and site.runs > 1):
@@ -232,7 +238,7 @@ class DroppedSums:
         dropped.is_one_visit = not _is_in_loop(thread) and (
             added.record.number >= _latest(state, everything) or replaces_all
         )
-        dropped.conditions = conditions
+        dropped.conditions, dropped.is_again = conditions, is_again
         if is_late:
             self._dropped.setdefault(key, {})[part] = dropped
         elif is_left:

@@ -175,6 +175,7 @@ class MemoryWording:
             seen,
             block=self._block(thread, moment, thread.outputs_of(found.buffer.name)),
             slip=found.slip,
+            is_again=found.is_again,
             lost=_access(found.before),
             reset=order.Access(writes=True, grid_point=found.point, loop=found.iterations),
             element=WrittenElement(
