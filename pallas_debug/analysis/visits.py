@@ -247,8 +247,10 @@ def _still(subject: Subject, result: Result) -> None:
 
     The other operand has as many blocks along a dimension of its own, and as many elements, unless
     it is packed, and moves through all of them along a grid dimension that the input's index map
-    does not use.
+    does not use. Instead of another operand, there may be a grid dimension with as many steps that
+    no index map uses.
     """
+    idle = _unused_axes(subject)
     moving = [p for block in subject.grid.blocks for p in _passages(subject, block)]
     for block in subject.grid.blocks[: subject.grid.num_inputs]:
         dims = subject.indices[block.position].dims
@@ -264,9 +266,11 @@ def _still(subject: Subject, result: Result) -> None:
                 and p.steps == blocks == _count(p.block.dims[p.dim])
                 and _values_in_one(p, block, along) is not None
             }
-            if index.size > 1 or blocks < 2 or not others:
+            idle_here = [axis for axis in idle if subject.grid.sizes[axis] == blocks]
+            axes = sorted(others) or idle_here
+            if index.size > 1 or blocks < 2 or not axes:
                 continue
-            passage = _Passage(block=block, dim=dim, axis=min(others), steps=1)
+            passage = _Passage(block=block, dim=dim, axis=axes[0], steps=1)
             reader = _reader_of_rest(subject, passage)
             first = int(index.ravel()[0]) * along.size
             part = bounds.UnreadPart(
@@ -283,12 +287,25 @@ def _still(subject: Subject, result: Result) -> None:
                     source=subject.block_line(block), operand=block.name, shape=part.array
                 ),
                 part=part,
-                moving={subject.grid.number(a): others[a].block.name for a in sorted(others)},
+                moving={
+                    subject.grid.number(a): others[a].block.name if others else "" for a in axes
+                },
                 is_packed=any(_values_in_one(p, block, along) != 1 for p in others.values()),
                 reader=None if reader is None else reader.name,
             )
             result.findings.append(finding)
             break
+
+
+def _unused_axes(subject: Subject) -> list[int]:
+    """Grid dimensions that no index map uses; none if any index map is unknown."""
+    used: set[int] = set()
+    for block in subject.grid.blocks:
+        dims = subject.indices[block.position].dims
+        if dims is None or not _is_pipelined(block):
+            return []
+        used |= {a for index in dims for a, size in enumerate(index.shape) if size > 1}
+    return [a for a, size in enumerate(subject.grid.sizes) if size > 1 and a not in used]
 
 
 def _values_in_one(passage: _Passage, block: Block, along: BlockDim) -> int | None:

@@ -243,6 +243,30 @@ def test_an_index_map_unlike_that_of_a_packed_operand(
     )
 
 
+@pytest.mark.parametrize("steps, is_found", [(3, True), (2, False)])
+def test_a_dimension_of_the_grid_that_no_index_map_uses(
+    captures: Captures, steps: int, is_found: bool
+) -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] += x_ref[...]
+
+    def call(x: Any) -> Any:
+        return pl.pallas_call(
+            kernel,
+            out_shape=S((16, 128), F32),
+            grid=(2, steps),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+        )(x)
+
+    findings = found(captures, call, S((16, 384), F32))
+    unread = [finding for finding in findings if finding.kind == "InputNotRead"]
+    assert [finding.cause for finding in unread] == [
+        "its index map does not use dimension 1, which has as many steps, and neither does any "
+        "other index map"
+    ] * is_found
+
+
 def test_an_index_map_that_ignores_two_dimensions_of_the_grid(captures: Captures) -> None:
     def copy_column(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] + y_ref[...]

@@ -349,7 +349,7 @@ def input_stays(
 
     Args:
       part: part with the elements that are read instead of the unread ones.
-      moving: grid dimensions, each with an operand whose block moves along it.
+      moving: grid dimensions, each with an operand whose block moves along it; "" if none does.
       is_packed: whether one of these may hold several values in an element, or the input may.
       reader: another operand that reads the rest, if it is the same array.
     """
@@ -359,13 +359,16 @@ def input_stays(
     if reader is not None:
         facts[REST_READ_AS] = reader
     axes = [f"{axis}, with which {name} moves" for axis, name in moving.items()]
+    how = f" through as many {'blocks' if is_packed else 'elements'}"
+    if not all(moving.values()):
+        axes = [f"{axis}, which has as many steps" for axis in moving]
+        how = ", and neither does any other index map"
     one = next(iter(moving)) if len(moving) == 1 else None
     found = seen.at(values=facts).found(
         Fault.INPUT_NOT_READ,
         f"every grid point gets {part.start}:{part.stop} along dimension {part.dimension} of "
         f"{part.operand} ({part.array}): {rest} never read",
-        f"its index map does not use dimension {', or '.join(axes)} through as many "
-        + ("blocks" if is_packed else "elements"),
+        f"its index map does not use dimension {', or '.join(axes)}{how}",
         f"return the index of {'that dimension' if one is None else f'dimension {one}'} of the "
         "grid there; or pass that part of the array alone",
     )
