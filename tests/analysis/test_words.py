@@ -154,8 +154,8 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "kept",
         "grid dimension 0 is parallel, so two cores may share it (v4 and v5p have two), and each "
         "core has scratch of its own",
-        'make grid dimension 0 "arbitrary" in dimension_semantics, or write acc_ref at each grid '
-        "point",
+        "write acc_ref at each grid point; if it is to be carried on, make grid dimension 0 "
+        '"arbitrary" in dimension_semantics',
     ),
     "read_before_wait": (
         "tile_ref, float32[8, 128] in VMEM, is read here, and written by the copy of x_ref "

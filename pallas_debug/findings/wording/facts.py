@@ -114,7 +114,10 @@ class OtherCore:
             cause += f": what is read here was written at grid point {self.source}"
         arbitrary = f'make grid dimension {dimension} "arbitrary" in dimension_semantics'
         if not self.steps:
-            return cause, f"{arbitrary}, or write {operand} at each grid point"
+            return (
+                cause,
+                f"write {operand} at each grid point; if it is to be carried on, {arbitrary}",
+            )
         return cause, (
             f"write {operand} where each core begins: {when_zero(self.steps)}; if it is to be "
             f"carried on, {arbitrary}"
