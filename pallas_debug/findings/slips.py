@@ -404,6 +404,8 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE): _is_source_of_copy,
     (Fault.OUT_OF_BOUNDS_WRITE, Fault.OUT_OF_BOUNDS_READ): _is_brought_back,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.BLOCK_OUT_OF_BOUNDS): is_of_same_output,
+    (Fault.OUTPUT_NOT_WRITTEN, Fault.OUT_OF_BOUNDS_WRITE): is_of_same_output,
+    (Fault.OUTPUT_REVISITED, Fault.BLOCK_OUT_OF_BOUNDS): is_of_same_output,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.OUTPUT_REVISITED): _is_left_for_another,
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
     (Fault.DEADLOCK, Fault.WAIT_SIZE_MISMATCH): _is_same_semaphore,

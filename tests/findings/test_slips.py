@@ -144,6 +144,16 @@ STATIC = ("static",)
             finding("OutputNotWritten", "p_ref", 7),
         ),
         (
+            finding("BlockOutOfBounds", "o_ref", 2),
+            finding("OutputRevisited", "o_ref", 2),
+            finding("OutputRevisited", "p_ref", 2),
+        ),
+        (
+            finding("OutOfBoundsWrite", "o_ref", 2),
+            finding("OutputNotWritten", "o_ref", 2),
+            finding("OutputNotWritten", "p_ref", 2),
+        ),
+        (
             finding("LostWrite", "n_ref", 3, grid_point=(1,), values={"why": "reset late"}),
             replace(finding("UninitializedRead", "m_ref", 5, grid_point=(0,)), engines=STATIC),
             replace(finding("UninitializedRead", "m_ref", 5, grid_point=(2,)), engines=STATIC),
