@@ -7,9 +7,10 @@ jax functions. Their lines do not help with an error in the kernel, so they are 
 from __future__ import annotations
 
 import os
+import sysconfig
 import warnings
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 
 from pallas_debug.errors import DeprecatedNameWarning, PallasDebugError
@@ -22,6 +23,12 @@ FORMERLY = "PALLAS_DEBUG_TRACEBACK"
 
 _OURS = f"{Path(__file__).parent}{os.sep}"
 _PLUGIN = f"{os.sep}pallas_debug_pytest{os.sep}"
+
+_PACKAGES = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib"))
+"""Directories of this environment's packages."""
+
+_OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
+"""Names of directories of packages, which may belong to another environment on `sys.path`."""
 
 
 class WithoutOurFrames:
@@ -72,6 +79,11 @@ def of_ours() -> bool:
 def is_ours(frame: TracebackType) -> bool:
     file = frame.tb_frame.f_code.co_filename
     return file.startswith(_OURS) or _PLUGIN in file
+
+
+def is_installed(file: str) -> bool:
+    """Return whether a source file is part of an installed package, of any environment."""
+    return file.startswith(_PACKAGES) or not _OF_PACKAGES.isdisjoint(PurePath(file).parts)
 
 
 def remove(error: BaseException, is_removed: Callable[[TracebackType], bool]) -> None:

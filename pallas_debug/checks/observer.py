@@ -6,14 +6,14 @@ Called from runtime threads in the middle of a program, so no exception may esca
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
 
 from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.checks import findings
 from pallas_debug.errors import InternalError, PallasDebugError
 from pallas_debug.findings import outputs
-from pallas_debug.findings.collector import Collector, caused
+from pallas_debug.findings.collector import Collector, Key, caused, key
 from pallas_debug.findings.outputs import Dropped, OutputUses
 from pallas_debug.guards import guarded, problem_of
 from pallas_debug.model import Finding, Gap, PrintRecord, SourceLine
@@ -55,6 +55,7 @@ class RunObserver:
         self._report = report
         self._lock = threading.Lock()
         self._collector = Collector()
+        self._digests: dict[Key, set[str]] = {}
         self._races = Collector()
         self._copying: dict[str, str] = {}
         self._skipped_loops: dict[str, set[SourceLine]] = {}
@@ -69,6 +70,12 @@ class RunObserver:
     def findings(self) -> tuple[Finding, ...]:
         """Findings since the last `clear()`, oldest first."""
         return self._collector.findings
+
+    def is_of(self, finding: Finding, digest: str) -> bool:
+        """Whether a finding may be of this kernel, and not only of another one of its name."""
+        with self._lock:
+            known = self._digests.get(key(finding), set())
+            return not known or "" in known or digest in known
 
     @property
     def races(self) -> tuple[Finding, ...]:
@@ -125,6 +132,7 @@ class RunObserver:
         self._collector.clear()
         self._races.clear()
         with self._lock:
+            self._digests.clear()
             self._copying.clear()
             self._dropped.clear()
             self._printed.clear()
@@ -138,19 +146,29 @@ class RunObserver:
             problem = problem_of(error, "report", "reading what its checks counted")
             self.skipped(run.kernel, str(problem).removesuffix("."), is_fault=True)
             return
-        self.found(*found, uses=run.uses)
+        self.found(*found, uses=run.uses, digests=run.digests)
 
-    def found(self, *findings: Finding, uses: OutputUses | None = None) -> None:
+    def found(
+        self,
+        *findings: Finding,
+        uses: OutputUses | None = None,
+        digests: Collection[str] = (),
+    ) -> None:
         """Collect the findings of a kernel's run, causes with their consequences; report new ones.
 
         Args:
           uses: which of the kernel's outputs the program uses, if known.
+          digests: digests of the kernel; empty if unknown.
         """
         if uses:
             findings, dropped = outputs.judged(findings, uses)
             with self._lock:
                 self._dropped |= dropped
-        for finding in self._collector.add(*caused(Collector(findings).findings)):
+        found = caused(Collector(findings).findings)
+        with self._lock:
+            for finding in found:
+                self._digests.setdefault(key(finding), set()).update(digests or ("",))
+        for finding in self._collector.add(*found):
             kernel = finding.kernel
             with guarded("report", f"telling of a finding in kernel `{kernel}`", self._report):
                 self._on_found(finding)

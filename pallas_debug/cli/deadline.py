@@ -14,15 +14,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from pallas_debug import defaults, interrupts
+from pallas_debug import defaults, interrupts, tracebacks
 from pallas_debug.cli.exits import Exit
 
 _ELSEWHERE = (
     str(Path(__file__).parent.parent) + os.sep,
-    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib", "scripts")),
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "scripts")),
     "<frozen",
 )
-"""Path prefixes of files that are not the user's: ours, Python's, and installed packages."""
+"""Path prefixes of files that are not the user's: ours, and Python's."""
 
 
 Cause = Literal["time", "SIGTERM"]
@@ -78,7 +78,7 @@ def _place(frame: FrameType | None) -> str:
     """Return the innermost line of the user's own code on a stack."""
     while frame is not None:
         file, line = frame.f_code.co_filename, frame.f_lineno
-        if not file.startswith(_ELSEWHERE):
+        if not file.startswith(_ELSEWHERE) and not tracebacks.is_installed(file):
             text = linecache.getline(file, line).strip()
             return f"{os.path.relpath(file)}:{line}" + (f", `{text}`" if text else "")
         frame = frame.f_back

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -71,8 +71,17 @@ class HostObserver(Protocol):
     def printed(self, record: PrintRecord) -> None:
         """Handle a print of a kernel."""
 
-    def found(self, *findings: Finding, uses: OutputUses | None = None) -> None:
-        """Handle the findings of a run of a kernel; `uses` says which outputs are used."""
+    def found(
+        self,
+        *findings: Finding,
+        uses: OutputUses | None = None,
+        digests: Collection[str] = (),
+    ) -> None:
+        """Handle the findings of a run of a kernel, which `digests` identify.
+
+        Args:
+          uses: which of the kernel's outputs the program uses, if known.
+        """
 
     def refused(self, kernel: str, reason: str, *, runs: str | None) -> None:
         """Handle a kernel that cannot be sanitized; `runs` says how it runs instead, if at all."""
@@ -177,7 +186,9 @@ class MachineHost:
                 self._observer.copied(prepared.launch.name, "machine")
             if not prepared.is_sanitized and done.stopped is None:
                 explained = padded.explain(prepared.launch, arrays, done.results, first=first)
-        self._observer.found(*done.findings, *explained, uses=prepared.uses)
+        self._observer.found(
+            *done.findings, *explained, uses=prepared.uses, digests=(prepared.digest,)
+        )
         self._observer.looped(prepared.digest, skipped=loops.skipped, ran=loops.ran)
         partly = room.judged_in_part(observers)
         if partly is not None:

@@ -481,7 +481,7 @@ def not_traced(error: BaseException, name: str) -> Finding:
     """Finding for a call that raised while jax traced or ran it."""
     failure, raiser = raised.failure(error), raised.raiser(error)
     if raiser != "jax":
-        message = f"{failure.type}: {failure.message}".removesuffix(": ")
+        message = f"{failure.type}: {failure.message.lstrip()}".removesuffix(": ")
         failure = replace(failure, message=message)
     seen, pretended = Sighting(kernel=name, engine="trace"), chip.pretended()
     name_of_chip = None if pretended is None else pretended.name

@@ -264,7 +264,9 @@ def as_it_ran(
       is_explained: whether a finding explains that; if not, any kernel may be at fault.
     """
     gaps = [gap for gap in session.unchecked if gap.kernel == kernel.name]
-    if any(finding.kernel == kernel.name for finding in session.observer.findings):
+    observer = session.observer
+    mine = (finding for finding in observer.findings if finding.kernel == kernel.name)
+    if any(observer.is_of(finding, kernel.digest) for finding in mine):
         return outcome_of(kernel, engine, "found").without(*gaps)
     for gap in gaps:
         if not gap.is_partial or gap.is_chosen:

@@ -23,6 +23,11 @@ def wait():
     import queue
     queue.Queue().get()
 
+def use():
+    sys.path.append("site-packages")  # of another environment
+    import package
+    package.spin()
+
 def stop(where, cause):
     assert cause == "time"
     print(where)
@@ -43,12 +48,15 @@ SPINS = ["program.py:7, `while n >= 0:`", "program.py:8, `n += 1`"]
         ("spin", "time", SPINS),
         ("spin", "busy", SPINS),
         ("wait", "time", ["program.py:12, `queue.Queue().get()`"]),
+        ("use", "time", ["program.py:17, `package.spin()`"]),
     ],
 )
 def test_the_process_ends_with_the_line_of_the_user(
     fork_python: Any, tmp_path: Path, name: str, limit: str, places: list[str]
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/package.py").write_text("def spin():\n    while True:\n        pass")
     done = fork_python("program.py", name, limit)
     assert done.returncode == 3, done.stderr
     assert done.stdout.strip() in places

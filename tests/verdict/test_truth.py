@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import jax
@@ -189,6 +190,48 @@ def test_an_exception_of_another_package_is_not_said_to_be_of_jax() -> None:
     assert finding.source is not None
     assert finding.source.text == "np.linalg.inv(np.zeros((3, 4)))"
     assert finding.advice == "fix what the message names: numpy raised the exception, and not jax"
+
+    def compares(x: Any) -> Any:
+        np.testing.assert_array_equal(np.zeros(2), np.ones(2))
+        return called()(x)
+
+    finding = one(compares, X, engines="static")
+    assert finding.message == "AssertionError: Arrays are not equal"
+    assert finding.source is not None
+    assert finding.source.text == "np.testing.assert_array_equal(np.zeros(2), np.ones(2))"
+
+
+@pytest.mark.parametrize("code", ["if x\n", "if x:\ny"], ids=["syntax", "indentation"])
+def test_a_file_that_python_cannot_compile_is_not_said_to_be_refused_by_jax(code: str) -> None:
+    def fails(x: Any) -> Any:
+        compile(f"x = 1\n{code}", "rows.py", "exec")
+        return called()(x)
+
+    finding = one(fails, X, engines="static")
+    assert finding.message in (
+        "SyntaxError: expected ':'",
+        "IndentationError: expected an indented block after 'if' statement on line 2",
+    )
+    assert finding.source is not None
+    assert (finding.source.file, finding.source.text) == ("rows.py", code.split("\n")[-1] or "if x")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert finding.advice == f"correct this line: Python {version} cannot compile the file"
+
+
+def test_a_finding_is_of_one_of_two_kernels_of_a_name() -> None:
+    """Also in the engines that know a kernel by its name."""
+
+    def reads(x_ref: Any, o_ref: Any, s_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + s_ref[...]
+
+    def both(x: Any) -> Any:
+        faulty = called(reads, name="rows", scratch_shapes=[pltpu.VMEM(x.shape, x.dtype)])
+        return faulty(called(name="rows")(x))
+
+    found = verify(both, X, targets="v5e", engines="checks,machine")
+    assert len({o.digest for o in found.outcomes if o.kernel}) == 2
+    assert len({o.digest for o in found.outcomes if o.status == "found"}) == 1
+    assert {o.engine for o in found.outcomes if o.status == "ok"} >= {"checks", "machine"}
 
 
 def test_a_module_that_is_not_there_is_to_be_installed() -> None:

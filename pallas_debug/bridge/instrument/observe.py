@@ -42,6 +42,7 @@ class CheckedRun:
     """Check results of one launch of a kernel.
 
     Attributes:
+      digests: of the kernel, outermost first: an interpreter may lower it as several others.
       call: line of the kernel call, or of its `grid=` if known.
       failures: ordered by first occurrence.
       sites: all sites that were checked.
@@ -69,6 +70,7 @@ class CheckedRun:
     uncovered: Mapping[str, bool]
     uses: OutputUses = field(default_factory=dict)
     is_empty: bool = False
+    digests: tuple[str, ...] = ()
 
 
 class Observer(Protocol):
@@ -390,6 +392,7 @@ class _Reporter:
             uncovered=self._uncovered,
             uses=self._uses,
             is_empty=bool(self._made.trips) and any(np.min(size) <= 0 for size in args[:bounds]),
+            digests=self._tokens,
         )
 
     def _may_show_fill(

@@ -23,6 +23,7 @@ import numpy as np
 from jax._src import source_info_util
 from jax.experimental import pallas as pl
 
+from pallas_debug import tracebacks
 from pallas_debug.bridge import patches
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.lowering import lower
@@ -55,9 +56,6 @@ _MASKED = re.compile(
 _PYTHON = sysconfig.get_path("stdlib") + os.sep
 """Directory of Python's standard library."""
 
-_PACKAGES = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib"))
-"""Directories of installed packages."""
-
 _PARAMETERS = re.compile(r"(?P<name>\S+)\(\) (?:takes|missing) ")
 """Python's messages for a call that does not fit a function."""
 
@@ -69,6 +67,8 @@ def failure(error: BaseException) -> Failure:
     outside jax and this library. Exceptions raised within `with_all_frames` carry more information.
     """
     found = lower.failure_of(error)
+    if isinstance(error, SyntaxError):
+        return replace(found, message=error.msg, source=_uncompiled(error))
     if isinstance(error, JaxAssertionError):
         return explained(replace(found, message=error.headline, source=error.where))
     if not found.message and isinstance(error, AssertionError):
@@ -120,6 +120,8 @@ def raiser(error: BaseException) -> str:
 
     The standard library raises exceptions on behalf of its callers, such as those of an enum.
     """
+    if isinstance(error, SyntaxError):
+        return ""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     last = next((frame for frame in reversed(frames) if not _is_of_python(frame)), None)
     if last is None or not _is_users(last):
@@ -136,7 +138,15 @@ def _is_of_python(frame: types.FrameType) -> bool:
 
 def _is_installed(frame: types.FrameType) -> bool:
     """Whether a frame is in an installed package."""
-    return frame.f_code.co_filename.startswith(_PACKAGES)
+    return tracebacks.is_installed(frame.f_code.co_filename)
+
+
+def _uncompiled(error: SyntaxError) -> SourceLine | None:
+    """The line that Python could not compile."""
+    if error.filename is None or error.lineno is None:
+        return None
+    text = (error.text or linecache.getline(error.filename, error.lineno)).strip()
+    return SourceLine(file=error.filename, line=error.lineno, text=text or None)
 
 
 def _lacking(error: BaseException) -> _Misuse | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 
 from pallas_debug.findings import explain
@@ -326,6 +327,9 @@ def failed(
 
 def _of_exception(failure: Failure, raiser: str, pretended: str | None) -> str:
     """Advise on an exception raised while a call was traced."""
+    if failure.type in _OF_SYNTAX:
+        version = ".".join(map(str, sys.version_info[:2]))
+        return f"correct this line: Python {version} cannot compile the file"
     if failure.type in _OF_IMPORTS:
         return "install what the message names, or correct the import"
     if lacking := _LACKS.search(failure.headline):
@@ -360,6 +364,8 @@ _ASKS = re.compile(
 
 _LACKS = re.compile(r"\bmodule '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
 """Message about a name that a module lacks on any device."""
+
+_OF_SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 
 _OF_IMPORTS = ("ImportError", "ModuleNotFoundError")
 
