@@ -60,7 +60,7 @@ def _is_of_short_map(finding: Finding, cause: Finding) -> bool:
 
 def _is_computed(finding: Finding, cause: Finding) -> bool:
     """Return whether an overflow follows a read of unwritten integers, or one at the same line."""
-    are_integers = str(cause.shape).startswith(("int", "uint"))
+    are_integers = str(cause.witness.shape).startswith(("int", "uint"))
     return (are_integers or _is_of_line(finding, cause)) and is_not_before(finding, cause)
 
 
