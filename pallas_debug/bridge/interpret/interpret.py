@@ -168,17 +168,39 @@ def _interpreted(
     if is_late:
         interpret_limits.require_hlo(params)
     if is_hlo(interpret) or is_late:
+        as_traced = params
         if not getattr(
             _local, "suspended", False
         ):  # the second run of a kernel that has already ended
             params = endless.guarded(params, "checks")
-        return _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
+        plain = _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
+        return _or_refused(plain, as_traced) if kind == "hlo" else plain
     if not isinstance(interpret, pltpu.InterpretParams):
         return functools.partial(rule, **params)
     run = interpret_vmap.one_by_one(params)
     if run is not None:
         return cast(Callable[..., Any], mlir.lower_fun(run, multiple_results=True))
     return functools.partial(rule, **interpret_vmap.with_semantics(params))
+
+
+def _or_refused(interpreted: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..., Any]:
+    """Lowering rule that names what HLO interpret mode lacks if that fails to trace a kernel."""
+
+    def lower(context: Any, *nodes: Any) -> Any:
+        try:
+            return interpreted(context, *nodes)
+        except PallasDebugError:
+            raise  # a fault of the kernel
+        except Exception as error:
+            why = interpret_limits.why_not_hlo(params)
+            if why is None:
+                raise
+            raise InterpretModeError(
+                f"kernel `{name_of(params)}` cannot be interpreted: {why}. "
+                "Run it in TPU interpret mode; `auto` does"
+            ) from error
+
+    return lower
 
 
 def is_for_another_platform(context: Any) -> bool:

@@ -55,6 +55,8 @@ _ON_MACHINE = (
     'in interpret mode `machine` (--pallas-interpret=machine, pallas_debug.interpret("machine"))'
 )
 
+_BRANCHES = "branches for Mosaic"  # HLO interpret mode takes those for the CPU
+
 _OF_THE_GRID = ("program_id", "num_programs")
 """Primitives that HLO interpret mode supports only at the top level of a kernel."""
 
@@ -247,9 +249,10 @@ def require_hlo(params: Mapping[str, Any]) -> None:
     """Refuse a kernel for which HLO interpret mode would silently return wrong results.
 
     Raises:
-      InterpretModeError: the kernel depends on a write that the mode loses.
+      InterpretModeError: the mode loses a write of the kernel, or takes another branch.
     """
-    lost = forgotten(params)
+    why = why_not_hlo(params)
+    lost = why if why is not None and why.endswith(_BRANCHES) else forgotten(params)
     if lost is not None:
         raise InterpretModeError(
             f"kernel `{name_of(params)}` may return wrong results: {lost}. "
@@ -360,17 +363,14 @@ def _lacking(eqn: Any, axes: frozenset[object], *, nested: bool) -> str | None:
     if name in _BY_NAME:
         return _BY_NAME[name]
     if name == "platform_index" and any("cpu" in (of or ()) for of in eqn.params["platforms"]):
-        return "branches for Mosaic"
+        return _BRANCHES
     refs = _refs(eqn)
-    if name == "dma_start":
-        if refs[-1] is not None:
-            return "remote DMAs"
-        if eqn.params.get("add"):
-            return "DMAs that add"
-    if name == "semaphore_signal":
-        *_, device, core = refs
-        if device is not None or core is not None:
-            return "signals to other devices and cores"
+    if name == "dma_start" and refs[-1] is not None:
+        return "remote DMAs"
+    if name == "dma_start" and eqn.params.get("add"):
+        return "DMAs that add"
+    if name == "semaphore_signal" and any(at is not None for at in refs[-2:]):
+        return "signals to other devices and cores"
     if name == "axis_index" and _names(eqn.params["axis_name"]) & axes:
         return "axis index of a grid or of a mesh of cores"
     if name in _OF_THE_GRID and nested:

@@ -76,6 +76,13 @@ def reads_an_aliased_input() -> tuple[Any, np.ndarray]:
     return result, np.concatenate([X[:4], X[:4], X[:8]])
 
 
+def depends_on_the_platform() -> tuple[Any, np.ndarray]:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = lax.platform_dependent(x_ref[...], cpu=jnp.negative, default=jnp.square)
+
+    return pl.pallas_call(kernel, out_shape=jax.typeof(X))(X), X**2
+
+
 FORGOTTEN: dict[Callable[[], Any], str] = {
     writes_scalar_prefetch: "forgets writes to n_ref, scalar prefetch, after each grid step",
     writes_an_input_block: "copies writes to the input block x_ref back to the input",
@@ -96,6 +103,18 @@ def test_what_hlo_interpret_mode_forgets(kernel: Callable[[], Any]) -> None:
         kernel()
     assert str(caught.value) == (
         f"kernel `kernel` may return wrong results: {why}. "
+        "Run it in TPU interpret mode; `auto` does"
+    )
+
+
+def test_hlo_interpret_mode_takes_no_branch_of_another_platform() -> None:
+    with interpret.interpreting("auto"):
+        result, wanted = depends_on_the_platform()
+    np.testing.assert_array_equal(result, wanted)
+    with interpret.interpreting("hlo"), pytest.raises(InterpretModeError) as caught:
+        depends_on_the_platform()
+    assert str(caught.value) == (
+        "kernel `kernel` may return wrong results: HLO interpret mode has no branches for Mosaic. "
         "Run it in TPU interpret mode; `auto` does"
     )
 
@@ -154,6 +173,12 @@ def test_references_that_hlo_interpret_mode_lacks(
         result = pl.pallas_call(kernel, out_shape=jax.typeof(X), scratch_shapes=[DMA])(X)
     np.testing.assert_array_equal(result, wanted)
     assert chosen == [f"HLO interpret mode has no {lacking}"]
+    with Session(Options(interpret="hlo")), pytest.raises(InterpretModeError) as caught:
+        pl.pallas_call(kernel, out_shape=jax.typeof(X), scratch_shapes=[DMA])(X)
+    assert str(caught.value) == (
+        f"kernel `{kernel.__name__}` cannot be interpreted: HLO interpret mode has no {lacking}. "
+        "Run it in TPU interpret mode; `auto` does"
+    )
 
 
 def test_the_line_is_that_of_the_write_in_loops_and_branches_too() -> None:

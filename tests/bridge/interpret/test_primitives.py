@@ -8,6 +8,7 @@ reason in `REFUSED` or `NOT_IN_KERNELS`, fails `test_every_primitive_has_a_case`
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,6 +66,8 @@ def agree(this: Case) -> None:
         assert why is not None
         assert this.hlo in why
         results["tpu"] = this.run("auto")
+        with contextlib.suppress(InterpretModeError):  # equal, or refused by name
+            results["hlo"] = in_session(this, "hlo")
     else:
         assert why is None
         results.update(hlo=this.run("hlo"), tpu=this.run("tpu"))
@@ -77,7 +80,9 @@ def agree(this: Case) -> None:
             np.testing.assert_allclose(got, expected, rtol=1e-6, atol=0, err_msg=name)
 
 
-# Shapes.
+def in_session(this: Case, mode: str) -> list[np.ndarray]:
+    with Session(Options(interpret=mode, chip="v5e")):
+        return [np.asarray(x) for x in jax.tree.leaves(jax.jit(this.call)(*this.args))]
 
 
 # Tests.
@@ -117,9 +122,7 @@ def test_auto_needs_the_machine_for_random_bits_alone() -> None:
 @pytest.mark.parametrize("name", ["random_bits", "floats", "barriers"])
 def test_a_session_in_mode_auto_agrees(name: str) -> None:
     this = CASES[name]()
-    with Session(Options(interpret="auto", chip="v5e")):
-        found = [np.asarray(x) for x in jax.tree.leaves(jax.jit(this.call)(*this.args))]
-    for got, expected in zip(found, this.run_on_machine(), strict=True):
+    for got, expected in zip(in_session(this, "auto"), this.run_on_machine(), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=0)
 
 
