@@ -488,13 +488,13 @@ def not_traced(error: BaseException, name: str) -> Finding:
     return unsupported.failed(seen, failure, raiser=raiser, pretended=name_of_chip)
 
 
-def known_issues(captured: Capture, targets: Sequence[Target]) -> list[str]:
-    """Known bugs in the installed releases that may affect this kernel, as sentences."""
-    found = explain.known_issues(
-        captured.kernel, captured.jaxpr, captured.kernel.versions, [t.name for t in targets]
-    )
+def known_issues(captured: Capture, targets: Sequence[Target], asked: Collection[str]) -> list[str]:
+    """Known bugs in the installed releases that may affect what `asked` judges, as sentences."""
+    kernel, names = captured.kernel, [target.name for target in targets]
+    found = explain.known_issues(kernel, captured.jaxpr, kernel.versions, names)
     return [
         f"known issue {issue.id} of the installed {issue.package}, in {issue.engine}, may concern "
-        f"kernel `{captured.kernel.name}`: {issue.title}; {issue.advice}"
+        f"kernel `{kernel.name}`: {issue.title}; {issue.advice}"
         for issue in found
+        if issue.id != "debug-check-ignored" or not {"checks", "machine"} & set(asked)
     ]

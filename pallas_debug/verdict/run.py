@@ -332,7 +332,7 @@ class Judging:
         findings = self._with_lines(findings)
         kept, suppressed, idle = suppressions.apply(findings, self._left_out)
         self._record(name, outcomes, kept)
-        known = [s for c in self._captures for s in ask.known_issues(c, self.wanted)]
+        known = [s for c in self._captures for s in ask.known_issues(c, self.wanted, asked)]
         problems = [
             *self.problems,
             *ask.problems(self._session)[0],
