@@ -54,7 +54,6 @@ _NOWHERE = {
 _ON_MACHINE = (
     'in interpret mode `machine` (--pallas-interpret=machine, pallas_debug.interpret("machine"))'
 )
-
 _BRANCHES = "branches for Mosaic"  # HLO interpret mode takes those for the CPU
 
 _OF_THE_GRID = ("program_id", "num_programs")
@@ -251,8 +250,9 @@ def require_hlo(params: Mapping[str, Any]) -> None:
     Raises:
       InterpretModeError: the mode loses a write of the kernel, or takes another branch.
     """
-    why = why_not_hlo(params)
-    lost = why if why is not None and why.endswith(_BRANCHES) else forgotten(params)
+    axes = _own_axes(params)
+    lacks = (_lacking(e, axes, nested=n) for j in jaxprs_of(params) for e, n in _equations(j))
+    lost = f"HLO interpret mode has no {_BRANCHES}" if _BRANCHES in lacks else forgotten(params)
     if lost is not None:
         raise InterpretModeError(
             f"kernel `{name_of(params)}` may return wrong results: {lost}. "
