@@ -84,7 +84,7 @@ def check_function(what: str, function: object) -> None:
       UsageError: it is not such a function.
     """
     if not callable(function):
-        raise UsageError(f"{what} takes a function, and not {_described(function)}")
+        raise UsageError(f"{what} takes a function, not {_described(function)}")
     called = function if inspect.isroutine(function) else type(function).__call__
     kinds = {
         "a coroutine function": inspect.iscoroutinefunction,
@@ -96,7 +96,7 @@ def check_function(what: str, function: object) -> None:
             name = getattr(function, "__qualname__", repr(function))
             raise UsageError(
                 f"{what} does not take {name}, which is {kind}: its body runs after the call has "
-                "returned, in turns with other code. Use the functions in it that call kernels"
+                "returned, interleaved with other code. Pass the functions in it that call kernels"
             )
 
 

@@ -230,7 +230,7 @@ def finding_text(finding: Finding) -> str:
     if finding.advice:
         lines.append(f"try: {finding.advice}")
     if finding.only_if:
-        lines.append(f"a fault only if {finding.only_if}: this is not known, so it does not count")
+        lines.append(f"a fault only if {finding.only_if}: this is unknown, so it does not count")
     if finding.made_up:
         names = " and ".join(finding.made_up)
         lines.append(f"rests on made-up values of {names}: it may not happen with real ones")

@@ -147,7 +147,7 @@ def capture(
         the call was made before it.
     """
     if call < 1:
-        raise UsageError(f"calls are counted from 1, and call={call} was given")
+        raise UsageError(f"calls are counted from 1, but call={call} was given")
     recorder = _CallsByNumber(call)
     error: Exception | None = None
     result = None
@@ -214,11 +214,13 @@ def _not_called(
     count = recorder.counts.get(kernel.digest, 0)
     if count:
         times = "once" if count == 1 else f"{count} times"
-        return UsageError(f"kernel `{kernel.name}` was called {times}, and call={call} was asked")
+        return UsageError(
+            f"kernel `{kernel.name}` was called {times}, but call={call} was requested"
+        )
     why = recorder.left_out(kernel.digest)
     if why is not None and error is None:
         return CannotRunError(f"kernel `{kernel.name}` cannot be stepped through: {why}")
-    return error or UsageError(f"kernel `{kernel.name}` was traced, and never called")
+    return error or UsageError(f"kernel `{kernel.name}` was traced but never called")
 
 
 class _CallsByNumber(calls.CallRecorder):

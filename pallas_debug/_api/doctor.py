@@ -151,11 +151,11 @@ def _libtpu() -> Iterator[Check]:
         yield Check(
             name="libtpu",
             state="warning",
-            detail=f"{installed}, while this jax was made for {wanted}",
+            detail=f"{installed}, but this jax was built for {wanted}",
             remedy=f"pip install 'jax[tpu]=={metadata.version('jax')}'",
         )
     else:
-        fit = ", which this jax was made for" if wanted else ""
+        fit = ", which this jax was built for" if wanted else ""
         yield Check(name="libtpu", state="ok", detail=f"{installed}{fit}")
 
 
@@ -182,8 +182,8 @@ def _flags() -> Iterator[Check]:
         yield Check(
             name="LIBTPU_INIT_ARGS",
             state="warning",
-            detail="sets --xla_mosaic_dump_to; pallas-debug uses a directory of its own",
-            remedy="take it out, or dump without pallas-debug and read that directory with `ls`",
+            detail="sets --xla_mosaic_dump_to, but pallas-debug uses its own directory",
+            remedy="remove it, or dump without pallas-debug and read that directory with `ls`",
         )
     elif flags:
         yield Check(

@@ -88,7 +88,7 @@ def interpret(
     with WithoutOurFrames():
         asked = Mode.parse(mode)
         if twice := sorted(asked.params.keys() & params.keys()):
-            raise UsageError(f"{twice[0]} is given twice: in {str(mode)!r} and by itself")
+            raise UsageError(f"{twice[0]} is given twice: in {str(mode)!r} and as an argument")
     merged = Mode(asked.kind, {**asked.params, **params})
     options = Options(interpret=merged, chip=chip, pretend=pretend)
     return Debug(options, quiet=quiet, reports=False)

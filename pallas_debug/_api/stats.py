@@ -60,7 +60,7 @@ def stats(
         own = inspect.signature(stats).parameters
         check_arguments("pallas_debug.stats", function, args, kwargs, own)
         if "," in target:
-            raise UsageError(f"stats are of one target, and {target!r} lists several")
+            raise UsageError(f"stats are for a single target, but {target!r} lists several")
         with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
             dumps = dump(
                 function,
@@ -75,7 +75,7 @@ def stats(
             chosen = [d for d in dumps if kernel is None or kernel in (d.kernel.name, d.name)]
             if len(chosen) != 1:
                 name = getattr(function, "__qualname__", repr(function))
-                wanted = "say which with kernel=" if kernel is None else f"and not one {kernel!r}"
+                wanted = "select one with kernel=" if kernel is None else f"but not {kernel!r}"
                 raise UsageError(f"{name} calls the kernels {', '.join(names)}: {wanted}")
             compilation = chosen[0].compilations[0]
             if compilation.failure is not None:

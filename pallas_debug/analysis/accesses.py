@@ -357,7 +357,7 @@ def _unwritten(subject: Subject, revisited: frozenset[str], result: Result) -> N
         if grid.points > MAX_POINTS:
             result.left_out.append(
                 f"whether every block of {block.name} is written: {grid.points:,} grid points are "
-                "too many to look at one by one"
+                "too many to examine individually"
             )
             continue
         ids, covered = np.broadcast_arrays(ids, covered)

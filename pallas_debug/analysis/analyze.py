@@ -113,7 +113,7 @@ def analyze(
     if 0 in kernel.grid.sizes:
         left_out.append("index maps, accesses, copies and semaphores: its grid has no points")
     if kernel.walked.incomplete:
-        left_out.append(f"all that the kernel does: {kernel.walked.incomplete}")
+        left_out.append(f"the whole kernel: {kernel.walked.incomplete}")
     return Analysis(
         findings=Collector(f for result in results for f in result.findings).findings,
         gaps=_gaps(captured, left_out, is_partial=True),
@@ -165,8 +165,8 @@ def _tables(
     if not fits:
         raise ValueError(
             f"kernel `{captured.kernel.name}` takes scalar prefetch of shapes "
-            f"{[operand.shape for operand in wanted]}, and prefetch= has shapes "
-            f"{[None if values is None else values.shape for values in given]}. Pass one array for "
-            "each, in their order, and None for what is not known."
+            f"{[operand.shape for operand in wanted]}, but prefetch= has shapes "
+            f"{[None if values is None else values.shape for values in given]}. Pass one array "
+            "for each, in the same order, and None for unknown ones."
         )
     return {i: values for i, values in enumerate(given) if values is not None}

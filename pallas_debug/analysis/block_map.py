@@ -156,8 +156,8 @@ def _operand(
     is_cut = any(d.strides is None and d.values is None for d in dims)
     if is_cut:
         left_out.append(
-            f"blocks between the first and last {MAX_ENDS} grid points: the index map is no "
-            f"affine function of the grid point, and has more than {MAX_VALUES:,} values"
+            f"blocks between the first and last {MAX_ENDS} grid points: the index map is not an "
+            f"affine function of the grid point and has more than {MAX_VALUES:,} values"
         )
     if counted is None:
         points = math.prod(np.broadcast_shapes(*(i.shape for i in indices)))

@@ -72,7 +72,8 @@ def look(subject: Subject, targets: Sequence[Target]) -> tuple[Result, tuple[Mem
         chip = CHIPS.get(target.device_kind or "")
         if chip is None:
             result.left_out.append(
-                f"memory on {target.name}: how much {target.device_kind or 'it'} has is not known"
+                f"memory on {target.name}: the amount that {target.device_kind or 'it'} has is "
+                "unknown"
             )
             continue
         uses.append(

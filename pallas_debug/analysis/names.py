@@ -23,7 +23,7 @@ from pallas_debug.model import Finding, Witness
 _IN_WORDS = {
     "load": "read the ref: ref[index]; with a mask, pltpu.load",
     "store": "write to the ref: ref[index] = value; with a mask, pltpu.store",
-    "swap": "read the ref, and write to it: ref[index] = value",
+    "swap": "read the ref, then write to it: ref[index] = value",
     "dot": "write jnp.dot",
 }
 """Replacements for Pallas names whose substitute is not another name of Pallas."""

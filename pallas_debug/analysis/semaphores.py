@@ -90,7 +90,7 @@ def _semaphore(event: Event) -> View | None:
 def _counts(subject: Subject, buffer: KernelRef) -> _Counts | str:
     """Collect the changes of a semaphore; a string states why they are unknown."""
     if buffer.kind in ("input", "output"):
-        return "another kernel has it before or after this one"
+        return "another kernel uses it before or after this one"
     if subject.walked.incomplete:
         return subject.walked.incomplete
     events = []
@@ -103,7 +103,7 @@ def _counts(subject: Subject, buffer: KernelRef) -> _Counts | str:
             and event.view is not None
             and event.view.buffer.number == buffer.number
         ):
-            return f"`{event.operation}` takes it, which is not followed"
+            return f"`{event.operation}` uses it, which the analysis does not follow"
     reason = _unknown(events, buffer)
     if reason:
         return reason
@@ -140,13 +140,13 @@ def _unknown(events: list[Event], buffer: KernelRef) -> str:
         if event.remote:
             return "another device takes part"
         if not event.certain:
-            return f"whether `{event.what}` happens depends on what is not known"
+            return f"whether `{event.what}` happens depends on unknown values"
         if not event.ordered:
-            return "a loop around it is too long to be followed step by step"
+            return "an enclosing loop is too long to be followed step by step"
         if event.amount is None:
-            return f"by how much `{event.what}` changes it is not known"
+            return f"the amount by which `{event.what}` changes it is unknown"
         if _entry(event) is None and buffer.shape:
-            return f"which of them `{event.what}` changes is not known"
+            return f"which of them `{event.what}` changes is unknown"
     if math.prod(buffer.shape) > MAX_ENTRIES:
         return f"there are more than {MAX_ENTRIES} of them"
     return ""

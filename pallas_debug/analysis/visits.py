@@ -135,7 +135,7 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
     seen, total = visit.seen, math.prod(visit.counts)
     if seen is None:
         result.left_out.append(
-            f"whether every block of {visit.block.name} is written: it has {total:,} of them"
+            f"whether every block of {visit.block.name} is written: it has {total:,} blocks"
         )
         return
     missing = total - int(np.count_nonzero(seen))

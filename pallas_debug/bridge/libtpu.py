@@ -65,8 +65,8 @@ def compile_module(
     devices = _devices(topology)
     if len(devices) < num_devices:
         raise ValueError(
-            f"the kernel is partitioned for {num_devices} devices and {topology or 'this host'} "
-            f"has {len(devices)}; name a larger topology as the target"
+            f"the kernel is partitioned for {num_devices} devices, but {topology or 'this host'} "
+            f"has {len(devices)}; use a larger topology as the target"
         )
     devices = devices[:num_devices]
     client: Any = devices[0].client

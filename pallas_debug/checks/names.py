@@ -19,8 +19,9 @@ def parse(text: str | Iterable[str]) -> tuple[str, ...]:
     names = text.split(",") if isinstance(text, str) else list(text)
     if not all(isinstance(name, str) for name in names):
         raise UsageError(
-            f"checks are named by strings, such as 'nan,index', and {type(text).__name__} holds "
-            "others; arguments of the function go to what check returns: check(function)(x)"
+            f"checks are named by strings, such as 'nan,index', but this {type(text).__name__} "
+            "contains other values; pass the function's arguments to the result of check: "
+            "check(function)(x)"
         )
     names = [name.strip() for name in names if name.strip()]
     if names == [ALL]:
@@ -29,5 +30,5 @@ def parse(text: str | Iterable[str]) -> tuple[str, ...]:
     if unknown or not names:
         hint = meant(unknown[0], [*CHECKS, ALL]) if unknown else ""
         what = f"unknown check {unknown[0]!r}{hint}" if unknown else "no check is named"
-        raise UsageError(f"{what}; there are {', '.join(CHECKS)}, and all of them by {ALL!r}")
+        raise UsageError(f"{what}; there are {', '.join(CHECKS)}, and {ALL!r} for all of them")
     return tuple(name for name in CHECKS if name in names)

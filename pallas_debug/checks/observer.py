@@ -124,7 +124,7 @@ class RunObserver:
             records = tuple(self._printed)
             if not self._cut:
                 return records
-            text = f"… {self._cut} more prints were cut: the first {MAX_PRINTS} are kept"
+            text = f"… {self._cut} more prints were dropped: only the first {MAX_PRINTS} are kept"
             return (*records, PrintRecord(kernel=records[-1].kernel, text=text))
 
     def clear(self) -> None:
@@ -193,7 +193,7 @@ class RunObserver:
         self.refusals.setdefault(kernel, reason)
         if runs is None:
             return
-        reason = f"it runs {runs}, since {reason}"
+        reason = f"it runs {runs}, because {reason}"
         self._skip(Gap(kernel=kernel, engine="machine", reason=reason, is_limit=True))
 
     def judged_in_part(self, kernel: str, reason: str) -> None:

@@ -128,7 +128,7 @@ def _left_out(profile: Profile, costs: Sequence[LineCost]) -> Iterator[str]:
     if compute and executed and 1 - executed / compute >= MIN_REST:
         yield (
             f"{1 - executed / compute:.1%} of the cycles of computation are delays after bundles, "
-            "which count for no line"
+            "which are not attributed to a line"
         )
 
 

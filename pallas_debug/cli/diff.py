@@ -174,15 +174,15 @@ def _named(kernel: StoredKernel, target: str | None, stage: str | None) -> Store
 def _before(kernel: StoredKernel, target: str | None, text: StoredText) -> StoredText:
     """Return the stage before a pass: the previous pass, or `mosaic` for the first."""
     if text.target is None or text.stage in (*STAGES, texts.LOG, *texts.OF_SCHEDULE):
-        raise UsageError(f"{text.stage} is no pass: name the stage to compare it with, too")
+        raise UsageError(f"{text.stage} is not a pass: also name the stage to compare it with")
     stored = kernel.target(target)
     if text.stage.startswith(f"{layout.LLO}:"):
         of_llo = texts.llo_texts(kernel, stored)
         at = [one.stage for one in of_llo].index(text.stage)
         if at == 0:
             raise UsageError(
-                f"{text.stage} is the first LLO pass of the dump: name the stage to compare it "
-                "with, too"
+                f"{text.stage} is the first LLO pass of the dump: also name the stage to compare "
+                "it with"
             )
         return of_llo[at - 1]
     passes = stored.passes

@@ -116,7 +116,7 @@ def import_function(module: str, name: str) -> Callable[..., Any]:
             hint = meant(part, [n for n in dir(found) if n[:1] != "_"])
             raise UsageError(f"{module} has no {name!r}{hint}") from error
     if not callable(found):
-        raise UsageError(f"{module}:{name} is {type(found).__name__}, and not a function")
+        raise UsageError(f"{module}:{name} is {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]
 
 
@@ -220,7 +220,9 @@ def function_arguments(
     given = {"--arg": options.args, "--inputs": options.inputs, "--spec": options.spec}
     several = [name for name, value in given.items() if value]
     if len(several) > 1:
-        raise UsageError(f"{' and '.join(several)} say what the arguments are: give one of them")
+        raise UsageError(
+            f"{' and '.join(several)} all specify the arguments: pass only one of them"
+        )
     if not options.args and not options.inputs:
         return _bundled_arguments(function, options.spec, values=values)
     from pallas_debug import inputs, session
@@ -237,7 +239,7 @@ def _returned(what: str) -> tuple[list[Any], dict[str, Any]]:
 
     named = named_function(what)
     if named is None:
-        raise UsageError(f"--inputs names a function, as package.module:function, and not {what!r}")
+        raise UsageError(f"--inputs takes a function as package.module:function, not {what!r}")
     function = imported(*named)
     with contextlib.suppress(ValueError):  # a builtin may have no signature
         needed = [p for p in inspect.signature(function).parameters.values() if _is_needed(p)]

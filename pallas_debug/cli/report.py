@@ -80,8 +80,8 @@ def run(options: ReportOptions) -> int:
         output.message(problem)
     if written.left_out:
         output.message(
-            f"the texts of {plural(written.left_out, 'compilation')} are left out, as the page "
-            "would be too large; -k and -t choose what it shows"
+            f"the texts of {plural(written.left_out, 'compilation')} are left out because the "
+            "page would be too large; select what it shows with -k and -t"
         )
     output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {written.size:,} B")
     return Exit.CANNOT_RUN if problems else Exit.OK

@@ -149,7 +149,7 @@ def _point(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in numbers if number.strip())
     except ValueError:
-        raise UsageError(f"--point takes numbers such as 0,1, and not {text!r}") from None
+        raise UsageError(f"--point takes numbers such as 0,1, not {text!r}") from None
 
 
 def _called(

@@ -119,8 +119,8 @@ def run(options: SweepOptions) -> int:
     named = programs.named_function(options.what)
     if named is None:
         raise UsageError(
-            f"a sweep takes a function, as package.module:function or file.py:function, and not "
-            f"{options.what!r}: it changes the function's arguments"
+            "a sweep takes a function, as package.module:function or file.py:function, not "
+            f"{options.what!r}: it varies the function's arguments"
         )
     function = programs.imported(*named)
     over = _over(options.over)

@@ -234,7 +234,7 @@ def _verdict(options: VerifyOptions, answers: Answers) -> Verdict:
     if options.engines:
         wanted["engines"] = ",".join(options.engines)
     if options.reference is None and (options.rtol, options.atol) != (None, None):
-        raise UsageError("--rtol and --atol are for the comparison with a --reference: pass one")
+        raise UsageError("--rtol and --atol apply to the comparison with a --reference: pass one")
     named = None if options.module else programs.named_function(what)
     if named is None:
         programs.refuse_arguments(options)
@@ -282,9 +282,7 @@ def _reference(what: str) -> Callable[..., Any]:
     """Import the function that `--reference` names."""
     named = programs.named_function(what)
     if named is None:
-        raise UsageError(
-            f"--reference names a function, as package.module:function, and not {what!r}"
-        )
+        raise UsageError(f"--reference takes a function as package.module:function, not {what!r}")
     try:
         return programs.import_function(*named)
     except PallasDebugError:

@@ -105,7 +105,7 @@ def only(kernels: Sequence[StoredKernel], where: Path) -> StoredKernel:
     listed = ", ".join(one_line(k.name) for k in kernels[:20])
     more = f", and {len(kernels) - 20} more" if len(kernels) > 20 else ""
     raise UsageError(
-        f"say which kernel of {one_line(where)} with --kernel; there are: {listed}{more}"
+        f"select a kernel of {one_line(where)} with --kernel; there are: {listed}{more}"
     )
 
 

@@ -115,7 +115,7 @@ def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) ->
     name, reference = f"`{judged.name}`", f"`{judged.reference}`"
     if [one.path for one in ours] != [one.path for one in theirs]:
         raise InvalidReference(
-            f"{name} returns {_several(ours)}, and {reference} returns {_several(theirs)}: both "
+            f"{name} returns {_several(ours)}, but {reference} returns {_several(theirs)}: both "
             "must return the same structure"
         )
     for a, b in zip(ours, theirs, strict=True):

@@ -129,8 +129,7 @@ def _programs(
             if a is None or b is None:
                 more = judged.name if a is not None else judged.reference
                 raise NotAligned(
-                    f"they agree as far as they do the same, and `{more}` goes on to call another "
-                    "kernel"
+                    f"they agree as far as they do the same, but `{more}` then calls another kernel"
                 )
             lock = _LockStep(judged, left, a, b, deadline)
             with evaluating(enable_x64=a.captured.enable_x64):

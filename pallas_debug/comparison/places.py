@@ -60,10 +60,10 @@ def written(
     if grid.points > MAX_POINTS:
         raise Unknown(f"its grid has {grid.points:,} points")
     if not all(dim.kind in ("blocked", "squeezed") for dim in block.dims):
-        raise Unknown(f"the blocks of {block.name} are given by element and may overlap")
+        raise Unknown(f"the blocks of {block.name} are indexed by element and may overlap")
     found = index_maps.indices(captured, block.position, tables, time.monotonic() + SECONDS)
     if found.dims is None:
-        raise Unknown(f"the index map of {block.name} is not known: {found.reason}")
+        raise Unknown(f"the index map of {block.name} is unknown: {found.reason}")
     sizes = tuple(dim.size for dim in block.dims)
     counts = tuple(dim.blocks for dim in block.dims)
     visits = _visits(found.dims, counts, grid.sizes)

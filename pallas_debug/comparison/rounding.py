@@ -33,8 +33,8 @@ MAX_SITES = 8
 """Maximum number of products that are rounded one at a time, to find those at fault."""
 
 NOT_ROUNDED = (
-    "its float32 products as a TPU computes them, of operands rounded to bfloat16: with those, the "
-    "function stops"
+    "its float32 products as a TPU computes them, with operands rounded to bfloat16: with those, "
+    "the function stops"
 )
 """Reason for a gap in the judgement of values."""
 

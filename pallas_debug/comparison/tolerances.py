@@ -79,8 +79,8 @@ class Tolerance:
             is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
             if not is_number or not math.isfinite(value) or value < 0:
                 raise UsageError(
-                    f"{name} is a number that is at least 0, and not {value!r}; leave it out for "
-                    "the default of each output's dtype"
+                    f"{name} must be a number of at least 0, not {value!r}; omit it for the "
+                    "default of each output's dtype"
                 )
 
     def of(self, dtypes: tuple[str, str], expected: np.ndarray, largest: float = 0.0) -> Allowed:

@@ -147,7 +147,7 @@ def _failure(
         if stage == "timeout":
             message = (
                 f"the compiler did not finish {kernel.name} within {timeout:g} s and was stopped; "
-                f"the last pass it wrote is {last or 'none'}. Give it longer with --timeout "
+                f"the last pass it wrote is {last or 'none'}. Allow more time with --timeout "
                 "(--pallas-timeout in pytest), or make the kernel smaller."
             )
         else:

@@ -166,9 +166,9 @@ def parse(text: str | Iterable[str]) -> Stages:
             patterns.append(pattern if colon else "*")
         elif stage == LLO:
             raise UsageError(
-                f"{name!r} names no LLO pass: {pattern!r} has characters besides letters, digits, "
-                "`-`, `_`, `.` and `*`, which stands for any. Name a pass as it appears below "
-                "llo/, such as llo:post-ra or llo:*bundles*."
+                f"{name!r} is not an LLO pass: {pattern!r} has characters other than letters, "
+                "digits, `-`, `_`, `.` and `*`, which stands for any. Name a pass as it appears "
+                "below llo/, such as llo:post-ra or llo:*bundles*."
             )
         else:
             hint = meant(name, NAMES)

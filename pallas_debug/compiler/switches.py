@@ -160,8 +160,8 @@ def refusal(message: str, versions: Mapping[str, str]) -> str | None:
         return None
     who = "libtpu" if switch.where == "compile" else "jax"
     return (
-        f"the switch {switch.name!r} is refused: {who} {versions.get(who, '(unknown)')} does not "
-        f"know {switch.option}. Leave the switch out, or use another {who}."
+        f"the switch {switch.name!r} is not supported: {who} {versions.get(who, '(unknown)')} "
+        f"does not know {switch.option}. Remove the switch, or use another {who}."
     )
 
 

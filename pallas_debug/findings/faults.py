@@ -104,7 +104,7 @@ class Fault(StrEnum):
     )
     UNSUPPORTED_GATHER = (
         *("UnsupportedGather", Severity.UNSUPPORTED, _UNSUPPORTED),
-        "a gather is not along one axis",
+        "a gather is not along a single axis",
     )
     UNSUPPORTED_SHAPE_CAST = (
         *("UnsupportedShapeCast", Severity.UNSUPPORTED, _UNSUPPORTED),
@@ -128,7 +128,7 @@ class Fault(StrEnum):
     )
     INVALID_OPERATION = (
         *("InvalidOperation", Severity.UNSUPPORTED, _UNSUPPORTED),
-        "an operation mixes types that do not go together",
+        "an operation mixes incompatible types",
     )
     UNALIGNED_DMA = (
         *("UnalignedDma", Severity.UNSUPPORTED, _UNSUPPORTED),
@@ -140,7 +140,7 @@ class Fault(StrEnum):
     )
     DIRECT_HBM_ACCESS = (
         *("DirectHbmAccess", Severity.UNSUPPORTED, _UNSUPPORTED | _INTERPRETED),
-        "HBM is loaded or stored without a copy",
+        "HBM is loaded from or stored to without a copy",
     )
     SCALAR_STORE_TO_VMEM = (
         *("ScalarStoreToVmem", Severity.UNSUPPORTED, _UNSUPPORTED),
@@ -160,7 +160,7 @@ class Fault(StrEnum):
     )
     VMEM_OVERFLOW = (
         *("VmemOverflow", Severity.REFUSED, _UNSUPPORTED),
-        "the kernel needs more VMEM than its limit, or than the chip has",
+        "the kernel needs more VMEM than its limit or the chip allows",
     )
     SMEM_OVERFLOW = (
         *("SmemOverflow", Severity.REFUSED, _UNSUPPORTED),
@@ -184,7 +184,7 @@ class Fault(StrEnum):
     )
     KERNEL_RETURNS_VALUE = (
         *("KernelReturnsValue", Severity.REFUSED, _TRACE),
-        "the kernel function returns something",
+        "the kernel function returns a value",
     )
     INDEX_MAP_ARITY = (
         *("IndexMapArity", Severity.REFUSED, _TRACE),
@@ -226,27 +226,27 @@ class Fault(StrEnum):
     )
     OUT_OF_BOUNDS_READ = (
         *("OutOfBoundsRead", Severity.BOUNDS, _MACHINE | _WITNESSED),
-        "a load or copy reads past the ends of what it indexes",
+        "a load or copy reads out of bounds",
     )
     OUT_OF_BOUNDS_WRITE = (
         *("OutOfBoundsWrite", Severity.BOUNDS, _MACHINE | _WITNESSED),
-        "a store or copy writes past the ends of what it indexes",
+        "a store or copy writes out of bounds",
     )
     BLOCK_OUT_OF_BOUNDS = (
         *("BlockOutOfBounds", Severity.BOUNDS, _MACHINE | _WITNESSED),
-        "an index map names a block that the array does not have",
+        "an index map returns a block that the array does not have",
     )
     DATA_RACE = (
         *("DataRace", Severity.ORDER, _MACHINE | _PROVED | _INTERPRETED),
-        "two accesses of the same memory, one of them a write, that nothing orders",
+        "two unordered accesses to the same memory, one of them a write",
     )
     DMA_NOT_AWAITED = (
         *("DmaNotAwaited", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
-        "a copy is started and never waited for",
+        "a copy is started but never waited for",
     )
     WAIT_SIZE_MISMATCH = (
         *("WaitSizeMismatch", Severity.ORDER, _MACHINE),
-        "a wait expects another number of bytes than its copy transfers",
+        "a wait expects a different number of bytes than its copy transfers",
     )
     SEMAPHORE_LEFT_OVER = (
         *("SemaphoreLeftOver", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
@@ -258,32 +258,32 @@ class Fault(StrEnum):
     )
     OUTPUT_REVISITED = (
         *("OutputRevisited", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
-        "an output block is visited again after another one",
+        "an output block is visited again after another block",
     )
     # What the kernel machine knows of who wrote each element
     STALE_READ = (
         *("StaleRead", Severity.UNDEFINED, _MACHINE),
-        "scratch is read that still holds data of another output block",
+        "scratch is read while it still holds data of another output block",
     )
     OVERWRITTEN_READ = (
         *("OverwrittenRead", Severity.ORDER, _MACHINE),
-        "an aliased operand is read after it was overwritten",
+        "an aliased operand is read after being overwritten",
     )
     LOST_WRITE = (
         *("LostWrite", Severity.VALUES, _MACHINE),
-        "what was written for an output block is replaced or reset, and nothing has read it",
+        "data written for an output block is replaced or reset before anything reads it",
     )
     CONFLICTING_WRITES = (
         *("ConflictingWrites", Severity.VALUES, _MACHINE),
-        "several grid points write different values to one element of an output",
+        "several grid points write different values to the same element of an output",
     )
     UNINITIALIZED_READ = (
         *("UninitializedRead", Severity.UNDEFINED, _MACHINE | _CHECKED | _PROVED),
-        "scratch or an output is read before anything was written to it",
+        "scratch or an output is read before it is written",
     )
     OUTPUT_NOT_WRITTEN = (
         *("OutputNotWritten", Severity.UNDEFINED, _MACHINE | {"checks": Sure.INFERRED} | _PROVED),
-        "a part of an output is never written",
+        "part of an output is never written",
     )
     PADDING_READ = (
         *("PaddingRead", Severity.UNDEFINED, _MACHINE | _PROVED | {"checks": Sure.INFERRED}),
@@ -295,7 +295,7 @@ class Fault(StrEnum):
     )
     UNSEEDED_RANDOM_BITS = (
         *("UnseededRandomBits", Severity.UNDEFINED, _MACHINE),
-        "random bits are drawn from a generator that nothing has seeded on this core",
+        "random bits are drawn from a generator that is not seeded on this core",
     )
     REPEATED_RANDOM_BITS = (
         *("RepeatedRandomBits", Severity.VALUES, _MACHINE),
@@ -303,7 +303,7 @@ class Fault(StrEnum):
     )
     NAN_PRODUCED = (
         *("NanProduced", Severity.VALUES, _MACHINE | _CHECKED),
-        "an operation produces a NaN from operands that held none",
+        "an operation produces a NaN from operands without one",
     )
     INFINITY_PRODUCED = (
         *("InfinityProduced", Severity.VALUES, _MACHINE | _CHECKED),
@@ -335,11 +335,11 @@ class Fault(StrEnum):
     )
     PRECISION_LOSS = (
         *("PrecisionLoss", Severity.MINOR, _MACHINE),
-        "a sum in a narrow float is further from the float32 sum than is allowed",
+        "a sum in a narrow float type is further from the float32 sum than allowed",
     )
     LOW_PRECISION_ACCUMULATOR = (
         *("LowPrecisionAccumulator", Severity.MINOR, _PROVED),
-        "a long sum in a narrow float",
+        "a long sum in a narrow float type",
     )
     INTERPRET_ERROR = (
         *("InterpretError", Severity.MINOR, _INTERPRETED),

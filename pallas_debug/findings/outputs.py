@@ -104,4 +104,4 @@ def certain(finding: Finding) -> Finding:
 
 def note(kernel: str, operand: str | None) -> str:
     """Sentence about an output that is neither written nor used."""
-    return f"kernel `{kernel}` does not write all of {operand}: nothing uses that output"
+    return f"kernel `{kernel}` does not write all of {operand}, but nothing uses that output"

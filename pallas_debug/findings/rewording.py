@@ -63,9 +63,9 @@ def of_other_slot(race: Finding, stuck: Finding) -> Finding:
     wait = f"line {stuck.source.line}" if stuck.source else "the next wait"
     return replace(
         race,
-        cause=f"the copy signals {semaphore}, and {wait} waits for {stuck.operand}: they use "
+        cause=f"the copy signals {semaphore}, but {wait} waits for {stuck.operand}: they use "
         "different slots",
-        advice=f"start the copy in the slot that {wait} waits for, its buffer and its semaphore",
+        advice=f"start the copy with the buffer and semaphore of the slot that {wait} waits for",
     )
 
 
@@ -80,22 +80,22 @@ def of_unheard_signal(race: Finding, left: Finding) -> Finding:
     if sender is None:
         return replace(
             race,
-            cause=f"{left.operand} is signalled{line} and nothing waits for it: this access may "
-            "come before what the signal is for",
+            cause=f"{left.operand} is signalled{line} but nothing waits for it: this access may "
+            "come before the event that it signals",
             advice=f"wait for {left.operand} before this access",
         )
     if SIGNALLED_BY in left.values and left.values.get("waits") != "0":
         return replace(
             race,
             cause=f"{left.operand} is signalled more often than it is waited for: {sender} may "
-            "copy before the signal that is meant for it",
-            advice=f"wait for {left.operand} before each copy, and let as many signals come "
-            "before the first one as there are buffers to fill",
+            "copy before the signal meant for it",
+            advice=f"wait for {left.operand} before each copy, and send as many signals before "
+            "the first copy as there are buffers to fill",
         )
     return replace(
         race,
-        cause=f"{left.operand} is signalled{line} and nothing waits for it: {sender} may copy "
-        "before it is told to",
+        cause=f"{left.operand} is signalled{line} but nothing waits for it: {sender} may copy "
+        "before it is signalled to",
         advice=f"wait for {left.operand} before the copy starts",
     )
 
@@ -109,8 +109,8 @@ def of_shared_places(race: Finding) -> Finding:
         return race
     return replace(
         race,
-        cause="the grid points write to the same elements, and leave others as they were",
-        advice="give each grid point elements of its own",
+        cause="the grid points write to the same elements and leave others unwritten",
+        advice="give each grid point its own elements",
     )
 
 
@@ -121,9 +121,9 @@ def of_line_for_one(race: Finding) -> Finding:
         return race
     return replace(
         race,
-        cause=f"both cores run {where(race.source)}, and write the same elements",
-        advice="let the core for which this part is meant run it alone, under a pl.when; or let "
-        "each core write elements of its own",
+        cause=f"both cores run {where(race.source)} and write the same elements",
+        advice="run this part only on the core that it is meant for, under a pl.when, or let each "
+        "core write its own elements",
     )
 
 
@@ -150,7 +150,8 @@ def of_wrong_map(revisit: Finding, by: Sequence[Finding]) -> Finding:
         return revisit
     return replace(
         revisit,
-        cause="the index map returns one block for grid points of several, and leaves others out",
+        cause="the index map returns the same block for grid points that compute different ones, "
+        "and leaves others out",
         advice="let the index map return the block that each grid point computes",
     )
 
@@ -164,6 +165,6 @@ def of_last_fetch(read: Finding, by: Sequence[Finding]) -> Finding:
     if not left or read.source is None or left[0].source == read.source:
         return read
     return replace(
-        read, advice=f"do not start the copy in {where(left[0].source)} where nothing is left to "
-        "fetch",
+        read, advice=f"do not start the copy in {where(left[0].source)} when nothing is left to "
+                     "fetch",
     )  # fmt: skip

@@ -36,7 +36,7 @@ def made(spec: ArraySpec, dtype: np.dtype[Any] | None) -> Array:
         shape = spec.shape if spec.shape is not None else values.shape
         if values.shape != shape:
             raise UsageError(
-                f"{where}: the values have shape {_shape(values.shape)}, and not {_shape(shape)}"
+                f"{where}: the values have shape {_shape(values.shape)}, not {_shape(shape)}"
             )
         return converted(where, values, dtype)
     assert spec.shape is not None
@@ -57,8 +57,8 @@ def refuse_size(where: str, shape: tuple[int, ...], dtype: str | np.dtype[Any]) 
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size > defaults.MAX_INPUT_BYTES:
         raise UsageError(
-            f"{where} takes {size / 2**30:.1f} GiB, and an array with values at most "
-            f"{defaults.MAX_INPUT_BYTES / 2**30:.0f}: give a smaller shape; `dump` needs no values"
+            f"{where} takes {size / 2**30:.1f} GiB, but an array with values may take at most "
+            f"{defaults.MAX_INPUT_BYTES / 2**30:.0f}: pass a smaller shape; `dump` needs no values"
         )
 
 
@@ -73,15 +73,15 @@ def _of_file(where: str, spec: ArraySpec, values: Array, dtype: np.dtype[Any] | 
             )
         if values.dtype.itemsize != dtype.itemsize:
             raise UsageError(
-                f"{where}: the file holds values of {values.dtype.itemsize} bytes, and {dtype} has "
-                f"{dtype.itemsize}"
+                f"{where}: the file holds values of {values.dtype.itemsize} bytes, but {dtype} "
+                f"has {dtype.itemsize}"
             )
         values = values.view(dtype)
     if values.dtype.kind not in "biufc" and not _is_ml(values.dtype):
-        raise UsageError(f"{where} holds {values.dtype}, and no numbers")
+        raise UsageError(f"{where} holds {values.dtype}, not numbers")
     if spec.shape is not None and values.shape != spec.shape:
         raise UsageError(
-            f"{where}: the file has shape {_shape(values.shape)}, and not {_shape(spec.shape)}"
+            f"{where}: the file has shape {_shape(values.shape)}, not {_shape(spec.shape)}"
         )
     return values if dtype is None else converted(where, values, dtype)
 
@@ -99,7 +99,9 @@ def converted(where: str, values: Array, dtype: np.dtype[Any]) -> Array:
         info: Any = _iinfo(dtype)
         if values.dtype.kind in "fcV":
             wide = values if values.dtype.kind == "c" else values.astype(np.float64)
-            _refuse(where, values, wide != np.round(wide), f"is no whole number, as {dtype} holds")
+            _refuse(
+                where, values, wide != np.round(wide), f"is not an integer, as {dtype} requires"
+            )
         _refuse(
             where,
             values,
@@ -110,7 +112,7 @@ def converted(where: str, values: Array, dtype: np.dtype[Any]) -> Array:
             values.astype(np.int64).astype(dtype) if dtype.itemsize == 1 else values.astype(dtype)
         )
     if kind == "b":
-        _refuse(where, values, (values != 0) & (values != 1), "is no bool: write True or False")
+        _refuse(where, values, (values != 0) & (values != 1), "is not a bool: write True or False")
         return values.astype(bool)
     if values.dtype.kind == "c" and kind != "c":
         raise UsageError(f"{where}: complex numbers do not fit {dtype}")
@@ -125,7 +127,7 @@ def converted(where: str, values: Array, dtype: np.dtype[Any]) -> Array:
     _refuse(where, values, lost, f"does not fit {dtype}, which holds up to {most:g}")
     back = narrow.astype(np.float64)
     lost = (np.isinf(wide) & ~np.isinf(back)) | (np.isnan(wide) & ~np.isnan(back))
-    _refuse(where, values, lost, f"is no value of {dtype}")
+    _refuse(where, values, lost, f"is not a value of {dtype}")
     return narrow
 
 
@@ -184,8 +186,8 @@ def _filled(where: str, spec: ArraySpec, fill: FillSpec, dtype: np.dtype[Any]) -
         low, high = (numbers[0], numbers[1]) if len(numbers) == 2 else (0, numbers[0])
         if not (isinstance(low, int) and isinstance(high, int) and low < high):
             raise UsageError(
-                f"{where}: randint takes whole numbers, the first of which is smaller: values are "
-                "at least the first and smaller than the second"
+                f"{where}: randint takes two integers, the smaller one first: values are at least "
+                "the first and less than the second"
             )
         try:
             return np.asarray(rng.integers(low, high, shape, np.int64))
@@ -193,7 +195,7 @@ def _filled(where: str, spec: ArraySpec, fill: FillSpec, dtype: np.dtype[Any]) -
             raise UsageError(f"{where}: {error}") from error
     if _kind(dtype) in "iub":
         raise UsageError(
-            f"{where}: {fill.name} makes floats; for {dtype}, write randint(low, high)"
+            f"{where}: {fill.name} produces floats; for {dtype}, use randint(low, high)"
         )
     if fill.name == "normal":
         mean, deviation = _both(numbers, 0.0, 1.0)

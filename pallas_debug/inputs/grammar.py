@@ -270,7 +270,7 @@ class _Parser:
         for size in sizes:
             if not size.isascii() or not size.isdigit():
                 self._fail(
-                    f"{size!r} is no size: sizes are whole numbers joined by commas, as in "
+                    f"{size!r} is not a size: sizes are integers separated by commas, as in "
                     "f32[8,128]; f32[] is a scalar"
                 )
         return tuple(map(int, sizes))
@@ -315,7 +315,7 @@ class _Parser:
         if name not in FILLS:
             near = difflib.get_close_matches(name, FILLS, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            self._fail(f"{name!r} fills no array{hint}; there are {', '.join(FILLS)}")
+            self._fail(f"{name!r} is not a fill{hint}; there are {', '.join(FILLS)}")
         self._at = word.end()
         numbers = self._parameters()
         least, most, usage = FILLS[name]
@@ -376,8 +376,8 @@ class _Parser:
         name = _NAMED.fullmatch(self._text)
         before = f"{name['name']}=" if name else ""
         return self._fail(
-            f"{word!r} is no value; a string has quotes inside those of the shell, "
-            f"as in --arg \"{before}'{word}'\""
+            f"{word!r} is not a value; a string needs quotes inside those of the shell, as in "
+            f"--arg \"{before}'{word}'\""
         )
 
     def _unknown_dtype(self, name: str) -> NoReturn:

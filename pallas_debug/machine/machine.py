@@ -167,7 +167,8 @@ class Machine:
         wanted = sum(operand.kind not in ("output", "scratch") for operand in launch.operands)
         if wanted != len(values):
             raise MachineError(
-                f"kernel `{launch.name}` takes {wanted} arrays, and {len(values)} were given"
+                f"kernel `{launch.name}` takes {wanted} array{'s' if wanted != 1 else ''}, but "
+                f"{len(values)} {'was' if len(values) == 1 else 'were'} given"
             )
         threads = self._threads(number, grid)
         refs: list[Any] = []

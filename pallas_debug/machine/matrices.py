@@ -45,8 +45,8 @@ def push(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.MatrixP
     unit = _unit(thread, step.unit)
     if step.register in unit.staged:
         raise MachineError(
-            f"staging register {step.register} of matrix unit {step.unit} is pushed to again before"
-            " `load_staged_rhs` has taken what is in it",
+            f"staging register {step.register} of matrix unit {step.unit} is pushed to again "
+            "before `load_staged_rhs` has taken its contents",
             where=step.site.line,
         )
     value = np.asarray(frame.registers[step.value.number])

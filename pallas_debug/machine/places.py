@@ -173,8 +173,8 @@ def require_claimed(machine: Machine) -> None:
     for buffer in machine.buffers:
         if buffer.is_early:
             raise MachineError(
-                f"`{buffer.name}` is used from another core or device, and core {buffer.core} "
-                f"of device {buffer.device} was not in its scope, then or later"
+                f"`{buffer.name}` is used from another core or device, but core {buffer.core} of "
+                f"device {buffer.device} was not in its scope, then or later"
             )
 
 

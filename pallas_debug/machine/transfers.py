@@ -30,7 +30,7 @@ def _counter(frame: ProgramFrame, place: ir.RefPlace) -> Counter:
     region = access(frame.registers, place)
     assert region.index is not None
     if region.shape and math.prod(region.shape) != 1:
-        raise NotImplementedError("a semaphore array where one semaphore is meant")
+        raise NotImplementedError("a semaphore array where a single semaphore is expected")
     entry = tuple(e.start if isinstance(e, slice) else e for e in region.index)
     return Counter(region.buffer, entry)
 

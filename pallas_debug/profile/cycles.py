@@ -178,7 +178,7 @@ def estimate_cycles(
 
 def _total(schedule: Schedule, ours: Walk, origin: Origin) -> Figure:
     if not ours.is_complete:
-        return missing("the walk through the schedule did not come to its end", unit=CYCLES)
+        return missing("the walk through the schedule did not finish", unit=CYCLES)
     note = "bundles that run, their delays, and waits for copies"
     if not ours.unknown_loops:
         return Figure(value=round(ours.cycles), origin=origin, unit=CYCLES, note=note)
@@ -249,7 +249,7 @@ def _assumptions(
     if any(map(math.isnan, ours.copied.values())):
         found.append("copies whose size depends on data take no longer than their latency")
     if ours.extrapolated:
-        found.append("long loops go on as they began: only some of their iterations were walked")
+        found.append("long loops are extrapolated: only some of their iterations were walked")
     if is_stand_in:
         name = schedule.chip or "an unknown chip"
         found.append(

@@ -140,7 +140,7 @@ def vmem_limit(kernel: Kernel | None, compilation: Compilation | None) -> Figure
         value, note = int(flags[-1]["kib"]) * 1024, "xla_tpu_scoped_vmem_limit_kib"
         return Figure(value=min(value, chip.capacity) if chip else value, unit="bytes", note=note)
     if chip is None:
-        return missing("the default limit of this chip is not known", unit="bytes")
+        return missing("the default limit of this chip is unknown", unit="bytes")
     return Figure(
         value=chip.limit,
         origin="assumed",

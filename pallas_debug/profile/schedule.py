@@ -29,7 +29,7 @@ _BOUNDS = re.compile(r"^iteration_bounds: \((?P<sizes>\d{1,10}(?:, ?\d{1,10}){0,
 
 ON_SPARSECORE = (
     "the kernel runs on the SparseCore, whose bundles libtpu lists in another assembly language "
-    "and without tables: its cycles, units and lines are not known, and `show DUMP sparsecore` "
+    "and without tables: its cycles, units and lines are unknown, and `show DUMP sparsecore` "
     "prints the listing"
 )
 """Reason why there are no figures for a kernel on the SparseCore."""

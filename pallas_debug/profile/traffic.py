@@ -213,7 +213,7 @@ def sent_bytes(
     for chain, found in sizes.items():
         times = _mean(runs.get(chain, ()))
         if times is None or any(size is None for size in found):
-            return missing("the size or number of the copies is not known", unit="bytes")
+            return missing("the size or number of the copies is unknown", unit="bytes")
         total += times * sum(size or 0 for size in found)
     return Figure(value=round(total), origin=cycles.total.origin, unit="bytes", note=note)
 
@@ -264,7 +264,7 @@ def _flops(products: Sequence[Product], cycles: CycleEstimate, mosaic: Module | 
     if mosaic is None:
         return missing("there is no Mosaic module")
     if any(product.runs is None for product in products) or not cycles.total.is_known:
-        return missing("it is not known how often the products run")
+        return missing("the number of times the products run is unknown")
     total = sum(product.flops * (product.runs or 0) for product in products)
     note = "of the products in the Mosaic module, times how often the compiled ones run"
     return Figure(value=round(total), origin=cycles.total.origin, note=note)
@@ -272,7 +272,7 @@ def _flops(products: Sequence[Product], cycles: CycleEstimate, mosaic: Module | 
 
 def _vector_operations(schedule: Schedule, cycles: CycleEstimate) -> Figure:
     if not cycles.executions or not cycles.total.is_known:
-        return missing("it is not known how often the bundles run")
+        return missing("the number of times the bundles run is unknown")
     total = sum(
         count * LANES
         for count, bundle in zip(cycles.executions, schedule.bundles, strict=True)

@@ -87,8 +87,8 @@ class Expression:
         value = np.asarray(self.evaluate(names))
         if value.size != 1:
             raise ConditionFailed(
-                f"`{self.text}` is an array of shape {value.shape}, and no condition: "
-                "use any(…) or all(…)"
+                f"`{self.text}` is an array of shape {value.shape}, not a condition: use any(…) "
+                "or all(…)"
             )
         return bool(value.reshape(()))
 
@@ -485,7 +485,7 @@ def _position(node: Node) -> Node:
     def position(names: Names) -> int:
         value = np.asarray(node(names))
         if value.size != 1 or value.dtype.kind not in "iub":
-            raise ConditionFailed(f"an index is {value.tolist()!r:.40}, and not an integer")
+            raise ConditionFailed(f"an index is {value.tolist()!r:.40}, not an integer")
         return int(value.reshape(()))
 
     return position

@@ -183,7 +183,7 @@ def read(folder: Path) -> RecordedRun:
     file = folder / FILE
     try:
         if file.exists() and not file.is_file():  # opening a FIFO would block for ever
-            raise RecordingError(f"{file} is no regular file")
+            raise RecordingError(f"{file} is not a regular file")
         if file.stat().st_size > MAX_DOCUMENT:
             raise RecordingError(f"{file} is larger than {MAX_DOCUMENT >> 20:,} MiB")
         document: Any = msgspec.json.decode(file.read_bytes())
@@ -191,10 +191,10 @@ def read(folder: Path) -> RecordedRun:
         raise RecordingError(f"{file} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError(
-            f"{file} is truncated, or no JSON ({error}): record the run again"
+            f"{file} is truncated or not JSON ({error}): record the run again"
         ) from error
     if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise RecordingError(f"{file} is no recording of a kernel")
+        raise RecordingError(f"{file} is not a recording of a kernel")
     schema = document.get("schema")
     if not isinstance(schema, int) or schema > SCHEMA:
         raise RecordingError(
@@ -287,7 +287,7 @@ class RecordedRun:
         found = positions(element.expression, element.name, writers.shape, self._names)
         if found.size != 1:
             raise ConditionFailed(
-                f"`{element.expression.text}` is {found.size:,} elements: name one"
+                f"`{element.expression.text}` has {found.size:,} elements: name one"
             )
         flat = int(found.reshape(()))
         number = int(writers.reshape(-1)[flat])
@@ -359,7 +359,7 @@ class RecordedRun:
             raise RecordingError(f"{self.folder / FILE} names an array {digest!r}")
         file = self.folder / ARRAYS / f"{digest}.npy"
         if file.exists() and not file.is_file():
-            raise RecordingError(f"{file} is no regular file")
+            raise RecordingError(f"{file} is not a regular file")
         try:
             array: Array = np.load(file, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:

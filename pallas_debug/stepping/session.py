@@ -129,7 +129,7 @@ class StepSession:
         """Go to the next iteration of the innermost loop."""
         here = self.place
         if not here.iterations:
-            raise SteppingError("this line is in no loop; `point` goes to the next grid point")
+            raise SteppingError("this line is not in a loop; `point` goes to the next grid point")
         level = len(here.iterations)
         return self._go(
             lambda p: p.point != here.point or p.iterations[:level] != here.iterations, back

@@ -74,8 +74,8 @@ class DaskWorkers(concurrent.futures.Executor):
     def lost(self) -> str:
         """Return an explanation for a task that Dask cancelled."""
         return (
-            f"the Dask scheduler at {self._address} has gone, or dropped the sweep. Start it "
-            "again, then run the same sweep again: it continues"
+            f"the Dask scheduler at {self._address} is gone or dropped the sweep. Start it again, "
+            "then run the same sweep again: it continues"
         )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

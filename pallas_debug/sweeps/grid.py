@@ -43,7 +43,7 @@ def settings(over: Mapping[str, Sequence[Any]]) -> list[Setting]:
         )
     for name, values in over.items():
         if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-            raise UsageError(f"over[{name!r}] is {values!r}, and not a list of values")
+            raise UsageError(f"over[{name!r}] is {values!r}, not a list of values")
         if not values:
             raise UsageError(f"{name} has no values to sweep over")
         texts = [text_of(value) for value in values]

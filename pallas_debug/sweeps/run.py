@@ -264,8 +264,8 @@ class _Run:
             raise CannotRunError(message)
         if stage == "worker":
             raise CannotRunError(
-                f"no worker finished a setting: {message}. Do the workers import the function, and "
-                "have they the same pallas-debug, jax and libtpu as this process?"
+                f"no worker finished a setting: {message}. Can the workers import the function, "
+                "and do they have the same pallas-debug, jax and libtpu as this process?"
             )
         if stage == "tracing" and "calls no Pallas kernel" in message:
             raise UsageError(message)

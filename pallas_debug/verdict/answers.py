@@ -13,8 +13,8 @@ from pallas_debug.verdict.result import Engine, Outcome, Verdict
 from pallas_debug.verdict.table import Asked, AskedKernel
 
 NOT_CONCLUDED = (
-    "these are the findings of the engines that had answered by then; which of them others would "
-    "correct, or rest on made-up values, is not known"
+    "these are the findings of the engines that had answered by then; it is unknown which of them "
+    "other engines would correct, or which rest on made-up values"
 )
 
 

@@ -23,8 +23,7 @@ from pallas_debug.verdict.result import Outcome
 
 NO_RESULT = "the function returned no result to compare: see `checks`"
 NOT_KNOWN_WHOSE = (
-    "the results differ from those of the reference, and whether this kernel is at fault is not "
-    "known"
+    "the results differ from those of the reference, but whether this kernel is at fault is unknown"
 )
 
 

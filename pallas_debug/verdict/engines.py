@@ -268,8 +268,8 @@ def static(
     left_out: list[Gap | str] = [gap for one in analyses for gap in one.gaps]
     if len(calls) > MAX_CALLS:
         left_out.append(
-            f"{len(calls) - MAX_CALLS} of {len(calls)} calls, each with scalar prefetch or a grid "
-            f"of its own: the first {MAX_CALLS} are looked at"
+            f"{len(calls) - MAX_CALLS} of {len(calls)} calls, each with its own scalar prefetch "
+            f"or grid: only the first {MAX_CALLS} are examined"
         )
     findings = Collector(finding for one in analyses for finding in one.findings).findings
     outcome = outcome_of(captured.kernel, "static", "found" if findings else "ok")
@@ -320,8 +320,8 @@ def prefetched(
         except Exception as error:  # noqa: BLE001 - what is known without it is said none the less
             problems.append(
                 "the grids and the scalar prefetch of the kernels could not be computed from the "
-                f"arguments ({raised.in_a_line(error)}); what "
-                "depends on it is left to the engines that run them"
+                f"arguments ({raised.in_a_line(error)}); anything that depends on them is left to "
+                "the engines that run the kernels"
             )
     return found, problems
 
@@ -364,7 +364,7 @@ def find_unfit(
         if nowhere is None and names >= {target.name for target in targets}:
             where = ", ".join(target.name for target in targets)
             nowhere = (
-                f"nothing was interpreted: kernel `{kernel.name}` has no room in the memory of "
+                f"nothing was interpreted: kernel `{kernel.name}` does not fit into the memory of "
                 f"{where}"
             )
     return nowhere
@@ -493,7 +493,7 @@ def known_issues(captured: Capture, targets: Sequence[Target], asked: Collection
     kernel, names = captured.kernel, [target.name for target in targets]
     found = explain.known_issues(kernel, captured.jaxpr, kernel.versions, names)
     return [
-        f"known issue {issue.id} of the installed {issue.package}, in {issue.engine}, may concern "
+        f"known issue {issue.id} of the installed {issue.package}, in {issue.engine}, may affect "
         f"kernel `{kernel.name}`: {issue.title}; {issue.advice}"
         for issue in found
         if issue.id != "debug-check-ignored" or not {"checks", "machine"} & set(asked)

@@ -120,8 +120,8 @@ def _of_a_gpu(captures: Sequence[Capture]) -> str | None:
     for captured in captures:
         if backend := gpu_backend(captured.params):
             return (
-                f"kernel `{captured.kernel.name}` is for a GPU ({backend}), and TPU interpret mode "
-                "runs kernels as a TPU does"
+                f"kernel `{captured.kernel.name}` is for a GPU ({backend}), but TPU interpret "
+                "mode runs kernels as a TPU does"
             )
     return None
 
@@ -132,8 +132,8 @@ def _too_large(kernels: Sequence[Kernel], most: int, walker: str) -> str | None:
         points = math.prod(size or 1 for size in large.grid)
         if points > most:
             return (
-                f"the grid of kernel `{large.name}` has {points:,} points, and {walker} "
-                f"walks them one by one (at most {most:,} here); give smaller arguments"
+                f"the grid of kernel `{large.name}` has {points:,} points, but {walker} walks "
+                f"them one by one (at most {most:,} here); use smaller arguments"
             )
     return None
 
@@ -151,18 +151,18 @@ def _beyond_machine(kernel: Kernel, watch: str | None) -> str | None:
     parts = () if watch is None else parse_watch(watch).of(kernel.name, len(grid))
     boxes = [part.ranges(grid) for part in parts if len(part.entries) == len(grid)]
     judged = sum(math.prod(map(len, box)) for box in boxes) if boxes else points
-    message = f"the grid of kernel `{kernel.name}` has {points:,} points, and the kernel machine "
+    message = f"the grid of kernel `{kernel.name}` has {points:,} points, but the kernel machine "
     if points > MAX_WALKED_POINTS:
         return message + (
-            f"walks them one by one (at most {MAX_WALKED_POINTS:,} here); give smaller arguments"
+            f"walks them one by one (at most {MAX_WALKED_POINTS:,} here); use smaller arguments"
         )
     if judged <= MAX_MACHINE_POINTS:
         return None
     fits = _some_points(grid)
-    chosen = "" if not boxes else f", and {judged:,} were chosen"
+    chosen = "" if not boxes else f" ({judged:,} were selected)"
     return message + (
-        f"judges at most {MAX_MACHINE_POINTS:,}{chosen}; give smaller arguments, or watch some of "
-        f"the grid points only, such as {fits} (`watch={fits!r}`, `--watch '{fits}'`)"
+        f"judges at most {MAX_MACHINE_POINTS:,}{chosen}; use smaller arguments, or watch only "
+        f"some of the grid points, such as {fits} (`watch={fits!r}`, `--watch '{fits}'`)"
     )
 
 
@@ -281,7 +281,7 @@ def as_it_ran(
     if stopped is not None and not is_explained:
         return outcome_of(kernel, engine, "unjudged", f"the program stopped: {stopped}")
     if stopped is not None:
-        left_out.append(f"whatever it does after the program stopped: {stopped}")
+        left_out.append(f"anything after the program stopped: {stopped}")
     return outcome_of(kernel, engine, "ok").without(*left_out)
 
 
@@ -305,7 +305,7 @@ def _why_not_run(kernel: Kernel, session: Session, stopped: str | None) -> str:
     if stopped is not None:
         return f"the program stopped before the kernel had run to its end: {stopped}"
     if kernel.digest in {known.digest for known in session.kernels}:
-        return "it was lowered and did not run to its end: is it in a branch that was not taken?"
+        return "it was lowered but did not run to its end: is it in a branch that was not taken?"
     return "it did not run: does the function call another kernel off a TPU, or for these values?"
 
 

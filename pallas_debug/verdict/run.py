@@ -89,7 +89,7 @@ class Request:
           UsageError: it is not a number of at least 0, or there is no reference.
         """
         if self.reference is None and (self.rtol, self.atol) != (None, None):
-            raise UsageError("rtol and atol are for the comparison with a reference: pass one")
+            raise UsageError("rtol and atol apply to the comparison with a reference: pass one")
         return Tolerance(rtol=self.rtol, atol=self.atol)
 
     @functools.cached_property
@@ -117,8 +117,8 @@ class Request:
         chips = targets_by_name(self.targets)
         if not chips:
             raise UsageError(
-                "verify needs a target to trace the function for: name one, such as "
-                f"targets={defaults.CHIP!r}, or leave the argument out"
+                "verify needs a target to trace the function for: pass one, such as "
+                f"targets={defaults.CHIP!r}, or omit the argument"
             )
         return chips
 
@@ -268,8 +268,8 @@ def verify_function(
             seen.append(found.not_traced(captured.kernel, session.targets))
     if values.integers and set(_RUN) & set(asked):
         judging.notes.append(
-            f"values were made up for {' and '.join(values.integers)}: what depends on them is "
-            f"judged only for these. Give real ones: {REAL_INPUTS}"
+            f"values were made up for {' and '.join(values.integers)}: anything that depends on "
+            f"them is judged only for these. Give real ones: {REAL_INPUTS}"
         )
     seen = unused.without_unused(seen, call, found.captures, session.targets[0], judging.problems)
     seen = unused.with_separate_inputs(

@@ -82,7 +82,7 @@ def read(path: Path) -> tuple[Suppression, ...]:
 def _suppression(path: Path, number: int, entry: object) -> Suppression:
     where = f"{path}, [[suppress]] number {number}"
     if not isinstance(entry, dict):
-        raise UsageError(f"{where}: is no table")
+        raise UsageError(f"{where}: is not a table")
     unknown = sorted(set(entry) - set(_KEYS))
     if unknown:
         raise UsageError(
@@ -112,6 +112,6 @@ def apply(
             used.add(fitting)
             left_out.append(Suppressed(finding=finding, reason=fitting.reason))
     idle = tuple(
-        f"the suppression of {s} fits no finding; take it out" for s in known if s not in used
+        f"the suppression of {s} matches no finding; remove it" for s in known if s not in used
     )
     return tuple(kept), tuple(left_out), idle

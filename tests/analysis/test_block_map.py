@@ -162,7 +162,7 @@ def test_maps_that_read_scalar_prefetch(captures: Captures) -> None:
     (captured,) = captures(prefetched, [jax.ShapeDtypeStruct((4,), jnp.int32), x])
     unknown = block_map(captured)
     operand = unknown.operands[0]
-    assert operand.unknown == "it reads table_ref, whose values are not known"
+    assert operand.unknown == "it reads table_ref, whose values are unknown"
     assert (operand.block_shape, operand.visits) == ((8, 128), None)
     assert unknown.block(operand, unknown.point(0)) is None
     assert unknown.num_unknown == 1

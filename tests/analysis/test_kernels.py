@@ -123,7 +123,9 @@ def test_an_output_whose_store_no_grid_point_reaches(captures: Captures) -> None
     text = linecache.getline(finding.source.file, finding.source.line)
     assert text.strip() == "out_ref[...] = x_ref[...]"
     assert finding.cause is not None
-    assert finding.cause.startswith("every store to out_ref is under a condition, which was false")
+    assert finding.cause.startswith(
+        "every store to out_ref is conditional, and its condition was false"
+    )
 
 
 def test_an_output_that_serves_as_scratch_of_parallel_steps(captures: Captures) -> None:
@@ -208,7 +210,7 @@ def test_a_hint_that_holds_for_all_loop_iterations_and_one_that_does_not(
         lax.fori_loop(0, 3, step, None)
 
     (finding,) = [f for f in look(captures, kernel).findings if f.kind == "FalseHint"]
-    assert finding.message == "4 is not a multiple of 8, although pl.multiple_of claims so"
+    assert finding.message == "4 is not a multiple of 8, although pl.multiple_of claims it is"
     assert finding.loop == (0, 1)
 
 
@@ -235,16 +237,17 @@ SHAPES = {
     (8, 128): (None, None, None),
     (16, 200): (None, None, None),
     (8, 100): (
-        "x_ref comes in blocks of (8, 100) of float32[32, 200]: 100 is neither a multiple of 128 "
-        "nor the whole dimension",
+        "x_ref, float32[32, 200], is divided into blocks of (8, 100): 100 is neither a multiple "
+        "of 128 nor the whole dimension",
         "a tile has 8 rows of 128 lanes",
-        "take 128 columns, or all 200",
+        "use 128 columns or all 200",
     ),
     (12, 128): (
-        "x_ref comes in blocks of (12, 128) of float32[32, 200]: 12 is neither a multiple of 8 nor "
-        "the whole dimension",
+        "x_ref, float32[32, 200], is divided into blocks of (12, 128): 12 is neither a multiple "
+        "of 8 nor the whole dimension",
         "a tile has 8 rows of 128 lanes",
-        "take 16 rows, or all 32; or reshape the array so that its last two dimensions are whole",
+        "use 16 rows, or all 32; or reshape the array so that its blocks span the last two "
+        "dimensions",
     ),
 }
 
@@ -260,19 +263,17 @@ def test_the_shapes_of_blocks(captures: Captures, block: tuple[int, int]) -> Non
 def test_the_only_size_that_fits_is_named_once(captures: Captures) -> None:
     (captured,) = captures(*in_blocks((8, 64), (32, 128)))
     (found,) = [f for f in analyze(captured).findings if f.kind == "BlockShapeTiling"]
-    assert found.advice == "take all 128 columns"
+    assert found.advice == "use all 128 columns"
 
 
 def test_what_stays_in_hbm_is_not_cut_into_blocks(captures: Captures) -> None:
     (captured,) = captures(*in_blocks((8, 128), (32, 128), memory_space=pl.ANY))
     (finding,) = analyze(captured).findings
-    assert finding.message == "x_ref comes in blocks of (8, 128) of float32[32, 128] in ANY"
+    assert finding.message == "x_ref, float32[32, 128], is divided into blocks of (8, 128) in ANY"
     assert finding.cause == (
-        "an operand that stays in HBM is not cut into blocks: the kernel gets all of it"
+        "an operand that stays in HBM is not divided into blocks: the kernel gets all of it"
     )
-    assert (
-        finding.advice == "leave out the block shape and the index map, and copy the parts by DMA"
-    )
+    assert finding.advice == "remove the block shape and the index map, and copy the parts by DMA"
 
 
 # Lines.

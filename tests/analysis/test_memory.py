@@ -84,7 +84,7 @@ def test_an_unknown_chip_is_said(captures: Captures) -> None:
     analysis = analyze(captured, [new])
     assert analysis.memory == ()
     assert tuple(gap.reason for gap in analysis.gaps) == (
-        "memory on v9: how much TPU v9 has is not known",
+        "memory on v9: the amount that TPU v9 has is unknown",
     )
 
 
@@ -122,12 +122,12 @@ def test_a_limit_that_the_kernel_asks_for_counts(captures: Captures) -> None:
     (less,) = captures(*limited((2048, 4096), (64, 4096), MIB))
     (finding,) = analyze(less, [resolve("v5e")]).findings
     assert finding.message == (
-        "the kernel takes 4 MiB of VMEM at least, and may take 1 MiB on v5e: x_ref 2 x float32[64, 4096] "
-        "(2 MiB), out_ref 2 x float32[64, 4096] (2 MiB)"
+        "the kernel needs at least 4 MiB of VMEM, and may use 1 MiB on v5e: x_ref 2 x float32[64, "
+        "4096] (2 MiB), out_ref 2 x float32[64, 4096] (2 MiB)"
     )
     assert finding.advice == (
-        "take blocks of x_ref (16, 4096), out_ref (16, 4096), which would fit; or set "
-        "vmem_limit_bytes, of at most 128 MiB"
+        "use blocks of x_ref (16, 4096), out_ref (16, 4096), which would fit; or set "
+        "vmem_limit_bytes to at most 128 MiB"
     )
 
 
@@ -145,6 +145,6 @@ def test_a_block_that_cannot_be_halved(captures: Captures) -> None:
     assert finding.kind == "VmemOverflow"
     assert (
         finding.cause
-        == "the whole VMEM of a chip is 128 MiB on v5e: no vmem_limit_bytes makes it larger"
+        == "the whole VMEM of a chip is 128 MiB on v5e: vmem_limit_bytes cannot make it larger"
     )
-    assert finding.advice == "cut the arrays into smaller blocks, or use a narrower dtype"
+    assert finding.advice == "divide the arrays into smaller blocks, or use a narrower dtype"

@@ -54,7 +54,7 @@ def test_a_name_that_is_called_otherwise_today(source: Path) -> None:
         ("pl.SMEM", "write pltpu.SMEM"),
         ("pl.load", "read the ref: ref[index]; with a mask, pltpu.load"),
         ("pl.store", "write to the ref: ref[index] = value; with a mask, pltpu.store"),
-        ("pl.swap", "read the ref, and write to it: ref[index] = value"),
+        ("pl.swap", "read the ref, then write to it: ref[index] = value"),
     ],
 )
 def test_what_took_its_place(source: Path, used: str, advice: str) -> None:
@@ -69,7 +69,7 @@ def test_of_others_the_catalogue_tells(source: Path) -> None:
 
 def test_of_the_rest_the_changelog(source: Path) -> None:
     (finding,) = found(source, "from jax.experimental.pallas import triton as pt\npt.gone\n")
-    assert finding.advice == "look for what took its place in the changelog of Pallas"
+    assert finding.advice == "look for its replacement in the Pallas changelog"
 
 
 def test_several_on_one_line_are_one_finding(source: Path) -> None:

@@ -19,7 +19,7 @@ def test_a_wait_for_a_copy_that_was_never_started(captures: Captures) -> None:
 
     (finding,) = look(captures, kernel, in_specs=[HBM], scratch_shapes=[TILE, DMA]).findings
     assert finding.kind == "Deadlock"
-    assert finding.message == "sem is 0 bytes, and the wait needs 4096 bytes"
+    assert finding.message == "sem is at 0 bytes, but the wait needs 4,096 bytes"
     assert finding.cause == "no copy has been started on it before this wait"
     assert finding.advice == "start the copy before the wait, on the same semaphore"
 
@@ -53,8 +53,8 @@ def test_copies_in_a_loop_are_followed(captures: Captures, last: int) -> None:
         (finding,) = analysis.findings
         assert finding.loop == (3,)
         assert finding.message == (
-            "the copy of x_ref to tiles is never waited for on sems[0]: 4,096 bytes are left on it "
-            "at the end"
+            "the copy of x_ref to tiles is never waited for on sems[0]: 4,096 bytes are left on "
+            "it when the kernel ends"
         )
 
 
@@ -80,7 +80,7 @@ def test_signals_are_added_up_over_the_whole_grid(captures: Captures) -> None:
 
     (finding,) = look(captures, kernel, **rows(4, 1000, scratch_shapes=[REGULAR])).findings
     assert finding.message == (
-        "sem is 12000 at the end of the kernel, and has to be 0: signals add up to 20000, waits to "
+        "sem is 12000 at the end of the kernel, but must be 0: signals add up to 20000, waits to "
         "8000"
     )
 
@@ -96,15 +96,15 @@ def test_semaphores_under_a_condition_that_is_not_known_are_not_judged(captures:
     analysis = look(captures, kernel, **rows(4, scratch_shapes=[REGULAR]))
     assert analysis.findings == ()
     assert tuple(gap.reason for gap in analysis.gaps) == (
-        "the counts of sem: whether `signal` happens depends on what is not known",
+        "the counts of sem: whether `signal` happens depends on unknown values",
     )
 
 
 @pytest.mark.parametrize(
     "reason",
     [
-        "by how much `signal` changes it is not known",
-        "which of them `signal` changes is not known",
+        "the amount by which `signal` changes it is unknown",
+        "which of them `signal` changes is unknown",
     ],
 )
 def test_a_signal_of_what_is_not_known_is_not_judged(captures: Captures, reason: str) -> None:
@@ -128,7 +128,9 @@ def test_semaphores_that_are_not_judged_for_one_reason_are_named_together(
 
     analysis = look(captures, kernel, **rows(4, scratch_shapes=[REGULAR, REGULAR]))
     (gap,) = analysis.gaps
-    assert gap.reason == "the counts of one and two: by how much `signal` changes it is not known"
+    assert gap.reason == (
+        "the counts of one and two: the amount by which `signal` changes it is unknown"
+    )
 
 
 def test_a_loop_that_is_too_long_to_follow_is_said(captures: Captures) -> None:
@@ -144,5 +146,5 @@ def test_a_loop_that_is_too_long_to_follow_is_said(captures: Captures) -> None:
     analysis = look(captures, kernel, in_specs=[HBM], scratch_shapes=[TILE, DMA])
     assert analysis.findings == ()
     assert tuple(gap.reason for gap in analysis.gaps) == (
-        "the counts of sem: a loop around it is too long to be followed step by step",
+        "the counts of sem: an enclosing loop is too long to be followed step by step",
     )

@@ -67,12 +67,12 @@ def test_the_end_of_a_contraction(captures: Captures) -> None:
         "along dimension 0 of y_ref (float32[300, 128]): these elements are never read"
     )
     assert finding.cause == (
-        "dimension 1 of the grid has 2 steps, and 300 elements in blocks of 128 take 3: a size "
+        "dimension 1 of the grid has 2 steps, but 300 elements in blocks of 128 need 3: a size "
         "was rounded down"
     )
     assert finding.advice == (
-        "use pl.cdiv(size, block) steps, and mask what the last block holds past the end; or take "
-        "a block that divides the size"
+        "use pl.cdiv(size, block) steps and mask the part of the last block past the end, or use "
+        "a block size that divides the array"
     )
     values = finding.witness.values
     assert (values["not read"], values["steps"], values["needed"]) == ("44 of 300", "2", "3")
@@ -161,10 +161,10 @@ def test_a_contraction_of_one_step_less(captures: Captures) -> None:
         "along dimension 0 of y_ref (float32[512, 128]): these elements are never read"
     )
     assert finding.cause == (
-        "dimension 1 of the grid has 3 steps, and 512 elements in blocks of 128 take 4: the last "
-        "one is left out"
+        "dimension 1 of the grid has 3 steps, but 512 elements in blocks of 128 need 4: the last "
+        "block is left out"
     )
-    assert finding.advice == "let dimension 1 of the grid have 4 steps"
+    assert finding.advice == "give dimension 1 of the grid 4 steps"
 
     # Both operands may be one array: even then, what both leave out is in none.
     square = S((512, 512), F32)
@@ -202,10 +202,10 @@ def test_an_index_map_that_ignores_a_dimension_of_the_grid(captures: Captures) -
         "256 elements are never read"
     )
     assert finding.cause == (
-        "its index map does not use dimension 1, with which refs[1] moves through as many elements"
+        "its index map does not use dimension 1, along which refs[1] moves through as many elements"
     )
     assert finding.advice == (
-        "return the index of dimension 1 of the grid there; or pass that part of the array alone"
+        "return the index of dimension 1 of the grid there, or pass only that part of the array"
     )
     assert finding.witness.values["not read"] == "256 of 384"
 
@@ -286,11 +286,11 @@ def test_an_index_map_that_ignores_two_dimensions_of_the_grid(captures: Captures
     (finding,) = found(captures, call, S((24, 128), F32), S((24, 128), jnp.bfloat16))
     assert finding.operand == "x_ref"
     assert finding.cause == (
-        "its index map does not use dimension 0, with which o_ref moves, or 1, with which y_ref "
+        "its index map does not use dimension 0, along which o_ref moves, or 1, along which y_ref "
         "moves through as many elements"
     )
     assert finding.advice == (
-        "return the index of that dimension of the grid there; or pass that part of the array alone"
+        "return the index of that dimension of the grid there, or pass only that part of the array"
     )
 
 

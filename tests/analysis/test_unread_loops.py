@@ -106,14 +106,15 @@ def test_the_rest_after_whole_blocks(
     assert finding.source is not None
     assert text in (finding.source.text or "")
     assert finding.message == (
-        f"no slice or copy takes 256:300 along dimension 0 of {operand} (float32[300, 128]): these "
-        "elements are never read"
+        f"no slice or copy covers 256:300 along dimension 0 of {operand} (float32[300, 128]): "
+        "these elements are never read"
     )
     assert finding.cause == (
-        f"{operand} is read in 4 blocks of 64, and 300 elements take 5: a size was rounded down"
+        f"{operand} is read in 4 blocks of 64, but 300 elements need 5: a size was rounded down"
     )
     assert finding.advice == (
-        "handle what is left after the last whole block, or take a block that divides the size"
+        "handle the elements after the last whole block separately, or use a block size that "
+        "divides the array"
     )
     values = finding.witness.values
     assert (values["not read"], values["steps"], values["needed"]) == ("44 of 300", "4", "5")
@@ -122,16 +123,16 @@ def test_the_rest_after_whole_blocks(
 @pytest.mark.parametrize(
     "options, part, cause, advice",
     [
-        ({"less": 1}, "192:256", "the last one is left out", "last iteration read block 3"),
-        ({"first": 1}, "0:64", "the first one is left out", "first iteration read block 0"),
+        ({"less": 1}, "192:256", "the last block is left out", "last iteration read block 3"),
+        ({"first": 1}, "0:64", "the first block is left out", "first iteration read block 0"),
     ],
 )
 def test_a_block_that_the_loop_leaves_out(
     captures: Captures, options: dict[str, int], part: str, cause: str, advice: str
 ) -> None:
     (finding,) = unread(captures, lambda x: copied(x, **options), S((256, 128), F32))
-    assert finding.message.startswith(f"no slice or copy takes {part} along dimension 0 of x_ref")
-    assert finding.cause == (f"x_ref is read in 3 blocks of 64, and 256 elements take 4: {cause}")
+    assert finding.message.startswith(f"no slice or copy covers {part} along dimension 0 of x_ref")
+    assert finding.cause == (f"x_ref is read in 3 blocks of 64, but 256 elements need 4: {cause}")
     assert finding.advice == f"let the {advice}"
 
 

@@ -17,8 +17,8 @@ from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.findings.faults import Fault, Severity
 
 CARRIED = (
-    "write it before this line at each grid point; or, if it is carried along a grid axis, at the "
-    "first step of that axis: @pl.when(pl.program_id(axis) == 0)"
+    "write it before this line at each grid point or, if its value carries over along a grid "
+    "axis, at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
 )
 
 WORDS: dict[str, tuple[str, str, str]] = {
@@ -49,155 +49,148 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "keep the index between 0 and 16 - 8, or pad the array",
     ),
     "block_past_the_array": (
-        "the index map of next_ref gives block 2 along dimension 0 of float32[16, 128], which "
-        "has 2; it is outside at 1 of 2 grid points",
+        "the index map of next_ref returns block 2 along dimension 0 of float32[16, 128], which "
+        "has 2 blocks; it is out of bounds at 1 of 2 grid points",
         "the index map goes past the last block",
         "return a value between 0 and 1",
     ),
     "block_before_the_array": (
-        "the index map of previous_ref gives block -1 along dimension 0 of float32[16, 128], "
-        "which has 2; it is outside at 1 of 2 grid points",
+        "the index map of previous_ref returns block -1 along dimension 0 of float32[16, 128], "
+        "which has 2 blocks; it is out of bounds at 1 of 2 grid points",
         "a negative index does not count from the end, unlike in NumPy",
         "return a value between 0 and 1",
     ),
     "page_past_the_pool": (
-        "the index map of page_ref gives block 9 along dimension 0 of float32[4, 8, 128], "
-        "which has 4; it is outside at 1 of 3 grid points",
-        "the index map takes the block from a scalar prefetch operand without checking it",
+        "the index map of page_ref returns block 9 along dimension 0 of float32[4, 8, 128], which "
+        "has 4 blocks; it is out of bounds at 1 of 3 grid points",
+        "the index map takes the block from a scalar-prefetch operand without checking it",
         "check the table before the call, or clamp the index in the index map",
     ),
     "element_offset_as_block_index": (
-        "the index map of x_ref gives block 8 along dimension 0 of float32[32, 128], which "
-        "has 4; it is outside at 3 of 4 grid points",
+        "the index map of x_ref returns block 8 along dimension 0 of float32[32, 128], which has "
+        "4 blocks; it is out of bounds at 3 of 4 grid points",
         "an index map returns block indices, and this looks like an element offset: 8 is 1 x 8",
         "return a value between 0 and 3: `i` rather than `i * 8`",
     ),
     "accumulator_never_zeroed": (
-        "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
-        "kept",
-        "scratch buffers and outputs hold whatever was there before",
+        "acc_ref, float32[8, 128] in VMEM, is read before it is written, and the value is stored",
+        "scratch buffers and outputs hold whatever was in memory before",
         CARRIED,
     ),
     "accumulator_zeroed_at_the_wrong_step": (
-        "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
-        "kept",
-        "each store to it before this line is under a condition, and none of them had written it "
-        "yet",
+        "acc_ref, float32[8, 128] in VMEM, is read before it is written, and the value is stored",
+        "each store to it before this line is conditional, and none had written it yet",
         CARRIED,
     ),
     "counter_never_zeroed": (
-        "count_ref, int32[1] in SMEM, is read before it was written, and what was read is kept",
-        "scratch buffers and outputs hold whatever was there before",
+        "count_ref, int32[1] in SMEM, is read before it is written, and the value is stored",
+        "scratch buffers and outputs hold whatever was in memory before",
         CARRIED,
     ),
     "output_never_zeroed": (
-        "out_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
-        "kept",
-        "scratch buffers and outputs hold whatever was there before",
+        "out_ref, float32[8, 128] in VMEM, is read before it is written, and the value is stored",
+        "scratch buffers and outputs hold whatever was in memory before",
         CARRIED,
     ),
     "output_block_skipped": (
-        "block (2, 0) of out_ref, float32[32, 128], is never written, and holds what was "
-        "there before",
-        "every store to out_ref is under a condition, which was false where it would have written "
-        "this",
-        "write all of out_ref, or give it an input by input_output_aliases",
+        "block (2, 0) of out_ref, float32[32, 128], is never written, and holds whatever was in "
+        "memory before",
+        "every store to out_ref is conditional, and its condition was false where it would have "
+        "written this part",
+        "write all of out_ref, or alias an input to it with input_output_aliases",
     ),
     "grid_rounded_down": (
-        "block (2, 0) of out_ref, float32[20, 128], is never written, and holds what was "
-        "there before: 1 of 3 blocks are left as they were",
+        "block (2, 0) of out_ref, float32[20, 128], is never written, and holds whatever was in "
+        "memory before: 1 of 3 blocks",
         "the grid has too few steps for the array: a size was rounded down",
         "use pl.cdiv(size, block) steps; the last block may reach past the end",
     ),
     "padding_in_a_sum": (
-        "`reduce_sum` goes over dimension 0 of x_ref, whose last block holds 4 of 8: the rest is "
-        "undefined",
-        "the last block reaches past the array's end, and no jnp.where replaces what lies there",
-        "mask what lies past the end with jnp.where, or pad the array to whole blocks",
+        "`reduce_sum` reduces dimension 0 of x_ref, whose last block has 4 valid elements of 8: "
+        "the rest is undefined",
+        "the last block reaches past the end of the array, and no jnp.where masks the padding",
+        "mask the elements past the end with jnp.where, or pad the array to whole blocks",
     ),
     "padding_masked_on_one_side": (
-        "`dot_general` goes over dimension 0 of y_ref, whose last block holds 72 of 128: the rest "
-        "is undefined",
-        "the last block reaches past the array's end, and no jnp.where replaces what lies there",
-        "mask what lies past the end with jnp.where, or pad the array to whole blocks",
+        "`dot_general` reduces dimension 0 of y_ref, whose last block has 72 valid elements of "
+        "128: the rest is undefined",
+        "the last block reaches past the end of the array, and no jnp.where masks the padding",
+        "mask the elements past the end with jnp.where, or pad the array to whole blocks",
     ),
     "output_revisited": (
-        "block (0, 0) of out_ref is the output block again at grid point (2,), as it was at "
-        "grid point (0,), with another block in between: what it held has left VMEM",
+        "block (0, 0) of out_ref is visited at grid point (0,) and again at grid point (2,), with "
+        "another block in between: its contents have left VMEM",
         "an output block is written back when the next one begins, and is never read back",
-        "make the grid axes over which the block stays the same the last ones",
+        "put the grid axes along which the block stays the same last",
     ),
     "contraction_outermost": (
-        "block (0, 0) of out_ref is the output block again at grid point (1, 0), as it was "
-        "at grid point (0, 0), with another block in between: what it held has left VMEM",
+        "block (0, 0) of out_ref is visited at grid point (0, 0) and again at grid point (1, 0), "
+        "with another block in between: its contents have left VMEM",
         "an output block is written back when the next one begins, and is never read back",
-        "make the grid axes over which the block stays the same the last ones",
+        "put the grid axes along which the block stays the same last",
     ),
     "parallel_sum": (
-        "block (0, 0) of out_ref, float32[8, 128], is written at grid point (1,) here, and "
+        "block (0, 0) of out_ref, float32[8, 128], is written at grid point (1,) here and "
         "written at grid point (0,) on the other side; nothing orders the two",
-        "grid dimension 0 is parallel, and the grid points of a parallel axis run on several "
+        "grid dimension 0 is parallel, and the grid points of a parallel axis may run on several "
         "cores at once (v4 and v5p have two)",
-        'give each grid point a block of its own, or make the axis "arbitrary" in '
-        "dimension_semantics",
+        'give each grid point its own block, or make the axis "arbitrary" in dimension_semantics',
     ),
     "parallel_last_one_wins": (
-        "block (0, 0) of out_ref, float32[8, 128], is written at grid point (1,) here, and "
+        "block (0, 0) of out_ref, float32[8, 128], is written at grid point (1,) here and "
         "written at grid point (0,) on the other side; nothing orders the two",
-        "grid dimension 0 is parallel, and the grid points of a parallel axis run on several "
+        "grid dimension 0 is parallel, and the grid points of a parallel axis may run on several "
         "cores at once (v4 and v5p have two)",
-        'give each grid point a block of its own, or make the axis "arbitrary" in '
-        "dimension_semantics",
+        'give each grid point its own block, or make the axis "arbitrary" in dimension_semantics',
     ),
     "parallel_scratch_carried": (
-        "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
-        "kept",
+        "acc_ref, float32[8, 128] in VMEM, is read before it is written, and the value is stored",
         "grid dimension 0 is parallel, so two cores may share it (v4 and v5p have two), and each "
-        "core has scratch of its own",
-        "write acc_ref at each grid point; if it is to be carried on, make grid dimension 0 "
+        "core has its own scratch",
+        "write acc_ref at each grid point; if its value should carry over, make grid dimension 0 "
         '"arbitrary" in dimension_semantics',
     ),
     "read_before_wait": (
-        "tile_ref, float32[8, 128] in VMEM, is read here, and written by the copy of x_ref "
+        "tile_ref, float32[8, 128] in VMEM, is read here and written by the copy of x_ref "
         "to tile_ref (semaphore sem) on the other side; nothing orders the two",
-        "copied data is there only after the wait",
+        "copied data is available only after the wait",
         "wait for the copy before this line",
     ),
     "waits_for_the_other_copy": (
-        "y_tile, float32[8, 128] in VMEM, is read here, and written by the copy of y_ref to "
+        "y_tile, float32[8, 128] in VMEM, is read here and written by the copy of y_ref to "
         "y_tile (semaphore sems[1]) on the other side; nothing orders the two",
-        "copied data is there only after the wait",
+        "copied data is available only after the wait",
         "wait for the copy before this line",
     ),
     "single_buffer_prefetch": (
         "tile_ref, float32[8, 128] in VMEM, is written by the copy of x_ref to tile_ref "
-        "(semaphore sem) here, and read on the other side; nothing orders the two",
-        "the copy writes into a buffer that is still to be read",
-        "start the copy after the read, or give it a second buffer",
+        "(semaphore sem) here and read on the other side; nothing orders the two",
+        "the copy writes to a buffer that has yet to be read",
+        "start the copy after the read, or use a second buffer",
     ),
     "source_overwritten": (
-        "tile_ref, float32[8, 128] in VMEM, is written here, and read by the copy of "
+        "tile_ref, float32[8, 128] in VMEM, is written here and read by the copy of "
         "tile_ref to out_ref (semaphore sem) on the other side; nothing orders the two",
         "the copy is still in flight when its buffer is written",
         "wait for the copy before this line, or write to another buffer",
     ),
     "copy_never_awaited": (
-        "the copy of x_ref to out_ref is never waited for on sem: 4,096 bytes are left on it "
-        "at the end",
-        "the kernel may end before the copy does, and the next kernel finds the semaphore raised",
-        "wait once for each start; where the last step has nothing to fetch, do not start",
+        "the copy of x_ref to out_ref is never waited for on sem: 4,096 bytes are left on it when "
+        "the kernel ends",
+        "the kernel may end before the copy does, leaving the semaphore raised for the next kernel",
+        "wait once for each copy started; do not start a copy when nothing is left to fetch",
     ),
     "prefetch_never_awaited": (
-        "the copy of x_ref to tile_ref is never waited for on sems[0]: 4,096 bytes are left "
-        "on it at the end",
-        "the kernel may end before the copy does, and the next kernel finds the semaphore raised",
-        "wait once for each start; where the last step has nothing to fetch, do not start",
+        "the copy of x_ref to tile_ref is never waited for on sems[0]: 4,096 bytes are left on it "
+        "when the kernel ends",
+        "the kernel may end before the copy does, leaving the semaphore raised for the next kernel",
+        "wait once for each copy started; do not start a copy when nothing is left to fetch",
     ),
     "waited_twice": (
-        "sem is 0 bytes, and the wait needs 4096 bytes",
-        "the copies on it were all waited for before: a start is good for one wait",
-        "start a copy for this wait too, or leave the wait out: wait once for each start, with "
-        "the same slices and the same semaphore",
+        "sem is at 0 bytes, but the wait needs 4,096 bytes",
+        "all copies on it have already been waited for: each start allows one wait",
+        "start a copy for this wait, too, or remove the wait: wait once for each copy started, "
+        "with the same slices and the same semaphore",
     ),
     "copy_past_the_end": (
         "x_ref[16:24, 0:128] reaches 8 past the end of dimension 0 of float32[16, 128] in ANY",
@@ -205,172 +198,176 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "keep the index between 0 and 16 - 8, or pad the array",
     ),
     "signal_left_over": (
-        "sem is 1 at the end of the kernel, and has to be 0: signals add up to 1, waits to 0",
+        "sem is 1 at the end of the kernel, but must be 0: signals add up to 1, waits to 0",
         "nothing waits for it",
-        "wait for sem as often as it is signalled: the next kernel inherits it",
+        "wait for sem as often as it is signalled: the next kernel inherits its count",
     ),
     "signal_of_two_wait_for_one": (
-        "sem is 2 at the end of the kernel, and has to be 0: signals add up to 4, waits to 2",
+        "sem is 2 at the end of the kernel, but must be 0: signals add up to 4, waits to 2",
         "it is signalled more than it is waited for",
-        "wait for sem as often as it is signalled: the next kernel inherits it",
+        "wait for sem as often as it is signalled: the next kernel inherits its count",
     ),
     "never_signalled": (
-        "sem is 0, and the wait needs 1; all signals add up to 0, all waits to 1",
+        "sem is at 0, but the wait needs 1; all signals add up to 0, all waits to 1",
         "it is never signalled",
         "signal it once for every wait, on the device and core that waits",
     ),
     "signalled_once_too_few": (
-        "sem is 0, and the wait needs 1; all signals add up to 1, all waits to 2",
+        "sem is at 0, but the wait needs 1; all signals add up to 1, all waits to 2",
         "it is signalled less often than it is waited for",
         "signal it once for every wait, on the device and core that waits",
     ),
     "false_lane_multiple": (
-        "64 is not a multiple of 128, although pl.multiple_of claims so",
-        "the compiler trusts pl.multiple_of, and reads or writes in another place",
+        "64 is not a multiple of 128, although pl.multiple_of claims it is",
+        "the compiler trusts pl.multiple_of, and reads or writes at the wrong place",
         "make the value a multiple of 128, or claim 64",
     ),
     "false_row_multiple": (
-        "12 is not a multiple of 8, although pl.multiple_of claims so",
-        "the compiler trusts pl.multiple_of, and reads or writes in another place",
+        "12 is not a multiple of 8, although pl.multiple_of claims it is",
+        "the compiler trusts pl.multiple_of, and reads or writes at the wrong place",
         "make the value a multiple of 8, or claim 4",
     ),
     "failing_debug_check": (
         "the condition of this check is false at 1 of 2 grid points",
-        "when compiled for a TPU, debug_check is left out unless jax_pallas_enable_debug_checks "
-        "is set",
-        "find out where the values that it does not allow come from",
+        "when compiled for a TPU, debug_check is omitted unless jax_pallas_enable_debug_checks is "
+        "set",
+        "find out where the values that fail the check come from",
     ),
     "check_without_debug": (
-        "checkify.check is called in the kernel, and jax has no way to run it there",
+        "checkify.check is called in the kernel, but jax cannot run it there",
         "since 0.10.1, jax does not functionalize checks in kernels",
         "use pl.debug_check, which pallas-debug's checks evaluate",
     ),
     "bfloat16_accumulator": (
-        "out_ref adds up 20 terms in bfloat16, which keeps 8 bits of each sum",
+        "out_ref accumulates 20 terms in bfloat16, which keeps 8 bits of each sum",
         "a small term is lost where the sum so far is large",
         "accumulate in a float32 scratch buffer, and cast at the last step",
     ),
     "unproven_lane_offset": (
-        "128 columns of x_ref are accessed from an offset that must be a multiple of 128: nothing "
-        "is known about it",
-        "a vector begins at a whole tile of 128 lanes, and the compiler must be able to prove that",
-        "if it is one, say so: pl.multiple_of(start, 128); otherwise load whole tiles and use "
-        "pltpu.roll",
+        "128 columns of x_ref are accessed at an offset that must be a multiple of 128, but "
+        "nothing is known about it",
+        "a vector must begin at a tile boundary (every 128 lanes), and the compiler must be able "
+        "to prove it",
+        "if it is a multiple, declare it: pl.multiple_of(start, 128); otherwise load whole tiles "
+        "and use pltpu.roll",
     ),
     "unproven_lane_store": (
-        "128 columns of out_ref are accessed from an offset that must be a multiple of 128: "
-        "only 64 is known to divide it",
-        "a vector begins at a whole tile of 128 lanes, and the compiler must be able to prove that",
-        "if it is one, say so: pl.multiple_of(start, 128); otherwise load whole tiles and use "
-        "pltpu.roll",
+        "128 columns of out_ref are accessed at an offset that must be a multiple of 128, but it "
+        "is only known to be a multiple of 64",
+        "a vector must begin at a tile boundary (every 128 lanes), and the compiler must be able "
+        "to prove it",
+        "if it is a multiple, declare it: pl.multiple_of(start, 128); otherwise load whole tiles "
+        "and use pltpu.roll",
     ),
     "unaligned_dma": (
-        "a copy takes 64 of 128 columns of x_ref, float32[8, 128] in ANY: it moves whole rows "
-        "of 128 lanes",
+        "a copy takes 64 of 128 columns of x_ref, float32[8, 128] in ANY, but copies move whole "
+        "rows of 128 lanes",
         "arrays are laid out in tiles of 128 lanes",
-        "copy whole tiles into a larger buffer, and take the part from there",
+        "copy whole tiles into a larger buffer, and slice it there",
     ),
     "block_of_four_rows": (
-        "x_ref comes in blocks of (4, 128) of float32[16, 128]: 4 is neither a multiple of 8 "
-        "nor the whole dimension",
+        "x_ref, float32[16, 128], is divided into blocks of (4, 128): 4 is neither a multiple of "
+        "8 nor the whole dimension",
         "a tile has 8 rows of 128 lanes",
-        "take 8 rows, or all 16; or reshape the array so that its last two dimensions are whole",
+        "use 8 rows, or all 16; or reshape the array so that its blocks span the last two "
+        "dimensions",
     ),
     "block_of_one_row": (
-        "x_ref comes in blocks of (1, 128) of float32[16, 128]: 1 is neither a multiple of 8 "
-        "nor the whole dimension",
+        "x_ref, float32[16, 128], is divided into blocks of (1, 128): 1 is neither a multiple of "
+        "8 nor the whole dimension",
         "a tile has 8 rows of 128 lanes",
-        "take 8 rows, or all 16; or reshape the array so that its last two dimensions are whole",
+        "use 8 rows, or all 16; or reshape the array so that its blocks span the last two "
+        "dimensions",
     ),
     "block_of_100_elements": (
-        "x_ref comes in blocks of (100,) of float32[1000]: 100 is neither the whole dimension, "
-        "nor a multiple of 1024, nor a power of two from 128 on",
+        "x_ref, float32[1000], is divided into blocks of (100,): 100 is neither the whole "
+        "dimension, nor a multiple of 1024, nor a power of two of at least 128",
         "a vector of float32 is laid out in tiles of 128",
-        "take 128 elements, or reshape the array to two dimensions",
+        "use 128 elements, or reshape the array to two dimensions",
     ),
     "int8_block_of_eight_rows": (
-        "x_ref comes in blocks of (8, 128) of int8[64, 128]: 8 rows are no multiple of 32",
-        "a tile of int8 has 32 rows, and libtpu 0.0.42.1 takes whole tiles",
-        "take 32 rows, or libtpu 0.0.50",
+        "x_ref, int8[64, 128], is divided into blocks of (8, 128): 8 rows is not a multiple of 32",
+        "a tile of int8 has 32 rows, and libtpu 0.0.42.1 requires whole tiles",
+        "use 32 rows, or upgrade libtpu to 0.0.50",
     ),
     "blocks_over_the_limit": (
-        "the kernel takes 32 MiB of VMEM at least, and may take 16 MiB on v4, v5e, v5p: x_ref 2 x "
+        "the kernel needs at least 32 MiB of VMEM, and may use 16 MiB on v4, v5e, v5p: x_ref 2 x "
         "float32[512, 4096] (16 MiB), out_ref 2 x float32[512, 4096] (16 MiB)",
-        "VMEM holds each block once per buffer, and the scratch besides",
-        "take blocks of x_ref (256, 4096), out_ref (256, 4096), which would fit; or set "
-        "vmem_limit_bytes, of at most 64 MiB",
+        "VMEM holds each block once per buffer, plus the scratch",
+        "use blocks of x_ref (256, 4096), out_ref (256, 4096), which would fit; or set "
+        "vmem_limit_bytes to at most 64 MiB",
     ),
     "whole_arrays": (
-        "the kernel takes 24 MiB of VMEM at least, and may take 16 MiB on v4, v5e, v5p: x_ref "
+        "the kernel needs at least 24 MiB of VMEM, and may use 16 MiB on v4, v5e, v5p: x_ref "
         "float32[3072, 1024] (12 MiB), out_ref float32[3072, 1024] (12 MiB)",
-        "VMEM holds each block once per buffer, and the scratch besides",
-        "take a grid with blocks of x_ref (768, 1024), out_ref (768, 1024), which would fit; "
-        "or set vmem_limit_bytes, of at most 64 MiB",
+        "VMEM holds each block once per buffer, plus the scratch",
+        "use a grid with blocks of x_ref (768, 1024), out_ref (768, 1024), which would fit; or "
+        "set vmem_limit_bytes to at most 64 MiB",
     ),
     "scratch_over_the_capacity": (
-        "the kernel takes 88 MiB of VMEM at least, and may take 16 MiB on v4; 64 MiB on v5p, tpu7x: "
-        "scratch_ref float32[20, 1024, 1024] (80 MiB), x_ref float32[1024, 1024] (4 MiB), "
+        "the kernel needs at least 88 MiB of VMEM, and may use 16 MiB on v4; 64 MiB on v5p, "
+        "tpu7x: scratch_ref float32[20, 1024, 1024] (80 MiB), x_ref float32[1024, 1024] (4 MiB), "
         "out_ref float32[1024, 1024] (4 MiB)",
-        "the whole VMEM of a chip is 16 MiB on v4; 64 MiB on v5p, tpu7x: no vmem_limit_bytes "
-        "makes it larger",
-        "make the scratch smaller, and go over it in more steps",
+        "the whole VMEM of a chip is 16 MiB on v4; 64 MiB on v5p, tpu7x: vmem_limit_bytes cannot "
+        "make it larger",
+        "make the scratch smaller, and process it in more steps",
     ),
     "page_table_too_large": (
-        "the kernel takes 2 MiB of SMEM at least, and has 1 MiB on v4, v5e, v5p, v6e, tpu7x: "
+        "the kernel needs at least 2 MiB of SMEM, and has 1 MiB on v4, v5e, v5p, v6e, tpu7x: "
         "page_table_ref int32[524288] (2 MiB)",
-        "all of the scalar prefetch is in SMEM while the kernel runs",
-        "leave the table in HBM and copy the part at hand by DMA, or call the kernel for one part "
-        "of it at a time",
+        "all scalar-prefetch operands are in SMEM while the kernel runs",
+        "keep the table in HBM and copy the part in use by DMA, or call the kernel for one part "
+        "of the table at a time",
     ),
     "cumulative_sum": (
         "`cumsum` has no lowering for the TPU's core",
-        "interpret mode supports every operation of jax, and the lowering for TPUs does not",
+        "interpret mode supports every jax operation, but the TPU lowering does not",
         "multiply by a triangular matrix of ones, or compute it outside the kernel",
     ),
     "sort_rows": (
         "`sort` has no lowering for the TPU's core",
-        "interpret mode supports every operation of jax, and the lowering for TPUs does not",
-        "sort outside the kernel; for the largest or smallest of a row, use max or min",
+        "interpret mode supports every jax operation, but the TPU lowering does not",
+        "sort outside the kernel; for the largest or smallest element of a row, use max or min",
     ),
     "scan_with_outputs": (
-        "a lax.scan stacks 1 output, an entry for each iteration",
-        "a loop on the core has a carry, but no stacked outputs",
+        "a lax.scan stacks 1 output, one entry per iteration",
+        "a loop on the core can carry values, but cannot stack outputs",
         "use lax.fori_loop, and store to a ref at each iteration",
     ),
     "gather_rows": (
-        "float32[16, 128] is gathered by indices int32[8, 1]",
+        "float32[16, 128] is gathered with indices int32[8, 1]",
         "the core gathers along only one axis, as jnp.take_along_axis does",
-        "multiply by a one-hot matrix, use jnp.take_along_axis, or index the ref by scalars",
+        "multiply by a one-hot matrix, use jnp.take_along_axis, or index the ref with scalars",
     ),
     "float16_block": (
-        "x_ref is float16[16, 128], and a TPU cannot load float16",
+        "x_ref is float16[16, 128], but a TPU cannot load float16",
         "TPUs have bfloat16, but no float16",
         "cast to bfloat16 or float32 before the call",
     ),
     "int8_matmul": (
-        "matrices of int8 are multiplied, which v4 cannot",
-        "its matrix unit multiplies only bfloat16 and float32",
+        "matrices of int8 are multiplied, which v4 cannot do",
+        "the matrix unit there multiplies only bfloat16 and float32",
         "cast to bfloat16, in which products of 8-bit integers are exact",
     ),
     "uint8_matmul": (
         "matrices of uint8 are multiplied",
-        "the matrix unit would take unsigned numbers for signed ones",
+        "the matrix unit would treat unsigned numbers as signed",
         "cast to a signed or float dtype that holds all values",
     ),
     "bfloat16_to_float16": (
         "bfloat16 is cast to float16",
         "TPUs have no cast between the two",
-        "stay with bfloat16, or cast through float32 outside the kernel",
+        "keep bfloat16, or cast through float32 outside the kernel",
     ),
     "float_iota": (
-        "an iota of float32[8, 128] is created, and the core has only integer ones",
+        "an iota of float32[8, 128] is created, but the core has only integer iotas",
         "`tpu.iota` takes only integers",
         "use lax.broadcasted_iota(jnp.int32, ...), and cast it with astype",
     ),
     "float_offset": (
         "x_ref is indexed by a float32",
-        "the index is the result of a division with /, or of a float operand: interpret mode "
-        "truncates it, and the compiler rejects it or crashes",
+        "the index comes from a division with / or from a float operand: interpret mode truncates "
+        "it, and the compiler rejects it or crashes",
         "divide with //, or cast the index with .astype(jnp.int32)",
     ),
     "mask_as_column": (
@@ -382,7 +379,7 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "x64_index_map": (
         "the index map of x_ref returns an int64 for dimension 1; the TPU's index maps return "
         "int32",
-        "under jax_enable_x64 a bare Python number is an int64",
+        "with jax_enable_x64, a Python int is an int64",
         "return jnp.int32(0) rather than 0, or call the kernel without x64",
     ),
     "scalar_store_to_vmem": (
@@ -392,7 +389,7 @@ WORDS: dict[str, tuple[str, str, str]] = {
     ),
     "direct_hbm_access": (
         "x_ref, float32[8, 128] in ANY, is loaded or stored without a copy",
-        "the core loads from and stores to only VMEM and SMEM",
+        "the core can load from and store to only VMEM and SMEM",
         "copy it with pltpu.sync_copy into a VMEM scratch buffer, or give it a BlockSpec",
     ),
 }

@@ -49,9 +49,7 @@ def waits_for_itself(n_ref: Any, o_ref: Any) -> None:
     o_ref[...] = jnp.full_like(o_ref, total)
 
 
-COMES_BACK = (
-    "the body brings what the condition depends on back to the same values, or never changes it"
-)
+COMES_BACK = "the body restores the values that the condition depends on, or never changes them"
 
 
 def line_of(kernel: Callable[..., None], text: str = "# here") -> int:
@@ -67,13 +65,13 @@ def test_a_loop_in_which_nothing_changes(mode: str) -> None:
     assert finding.source.file == __file__
     assert finding.source.line == line_of(waits_for_itself)
     assert finding.engines == ("checks" if mode == "hlo" else "tpu interpret",)
-    assert finding.message.startswith("the loop never ends: in iteration ")
-    assert finding.message.endswith(
-        " its condition sees what it saw in iteration 64, with s[0] = 0"
+    assert finding.message.startswith(
+        "the loop never ends: its condition sees the same values in iteration "
     )
+    assert finding.message.endswith(" as in iteration 64, with s[0] = 0")
     assert finding.witness.values == {"s[0]": "0"}
     assert finding.cause == COMES_BACK
-    assert finding.advice == "change s[0] in the body, so that the condition becomes false"
+    assert finding.advice == "change s[0] in the body so that the condition becomes false"
 
 
 def test_a_loop_whose_values_alternate() -> None:
@@ -116,8 +114,10 @@ def test_a_loop_that_polls_memory_in_a_branch() -> None:
             lax.while_loop(lambda i: n_ref[0, 1] == 5, body, jnp.int32(0))
 
     finding = stopped(call(polls), "hlo")
-    assert finding.message.endswith(" its condition sees what it saw in iteration 64")
-    assert finding.advice == "change what it reads in the body, so that the condition becomes false"
+    assert finding.message.endswith(" as in iteration 64")
+    assert finding.advice == (
+        "change the values it reads in the body so that the condition becomes false"
+    )
 
 
 def test_a_loop_that_changes_what_it_polls(monkeypatch: pytest.MonkeyPatch) -> None:

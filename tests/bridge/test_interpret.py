@@ -284,7 +284,7 @@ KERNELS: dict[str, Callable[[], Any]] = {
     "slices of dynamic size": dynamic_slice,
     "slices of stride 0": repeated_row,
     "semaphore_read, waits that do not decrement": semaphore_read,
-    "semaphores that kernels hand on": returned_semaphore,
+    "semaphores that are passed between kernels": returned_semaphore,
 }
 LIMITS = {limit.name: limit for limit in interpret_limits.LIMITS}
 
@@ -516,7 +516,9 @@ def test_vmap_of_vmap_and_of_a_kernel_without_semantics() -> None:
 
 @pytest.mark.skipif(HAS_GPU, reason="this jax has Mosaic GPU")
 def test_gpu_is_refused_where_there_is_none() -> None:
-    with pytest.raises(UsageError, match=r"there is no GPU interpret mode here: jax .* has no"):
+    with pytest.raises(
+        UsageError, match=r"GPU interpret mode is not available: Mosaic GPU of jax .* cannot"
+    ):
         Mode.parse("gpu")
 
 

@@ -60,8 +60,9 @@ def test_a_huge_loop(mode: str) -> None:
     )
     assert "test_lengths.py:" in message
     assert message.endswith(
-        "   lax.fori_loop(0, iterations, body, 0). That is 2,147,483,647 steps, and at most "
-        f"100,000,000 are run {WHERE[mode]}. Call it with smaller arguments here, or run it on a TPU"
+        "   lax.fori_loop(0, iterations, body, 0). That is 2,147,483,647 steps, but at most "
+        f"100,000,000 are run {WHERE[mode]}. Call it with smaller arguments here, or run it on a "
+        "TPU"
     )
 
 
@@ -69,8 +70,8 @@ def test_a_huge_loop(mode: str) -> None:
 def test_a_huge_grid(mode: str) -> None:
     assert refusal(launch(add, grid=(1024, 2**20)), mode) == (
         "kernel `add` is too long to be interpreted: its grid (1024, 1048576) has 1,073,741,824 "
-        "points. That is 1,073,741,824 steps, and at most 100,000,000 are run "
-        f"{WHERE[mode]}. Call it with smaller arguments here, or run it on a TPU"
+        f"points. That is 1,073,741,824 steps, but at most 100,000,000 are run {WHERE[mode]}. "
+        "Call it with smaller arguments here, or run it on a TPU"
     )
 
 
@@ -87,13 +88,13 @@ def test_loops_in_loops_at_each_grid_point() -> None:
 
     message = refusal(launch(kernel, grid=(64,)), "hlo")
     assert "its grid (64,) has 64 points, and a loop in it has 2,000 iterations at " in message
-    assert "That is 128,000,000 steps, and at most 100,000,000 " in message
+    assert "That is 128,000,000 steps, but at most 100,000,000 " in message
 
 
 def test_the_limit_is_lower_where_a_step_takes_long() -> None:
     """Loops that access no memory are cheap everywhere."""
     message = refusal(launch(counted(3_000_000)), "machine")
-    assert "That is 3,000,000 steps, and at most 2,000,000 are run on the kernel machine" in message
+    assert "That is 3,000,000 steps, but at most 2,000,000 are run on the kernel machine" in message
 
     def pure(x_ref: Any, o_ref: Any) -> None:
         end = lax.fori_loop(0, 3_000_000, lambda i, x: x * 0.5 + 1.0, x_ref[0, 0])

@@ -26,7 +26,7 @@ ABORTS = LIBTPU <= (0, 0, 42)
 Print = Callable[[Any, Any], object]
 
 P = pl.debug_print
-RECORDER = "on a TPU the log recorder formats what is printed"
+RECORDER = "on a TPU, the log recorder formats prints"
 INTEGERS = "int32 or uint32" if OLD_JAX else "int32, uint32 or float32"
 
 ALLOWED: dict[str, Print] = {
@@ -62,24 +62,24 @@ Words = tuple[str, str, str]
 REFUSED: dict[str, tuple[Print, Words]] = {
     "a spec": (lambda i, x: P("v {:.2f}", x[0, 0]), (
         "the format string 'v {:.2f}' has the format spec `:.2f`",
-        f"{RECORDER}, and it knows only `{{}}`",
-        "leave the placeholders out, and print the values after the text, as float32"
-        if OLD_JAX else "write `{}`; to print less of a number, round it in the kernel",
+        f"{RECORDER} and supports only `{{}}`",
+        "remove the placeholders, and print the values after the text, as float32"
+        if OLD_JAX else "write `{}`; to print fewer digits, round the number in the kernel",
     )),
     "a conversion": (lambda i, x: P("v {!r}", i), (
         "the format string 'v {!r}' has the format spec `!r`",
-        f"{RECORDER}, and it knows only `{{}}`",
-        "write `{}`; to print less of a number, round it in the kernel",
+        f"{RECORDER} and supports only `{{}}`",
+        "write `{}`; to print fewer digits, round the number in the kernel",
     )),
     "a position": (lambda i, x: P("v {0}", i), (
         "the format string 'v {0}' has the field `{0}`",
-        f"{RECORDER}, and it counts its arguments",
-        "write `{}`, and give the values in that order",
+        f"{RECORDER} and takes only positional arguments",
+        "write `{}`, and pass the values in that order",
     )),
     "a name": (lambda i, x: jax.debug.print("v {i}", i=i), (
         "'i' is a keyword argument",
-        f"{RECORDER}, and it counts its arguments",
-        "write `{}` for `{i}`, and give the value by position",
+        f"{RECORDER} and takes only positional arguments",
+        "write `{}` for `{i}`, and pass the value by position",
     )),
     "too few": (lambda i, x: P("v {} {}", i), (
         "the format string 'v {} {}' expects 2 arguments, and 1 is given",
@@ -93,71 +93,71 @@ REFUSED: dict[str, tuple[Print, Words]] = {
     )),
     "bfloat16": (lambda i, x: P("v {}", x[0, 0].astype(jnp.bfloat16)), (
         "a scalar of type bfloat16 is printed with a `{}`",
-        f"{RECORDER}: in this jax `{{}}` takes {INTEGERS}",
-        "leave the `{}` out, and print `x.astype(jnp.float32)` after the text"
+        f"{RECORDER}: in this jax, `{{}}` takes {INTEGERS}",
+        "remove the `{}`, and print `x.astype(jnp.float32)` after the text"
         if OLD_JAX else "print `x.astype(jnp.float32)`",
     )),
     "int16": (lambda i, x: P("v {}", i.astype(jnp.int16)), (
         "a scalar of type int16 is printed with a `{}`",
-        f"{RECORDER}: in this jax `{{}}` takes {INTEGERS}",
+        f"{RECORDER}: in this jax, `{{}}` takes {INTEGERS}",
         "print `x.astype(jnp.int32)`",
     )),
     "bool": (lambda i, x: P("v {}", i > 0), (
         "a scalar of type bool is printed with a `{}`",
-        f"{RECORDER}: in this jax `{{}}` takes {INTEGERS}",
+        f"{RECORDER}: in this jax, `{{}}` takes {INTEGERS}",
         "print `x.astype(jnp.int32)`",
     )),
     "a ref": (lambda i, x: P("v {}", x), (
-        "a ref is printed, rather than what it holds",
-        f"{RECORDER}, and it takes only values",
-        "read it first, as in `x_ref[...]`, or one element of it",
+        "a ref is printed instead of its value",
+        f"{RECORDER} and takes only values",
+        "load it or one of its elements first, as in `x_ref[...]`",
     )),
     "a string": (lambda i, x: P("v {}", "text"), (
         "'text' is not an array",
-        f"{RECORDER}, and it takes only numbers",
-        "put it into the format string, where it is known while the kernel is traced",
+        f"{RECORDER} and takes only numbers",
+        "put it into the format string, if it is known while the kernel is traced",
     )),
     "an array and a scalar": (lambda i, x: P("{} {}", i, x[...]), (
         "int32[], float32[32, 256] are printed together",
-        f"{RECORDER}: any number of scalars, or one array by itself",
-        "print each array in a `pl.debug_print` of its own",
+        f"{RECORDER}: any number of scalars, or a single array",
+        "print each array in a separate `pl.debug_print`",
     )),
     "an array within a text": (lambda i, x: P("x {} !", x[...]), (
-        "an array is printed with the format string 'x {} !', which does not end in its one `{}`",
-        f"{RECORDER}: for an array, a text and then the array",
-        "let the format string end in `{}`, without `{{` or `}}` before it",
+        "an array is printed with the format string 'x {} !', which does not end in its only `{}`",
+        f"{RECORDER}: an array must follow the text",
+        "end the format string in `{}`, without `{{` or `}}` before it",
     )),
     "an array behind a text": (lambda i, x: P("x", x[...]), (
-        "an array is printed with the format string 'x', which does not end in its one `{}`",
-        f"{RECORDER}: for an array, a text and then the array",
-        "let the format string end in `{}`, without `{{` or `}}` before it",
+        "an array is printed with the format string 'x', which does not end in its only `{}`",
+        f"{RECORDER}: an array must follow the text",
+        "end the format string in `{}`, without `{{` or `}}` before it",
     )),
     "an array with a spec": (lambda i, x: P("x {:f}", x[...]), (
-        "an array is printed with the format string 'x {:f}', which does not end in its one `{}`",
-        f"{RECORDER}: for an array, a text and then the array",
-        "let the format string end in `{}`, without `{{` or `}}` before it",
+        "an array is printed with the format string 'x {:f}', which does not end in its only `{}`",
+        f"{RECORDER}: an array must follow the text",
+        "end the format string in `{}`, without `{{` or `}}` before it",
     )),
     "a lone surrogate": (lambda i, x: P("v\udc80 {}", i), (
         r"the format string 'v\udc80 {}' has the lone surrogate '\udc80'",
-        "it goes into the compiled program as UTF-8, which has no lone surrogates",
-        "leave it out",
+        "it is stored in the compiled program as UTF-8, which cannot encode lone surrogates",
+        "remove it",
     )),
     "ordered": (lambda i, x: jax.debug.print("v {}", i, ordered=True), (
         "it is ordered",
-        "a kernel prints in the order of its grid points, and in no other",
-        "leave `ordered=True` out",
+        "a kernel prints only in the order of its grid points",
+        "remove `ordered=True`",
     )),
 }  # fmt: skip
 
 BRACES: Words = (
     "the format string '{} of {{ {}' has a `{{` or `}}` before a `{}`",
-    "jax counts the brace as a placeholder, and the values after it get the wrong one",
+    "jax counts the brace as a placeholder, so the values after it go to the wrong ones",
     "put braces after the last `{}`, or use parentheses",
 )
 
 BOOLEANS: Words = (
-    "an array of booleans is printed, bool[32, 256]",
-    "libtpu refuses buffers of booleans, or aborts at them",
+    "an array of booleans is printed: bool[32, 256]",
+    "libtpu rejects boolean buffers or aborts",
     "print `x.astype(jnp.int32)`",
 )
 
@@ -240,8 +240,8 @@ def test_a_float_with_a_placeholder(pool: Pool) -> None:
     (finding,) = findings(printing)
     assert words(finding) == (
         "a scalar of type float32 is printed with a `{}`",
-        f"{RECORDER}: in this jax `{{}}` takes int32 or uint32",
-        "leave the `{}` out, and print `x.astype(jnp.float32)` after the text",
+        f"{RECORDER}: in this jax, `{{}}` takes int32 or uint32",
+        "remove the `{}`, and print `x.astype(jnp.float32)` after the text",
     )
     with pytest.raises(TypeError, match="must be 32-bit integers"):
         lower(printing)
@@ -278,13 +278,13 @@ def test_an_array_of_booleans(pool: Pool) -> None:
         pytest.param(
             lambda i, x: P("v {{", i),
             "int32",
-            "write a `{}` for it, and no brace",
+            "write a `{}` for it, and no other brace",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             lambda i, x: P("{{}} {}", i),
             "int32",
-            "write a `{}` for it, and no brace",
+            "write a `{}` for it, and no other brace",
             marks=pytest.mark.slow,
         ),
         pytest.param(
@@ -350,9 +350,9 @@ def test_a_format_string_that_is_none() -> None:
 
     (finding,) = findings(printing)
     assert words(finding) == (
-        "the format string '{} {' is none: Single '{' encountered in format string",
-        "while it traces a kernel, jax looks only at the first field",
-        "leave the brace out, or write it twice after the last `{}`",
+        "the format string '{} {' is invalid: Single '{' encountered in format string",
+        "while tracing a kernel, jax checks only the first field",
+        "remove the brace, or double it after the last `{}`",
     )
     with pytest.raises(ValueError, match=r"Single '\{'"):
         lower(printing)

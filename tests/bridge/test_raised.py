@@ -238,7 +238,7 @@ def test_an_assertion_of_jax_names_the_line_of_the_kernel_that_led_there() -> No
         "(jax/_src/pallas/mosaic/pipeline.py:2), while jax traced the kernel"
     )
     assert messages[1].endswith("   advance()")
-    assert "the assertion is jax's, not the kernel's" in messages[2]
+    assert "the assertion is in jax, not in the kernel" in messages[2]
     failure = raised.failure(error.value)
     assert failure.message == messages[0]
     assert failure.source is not None

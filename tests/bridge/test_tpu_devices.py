@@ -79,7 +79,7 @@ def test_one_device_is_not_signalled() -> None:
         out_ref[...] = x_ref[...]
 
     seen = Seen(on_four_devices(kernel, scratch_shapes=[REGULAR]))
-    assert seen.text[2] == "  sem on device 3 is 0, and the wait needs 1"
+    assert seen.text[2] == "  sem on device 3 is at 0, but the wait needs 1"
     assert seen.text[3] == "  cause: it is never signalled"
     assert finding_text(seen.only) in str(seen.error)
 
@@ -89,7 +89,7 @@ def test_all_devices_wait_and_each_line_is_told_once() -> None:
         pl.semaphore_wait(sem, 1)
 
     seen = Seen(on_four_devices(kernel, scratch_shapes=[REGULAR]), hang_after=60.0)
-    assert "; 3 more threads wait as well" in seen.only.message
+    assert "; 3 more threads wait, too" in seen.only.message
 
 
 @pytest.mark.slow

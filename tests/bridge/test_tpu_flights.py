@@ -67,10 +67,10 @@ def test_a_core_and_a_copy() -> None:
     assert re.sub(r"\S*/(\w+\.py):\d+ ", r"\1 ", finding_text(read)).splitlines() == [
         "DataRace in kernel `read_early`",
         "  test_tpu_flights.py   buf[0:8] = buf[8:16] + 1",
-        "  buf[8:16, 0:128], float32[16, 128] in VMEM, is read here, and written by the copy of "
+        "  buf[8:16, 0:128], float32[16, 128] in VMEM, is read here and written by the copy of "
         "x_ref to buf (semaphore sems[0]) on the other side; nothing orders the two",
         "  other side: test_tpu_flights.py   copy.start()",
-        "  cause: copied data is there only after the wait",
+        "  cause: copied data is available only after the wait",
         "  try: wait for the copy before this line",
     ]
 
@@ -84,7 +84,7 @@ def test_two_copies() -> None:
         line(filled_early, 3),
     )
     assert (
-        "cause: the copy on sems[0] may still be reading what this one overwrites"
+        "cause: the copy on sems[0] may still be reading the data that this one overwrites"
         in finding_text(found)
     )
 

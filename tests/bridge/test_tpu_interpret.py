@@ -121,8 +121,9 @@ def test_a_block_from_a_table() -> None:
     assert seen.text == [
         "BlockOutOfBounds in kernel `pages`, grid point (1,)",
         "  test_tpu_interpret.py   page = pl.BlockSpec((8, 128), lambda i, table: (table[i], 0))",
-        "  the index map of page_ref gives block 9 along dimension 0 of float32[16, 128], which has 2",
-        "  cause: the index map takes the block from a scalar prefetch operand without checking it",
+        "  the index map of page_ref returns block 9 along dimension 0 of float32[16, 128], which "
+        "has 2 blocks",
+        "  cause: the index map takes the block from a scalar-prefetch operand without checking it",
         "  try: check the table before the call, or clamp the index in the index map",
     ]
     assert (seen.only.values["dimension"], seen.only.values["block"]) == ("0", "9")
@@ -156,11 +157,11 @@ def test_a_race_of_a_copy() -> None:
         assert seen.text == [
             "DataRace in kernel `double`, grid point (0,)",
             "  test_tpu_interpret.py   out_ref[...] = tile_ref[0:4, :]",
-            "  tile_ref[0:4, 0:128], float32[8, 128] in VMEM, is read at grid point (0,) here, and "
+            "  tile_ref[0:4, 0:128], float32[8, 128] in VMEM, is read at grid point (0,) here and "
             "written by the copy of x_ref to tile_ref (semaphore sem) at grid point (0,) on the "
             "other side; nothing orders the two",
             "  other side: test_tpu_interpret.py   copy.start()",
-            "  cause: copied data is there only after the wait",
+            "  cause: copied data is available only after the wait",
             "  try: wait for the copy before this line",
         ]
         facts = seen.only.values
@@ -183,9 +184,9 @@ def test_a_race_of_two_cores() -> None:
     )
     assert seen.text[2].startswith("  out_ref[0:8, 0:128], float32[16, 128] in HBM, is written at")
     assert seen.text[4:] == [
-        "  cause: the grid points of a parallel axis run on several cores at once (v4 and v5p have "
-        "two)",
-        '  try: give each grid point a block of its own, or make the axis "arbitrary" in '
+        "  cause: the grid points of a parallel axis may run on several cores at once (v4 and v5p "
+        "have two)",
+        '  try: give each grid point its own block, or make the axis "arbitrary" in '
         "dimension_semantics",
     ]
     state = interpreter.races
@@ -209,18 +210,18 @@ def test_a_copy_and_a_semaphore_left_over(capfd: pytest.CaptureFixture[str]) -> 
         assert sorted(f.kind for f in seen.findings) == ["DmaNotAwaited", "SemaphoreLeftOver"]
         assert [text[2:] for text in sorted(texts)] == [
             [
-                "  the copy of x_ref to tile_ref is never waited for on sem: 4,096 bytes are "
-                "left on it at the end",
-                "  cause: the kernel may end before the copy does, and the next kernel finds the "
-                "semaphore raised",
-                "  try: wait once for each start; where the last step has nothing to fetch, do not "
-                "start",
+                "  the copy of x_ref to tile_ref is never waited for on sem: 4,096 bytes are left "
+                "on it when the kernel ends",
+                "  cause: the kernel may end before the copy does, leaving the semaphore raised "
+                "for the next kernel",
+                "  try: wait once for each copy started; do not start a copy when nothing is left "
+                "to fetch",
             ],
             [
-                "  counts[1] is 3 at the end of the kernel, and has to be 0",
+                "  counts[1] is 3 at the end of the kernel, but must be 0",
                 "  cause: nothing waits for it",
                 "  try: wait for counts[1] as often as it is signalled: the next kernel inherits "
-                "it",
+                "its count",
             ],
         ]
 
@@ -236,7 +237,7 @@ def test_a_deadlock() -> None:
     assert seen.text == [
         "Deadlock in kernel `kernel`",
         "  test_tpu_interpret.py   pl.semaphore_wait(sem, 2)",
-        "  sem is 1, and the wait needs 2",
+        "  sem is at 1, but the wait needs 2",
         "  other side: test_tpu_interpret.py   pl.semaphore_signal(sem, 1)",
         "  cause: it is signalled less often than it is waited for",
         "  try: signal it once for every wait, on the device and core that waits",
@@ -253,7 +254,7 @@ def test_direct_access_to_hbm() -> None:
     assert seen.error.finding == seen.only
     assert seen.text[2:] == [
         "  x_ref, float32[16, 128] in HBM, is loaded or stored without a copy",
-        "  cause: the core loads from and stores to only VMEM and SMEM",
+        "  cause: the core can load from and store to only VMEM and SMEM",
         "  try: copy it with pltpu.sync_copy into a VMEM scratch buffer, or give it a BlockSpec",
     ]
 
@@ -403,7 +404,7 @@ def test_a_dynamic_grid_and_operands_without_names() -> None:
     assert seen.only.grid_point == (2,)
     assert seen.only.cause == (
         "the index equals the grid point along grid dimension 0, which has more steps than the "
-        "array has blocks there"
+        "array has blocks along this dimension"
     )
     assert Seen(lambda: jax.jit(call)(2)).findings == []
 

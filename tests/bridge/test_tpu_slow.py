@@ -49,7 +49,7 @@ def test_cpu_time_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ((4, 8), (1, 2), ", at grid point 11 of 32 (3 s each: the rest takes about 66 s)"),
         ((4, 8), (0, 0), ", at grid point 1 of 32"),
-        ((4, None), (1, 2), ", at grid point (1, 2); the call gives the size of the grid"),
+        ((4, None), (1, 2), ", at grid point (1, 2); the grid size is set by the call"),
         ((), None, ""),
     ],
 )
@@ -67,6 +67,6 @@ def test_how_far_it_got(
         "  cause: each load, store, copy and wait of the kernel calls back from XLA to Python"
     )
     assert advice == (
-        "  try: give it smaller arguments, try the kernel machine (interpret mode `machine`), or "
+        "  try: use smaller arguments, try the kernel machine (interpret mode `machine`), or "
         "raise the limit (--pallas-stop-after)"
     )

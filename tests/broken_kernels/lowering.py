@@ -310,7 +310,7 @@ KERNELS = (
     ),
     BrokenKernel(
         fault="UnsupportedDtype",
-        summary="Matrices of int8 are multiplied, which v4 cannot.",
+        summary="Matrices of int8 are multiplied, which v4 cannot do.",
         function=int8_matmul,
         repaired=int8_matmul_repaired,
         reference=lambda x, y: jnp.dot(x, y, preferred_element_type=jnp.int32),

@@ -345,8 +345,8 @@ def test_what_a_copy_brings_was_not_written_either() -> None:
     finding = one(functools.partial(updated_in_place, aliases=False), X, errors="uninitialized")
     assert (finding.kind, finding.operand) == ("UninitializedRead", "tile_ref")
     assert finding.cause == (
-        "it is filled by a copy of o_ref, which was not written before that; or it is read where "
-        "the copy does not reach"
+        "either it is filled by a copy of o_ref that starts before o_ref is written, or it is "
+        "read where the copy does not reach"
     )
 
 

@@ -169,7 +169,8 @@ def _dynamic_and_parallel(x: jax.Array) -> jax.Array:
         (
             _over_a_mesh,
             "copies",
-            "it is a kernel over a mesh (`pl.kernel`, `core_map`), which these checks do not know",
+            "it is a kernel over a mesh (`pl.kernel`, `core_map`), which these checks do not "
+            "support",
         ),
         (
             _dynamic_and_parallel,

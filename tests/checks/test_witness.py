@@ -45,7 +45,7 @@ def test_a_nan_names_its_element_and_the_operands_there() -> None:
         o_ref[...] = jnp.exp(x - jnp.max(x, axis=1, keepdims=True))
 
     finding = one(softmax, X)
-    assert finding.message == "`sub` made a NaN of -inf and -inf at [3, 0] of float32[8, 128]"
+    assert finding.message == "`sub` produced a NaN from -inf and -inf at [3, 0] of float32[8, 128]"
     assert finding.values == {"element": "[3, 0]", "operands": "-inf, -inf"}
 
 
@@ -56,7 +56,7 @@ def test_a_quotient_says_which_of_its_two_ways_to_nan_it_took() -> None:
         o_ref[...] = x / x
 
     zero, infinite = one(quotient, X), one(quotient, jnp.full_like(X, jnp.inf))
-    assert zero.message == "`div` made a NaN of 0 and 0 at [0, 0] of float32[8, 128]"
+    assert zero.message == "`div` produced a NaN from 0 and 0 at [0, 0] of float32[8, 128]"
     assert zero.cause is not None
     assert zero.cause.startswith("0 / 0: ")
     assert infinite.cause is not None
@@ -72,8 +72,8 @@ def test_a_product_of_matrices_gives_the_range_of_each() -> None:
     y = jnp.full((128, 128), 2.0).at[7, 3].set(0)
     finding = one(product, x, y)
     assert finding.message == (
-        "`dot_general` made a NaN at [2, 3] of float32[8, 128], of operands float32[8, 128] of 1 to "
-        "inf and float32[128, 128] of 0 to 2, which held none"
+        "`dot_general` produced a NaN at [2, 3] of float32[8, 128], from operands float32[8, 128] "
+        "of 1 to inf and float32[128, 128] of 0 to 2, which contain none"
     )
     assert finding.values == {"element": "[2, 3]", "operand 0": "1 to inf", "operand 1": "0 to 2"}
 
@@ -104,7 +104,11 @@ def test_a_check_shows_the_comparison_that_is_false() -> None:
     assert [(f.message, f.cause, f.values.get("element")) for f in findings] == [
         ("n is too small", "2 > 3 is false", None),
         ("too large", "700 < 700 is false at [5, 60]", "[5, 60]"),
-        ("three", "its condition is false, and is more than one comparison of two values", None),
+        (
+            "three",
+            "its condition is false, but is not a single comparison, so its values are unknown",
+            None,
+        ),
     ]
     assert findings[0].values == {"condition": "2 > 3"}
 
@@ -207,8 +211,8 @@ def test_every_region_that_is_not_written_is_listed(dtype: Any) -> None:
     finding = one(some, X.astype(dtype), out_shape=X.astype(dtype))
     assert (finding.kind, finding.message) == (
         "OutputNotWritten",
-        "o_ref[1:5, 0:128] and o_ref[6:8, 0:128] are never written, and hold what was there "
-        "before: 768 of its 1,024 elements are left as they were",
+        "o_ref[1:5, 0:128] and o_ref[6:8, 0:128] are never written, and hold whatever was in "
+        "memory before: 768 of 1,024 elements",
     )
     assert finding.cause == "the stores to o_ref do not reach it"
     assert finding.values == {"elements": "768 of 1024"}
@@ -255,7 +259,7 @@ def test_zeros_that_nothing_wrote_are_one_finding(dtype: Any, memory: str) -> No
     finding = one(kernel, X, out_shape=(X, X.astype(dtype)), scratch_shapes=[scratch, scratch])
     name = {"scratch": "part_ref", "output": "kept_ref", "scope": "scoped_ref"}[memory]
     assert (finding.kind, finding.operand) == ("UninitializedRead", name)
-    assert "is read before it was written, and that reaches an output" in finding.message
+    assert "is read before it is written, and the value reaches an output" in finding.message
     assert finding.cause == "the stores to it before this line do not reach all of it"
     assert finding.source is not None
     assert finding.source.text.endswith("# the read")
@@ -271,8 +275,8 @@ def test_a_condition_is_the_cause_only_if_every_store_has_one(dtype: Any) -> Non
     finding = one(conditional, X.astype(dtype), out_shape=X.astype(dtype))
     assert finding.index == "o_ref[0:8, 0:128]"
     assert finding.cause == (
-        "every store to o_ref is under a condition, which was false where it would have written "
-        "this"
+        "every store to o_ref is conditional, and its condition was false where it would have "
+        "written this part"
     )
 
 
@@ -287,7 +291,7 @@ def test_a_condition_of_one_store_is_named_beside_the_others(dtype: Any) -> None
 
     finding = one(some, X.astype(dtype), grid=(1,), out_shape=X.astype(dtype))
     assert finding.cause == (
-        "the stores to o_ref that ran did not reach it; the one in this line is under a condition"
+        "the stores to o_ref that ran did not reach it; the one in this line is conditional"
     )
     assert finding.source is not None
     assert "# conditional" in Path(__file__).read_text().splitlines()[finding.source.line - 1]
@@ -318,8 +322,7 @@ def test_scratch_that_is_only_partly_written(dtype: Any) -> None:
     assert partly.advice == "write all of it before this line"
     under = one(conditionally, x, out_shape=x, scratch_shapes=scratch)
     assert under.cause == (
-        "each store to it before this line is under a condition, and none of them had written it "
-        "yet"
+        "each store to it before this line is conditional, and none had written it yet"
     )
 
 
@@ -382,8 +385,8 @@ def test_a_squeezed_dimension_has_blocks_of_one_element() -> None:
 
     finding = one(double, X[None], grid=(2,), in_specs=[rows], out_specs=rows, out_shape=X[None])
     assert finding.message == (
-        "the index map of x_ref gives block 1 along dimension 0 of float32[1, 8, 128], which has "
-        "1; likewise o_ref"
+        "the index map of x_ref returns block 1 along dimension 0 of float32[1, 8, 128], which "
+        "has 1 block; likewise o_ref"
     )
     assert finding.grid_point == (1,)
 
@@ -397,7 +400,7 @@ def test_padding_on_both_sides_of_an_array() -> None:
 
     rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
     finding = one(above, X, grid=(1,), in_specs=[window], out_specs=rows)
-    assert finding.cause == "blocks begin before the array does, or reach past its end"
+    assert finding.cause == "blocks begin before the array or reach past its end"
     assert finding.advice == (
-        "mask what lies outside of the array with jnp.where, or pad the array to whole blocks"
+        "mask the elements outside the array with jnp.where, or pad the array to whole blocks"
     )

@@ -78,7 +78,7 @@ def test_raw_dumps(command: Any) -> None:
     [
         ([OLD], 2, "say which target; there are: v5e, v6e"),
         ([NEW, "1", "2", "3"], 2, "diff takes two stages at most, not 3: 1 2 3"),
-        ([NEW, "jaxpr"], 2, "jaxpr is no pass: name the stage to compare it with, too"),
+        ([NEW, "jaxpr"], 2, "jaxpr is not a pass: also name the stage to compare it with"),
         ([NEW, "wat"], 2, "no pass 'wat' for v5e"),
         ([NEW, "--ignore", "names"], 2, "--ignore 'names' is not one of ssa, loc, attrs, all"),
         (

@@ -220,7 +220,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump", "nowhere:f"], "there is no module 'nowhere': is it installed, or should you be "
      "in another directory?"),
     (["dump", "json:nothing"], "json has no 'nothing'"),
-    (["dump", "json:__doc__"], "json:__doc__ is str, and not a function"),
+    (["dump", "json:__doc__"], "json:__doc__ is str, not a function"),
     (["dump", "-a", "wat[", "json:dumps"], "--arg 'wat[', column 4: unknown dtype 'wat'; "
      "write it as jax does, such as bf16, f32, i32 or float8_e4m3fn; an argument is an array"),
     (["dump", "-a", "f33[2]", "json:dumps"], "unknown dtype 'f33' (did you mean 'f32'?); write"),
@@ -239,7 +239,8 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump", "-m", "scirpt"], "there is no module 'scirpt' (did you mean 'script'?)"),
     (["dump", "scirpt.py:f"], "no such file: scirpt.py (did you mean 'script.py'?)"),
     (["dump", "--switch=log_recordr", "script.py"], "'log_recordr' (did you mean 'log_recorder'?)"),
-    (["dump", "--interpret=hol", "script.py"], "'hol' is no interpret mode (did you mean 'hlo'?)"),
+    (["dump", "--interpret=hol", "script.py"], "'hol' is not an interpret mode (did you mean "
+                                               "'hlo'?)"),
     (["dump", "json:JSONDecodr"], "json has no 'JSONDecodr' (did you mean 'JSONDecoder'?)"),
     (["dump", "json:loads"], "json:loads cannot be called with these arguments: missing a "
      "required argument: 's'. Pass --arg once per argument, such as --arg 'f32[128,128]' or --arg "

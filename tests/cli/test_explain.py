@@ -89,7 +89,7 @@ def test_what_the_catalogue_does_not_know(command: Any) -> None:
 def test_kinds_of_findings(command: Any) -> None:
     done = command("explain", "UninitializedRead")
     assert done.returncode == 0
-    assert done.stdout.startswith("uninitialized: memory is read that was never written\n")
+    assert done.stdout.startswith("uninitialized: memory is read before it is written\n")
     former = command("explain", "UninitializedScratch")
     assert former.stdout == done.stdout
     wrong = command("explain", "UninitialisedRead")
@@ -151,7 +151,7 @@ def test_the_failed_compilations_of_a_dump(command: Any, dumps: Path) -> None:
     (report,) = done.stdout.split("\n\n")
     lines = report.splitlines()
     assert lines[0].endswith(" v5e, v5p")  # said once for the two
-    assert "  needed: 32 MiB of VMEM, and the limit is 16 MiB" in lines
+    assert "  needed: 32 MiB of VMEM; limit: 16 MiB" in lines
     assert "  its blocks take at least:" in lines
     (fits,) = [line for line in lines if line.startswith("  would fit: ")]
     assert fits.startswith("  would fit: 2 times the steps along axis 0 of the grid: ")

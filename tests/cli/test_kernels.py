@@ -81,7 +81,7 @@ NO_SPEC: list[tuple[list[str], str]] = [
     ),
     (
         ["pallas_debug_kernels:vector_add", "--spec=f32", "--arg=f32[8]"],
-        "--arg and --spec say what the arguments are: give one of them",
+        "--arg and --spec all specify the arguments: pass only one of them",
     ),
     (
         ["json:loads", "--spec=f32"],

@@ -184,7 +184,7 @@ def test_what_makes_no_sense(commands: Any, dumped: Path, tmp_path: Path) -> Non
         (["raw"], 3, "is a raw dump of libtpu's: it holds passes, and neither the kernel's jaxpr "
          "nor the module that jax handed to the compiler. Dump it with `pallas-debug dump`"),
         (["nowhere/at/all"], 2, "no such directory: nowhere/at/all"),
-        ([dumped], 2, "say which kernel of"),
+        ([dumped], 2, "select a kernel of"),
         ([dumped, "-k", "healthy", "-t", "v99"], 2, "unknown target 'v99'"),
         ([dumped, "-k", "healthy", "-o", "no/such/file.py"], 3,
          "no/such/file.py cannot be written: No such file or directory"),

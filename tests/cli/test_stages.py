@@ -107,10 +107,10 @@ def test_diff_of_bundles(command: Any, dumped: tuple[Path, Dump]) -> None:
     assert between.splitlines()[0].endswith("-original")
     assert between.splitlines()[1].endswith("-post-ra")
     alone = command("diff", root, "bundles", "-t", "v5e")
-    assert "bundles is no pass: name the stage to compare it with, too" in alone.stderr
+    assert "bundles is not a pass: also name the stage to compare it with" in alone.stderr
     first = command("diff", root, "llo:original", "-t", "v5e")
     assert (
-        "is the first LLO pass of the dump: name the stage to compare it with, too" in first.stderr
+        "is the first LLO pass of the dump: also name the stage to compare it with" in first.stderr
     )
     other = command("diff", root, "llo:post-ra", "-t", "v5e", "--against", "v6e")
     assert other.returncode == 0

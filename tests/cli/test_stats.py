@@ -309,9 +309,9 @@ def test_which_kernel() -> None:
     def both(x: jax.Array) -> jax.Array:
         return add(add(x) @ jnp.ones((128, 128)))
 
-    with pytest.raises(UsageError, match="one target, and 'v5e,v6e' lists several"):
+    with pytest.raises(UsageError, match="a single target, but 'v5e,v6e' lists several"):
         pallas_debug.stats(add, X, target="v5e,v6e")
-    with pytest.raises(UsageError, match="calls the kernels kernel: and not one 'other'"):
+    with pytest.raises(UsageError, match="calls the kernels kernel: but not 'other'"):
         pallas_debug.stats(add, X, kernel="other", estimate=False)
 
     def huge(x: jax.Array) -> jax.Array:

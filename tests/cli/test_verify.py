@@ -106,7 +106,7 @@ def test_code_that_asks_for_a_tpu(command: Any, commands: Any, tmp_path: Path) -
     assert refused.stdout.startswith(
         "TraceError\n  gated.py:5   assert jax.devices()[0].platform == "
     )
-    assert "if it is because there is no TPU here, pass --pretend\n" in refused.stdout
+    assert "if the cause is that there is no TPU here, pass --pretend\n" in refused.stdout
     for passed in (script, function):
         assert passed.returncode == 0, passed.stdout + passed.stderr
         assert passed.stdout.splitlines()[1].split() == ["double_kernel", "ok"]
@@ -193,9 +193,9 @@ def test_a_kernel_whose_arrays_jax_partitions_is_refused_on_a_tpu(
     assert done.returncode == 1, done.stdout + done.stderr
     assert (
         "  jax does not lower it for a TPU: Mosaic kernels cannot be automatically partitioned. "
-        "Please wrap the call in a shard_map.\n"
-        "  cause: XLA shards only operations that it understands, and a kernel is opaque to it\n"
-        "  try: call it within jax.shard_map over all axes of the mesh, "
+        "Please wrap the call in a shard_map.\n  cause: XLA can shard only operations that it "
+        "understands, and a kernel is opaque to it\n  try: call it inside jax.shard_map over all "
+        "axes of the mesh, "
     ) in done.stdout
     assert "not judged: rows checks: jax partitions its arrays among several dev" in done.stdout
 
@@ -212,7 +212,7 @@ def test_an_engine_that_was_named_has_to_judge(command: Any, tmp_path: Path) -> 
     assert annotation == f"::error title=not judged%3A rows races::{reason}"
     assert (header.split(), row.split()) == (["kernel", "races"], ["rows", "?"])
     assert last.startswith(f"rows.py: 1 of 1 judgement not made (races: {reason})")
-    assert last.endswith("nothing is known about its kernels; values not judged (no reference)")
+    assert last.endswith("but nothing is known about its kernels; values not judged (no reference)")
     token = begin.removeprefix("::stop-commands::")
     assert len(token) == 32
     assert end == f"::{token}::"
@@ -245,10 +245,10 @@ def test_python_s_if_in_a_kernel_is_explained_at_its_line(command: Any, tmp_path
     dumped = command("dump", *wanted, cwd=tmp_path)
     assert judged.returncode == 1
     assert "  cond.py:5   if x_ref[0, 0] < 0:\n" in judged.stdout
-    assert "  cause: a kernel is traced once for all values, and `if`, `while`" in judged.stdout
+    assert "  cause: a kernel is traced once for all values, but `if`, `while`" in judged.stdout
     assert "traced with f32[8,128]. Python's `if` or `while` on a value" in dumped.stderr
     for message in (judged.stdout, dumped.stderr):
-        assert "in a function below @pl.when(condition); choose" in message
+        assert "in a function decorated with @pl.when(condition); choose" in message
         assert "jax.lax.cond" in message
 
 
@@ -306,7 +306,9 @@ if __name__ == "__main__":
     args, kwargs = inputs()
     jax.jit(gather)(*args, **kwargs)
 """
-PAST_THE_POOL = "page_ref gives block 9 along dimension 0 of float32[4, 8, 128], which has 4"
+PAST_THE_POOL = (
+    "page_ref returns block 9 along dimension 0 of float32[4, 8, 128], which has 4 blocks"
+)
 
 
 @pytest.mark.large
@@ -325,13 +327,14 @@ def test_real_inputs_decide(command: Any, tmp_path: Path) -> None:
     done = command("dump", "pages:gather", "--inputs", "pages:inputs", "-t", "v5e")
     assert done.returncode == 0, done.stderr
     for given, code, message in (
-        (["pages:gather", "--inputs", "pages"], 2, "--inputs names a function, as package.module"),
+        (["pages:gather", "--inputs", "pages"], 2, "--inputs takes a function as package.module"),
         (["pages:gather", "--inputs", "pages:gone"], 2, "pages has no 'gone'"),
         (["pages:gather", "--inputs", "pages:gather"], 2, "--inputs pages:gather needs arguments "
          "(table, pool), and is called without any: it is the function that returns those"),
         (["pages:gather", "--inputs", "pages:broken"], 1, "raised LookupError: no such batch"),
-        (["pages:gather", "--inputs", "pages:inputs", "--arg", "1"], 2, "--arg and --inputs say "
-         "what the arguments are: give one of them"),
+        (["pages:gather", "--inputs", "pages:inputs", "--arg", "1"], 2, "--arg and --inputs all "
+                                                                        "specify the arguments: "
+                                                                        "pass only one of them"),
         (["pages.py", "--inputs", "pages:inputs"], 2, "--inputs is for package.module:function"),
         (["pages:gather", "--arg", "i32[3]=[0,1"], 2, "column 12: expected ',' or ']'"),
     ):  # fmt: skip
@@ -461,7 +464,7 @@ def test_a_reference_judges_values(command: Any, module: Path, tmp_path: Path) -
             "refs:two",
             "refs:two cannot be called with these arguments: missing a required argument: 'y'",
         ),
-        ("refs", "--reference names a function, as package.module:function, and not 'refs'"),
+        ("refs", "--reference takes a function as package.module:function, not 'refs'"),
         ("refs:gone", "refs has no 'gone'"),
         (
             "broken:f",
@@ -502,9 +505,9 @@ def test_a_program_that_does_not_return_is_stopped_at_its_line(
         assert done.returncode == 3, done.stderr
         *_, last = done.stdout.splitlines()
         assert last == (
-            f"{what}: nothing was judged (trace: stopped after 8 s (--stop-after), at endless.py:6, "
-            "`time.sleep(0.1)`: the program does not end there, or needs more time); nothing is "
-            "known about its kernels; values not judged (no reference)"
+            f"{what}: nothing was judged (trace: stopped after 8 s (--stop-after), at "
+            "endless.py:6, `time.sleep(0.1)`: the program does not end there, or needs more "
+            "time); but nothing is known about its kernels; values not judged (no reference)"
         )
 
 

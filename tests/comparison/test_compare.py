@@ -218,7 +218,7 @@ def test_integers_and_bools_are_equal(dtype: Any) -> None:
         lambda x: x.at[1, 2].set(x[0, 0]), lambda x: x, x, atol=9.0, rtol=1.0
     )
     assert report.outputs[0].differing == 1
-    assert "allowed: none, as these are not floats" in str(report)
+    assert "allowed: none, since these are not floats" in str(report)
 
 
 @pytest.mark.slow
@@ -249,7 +249,7 @@ def test_empty_arrays_and_scalars() -> None:
     finding = one(lambda x: (x.sum(), 3), lambda x: (jnp.float32(7.5), 3), jnp.ones(2))
     assert finding.message.splitlines()[:2] == [
         "output [0], float32[]: its only element differs from those of `<lambda>`",
-        "first: the scalar is 2 where 7.5 is expected; the grid point that wrote it is not known: "
+        "first: the scalar is 2 where 7.5 is expected; the grid point that wrote it is unknown: "
         "it does not come straight from a kernel",
     ]
 
@@ -271,17 +271,16 @@ def test_nan_of_the_reference_is_not_judged_and_never_ok() -> None:
     report = pallas_debug.compare(lambda x: jnp.array([1.0, jnp.nan, 3.0, 4.0]), lambda x: x, x)
     assert (report.ok, report.findings) == (False, ())
     assert report.not_judged == (
-        "output, float32[4]: "
-        "`<lambda>` is NaN at 2 of 4 "
-        "elements, first at [1], and the function is NaN at 1 of these: they were not judged. Is "
-        "the reference right, and defined for these arguments?",
+        "output, float32[4]: `<lambda>` is NaN at 2 of 4 elements, first at [1], and the function "
+        "is NaN at 1 of these: they were not judged. Is the reference correct and defined for "
+        "these arguments?",
     )
     assert repr(report).endswith("agree in 2 of 4 elements of 1 output; 2 not judged>")
     with pytest.raises(ValuesDiffer, match="they were not judged"):
         report.throw()
     both = pallas_debug.compare(lambda x: x + 1, lambda x: x, x)
     assert "2 of 4 elements differ" in str(both)
-    assert "not judged: 2 at which the reference is NaN" in str(both)
+    assert "not judged: 2 where the reference is NaN" in str(both)
 
 
 # The report.
@@ -324,8 +323,8 @@ def test_a_tolerance_is_a_number_from_0_on(name: str, value: Any) -> None:
     with pytest.raises(UsageError) as refused:
         pallas_debug.compare(double, double, X, **{name: value})
     assert str(refused.value) == (
-        f"{name} is a number that is at least 0, and not {value!r}; leave it out for the default "
-        "of each output's dtype"
+        f"{name} must be a number of at least 0, not {value!r}; omit it for the default of each "
+        "output's dtype"
     )
 
 
@@ -385,7 +384,7 @@ def test_a_function_that_raises_raises() -> None:
 def test_it_cannot_be_traced_and_takes_functions() -> None:
     with pytest.raises(UsageError, match=r"as in compare\(jax\.jit\(f\), g, x\)"):
         jax.jit(lambda x: pallas_debug.compare(double, double, x))(X)
-    with pytest.raises(UsageError, match="takes a function, and not 3"):
+    with pytest.raises(UsageError, match="takes a function, not 3"):
         pallas_debug.compare(double, 3, X)  # type: ignore[arg-type]
 
 
@@ -411,7 +410,7 @@ def test_a_bug_of_ours_leaves_the_finding_without_its_kernel(
     report = pallas_debug.compare(lambda x: blocks(copy_twice, x), lambda x: x, X)
     (finding,) = report.findings
     assert (finding.kernel, finding.grid_point) == ("<lambda>", None)
-    assert "not known: the function could not be traced once more" in finding.message
+    assert "unknown: the function could not be traced once more" in finding.message
     (note,) = report.notes
     assert note.startswith(
         "internal error in pallas-debug while looking for the kernels behind a result (please"

@@ -55,7 +55,7 @@ def test_an_attention_and_its_repaired_version() -> None:
     repaired = f"line {there} of `rescaled_by_the_wrong_maximum_repaired`"
     assert line.endswith(f" at {repaired}")
     assert finding.cause == f"line {fault} does not compute the same as {repaired}"
-    assert finding.advice == "compare these lines, and what they load"
+    assert finding.advice == "compare these lines and the values they load"
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_two_versions_of_a_matmul() -> None:
     reset = line_of(matmul, "acc_ref[...] = jnp.zeros_like")
     assert line == (
         f"the kernels first diverge at grid point (0, 1, 0): line {reset} of `<lambda>` stores to "
-        "acc_ref, and this one does not: they store to it 1 and 2 times at this grid point"
+        "acc_ref, but this one does not: they store to it 1 and 2 times at this grid point"
     )
     assert finding.cause is not None
     assert finding.cause.startswith("acc_ref is not reset where this block begins")
@@ -121,12 +121,12 @@ def test_two_precisions() -> None:
     store = line_of(sums, "sum_ref[pl.ds(0, 1)] = ")
     assert line == (
         f"the kernels first diverge at grid point (1,), iteration 5: line {store} stores 83 to "
-        "sum_ref[0, 0], and 69 in `<lambda>`"
+        "sum_ref[0, 0], but 69 in `<lambda>`"
     )
     assert (at(finding), finding.loop, finding.operand) == ((store, (1,)), (5,), "sum_ref")
     assert finding.cause == f"line {store} does not compute the same as in `<lambda>`"
     assert finding.advice is not None
-    assert finding.advice.startswith("compare what the line loads in both kernels")
+    assert finding.advice.startswith("compare the values that the line loads in both kernels")
     strict, line = compared(
         lambda x: sums(x, BF16), lambda x: sums(x, F32), X, rtol=1e-4, atol=0.0, **options
     )
@@ -157,30 +157,32 @@ def test_copies_places_and_numbers_of_stores() -> None:
     start, store = line_of(scaled, "copy.start()"), line_of(scaled, "o_ref[...] = ")
     first = "the kernels first diverge at grid point (0,): "
     _, line = compared(lambda x: scaled(x, row=8), other, X)
-    assert line == f"{first}line {start} stores 9 to tile_ref[0, 0, 0], and 1 in `other`"
+    assert line == f"{first}line {start} stores 9 to tile_ref[0, 0, 0], but 1 in `other`"
     finding, line = compared(lambda x: scaled(x, by=3.0, slot=1), other, X)
     assert (finding.cause, finding.advice) == (
         "an index differs",
-        "compare both indices, and what they are computed from",
+        "compare both indices and the values they are computed from",
     )
     assert line == (
         f"{first}line {start} stores to tile_ref[1, 0:8, 0:128], and line {start} of `other` to "
         "tile_ref[0, 0:8, 0:128]"
     )
     _, line = compared(lambda x: scaled(x, by=3.0), other, X)
-    assert line == f"{first}line {store} stores 3 to o_ref[0, 0], and 2 in `other`"
+    assert line == f"{first}line {store} stores 3 to o_ref[0, 0], but 2 in `other`"
 
     def thrice(x: jax.Array) -> Any:
         return scaled(x, steps=3).at[0, 0].set(7.0)
 
     finding, line = compared(thrice, other, X)
     assert line == (
-        f"{first}line {store} stores to o_ref, and that of `other` does not: they store to it 3 "
+        f"{first}line {store} stores to o_ref, but the kernel of `other` does not: they store to it 3 "
         "and 2 times at this grid point"
     )
     assert at(finding) == (store, (0,))
     assert finding.cause == "a condition or the number of iterations differs between the kernels"
-    assert finding.advice == "compare the pl.when and the loops around that line in both kernels"
+    assert finding.advice == (
+        "compare the pl.when conditions and the loops around that line in both kernels"
+    )
 
 
 def rows(x: jax.Array, index_map: Any, *, size: int = 8, name: str = "x_ref") -> Any:
@@ -204,7 +206,7 @@ def test_blocks_names_grids_and_calls() -> None:
         return rows(x, lambda i: (i, 0))
 
     finding, line = compared(lambda x: rows(x, lambda i: (1 - i, 0)), other, X)
-    blocks = "x_ref has block (1, 0), and block (0, 0) in that of `other`"
+    blocks = "x_ref has block (1, 0), but block (0, 0) in the kernel of `other`"
     assert line == f"the kernels first diverge at grid point (0,): {blocks}"
     assert finding.operand == "x_ref"
     assert (finding.cause, finding.advice) == (
@@ -214,7 +216,7 @@ def test_blocks_names_grids_and_calls() -> None:
     _, line = compared(lambda x: rows(x, lambda i: (1 - i, 0), name="refs"), other, X)
     assert line.endswith(blocks.replace("x_ref", "refs[0]"))
     _, line = compared(lambda x: rows(x, lambda i: (0, 0), size=4), other, X)
-    assert line == "it is not known where the kernels first diverge: their grids are (4,) and (2,)"
+    assert line == "where the kernels first diverge is unknown: their grids are (4,) and (2,)"
 
     def twice(x: jax.Array) -> Any:
         return other(other(x))
@@ -227,23 +229,23 @@ def test_blocks_names_grids_and_calls() -> None:
         "compare the operands of this call in both functions",
     )
     assert (
-        line == "the operands of call 2 differ before it runs: x_ref[0, 0] is 3, and 2 for `twice`"
+        line == "the operands of call 2 differ before it runs: x_ref[0, 0] is 3, but 2 for `twice`"
     )
     _, line = compared(lambda x: other(x + 1), other, X)
     assert (
         line
-        == "the operands of the kernel differ before it runs: x_ref[0, 0] is 2, and 1 for `other`"
+        == "the operands of the kernel differ before it runs: x_ref[0, 0] is 2, but 1 for `other`"
     )
     finding, line = compared(lambda x: other(x) + 1, other, X)
     assert line == diverging.AGREE
     assert (finding.cause, finding.advice) == (
-        "the code around the kernels computes something else: their stores agree",
-        "compare what both functions do with what their kernels return",
+        "the stores of the kernels agree, so the code around them differs",
+        "compare what both functions do with the results of their kernels",
     )
     _, line = compared(twice, other, X)
     assert line == (
-        "it is not known where the kernels first diverge: they agree as far as they do the same, "
-        "and `twice` goes on to call another kernel"
+        "where the kernels first diverge is unknown: they agree as far as they do the same, but "
+        "`twice` then calls another kernel"
     )
 
 
@@ -274,12 +276,12 @@ def test_runs_that_cannot_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(divergence, "MAX_BYTES", 1000)
     _, line = compared(lambda x: order(x, 8), lambda x: order(x, 9), X)
     assert line.endswith(
-        "kernels first diverge: the order of their stores differs by too many of them"
+        "where the kernels first diverge is unknown: the order of their stores differs by too many of them"
     )
     monkeypatch.setattr(divergence, "SECONDS", -1.0)
     _, line = compared(lambda x: order(x, 8), lambda x: order(x, 9), X)
     assert line.endswith(
-        "kernels first diverge: two runs on the kernel machine take more than -1 s"
+        "where the kernels first diverge is unknown: two runs on the kernel machine take more than -1 s"
     )
 
 

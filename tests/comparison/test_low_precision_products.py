@@ -66,27 +66,27 @@ def test_prefix_sums_of_integers_by_a_product() -> None:
     first, second, third = finding.message.splitlines()
     assert first.startswith("output, int32[128, 128]: ")
     assert first.endswith(
-        " of 16,384 elements differ from those of `offsets_reference` once the float32 operands "
-        "of this product are rounded to bfloat16, as on a TPU"
+        " of 16,384 elements differ from those of `offsets_reference` if the float32 operands of "
+        "this product are rounded to bfloat16, as on a TPU"
     )
     rounded = np.cumsum(np.asarray(COUNTS, jnp.bfloat16).astype(np.float32), 0).astype(np.int32)
     exact = np.cumsum(np.asarray(COUNTS), 0)
     at = np.unravel_index(int(np.argmax(rounded != exact)), exact.shape)
     element = [int(i) for i in at]
     assert second == (
-        f"first: {element} is {rounded[at]} then, {exact[at]} without the rounding, and "
-        f"{exact[at]} is expected"
+        f"first: {element} is {rounded[at]} with rounding, {exact[at]} without, and {exact[at]} "
+        "is expected"
     )
     worst = int(np.abs(rounded - exact).max())
     assert third.startswith(f"largest error: {worst} at [")
-    assert third.endswith("; allowed: none, as these are not floats")
+    assert third.endswith("; allowed: none, since these are not floats")
     assert f"{int((rounded != exact).sum()):,} of" in first
     assert finding.cause == (
-        "at default precision the MXU multiplies float32 in one pass, rounded to bfloat16, which "
+        "at default precision, the MXU multiplies float32 in one pass, rounded to bfloat16, which "
         "keeps 8 bits; on a CPU the same product is exact to float32"
     )
     assert finding.advice == (
-        "pass precision=jax.lax.Precision.HIGHEST to it, six passes in place of one: the result "
+        "pass precision=jax.lax.Precision.HIGHEST to it (six passes instead of one): the result "
         "then agrees"
     )
     assert not report.ok
@@ -148,7 +148,7 @@ def decay_of(x: Any) -> Any:
 def test_a_reference_without_the_product_shows_it() -> None:
     (finding,) = compared(decay, decay_of, ABOVE_ONE)
     assert finding.kind == "LowPrecisionProduct"
-    assert "first: [0, 0] is 1 then, 2.1" in finding.message
+    assert "first: [0, 0] is 1 with rounding, 2.1" in finding.message
     assert "; allowed: 0.033" in finding.message
 
 
@@ -194,7 +194,7 @@ def test_two_products_at_fault_are_both_named() -> None:
     assert ["first = " in str(lines[0].text), "second = " in str(lines[1].text)] == [True, True]
     both = f"lines {lines[0].line} and {lines[1].line}"
     assert f"the float32 operands of the products at {both} are rounded" in finding.message
-    assert f"HIGHEST to those at {both}, six passes" in str(finding.advice)
+    assert f"HIGHEST to those at {both} (six passes" in str(finding.advice)
 
 
 def test_a_function_that_jax_cannot_trace_is_not_judged() -> None:
@@ -205,8 +205,8 @@ def test_a_function_that_jax_cannot_trace_is_not_judged() -> None:
     assert report.ok
     (note,) = report.notes
     assert note.startswith(
-        "not judged: its float32 products as a TPU computes them, of operands rounded to bfloat16: "
-        "with those, the function stops: ConcretizationTypeError: "
+        "not judged: its float32 products as a TPU computes them, with operands rounded to "
+        "bfloat16: with those, the function stops: ConcretizationTypeError: "
     )
 
 

@@ -30,8 +30,7 @@ def test_one_block() -> None:
         "what is expected"
     )
     assert finding.cause == (
-        "a scale that is missing or applied twice, or terms that are added more than once or left "
-        "out"
+        "a missing or doubled scale, or terms that are added more than once or left out"
     )
 
 
@@ -47,7 +46,7 @@ def test_the_same_rows_of_each_block_and_blocks_along_a_dimension() -> None:
         "rows 7 and 15; in each of 4 blocks, within each: row 7; each is zero"
     )
     assert finding.values["element"] == "[7, 0]"
-    assert finding.cause == "what was stored there was zero"
+    assert finding.cause == "zero was stored there"
     assert finding.advice is not None
     assert finding.advice.startswith("look at the operands of that line: a mask, a branch")
 
@@ -103,10 +102,10 @@ def test_an_operand_that_stays_at_its_first_block() -> None:
     assert "no grid point gets scale_ref[8:16, 0:1]: 8 of 16 elements of scale_ref" in (
         finding.message.splitlines()
     )
-    assert finding.cause == ("the blocks of scale_ref leave a part out that the reference may use")
+    assert finding.cause == ("the blocks of scale_ref leave out a part that the reference may use")
     assert re.fullmatch(
-        r"compare its index map \(line \d+\) with the output's: does it move along with it, and to "
-        r"the end\?",
+        r"compare its index map \(line \d+\) with the output's: does it move along with it to the "
+        r"end\?",
         finding.advice or "",
     )
     moved = functools.partial(call, moves=1)
@@ -186,8 +185,8 @@ def test_a_result_that_is_computed_from_a_kernels_has_no_grid_point() -> None:
         None,
     )
     assert (
-        "; the grid point that wrote it is not known: it is computed by `reduce_sum` from what "
-        "kernel `copy_twice` returns"
+        "; the grid point that wrote it is unknown: it is computed by `reduce_sum` from a result "
+        "of kernel `copy_twice`"
     ) in finding.message
     assert finding.values["pattern"] == "all elements; each is 2 times what is expected"
 

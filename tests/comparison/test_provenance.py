@@ -91,7 +91,7 @@ def test_a_running_sum_that_is_not_reset() -> None:
     assert finding.other.line == fault
     assert finding.cause == (
         f"l_ref is not reset where this block begins: it was last set at line {reset} by grid "
-        f"point (0, 0), for another block of out_ref, and line {fault} goes on with it at grid "
+        f"point (0, 0), for another block of out_ref, and line {fault} continues from it at grid "
         "point (1, 0)"
     )
     assert finding.advice == (
@@ -184,7 +184,7 @@ def test_a_matmul_that_resets_its_accumulator_at_the_wrong_step() -> None:
     ]
     assert "; the same line stored the first element of 2 other differing blocks" in finding.message
     assert finding.cause is not None
-    assert finding.cause.endswith(f"and line {add} goes on with it at grid point (0, 1, 0)")
+    assert finding.cause.endswith(f"and line {add} continues from it at grid point (0, 1, 0)")
 
 
 @pytest.mark.slow
@@ -280,7 +280,7 @@ def test_an_output_that_is_copied_by_dma() -> None:
         f"copied at line {line} by grid point (1,), from tile_ref",
         f"tile_ref: set at line {line_of(copied, 'tile_ref[...] = ')} by (1,)",
     ]
-    assert "the grid point that wrote it is not known" not in finding.message
+    assert "the grid point that wrote it is unknown" not in finding.message
 
 
 def gathered(lengths: jax.Array, x: jax.Array) -> Any:
@@ -320,7 +320,7 @@ def test_a_buffer_that_holds_rows_of_another_block() -> None:
     assert finding.cause is not None
     assert finding.cause.startswith(
         f"rows_ref holds what line {line} copied at grid point (0,), for another block of o_ref, "
-        f"beside what line {line} brings at (1,)"
+        f"alongside what line {line} copied at (1,)"
     )
     assert finding.values["writers of rows_ref"] == (
         f"copied at line {line} by (0,), 3 times, for another block; copied at line {line} by (1,)"
@@ -357,7 +357,7 @@ def test_a_run_that_cannot_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "SECONDS", -1.0)
     finding = found(lambda x: matmul(x, x.T @ x, is_right=False), lambda x: x @ (x.T @ x), X)
     assert middle(finding) == [
-        "the line that stored it is not known: a run on the kernel machine takes more than -1 s"
+        "the line that stored it is unknown: a run on the kernel machine takes more than -1 s"
     ]
     assert finding.grid_point == (0, 1, 1)
     assert finding.source is not None
@@ -426,7 +426,7 @@ def test_a_carry_is_not_said_to_lack_a_reset() -> None:
     finding = found(wrong, right, jnp.ones((16, 128), F32))
     assert str(finding.cause).startswith("carry was last set at line ")
     assert str(finding.cause).endswith(
-        "if this block should not depend on that one, it is not reset"
+        "if this block should not depend on that one, a reset is missing"
     )
     assert str(finding.advice).startswith("reset carry before this block, unless it carries values")
 

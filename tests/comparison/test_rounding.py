@@ -68,15 +68,15 @@ def test_an_error_of_the_size_of_rounding_is_put_down_to_it() -> None:
     finding = mismatch(dtype=BF16)
     assert finding.cause is not None
     assert finding.cause.startswith(
-        "rounding alone can explain it: the largest error is less than 1 unit of rounding of "
-        "bfloat16 (a unit is 0.0078 of the largest element, "
+        "rounding alone can explain it: the largest error is less than 1 unit of "
+        "bfloat16 rounding (a unit is 0.0078 of the largest element, "
     )
     assert finding.cause.endswith("), and up to 4 may be due to rounding")
     assert finding.advice == (
-        "pass the rtol and atol that bfloat16 can keep, or compute in a more precise dtype"
+        "pass an rtol and atol that bfloat16 can meet, or compute in a more precise dtype"
     )
     strict = mismatch(rtol=1e-8)
-    assert " of rounding of float32 (a unit is 1.2e-07 of the " in str(strict.cause)
+    assert " of float32 rounding (a unit is 1.2e-07 of the " in str(strict.cause)
     assert str(strict.cause).endswith("), and up to 16 may be due to rounding")
     # Where the lines of two kernels differ by no more than that, neither computes anything else.
     finding = mismatch(matmul, dtype=BF16)
@@ -89,8 +89,8 @@ def test_an_error_of_the_size_of_rounding_is_put_down_to_it() -> None:
 def test_a_larger_error_is_not(dtype: Any) -> None:
     finding = mismatch(dtype=dtype, gain=1.3)
     assert (finding.cause, finding.advice) == (
-        "the kernel, or the code around it, computes something else",
-        "begin with the first grid point and the pattern",
+        "the kernel, or the code around it, computes something different",
+        "start with the first grid point and the pattern",
     )
     entry = explain.entry("value-mismatch")
     assert "precision" not in entry.cause
@@ -103,7 +103,7 @@ def test_a_small_error_with_a_pattern_has_the_cause_of_that() -> None:
 
     finding = mismatch(scaled, dtype=F32)
     assert finding.cause is not None
-    assert finding.cause.startswith("a scale that is missing or applied twice")
+    assert finding.cause.startswith("a missing or doubled scale")
 
 
 def test_units_of_rounding() -> None:

@@ -59,7 +59,7 @@ def test_what_the_last_step_of_a_row_of_the_grid_left() -> None:
     line = line_of(differences, "last[0] = x_ref[7]")
     assert finding.cause == (
         f"last holds what line {line} set at grid point (0, 1), where grid dimension 0 was at 0; "
-        "if nothing is to be carried from one step of it to the next, that is stale"
+        "if nothing should carry over from one step of it to the next, that value is stale"
     )
     assert finding.advice == (
         "if so, set last at the first step of each: @pl.when(pl.program_id(1) == 0)"
@@ -99,8 +99,8 @@ def right_sums(x: jax.Array) -> jax.Array:
 def test_a_sum_that_is_stored_before_the_last_step_of_its_block() -> None:
     finding = found(functools.partial(sums, last=1), right_sums, X)
     assert finding.cause == (
-        f"line {line_of(sums, 'o_ref[...] = acc')} stores the block at grid point (1,), and (2,) "
-        "is the last one that has it: whatever is added after the store is not in the result"
+        f"line {line_of(sums, 'o_ref[...] = acc')} stores the block at grid point (1,), but its "
+        "last grid point is (2,): anything added after the store is not in the result"
     )
     assert finding.advice == "store at the last step of each block, after the last addition"
 
@@ -109,12 +109,12 @@ def test_a_sum_that_is_stored_before_the_last_step_of_its_block() -> None:
 def test_a_sum_that_the_last_step_of_its_block_begins() -> None:
     finding = found(functools.partial(sums, first=2), right_sums, X)
     assert finding.cause == (
-        "3 grid points have the block, and what is stored comes from grid point (2,) alone: line "
-        f"{line_of(sums, 'jnp.zeros_like')} sets acc there"
+        "3 grid points share the block, but the stored value comes only from grid point (2,): "
+        f"line {line_of(sums, 'jnp.zeros_like')} sets acc there"
     )
     assert finding.advice == (
-        "if it is to be made of all of them, set acc at the first step of each block alone, and go "
-        "on with what is there at the others"
+        "if it should combine all of them, set acc only at the first step of each block, and "
+        "update the previous value at the others"
     )
 
 
@@ -140,6 +140,6 @@ def test_a_sum_in_the_output_that_each_step_begins() -> None:
     finding = found(sums_in_place, right_sums, X)
     line = line_of(sums_in_place, "jnp.zeros_like")
     assert finding.cause == (
-        "3 grid points have the block, and what is stored comes from grid point (2,) alone: line "
-        f"{line} sets o_ref there"
+        "3 grid points share the block, but the stored value comes only from grid point (2,): "
+        f"line {line} sets o_ref there"
     )

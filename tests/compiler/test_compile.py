@@ -143,7 +143,8 @@ def test_timeout() -> None:
         stage="timeout",
         type="timeout",
         message="the compiler did not finish add within 1.5 s and was stopped; the last pass it "
-        "wrote is infer-vector-layout. Give it longer with --timeout (--pallas-timeout in pytest), or make the kernel smaller.",
+        "wrote is infer-vector-layout. Allow more time with --timeout (--pallas-timeout "
+        "in pytest), or make the kernel smaller.",
         last_pass="infer-vector-layout",
         source=SourceLine(file="a.py", line=3, function="k"),
     )

@@ -91,8 +91,8 @@ def test_mosaic_refuses(shared: Pool, module: Module) -> None:
         (
             "v5e:2x2",
             8,
-            "the kernel is partitioned for 8 devices and v5e:2x2 has 4; "
-            "name a larger topology as the target",
+            "the kernel is partitioned for 8 devices, but v5e:2x2 has 4; use a larger topology as "
+            "the target",
         ),
         ("v9:2x2", 1, "v9"),
     ],

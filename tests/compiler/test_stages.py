@@ -41,12 +41,12 @@ def test_stages_are_parsed_into_their_usual_order(text: str, names: tuple[str, .
         ("mosaic:13", "unknown stage 'mosaic:13'"),
         (
             "llo:post ra",
-            "'llo:post ra' names no LLO pass: 'post ra' has characters besides letters, digits, "
-            "`-`, `_`, `.` and `*`, which stands for any. Name a pass as it appears below llo/, "
-            "such as llo:post-ra or llo:*bundles*.",
+            "'llo:post ra' is not an LLO pass: 'post ra' has characters other than letters, "
+            "digits, `-`, `_`, `.` and `*`, which stands for any. Name a pass as it appears below "
+            "llo/, such as llo:post-ra or llo:*bundles*.",
         ),
-        ("llo:", "'llo:' names no LLO pass: '' has characters"),
-        ("llo:(a", "'llo:(a' names no LLO pass"),
+        ("llo:", "'llo:' is not an LLO pass: '' has characters"),
+        ("llo:(a", "'llo:(a' is not an LLO pass"),
     ],
 )
 def test_what_is_no_stage(text: str, message: str) -> None:

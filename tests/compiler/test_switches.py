@@ -98,13 +98,13 @@ def test_whether_prints_are_recorded(
 def test_a_refusal_names_the_switch() -> None:
     message = "INVALID_ARGUMENT: No such compile option: 'xla_enable_transpose_trace'"
     assert switches.refusal(message, {"libtpu": "1.2.3"}) == (
-        "the switch 'transpose_trace' is refused: libtpu 1.2.3 does not know "
-        "xla_enable_transpose_trace. Leave the switch out, or use another libtpu."
+        "the switch 'transpose_trace' is not supported: libtpu 1.2.3 does not know "
+        "xla_enable_transpose_trace. Remove the switch, or use another libtpu."
     )
     message = "jax 9.9 has no setting jax_pallas_poison_buffers"
     assert switches.refusal(message, {"jax": "9.9"}) == (
-        "the switch 'poison_buffers' is refused: jax 9.9 does not know "
-        "jax_pallas_poison_buffers. Leave the switch out, or use another jax."
+        "the switch 'poison_buffers' is not supported: jax 9.9 does not know "
+        "jax_pallas_poison_buffers. Remove the switch, or use another jax."
     )
 
 
@@ -154,8 +154,8 @@ def test_an_option_that_libtpu_does_not_know(
     explained = switches.explained(failure, {"libtpu": "0.0.1"})
     assert explained.type == "SwitchRefused"
     assert explained.headline == (
-        "the switch 'dump' is refused: libtpu 0.0.1 does not know xla_mosaic_dump_to. "
-        "Leave the switch out, or use another libtpu."
+        "the switch 'dump' is not supported: libtpu 0.0.1 does not know xla_mosaic_dump_to. "
+        "Remove the switch, or use another libtpu."
     )
     assert explained.message.endswith(outcome.reply.error)
     with shared.compile(module("add"), topology=V5E.topology) as after:

@@ -55,10 +55,10 @@ def test_a_relayout_that_is_refused_says_what_it_is_and_what_is_wanted() -> None
     assert found is not None
     assert found.details == (
         "value: vector<32x128xi1>",
-        "it is: 32-bit elements, tiles of 8 x 128",
-        "it is wanted: 32-bit elements, tiles of 8 x 128, the same in all sublanes and lanes",
-        "so it has to be repeated over all sublanes",
-        "so it has to be repeated over all lanes",
+        "actual: 32-bit elements, tiles of 8 x 128",
+        "needed: 32-bit elements, tiles of 8 x 128, the same in all sublanes and lanes",
+        "so it must be repeated over all sublanes",
+        "so it must be repeated over all lanes",
     )
 
 
@@ -93,7 +93,7 @@ def test_the_layouts_of_a_dump(version: str) -> None:
     texts = [path.read_text() for path in passes.iterdir() if "layout" in path.name]
     described = [line for text in texts for line in layouts.describe(text)]
     assert any(line.endswith(".relayout") for line in described)
-    assert "  so what is the same in all sublanes has to begin at sublane 0" in described
+    assert "  so a value that is the same in all sublanes must begin at sublane 0" in described
     assert any(line.startswith("  operand 0 %") and "vector<8x1xf32>" in line for line in described)
     assert any("laid out as a column" in line for line in described)
     assert not any("%o_ref" in line for line in described)  # a store's first operand is the value
@@ -108,11 +108,11 @@ def test_why_a_value_has_to_move() -> None:
 
     assert between("32,{0,0},(8,128)", "32,{0,0},(8,128)") == []
     assert between("32,{0,64},(8,128)", "16,{0,0},(16,128)") == [
-        "it has to move from lane 64 to 0",
-        "its elements have to go from 32 to 16 bits",
-        "its tiles have to be rearranged from 8 x 128 to 16 x 128",
+        "it must move from lane 64 to 0",
+        "its elements must change from 32 to 16 bits",
+        "its tiles must be rearranged from 8 x 128 to 16 x 128",
     ]
     assert between("32,{*,0},(8,128),-2", "32,{0,0},(8,128),-1") == [
-        "what is the same in all sublanes has to begin at sublane 0",
-        "rows have to become columns, or columns rows",
+        "a value that is the same in all sublanes must begin at sublane 0",
+        "rows must become columns, or vice versa",
     ]

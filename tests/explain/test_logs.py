@@ -42,7 +42,7 @@ def test_a_message_of_many_lines_is_one_error_and_names_its_kernel() -> None:
     assert error.kernel == "softmax"
     assert error.text.splitlines()[0].endswith("E1001: CompileTimeScopedVmemOom:")
     assert error.explanation is not None
-    assert error.explanation.details == ("needed: 32 MiB of VMEM, and the limit is 16 MiB",)
+    assert error.explanation.details == ("needed: 32 MiB of VMEM; limit: 16 MiB",)
 
 
 def test_kernels_are_told_apart() -> None:

@@ -144,7 +144,7 @@ def test_blocks_that_fit_are_divided_together_and_scratch_with_them() -> None:
     assert found.bytes == 26 << 20
     assert str(found) == (
         "4 times the steps along axis 0 of the grid: x_ref (256, 2048), o_ref (256, 2048), "
-        "sum_ref (256, 2048), 26 MiB in all"
+        "sum_ref (256, 2048), 26 MiB in total"
     )
 
 
@@ -169,8 +169,8 @@ def test_a_kernel_without_a_grid_gets_one() -> None:
     whole = kernel(operand("x", "input", (3072, 1024)), operand("o", "output", (3072, 1024)))
     (found,) = fit.suggestions(whole, over(16, 24))
     assert str(found) == (
-        "if rows do not depend on each other, grid=(4,) with blocks: x (768, 1024), "
-        "o (768, 1024), 12 MiB in all"
+        "if rows are independent of each other, grid=(4,) with blocks: x (768, 1024), o (768, "
+        "1024), 12 MiB in total"
     )
 
 
@@ -196,11 +196,11 @@ def test_an_explanation_holds_all_of_it() -> None:
     found = explain.explain(text, kernel=ROWS)
     assert found is not None
     assert found.details[:4] == (
-        "needed: 40 MiB of VMEM, and the limit is 16 MiB",
+        "needed: 40 MiB of VMEM; limit: 16 MiB",
         "its blocks take at least:",
         "  x_ref: 16 MiB, float32[1024, 2048] of [8192, 2048], 2 buffers",
         "  w_ref: 16 MiB, float32[2048, 2048]",
     )
     without = explain.explain(text)
     assert without is not None
-    assert without.details == ("needed: 40 MiB of VMEM, and the limit is 16 MiB",)
+    assert without.details == ("needed: 40 MiB of VMEM; limit: 16 MiB",)

@@ -20,7 +20,7 @@ def found(point: tuple[int, ...]) -> Finding:
 def test_an_index_that_is_the_grid_point_is_no_element_offset() -> None:
     grid = found((8,))
     assert "equals the grid point along grid dimension 0" in (grid.cause or "")
-    assert grid.advice == "let dimension 0 of the grid have 8 steps, or return another index there"
+    assert grid.advice == "give dimension 0 of the grid 8 steps, or return a different index there"
     assert "looks like an element offset: 8 is 1 x 8" in (found((1,)).cause or "")
     # One past the block of the last step, as of the rows below a block: no program id is 1.
     assert found((0, 7)).cause == "the index map goes past the last block"

@@ -31,14 +31,14 @@ def test_overflow_of_int32_names_operands_and_results() -> None:
     assert found.kind is Fault.INTEGER_OVERFLOW
     assert found.message == (
         "`add` of 2,147,483,640 and 100 overflows int32 at [3, 5]: the exact result is "
-        "2,147,483,740, and it gives -2,147,483,556"
+        "2,147,483,740, the actual one -2,147,483,556"
     )
     assert found.cause == (
-        "int32 holds -2,147,483,648 to 2,147,483,647, and values beyond that wrap around"
+        "int32 holds -2,147,483,648 to 2,147,483,647, and values outside this range wrap around"
     )
     assert found.advice == (
-        "keep the numbers small: index by row and column rather than by their product; if it is "
-        "meant to wrap, as in a hash, compute in uint32"
+        "keep the numbers small: index by row and column rather than by a flat offset; if "
+        "wrapping is intended, as in a hash, compute in uint32"
     )
     assert found.witness.values == {
         "k": "7",
@@ -64,8 +64,8 @@ def test_a_narrow_sum_is_to_be_accumulated_in_int32(operation: str, advice: str)
         operation=operation, dtype="int8", values=(), exact=300, result=44, terms=1024, element=(2,)
     )
     assert found.message == (
-        f"`{operation}` over 1,024 terms overflows int8 at [2]: the exact result is 300, and it "
-        "gives 44"
+        f"`{operation}` over 1,024 terms overflows int8 at [2]: the exact result is 300, the "
+        "actual one 44"
     )
     assert found.cause == "the sum is accumulated in int8, which holds -128 to 127"
     assert found.advice == advice
@@ -73,15 +73,15 @@ def test_a_narrow_sum_is_to_be_accumulated_in_int32(operation: str, advice: str)
 
 def test_other_overflows() -> None:
     assert overflow(operation="reduce_sum", values=()).advice == (
-        "sum in float32, or in parts that fit"
+        "sum in float32, or in parts that fit the dtype"
     )
     assert overflow(dtype="int8", exact=200, result=-56).advice == (
         "widen the operands first: x.astype(jnp.int32)"
     )
     found = overflow(operation="abs", dtype="int8", values=(-128,), exact=128, result=-128)
     assert found.message.startswith("`abs` of -128 overflows int8 at [3, 5]: the exact result is")
-    assert found.cause == "int8 reaches from -128 to 127: -128 has no positive counterpart"
-    assert found.advice == "keep -128 out: clip to -127, or use a wider dtype"
+    assert found.cause == "int8 ranges from -128 to 127: -128 has no positive counterpart"
+    assert found.advice == "exclude -128: clip to -127, or use a wider dtype"
     assert " at " not in overflow(element=()).message
 
 
@@ -90,21 +90,21 @@ CASTS = [
         ("int32", "int8", 300, 44),
         "the cast from int32 to int8 changes 300 at [0, 1] to 44",
         "int8 holds -128 to 127, and the cast drops the upper bits",
-        "clip before the cast: jnp.clip(x, -128, 127); if only the low bits are wanted, select "
+        "clip before the cast: jnp.clip(x, -128, 127); if only the low bits are needed, select "
         "them with `x & mask`",
     ),
     (
         ("float32", "int32", 3e9, 2**31 - 1),
         "the cast from float32 to int32 changes 3e+09 at [0, 1] to 2,147,483,647",
-        "int32 holds -2,147,483,648 to 2,147,483,647; what a cast makes of a float beyond that "
-        "differs between chips",
+        "int32 holds -2,147,483,648 to 2,147,483,647; the result of casting a float outside this "
+        "range differs between chips",
         "clip before the cast, or stay in float32",
     ),
     (
         ("float32", "int8", float("nan"), 0),
         "the cast from float32 to int8 changes nan at [0, 1] to 0",
         "integers have no NaN",
-        "find where the NaN is made, or replace it",
+        "find where the NaN comes from, or replace it",
     ),
     (
         ("float32", "float16", 7e4, float("inf")),
@@ -122,7 +122,7 @@ CASTS = [
         ("int32", "uint8", -1, 255),
         "the cast from int32 to uint8 changes -1 at [0, 1] to 255",
         "uint8 holds 0 to 255, and the cast drops the upper bits",
-        "clip before the cast: jnp.clip(x, 0, 255); if only the low bits are wanted, select them "
+        "clip before the cast: jnp.clip(x, 0, 255); if only the low bits are needed, select them "
         "with `x & mask`",
     ),
 ]
@@ -147,7 +147,7 @@ def test_precision_of_an_accumulator_and_of_single_operations() -> None:
     assert found.kind is Fault.PRECISION_LOSS
     assert found.message == (
         "acc_ref, a sum in bfloat16, is 256 at [1, 2] after 300 terms, where float32 gives 300: "
-        "off by 11.0% of its largest entry, 400, and 2% is allowed"
+        "off by 11.0% of its largest entry, 400; 2% is allowed"
     )
     assert found.cause == (
         "bfloat16 keeps 8 bits of each sum: a small term is lost where the sum so far is large"
@@ -193,8 +193,8 @@ def test_an_infinity(operation: str, dtype: str, advice: str) -> None:
 def test_the_advice_on_a_zero_does_not_begin_with_what_hides_it() -> None:
     facts: dict[str, Any] = {"operation": "div", "operands": ("float32[8]",) * 2, "element": (0,)}
     advice = (
-        "find out why it is zero; if that may be, as in a row without entries, guard it: "
-        "jnp.where(d == 0, 1, d)"
+        "find out why it is zero; if zero is valid, as for a row without entries, guard against "
+        "it: jnp.where(d == 0, 1, d)"
     )
     assert contents.infinity_produced(SEEN, values=(3.0, 0.0), **facts).advice == advice
     assert contents.nan_produced(SEEN, values=(0.0, 0.0), **facts).advice == advice

@@ -39,11 +39,13 @@ def test_a_load_while_a_copy_is_under_way() -> None:
     found = race(LOAD, FETCH, waited=("sems[0]", "sems[0]"), overlap="tile_ref[0:4, 0:128]")
     assert found.kind is Fault.DATA_RACE
     assert found.message == (
-        f"{TILE} is read at grid point (1,), in loop iteration (2,) here, and written by the copy "
+        f"{TILE} is read at grid point (1,), in loop iteration (2,) here and written by the copy "
         "of x_ref[8:16] to tile_ref (semaphore sems[1]) at grid point (1,), in loop iteration (2,) "
         f"on the other side{BOTH}; both access tile_ref[0:4, 0:128]"
     )
-    assert found.cause == ("the wait before this access is for sems[0]; the copy signals sems[1]")
+    assert found.cause == (
+        "the wait before this access is for sems[0], but the copy signals sems[1]"
+    )
     assert found.advice == ("wait for sems[1] before this access, or access the slot of sems[0]")
     assert found.witness.values == {
         "device": "0",
@@ -57,7 +59,7 @@ def test_a_load_while_a_copy_is_under_way() -> None:
 
 
 NO_WAIT = "there is no wait between the start of the copy and this access; the copy signals sems[1]"
-EARLY = "copied data is there only after the wait"
+EARLY = "copied data is available only after the wait"
 
 
 @pytest.mark.parametrize(
@@ -70,21 +72,21 @@ EARLY = "copied data is there only after the wait"
         (
             LOAD,
             {"waited": ("a", "b")},
-            "the wait before this access is for a and b; the copy signals sems[1]",
+            "the wait before this access is for a and b, but the copy signals sems[1]",
             "wait for sems[1] before this access",
         ),
         (
             LOAD,
             {"waited": ("sems[1]",), "alike": 2},
-            "2 copies are under way on sems[1], and the wait before this access does not take the "
-            "bytes of all of them: any of them may be the one that has ended",
-            "wait for all of them first, or give each copy a semaphore of its own",
+            "2 copies are in flight on sems[1], but the wait before this access does not cover "
+            "the bytes of all of them: any of them may be the one that has finished",
+            "wait for all of them first, or give each copy its own semaphore",
         ),
         (
             LOAD,
             {"was_filled": True, "waited": ()},
-            "the copy writes into a buffer that is still to be read",
-            "start the copy after the read, or give it a second buffer",
+            "the copy writes to a buffer that has yet to be read",
+            "start the copy after the read, or use a second buffer",
         ),
         (
             STORE,
@@ -107,17 +109,17 @@ def test_a_slot_that_the_neighbour_still_uses() -> None:
     )
     found = race(Access(writes=False, device=1, loop=(0,)), sent, was_filled=True, waited=())
     assert found.message == (
-        f"{TILE} is read in loop iteration (0,) here, and written by the copy of x_ref[8:16] to "
+        f"{TILE} is read in loop iteration (0,) here and written by the copy of x_ref[8:16] to "
         "tile_ref from device 0 (semaphore receive_sem) in loop iteration (1,) on the other side"
         f"{BOTH}"
     )
     assert found.cause == (
-        "device 0 sends while the previous data is still in use on device 1, and nothing tells it "
+        "device 0 sends while the previous data is still in use on device 1, and is not notified "
         "when that use ends"
     )
     assert found.advice == (
-        "after the last access let device 1 signal device 0, which waits for that signal before it "
-        "starts the copy"
+        "after the last access, let device 1 signal device 0, which waits for that signal before "
+        "it starts the copy"
     )
     assert found.witness.values["other sender"] == "device 0"
 
@@ -126,37 +128,38 @@ def test_a_slot_that_the_neighbour_stores_to() -> None:
     sent = replace(FETCH, device=1, from_device=0)
     found = race(sent, Access(writes=True, device=1), waited=())
     assert found.cause == (
-        "device 0 sends to where device 1 stores, and nothing tells it when that store is done"
+        "device 0 sends to memory that device 1 stores to, and is not notified when that store is "
+        "done"
     )
-    assert str(found.advice).startswith("send to elements that device 1 does not store to; or ")
+    assert str(found.advice).startswith("send to elements that device 1 does not store to, or ")
 
 
 def test_two_copies_of_which_another_device_has_started_one() -> None:
     arrives = replace(FETCH, device=1, from_device=0)
     leaves = replace(FETCH, device=1, writes=False)
     apart = (
-        "receive into other elements than those that are copied; or let device 1, once it has "
-        "waited for its copy, signal device 0, which waits for that signal before it sends"
+        "receive into elements that are not copied; or let device 1, once it has waited for its "
+        "copy, signal device 0, which waits for that signal before it sends"
     )
     found = race(arrives, leaves)
     assert found.cause == (
-        "device 0 sends to where device 1 still copies from, and nothing tells it when that copy "
-        "is done"
+        "device 0 sends to memory that device 1 is still copying from, and is not notified when "
+        "that copy is done"
     )
     assert found.advice == apart
-    either = "device 1 may copy what was there before, or what device 0 sends there"
-    wait = "if it is to copy what arrives, wait for sems[1] before"
+    either = "device 1 may copy either the previous data or what device 0 sends there"
+    wait = "if it should copy the data that arrives, wait for sems[1] before"
     found = race(leaves, arrives)
     assert (found.cause, found.advice) == (either, f"{wait} this copy starts; if not, {apart}")
     assert found.witness.values["other sender"] == "device 0"
     found = race(arrives, leaves, was_empty=True)
     assert (found.cause, found.advice) == (either, f"{wait} the other copy starts; if not, {apart}")
     found = race(arrives, replace(FETCH, device=1, from_device=2))
-    assert found.cause == "devices 0 and 2 both write there, and nothing orders them"
+    assert found.cause == "devices 0 and 2 both write there, and nothing orders the writes"
     assert found.witness.values["sender"] == "device 0"
     found = race(leaves, arrives, waited=("sems[1]",), alike=2)
-    assert str(found.cause).startswith("2 copies are under way on sems[1]")
-    assert found.advice == "wait for all of them first, or give each copy a semaphore of its own"
+    assert str(found.cause).startswith("2 copies are in flight on sems[1]")
+    assert found.advice == "wait for all of them first, or give each copy its own semaphore"
     found = race(arrives, replace(arrives, semaphore=None))
     assert found.cause == "two copies are in flight at once"
 
@@ -164,12 +167,10 @@ def test_two_copies_of_which_another_device_has_started_one() -> None:
 def test_a_copy_between_devices_that_stays_on_its_own() -> None:
     sent = replace(FETCH, device=3, semaphore="received", is_to_self=True)
     found = race(sent, replace(FETCH, device=3, semaphore="near"))
-    assert found.cause == (
-        "device 3 sends this copy to itself, where the copy on near writes as well"
-    )
+    assert found.cause == ("device 3 sends this copy to itself, where the copy on near also writes")
     assert found.advice == (
-        "pass the device that is to receive it as device_id; or, if it is this one, wait for near "
-        "before this copy starts"
+        "pass the receiving device as device_id or, if it is this one, wait for near before this "
+        "copy starts"
     )
 
 
@@ -182,18 +183,18 @@ def unawaited(line: int, semaphore: str, **values: str) -> Finding:
 @pytest.mark.parametrize(
     "values, cause",
     [
-        ({"waits": "0"}, "nothing waits for sem: the copy on it"),
+        ({"waits": "0"}, "nothing waits for sem, so the copy on it"),
         (
             {"starts": "4", "waits": "3"},
-            "4 copies are started on sem, and 3 waited for: one",
+            "4 copies are started on sem, but only 3 are waited for, so one",
         ),
-        ({}, "a copy on sem is never waited for: it"),
+        ({}, "a copy on sem is never waited for, so it"),
     ],
 )
 def test_a_race_with_a_copy_that_is_never_waited_for(values: dict[str, str], cause: str) -> None:
     found = race(replace(FETCH, semaphore="sems[0]"), FETCH)
     found = semaphores.of_unawaited_copy(found, unawaited(2, "sem", **values))
-    assert found.cause == f"{cause} may be under way until the kernel ends, and beyond"
+    assert found.cause == f"{cause} may be in flight until the kernel ends or longer"
 
 
 def test_where_to_wait_for_a_copy_that_is_never_waited_for() -> None:
@@ -225,8 +226,8 @@ def test_a_race_that_a_signal_was_to_prevent() -> None:
     )
     found = rewording.of_unheard_signal(found, left)
     assert found.cause == (
-        "room is signalled, in line 4, and nothing waits for it: device 2 may copy before it is "
-        "told to"
+        "room is signalled, in line 4, but nothing waits for it: device 2 may copy before it is "
+        "signalled to"
     )
     assert found.advice == "wait for room before the copy starts"
 
@@ -234,8 +235,8 @@ def test_a_race_that_a_signal_was_to_prevent() -> None:
 @pytest.mark.parametrize(
     "here, there, cause",
     [
-        (True, False, "the copy on sems[1] may still be reading what this one overwrites"),
-        (False, True, "this copy reads what the copy on sems[1] may still have to bring"),
+        (True, False, "the copy on sems[1] may still be reading the data that this one overwrites"),
+        (False, True, "this copy reads data that the copy on sems[1] may not have delivered yet"),
     ],
 )
 def test_two_copies_of_one_device(here: bool, there: bool, cause: str) -> None:
@@ -246,32 +247,29 @@ def test_two_copies_of_one_device(here: bool, there: bool, cause: str) -> None:
 
 def test_two_copies_two_cores_two_devices_and_parallel_grid_points() -> None:
     found = race(FETCH, FETCH)
-    assert found.cause == (
-        "the copy on sems[1] writes there as well, and may be the last of the two to arrive"
-    )
+    assert found.cause == ("the copy on sems[1] also writes there, and may arrive last")
     assert found.advice == (
-        "wait for sems[1] before this copy starts, or let each of them write elements of its own"
+        "wait for sems[1] before this copy starts, or let each of them write its own elements"
     )
     assert found.witness.values["semaphore"] == "sems[1]"
     found = race(STORE, Access(writes=False, grid_point=(1,), core=1))
     assert found.message == (
-        f"{TILE} is written at grid point (1,) on core 0 here, and read at grid point (1,) on core "
+        f"{TILE} is written at grid point (1,) on core 0 here and read at grid point (1,) on core "
         f"1 on the other side{BOTH}"
     )
-    assert found.cause == "two cores touch the same memory, and no semaphore orders them"
-    assert found.advice == "let one signal a semaphore that the other waits for"
+    assert found.cause == "two cores access the same memory, and no semaphore orders the accesses"
+    assert found.advice == "let one side signal a semaphore that the other waits for"
     found = race(STORE, Access(writes=False, grid_point=(1,), device=1))
     assert "at grid point (1,) on device 0 here" in found.message
-    assert found.cause == "two devices touch the same memory"
-    assert found.advice == "let one signal a semaphore that the other waits for"
+    assert found.cause == "two devices access the same memory"
+    assert found.advice == "let one side signal a semaphore that the other waits for"
     found = race(STORE, Access(writes=True, grid_point=(0,), core=1), axes=(0,))
     assert found.cause == (
-        "grid dimension 0 is parallel, and the grid points of a parallel axis run on several cores "
-        "at once (v4 and v5p have two)"
+        "grid dimension 0 is parallel, and the grid points of a parallel axis may run on several "
+        "cores at once (v4 and v5p have two)"
     )
     assert found.advice == (
-        'give each grid point a block of its own, or make the axis "arbitrary" in '
-        "dimension_semantics"
+        'give each grid point its own block, or make the axis "arbitrary" in dimension_semantics'
     )
 
 
@@ -280,20 +278,20 @@ def test_two_copies_two_cores_two_devices_and_parallel_grid_points() -> None:
     [
         (
             {},
-            "device 0 has waited for no signal of another device",
-            "first signal the barrier semaphore (pltpu.get_barrier_semaphore) of each neighbour, "
-            "and wait for as many signals; this needs collective_id in compiler_params",
+            "device 0 has not waited for a signal from another device",
+            "first signal the barrier semaphore (pltpu.get_barrier_semaphore) of each neighbour "
+            "and wait for as many signals; this requires collective_id in compiler_params",
         ),
         (
             {"heard_from": (3, 1), "has_barrier": True},
-            "device 0 has waited for signals of device 3 alone",
-            "let device 1 signal device 0 as well, and wait for all signals",
+            "device 0 has waited only for signals from device 3",
+            "let device 1 also signal device 0, and wait for all signals",
         ),
         (
             {"heard_from": (3,), "has_barrier": True, "unheard": (2, 1)},
-            "device 0 has waited for signals of device 3 alone, though device 1 signals it",
-            "wait for all signals before the copy: those of the barrier semaphore on device 0 add "
-            "up to 2, its waits to 1",
+            "device 0 has waited only for signals from device 3, although device 1 signals it",
+            "wait for all signals before the copy: the signals of the barrier semaphore on device "
+            "0 add up to 2, the waits to 1",
         ),
     ],
 )
@@ -307,7 +305,7 @@ def test_a_remote_copy_before_any_handshake(facts: dict[str, Any], cause: str, a
         "entered the kernel yet"
     )
     assert found.cause == (
-        f"{cause}: until device 1 is in the kernel, its memory is in use for something else"
+        f"{cause}: until device 1 enters the kernel, its memory may be in use for something else"
     )
     assert found.advice == advice
     assert found.witness.values == {"device": "0", "sender": "device 0", "receiver": "device 1"}
@@ -316,9 +314,13 @@ def test_a_remote_copy_before_any_handshake(facts: dict[str, Any], cause: str, a
 @pytest.mark.parametrize(
     "of_copies, reads, advice",
     [
-        (True, None, "wait for one before the other starts, or give each a buffer of its own"),
+        (
+            True,
+            None,
+            "wait for one copy before starting the other, or give each its own buffer",
+        ),
         (False, None, "let one side signal a semaphore that the other waits for"),
-        (False, "sem", "wait for sem where its value matters, instead of reading it"),
+        (False, "sem", "where its value matters, wait for sem instead of reading it"),
     ],
 )
 def test_a_result_that_depends_on_the_order(
@@ -331,27 +333,27 @@ def test_a_result_that_depends_on_the_order(
     )  # fmt: skip
     assert found.kind is Fault.NONDETERMINISTIC_RESULT
     assert found.message == (
-        "out_ref[3, 7] is 1.5 if the copy of x_ref comes first, and 2.5 if the copy of y_ref does; "
-        "1,024 of 2,048 elements differ"
+        "out_ref[3, 7] is 1.5 if the copy of x_ref comes first, but 2.5 if the copy of y_ref "
+        "does; 1,024 of 2,048 elements differ"
     )
     assert found.cause == "nothing orders the copy of x_ref and the copy of y_ref"
     assert found.advice == advice
     assert found.witness.values == {"device": "0", "one order": "1.5", "other order": "2.5"}
 
 
-OVER = "the kernel may end before the copy does, and the next kernel finds the semaphore raised"
-ONCE = "wait once for each start; where the last step has nothing to fetch, do not start"
+OVER = "the kernel may end before the copy does, leaving the semaphore raised for the next kernel"
+ONCE = "wait once for each copy started; do not start a copy when nothing is left to fetch"
 
 
 @pytest.mark.parametrize(
     "starts, waits, cause, advice",
     [
         (None, None, OVER, ONCE),
-        (3, 2, f"3 copies are started on sem, and 2 are waited for; {OVER}", ONCE),
+        (3, 2, f"3 copies are started on sem, but only 2 are waited for; {OVER}", ONCE),
         (
             1,
             0,
-            f"1 copy is started on sem, and nothing waits for it; {OVER}",
+            f"1 copy is started on sem, but nothing waits for it; {OVER}",
             "wait for sem before the kernel ends",
         ),
     ],
@@ -365,8 +367,8 @@ def test_a_copy_that_is_never_awaited(
     )  # fmt: skip
     assert found.kind is Fault.DMA_NOT_AWAITED
     assert found.message == (
-        "the copy of x_ref to tile_ref is never waited for on sem: 4,096 bytes are left on it at "
-        "the end"
+        "the copy of x_ref to tile_ref is never waited for on sem: 4,096 bytes are left on it "
+        "when the kernel ends"
     )
     assert (found.cause, found.advice) == (cause, advice)
     if starts is not None:
@@ -384,16 +386,16 @@ def test_a_copy_that_is_never_awaited(
         (
             2048,
             "tile_ref[0:4]",
-            "the wait on sem takes 2,048 bytes, the size of tile_ref[0:4], and the copy of x_ref to "
-            "tile_ref has 4,096",
-            "the wait returns when 2,048 of 4,096 bytes are there, and 2,048 stay on sem",
+            "the wait on sem takes 2,048 bytes, the size of tile_ref[0:4], but the copy of x_ref "
+            "to tile_ref transfers 4,096",
+            "the wait returns when 2,048 of 4,096 bytes have arrived, and 2,048 remain on sem",
         ),
         (
             8192,
             None,
-            "the wait on sem takes 8,192 bytes and the copy of x_ref to tile_ref has 4,096",
-            "the wait takes 4,096 bytes more than the copy brings: it ends only if another copy "
-            "brings them",
+            "the wait on sem takes 8,192 bytes, but the copy of x_ref to tile_ref transfers 4,096",
+            "the wait takes 4,096 bytes more than the copy transfers: it ends only if another "
+            "copy transfers them",
         ),
     ],
 )
@@ -422,14 +424,17 @@ def test_a_semaphore_left_over_on_one_branch() -> None:
     )  # fmt: skip
     assert found.kind is Fault.SEMAPHORE_LEFT_OVER
     assert found.message == (
-        "sem on device 3 is 1 at the end of the kernel, and has to be 0: signals add up to 2, "
-        "waits to 1; signalled in ring.py:12 (2 at 2 grid points, by device 1, 2), waited for in "
+        "sem on device 3 is 1 at the end of the kernel, but must be 0: signals add up to 2, waits "
+        "to 1; signalled in ring.py:12 (2 at 2 grid points, by device 1, 2), waited for in "
         "ring.py:15 (1 at 1 grid point)"
     )
     assert found.cause == (
-        "it is signalled at 2 grid points, and the wait in ring.py:15 is on a branch that runs at 1"
+        "it is signalled at 2 grid points, but the wait in ring.py:15 is on a branch that runs at "
+        "only 1"
     )
-    assert found.advice == ("wait for sem as often as it is signalled: the next kernel inherits it")
+    assert found.advice == (
+        "wait for sem as often as it is signalled: the next kernel inherits its count"
+    )
 
 
 @pytest.mark.parametrize(
@@ -447,7 +452,7 @@ def test_a_semaphore_left_over(waits: list[Tally], cause: str) -> None:
     listed = "ring.py:12 (2 at 2 grid points) and ring.py:13 (2 at 2 grid points)"
     awaited = ", waited for in ring.py:15 (1 at 2 grid points)" if waits else ""
     assert found.message == (
-        f"sem is 2 at the end of the kernel, and has to be 0; signalled in {listed}{awaited}"
+        f"sem is 2 at the end of the kernel, but must be 0; signalled in {listed}{awaited}"
     )
     assert found.cause == cause
 
@@ -463,19 +468,19 @@ def test_a_deadlock_of_two_devices() -> None:
     found = stopped(stuck=[other, core], sender=(1, line(22)))
     assert found.kind is Fault.DEADLOCK
     assert found.message == (
-        "sem is 0, and the wait needs 1; nothing else can run: device 1 waits for 1 of done, which "
-        "is 0, in ring.py:20 at grid point (0, 1); device 1, core 1, waits for 2 of done, which "
-        "is 0"
+        "sem is at 0, but the wait needs 1; nothing else can run: device 1 waits for 1 on done, "
+        "which is at 0, in ring.py:20 at grid point (0, 1); device 1, core 1, waits for 2 on "
+        "done, which is at 0"
     )
     assert found.cause == (
-        "it is signalled in ring.py:22 on device 1, which waits for something else before"
+        "it is signalled in ring.py:22 on device 1, which is blocked by an earlier wait"
     )
     assert found.advice == (
-        "send what the other side waits for before waiting for it: on one side at least"
+        "on at least one side, send what the other side waits for before waiting for it"
     )
     assert stopped(sender=(1, line(22)), of_copy=True).cause == (
-        "the copy that it waits for is started in ring.py:22 on device 1, which waits for "
-        "something else before"
+        "the copy that it waits for is started in ring.py:22 on device 1, which is blocked by an "
+        "earlier wait"
     )
 
 
@@ -484,59 +489,59 @@ def test_a_deadlock_of_two_devices() -> None:
     [
         (
             {"elsewhere": (2, 1), "device": 1},
-            "sem on device 1 is 0, and the wait needs 1",
-            "on device 2 it is 1: the signals went there",
-            "pass the device that waits as device_id of the signal",
+            "sem on device 1 is at 0, but the wait needs 1",
+            "on device 2 it is at 1: the signals went there",
+            "pass the waiting device as device_id of the signal",
         ),
         (
             {"elsewhere": (2, 1024), "of_copy": True, "was_raised": True},
-            "sem is 0 bytes, and the wait needs 1 bytes",
-            "all copies that came were waited for before; on device 2 it is 1024 bytes, which "
+            "sem is at 0 bytes, but the wait needs 1 byte",
+            "all copies that arrived have already been waited for; on device 2 it is at 1,024 bytes, which "
             "nothing has waited for yet",
             "wait on each device for as many copies as the others send to it",
         ),
         (
             {"of_copy": True, "was_raised": True, "needed": 4096, "earlier": line(9)},
-            "sem is 0 bytes, and the wait needs 4096 bytes",
-            "the copies on it were all waited for before, in ring.py:9: a start is good for one "
+            "sem is at 0 bytes, but the wait needs 4,096 bytes",
+            "all copies on it have already been waited for, in ring.py:9: each start allows one "
             "wait",
-            "start a copy for this wait too, or leave the wait out: wait once for each start, with "
-            "the same slices and the same semaphore",
+            "start a copy for this wait, too, or remove the wait: wait once for each copy started, "
+            "with the same slices and the same semaphore",
         ),
         (
             {"of_copy": True, "was_raised": True, "count": 1024, "needed": 4096},
-            "sem is 1024 bytes, and the wait needs 4096 bytes",
-            "3072 bytes are missing: its copies bring less than its waits take",
+            "sem is at 1,024 bytes, but the wait needs 4,096 bytes",
+            "3,072 bytes are missing: its copies transfer less than its waits take",
             "wait with the descriptor that started the copy, or with one of the same slices",
         ),
         (
             {"of_copy": True, "others": 1},
-            "sem is 0 bytes, and the wait needs 1 bytes; 1 more thread waits as well",
+            "sem is at 0 bytes, but the wait needs 1 byte; 1 more thread waits, too",
             "no copy has been started on it before this wait",
             "start the copy before the wait, on the same semaphore",
         ),
         (
             {"of_copy": True, "under_way": ["sems[1]", "v_sem"]},
-            "sem is 0 bytes, and the wait needs 1 bytes",
-            "no copy has been started on it before this wait; copies on sems[1] and v_sem are not "
-            "waited for yet",
+            "sem is at 0 bytes, but the wait needs 1 byte",
+            "no copy has been started on it before this wait; copies on sems[1] and v_sem have "
+            "not been waited for yet",
             "start the copy before the wait, on the same semaphore",
         ),
         (
             {"others": 2},
-            "sem is 0, and the wait needs 1; 2 more threads wait as well",
+            "sem is at 0, but the wait needs 1; 2 more threads wait, too",
             "it is never signalled",
             "signal it once for every wait, on the device and core that waits",
         ),
         (
             {"totals": (2, 2), "was_raised": True},
-            "sem is 0, and the wait needs 1; all signals add up to 2, all waits to 2",
+            "sem is at 0, but the wait needs 1; all signals add up to 2, all waits to 2",
             "it is signalled too late",
             "signal it once for every wait, on the device and core that waits",
         ),
         (
             {"totals": (1, 2), "was_raised": True},
-            "sem is 0, and the wait needs 1; all signals add up to 1, all waits to 2",
+            "sem is at 0, but the wait needs 1; all signals add up to 1, all waits to 2",
             "it is signalled less often than it is waited for",
             "signal it once for every wait, on the device and core that waits",
         ),

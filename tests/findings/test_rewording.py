@@ -34,7 +34,7 @@ def test_a_fetch_of_what_a_table_holds_past_its_end() -> None:
     left = replace(finding("DmaNotAwaited", "sem", 9), engines=STATIC)
     (found,) = merged([left, read])
     assert found.consequences == (left,)
-    assert found.advice == "do not start the copy in line 9 where nothing is left to fetch"
+    assert found.advice == "do not start the copy in line 9 when nothing is left to fetch"
     further = replace(read, witness=replace(read.witness, values={**facts, "position": "6"}))
     assert len(merged([left, further])) == 2
     assert len(merged([replace(left, engines=("machine",)), read])) == 2
@@ -46,7 +46,8 @@ def test_an_index_map_that_returns_other_blocks_than_those_computed() -> None:
     (found,) = merged([left, back])
     assert found.consequences == (left,)
     assert found.cause == (
-        "the index map returns one block for grid points of several, and leaves others out"
+        "the index map returns the same block for grid points that compute different ones, and "
+        "leaves others out"
     )
     assert found.advice == "let the index map return the block that each grid point computes"
     other = finding("OutputNotWritten", "p_ref", 2, values={"why": "left out"})
@@ -60,11 +61,11 @@ def test_more_signals_than_waits_before_copies_of_another_device() -> None:
     assert found.consequences == (left,)
     assert found.cause == (
         "room is signalled more often than it is waited for: device 0 may copy before the signal "
-        "that is meant for it"
+        "meant for it"
     )
     assert found.advice == (
-        "wait for room before each copy, and let as many signals come before the first one as "
-        "there are buffers to fill"
+        "wait for room before each copy, and send as many signals before the first copy as there "
+        "are buffers to fill"
     )
 
 
@@ -74,10 +75,10 @@ def test_a_line_for_one_core_that_both_run() -> None:
     early = finding("DataRace", "part", 7, other=line(3), values={"cores": "1, 0"})
     (found,) = merged([early, both])
     assert found.consequences == (early,)
-    assert found.cause == "both cores run line 9, and write the same elements"
+    assert found.cause == "both cores run line 9 and write the same elements"
     assert found.advice == (
-        "let the core for which this part is meant run it alone, under a pl.when; or let each core "
-        "write elements of its own"
+        "run this part only on the core that it is meant for, under a pl.when, or let each core "
+        "write its own elements"
     )
     others = replace(early, witness=replace(early.witness, values={"cores": "2, 3"}))
     assert len(merged([others, both])) == 2

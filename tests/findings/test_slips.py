@@ -344,8 +344,8 @@ def test_cores_that_race_although_one_is_signalled() -> None:
     (found,) = merged([left, race])
     assert found.consequences == (left,)
     assert found.cause == (
-        "ready is signalled, in line 6, and nothing waits for it: this access may come before what "
-        "the signal is for"
+        "ready is signalled, in line 6, but nothing waits for it: this access may come before the "
+        "event that it signals"
     )
     assert found.advice == "wait for ready before this access"
 
@@ -361,10 +361,10 @@ def test_a_copy_to_a_slot_that_another_wait_is_for() -> None:
     (found,) = merged([stuck, race])
     assert found.consequences == (stuck,)
     assert found.cause == (
-        "the copy signals load[0], and line 2 waits for load[1]: they use different slots"
+        "the copy signals load[0], but line 2 waits for load[1]: they use different slots"
     )
     assert found.advice == (
-        "start the copy in the slot that line 2 waits for, its buffer and its semaphore"
+        "start the copy with the buffer and semaphore of the slot that line 2 waits for"
     )
     left = finding("DmaNotAwaited", "store", 8, values={"semaphore": "store[0]"})
     assert merged([left, found])[0].consequences == (stuck, left)
@@ -378,10 +378,8 @@ def test_grid_points_that_share_places_and_leave_others() -> None:
     race = finding("DataRace", "o_ref", 7, other=line(7), values=facts)
     left = finding("OutputNotWritten", "o_ref", 7)
     (found,) = merged([left, race])
-    assert (
-        found.cause == "the grid points write to the same elements, and leave others as they were"
-    )
-    assert found.advice == "give each grid point elements of its own"
+    assert found.cause == "the grid points write to the same elements and leave others unwritten"
+    assert found.advice == "give each grid point its own elements"
 
 
 def test_a_copy_from_and_to_what_one_index_makes() -> None:

@@ -59,8 +59,8 @@ def stale(
 def test_scratch_reset_at_the_start_of_the_grid_alone() -> None:
     finding = stale(AT_THE_START)
     assert words(finding) == (
-        "acc_ref at grid point (0, 1, 0), for block (0, 1) of out_ref, reads what (0, 0, 1) left "
-        "there for block (0, 0): acc_ref[0, 0] = 3.25",
+        "grid point (0, 1, 0), for block (0, 1) of out_ref, reads what grid point (0, 0, 1) left "
+        "in acc_ref for block (0, 0): acc_ref[0, 0] = 3.25",
         "it is reset only at grid point (0, 0, 0), in line 12, under @pl.when(is_first)",
         "reset it at the first step of each block of out_ref: @pl.when(pl.program_id(2) == 0)",
     )
@@ -79,7 +79,7 @@ def test_scratch_reset_at_the_start_of_the_grid_alone() -> None:
         (
             (),
             True,
-            "nothing resets acc_ref: this line adds to what the last block left",
+            "nothing resets acc_ref: this line adds to what the previous block left",
             "reset it at the first step of each block of out_ref: @pl.when(pl.program_id(2) == 0)",
         ),
         (
@@ -92,7 +92,7 @@ def test_scratch_reset_at_the_start_of_the_grid_alone() -> None:
         (
             (Reset(line=12, points=((0, 0, 1), (0, 1, 1), (1, 0, 1))),),
             True,
-            "it is reset at grid point (0, 1, 1), in line 12: block (0, 1) of out_ref has begun "
+            "it is reset at grid point (0, 1, 1), in line 12, but block (0, 1) of out_ref begins "
             "before that",
             "reset it at the first step of each block of out_ref: @pl.when(pl.program_id(2) == 0)",
         ),
@@ -106,7 +106,7 @@ def test_scratch_reset_at_the_start_of_the_grid_alone() -> None:
         (
             (Reset(line=12, points=((0, 1, 0),), index="acc_ref[0:4, 0:128]", reaches=False),),
             True,
-            "line 12 writes acc_ref[0:4, 0:128] alone",
+            "line 12 writes only acc_ref[0:4, 0:128]",
             "reset all of acc_ref",
         ),
         (
@@ -115,7 +115,7 @@ def test_scratch_reset_at_the_start_of_the_grid_alone() -> None:
                 Reset(line=12, points=((0, 1, 0),), index="acc_ref[1, 0:128]", reaches=False),
             ),
             False,
-            "lines 11 and 12 write acc_ref[0, 0:128] and acc_ref[1, 0:128] alone",
+            "lines 11 and 12 write only acc_ref[0, 0:128] and acc_ref[1, 0:128]",
             "write all of acc_ref before this line",
         ),
         (
@@ -149,7 +149,7 @@ def test_the_cause_of_a_stale_read_follows_from_its_resets(
         ),
         (
             None,
-            "reset it before this line at each grid point that must not see what others left",
+            "reset it before this line at each grid point that must not see data left by others",
         ),
     ],
     ids=["two-axes", "by-table", "no-block"],
@@ -164,8 +164,8 @@ def test_a_stale_read_of_some_elements_in_a_loop() -> None:
         element=WrittenElement(index=(5, 0), affected=384, total=1024),
     )  # fmt: skip
     assert finding.message == (
-        "rows_ref at grid point (1,) reads what (0,), loop iteration (5,) left there in 384 of "
-        "1,024 elements"
+        "grid point (1,) reads what grid point (0,), loop iteration (5,) left in rows_ref in 384 "
+        "of 1,024 elements"
     )
     assert finding.values == {"other grid point": "(0,)", "other loop iteration": "(5,)"}
 
@@ -177,11 +177,11 @@ def test_an_aliased_operand_is_read_after_it_was_overwritten() -> None:
         element=element,
     )  # fmt: skip
     assert words(finding) == (
-        "x_ref[24:32, 0:128] is read at grid point (3,) after (0,) overwrote it through out_ref: "
-        "x_ref[0, 0] was 1, and is 2.5",
-        "x_ref and out_ref are one array, by input_output_aliases",
-        "give x_ref and out_ref the same index map, so that each block is read by the grid point "
-        "that overwrites it, or do not alias them",
+        "x_ref[24:32, 0:128] is read at grid point (3,) after grid point (0,) overwrote it "
+        "through out_ref: x_ref[0, 0] was 1 and is now 2.5",
+        "x_ref and out_ref share one array through input_output_aliases",
+        "give x_ref and out_ref the same index map, so that the grid point that overwrites a "
+        "block also reads it, or do not alias them",
     )
     assert finding.values == {
         "other grid point": "(0,)", "x_ref[0, 0]": "2.5", "x_ref[0, 0] before": "1",
@@ -195,10 +195,12 @@ def test_an_aliased_operand_is_read_after_it_was_overwritten() -> None:
         element=WrittenElement(index=(0,)),
     )
     assert (
-        copied.message == "x_ref is read at grid point (3,) after (0,) overwrote it through out_ref"
+        copied.message == "x_ref is read at grid point (3,) after grid point (0,) overwrote it "
+        "through out_ref"
     )
     assert (
-        copied.advice == "keep what is still needed in scratch, or do not alias x_ref and out_ref"
+        copied.advice == "keep the data that is still needed in scratch, or do not alias x_ref "
+        "and out_ref"
     )
 
 
@@ -208,10 +210,10 @@ def test_a_block_is_fetched_while_it_is_written_back() -> None:
         element=WrittenElement(index=(0, 0)), is_under_way=True,
     )  # fmt: skip
     assert words(finding)[:2] == (
-        "x_ref[16:24, 0:128] is fetched for grid point (2,) while what (1,) wrote to out_ref is "
-        "copied back to the same memory",
-        "x_ref and out_ref are one array, by input_output_aliases, and a block is fetched one grid "
-        "point ahead of its use",
+        "x_ref[16:24, 0:128] is fetched for grid point (2,) while what grid point (1,) wrote to "
+        "out_ref is copied back to the same memory",
+        "x_ref and out_ref share one array through input_output_aliases, and a block is fetched "
+        "one grid point ahead of its use",
     )
 
 
@@ -223,11 +225,11 @@ def test_a_write_is_lost_to_the_next_step() -> None:
         replaced_by=write(0, 1), element=element,
     )  # fmt: skip
     assert words(finding) == (
-        "what grid point (0, 0) wrote to out_ref[0:8, 0:128] is replaced at grid point (0, 1), "
-        "which did not use it: out_ref[0, 0] was 1, and is 2.5",
-        "block (0, 0) of out_ref stays the same along grid dimension 1, and this line replaces it "
+        "what grid point (0, 0) wrote to out_ref[0:8, 0:128] is replaced at grid point (0, 1) "
+        "without being used: out_ref[0, 0] was 1 and is now 2.5",
+        "block (0, 0) of out_ref stays the same along grid dimension 1, but this line replaces it "
         "at each step",
-        "combine it with what is there (`+=`, jnp.maximum), after a reset at the first step: "
+        "combine it with the previous value (`+=`, jnp.maximum) after a reset at the first step: "
         "@pl.when(pl.program_id(1) == 0)",
     )
     by_table = writers.lost_write(
@@ -235,11 +237,10 @@ def test_a_write_is_lost_to_the_next_step() -> None:
         element=WrittenElement(index=(0, 0)),
     )  # fmt: skip
     assert words(by_table) == (
-        "what grid point (1,) wrote to out_ref is replaced at grid point (2,), which did not use "
-        "it",
-        "the index map of out_ref gives (0, 0) at both grid points",
-        "give each grid point a block of its own, or combine it with what is there (`+=`, "
-        "jnp.maximum), after a reset at the first visit of a block",
+        "what grid point (1,) wrote to out_ref is replaced at grid point (2,) without being used",
+        "the index map of out_ref returns (0, 0) at both grid points",
+        "give each grid point its own block, or combine it with the previous value (`+=`, "
+        "jnp.maximum) after a reset at the first visit of a block",
     )
 
 
@@ -250,19 +251,19 @@ def test_grid_points_write_different_values_to_one_element() -> None:
     there = replace(write(0), copy=("x_ref", "out_ref[0:16, 0:128]"))
     copies = writers.conflicting_writes(at, here=here, there=there, element=element)
     assert words(copies) == (
-        "out_ref[8:16, 0:128] is written at grid point (1,), and was written with other values at "
-        "(0,): out_ref[8, 0] was 1, and is 2.5",
+        "out_ref[8:16, 0:128] is written at grid point (1,), and with different values at grid "
+        "point (0,): out_ref[8, 0] was 1 and is now 2.5",
         "the copies to out_ref[0:16, 0:128] and out_ref[8:24, 0:128] overlap, and the last one wins",
-        "let each grid point copy rows of its own, or add up in scratch before the copy",
+        "let each grid point copy its own rows, or accumulate in scratch before the copy",
     )
     assert copies.values["other copy"] == "x_ref to out_ref[0:16, 0:128]"
     one = WrittenElement(index=(8, 0), affected=1, total=1)
     stores = writers.conflicting_writes(at, here=write(1), there=write(0), element=one)
     assert words(stores) == (
-        "out_ref[8:16, 0:128] is written at grid point (1,), and was written with another value at "
-        "(0,)",
+        "out_ref[8:16, 0:128] is written at grid point (1,), and with a different value at grid "
+        "point (0,)",
         "both grid points write to the same place, and the last one wins",
-        "let each grid point write elements of its own, or add up in scratch first",
+        "let each grid point write its own elements, or accumulate in scratch first",
     )
     blocks = (
         OutputBlock(output="out_ref", index=(8, 0)),
@@ -273,7 +274,7 @@ def test_grid_points_write_different_values_to_one_element() -> None:
     )
     assert words(windows)[1:] == (
         "blocks (0, 0) and (8, 0) of out_ref overlap",
-        "make the blocks disjoint, or write what they share at one grid point only",
+        "make the blocks disjoint, or write the shared part at only one grid point",
     )
 
 
@@ -290,7 +291,7 @@ def test_grid_points_write_different_values_to_one_element() -> None:
         ),
         (
             Reset(line=12, points=((0, 1, 0),), index="acc_ref[0:4, 0:128]", reaches=False),
-            "the stores before this line write acc_ref[0:4, 0:128] in line 12 alone",
+            "the stores before this line write only acc_ref[0:4, 0:128] in line 12",
         ),
     ],
     ids=["elsewhere", "below", "part"],
@@ -302,8 +303,8 @@ def test_an_uninitialised_read_says_where_the_buffer_is_written(write: Reset, ca
         writes=(write,),
     )
     assert words(finding) == (
-        "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
-        "kept: 512 of 1,024 elements, the first of them acc_ref[4, 0]",
+        "acc_ref, float32[8, 128] in VMEM, is read before it is written, and the value is stored: "
+        "512 of 1,024 elements, starting with acc_ref[4, 0]",
         cause,
         "write all of it before this line",
     )
@@ -318,7 +319,7 @@ def test_padding_and_unwritten_outputs_name_elements_and_grid_points() -> None:
         seen("out_ref"), what="out_ref[13:16, 0:128]", why="stores", visits=[(1, 0), (1, 1)]
     )
     assert unwritten.cause == (
-        "the stores to out_ref do not reach it; its block was that of grid points (1, 0) and (1, 1)"
+        "the stores to out_ref do not reach it; its block belongs to grid points (1, 0) and (1, 1)"
     )
 
 

@@ -135,11 +135,11 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "@two.npz:z": "@two.npz:z: there is no array 'z', as in @two.npz:x; there are x, y",
         "@objects.npy": "@objects.npy is not an array of numbers: Object arrays cannot be loaded",
         "@cut.npy": "@cut.npy is not an array of numbers: ",
-        "@texts.npy": "--arg '@texts.npy' holds <U1, and no numbers",
+        "@texts.npy": "--arg '@texts.npy' holds <U1, not numbers",
         "@big.npy": "the value 5000000000 at [1] does not fit int32",
         "@a b,c.npy": "holds values of 2 bytes without a dtype, as numpy writes bfloat16 and the "
         "like: name it, as in bf16[2,4]=@a b,c.npy",
-        "f32[2,4]=@a b,c.npy": "the file holds values of 2 bytes, and float32 has 4",
+        "f32[2,4]=@a b,c.npy": "the file holds values of 2 bytes, but float32 has 4",
         "i32[3]=@lengths.npy": "the file has shape [2], and not [3]",
     }.items():
         with pytest.raises(UsageError) as error:
@@ -150,14 +150,14 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "text, sentence",
     [
-        ("act=relu", "column 5: 'relu' is no value; a string has quotes inside those of the shell, "
-         "as in --arg \"act='relu'\""),
+        ("act=relu", "column 5: 'relu' is not a value; a string needs quotes inside those of the "
+                     "shell, as in --arg \"act='relu'\""),
         ("ones", "'ones' needs a dtype and sizes before it, as in f32[8,128]=ones"),
         ("", "column 1: expected a value, found the end"),
         ("f23[2]", "column 1: unknown dtype 'f23' (did you mean 'f32'?); write it as jax does, "
          "such as bf16, f32, i32 or float8_e4m3fn"),
         ("f32[2", "expected sizes and ']', as in f32[8,128]"),
-        ("f32[-1]", "'-1' is no size: sizes are whole numbers joined by commas"),
+        ("f32[-1]", "'-1' is not a size: sizes are integers separated by commas"),
         ("f32[...]=ones", "f32[...] takes its sizes from a list or a file"),
         ("f32[...]", "f32[...] takes its sizes from values: expected '='"),
         ("f32[2]=[1,,2]", "column 11: expected a number, found ','"),
@@ -165,7 +165,7 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("f32[2]=[1 2]", "column 11: expected ',' or ']', found '2'"),
         ("f32[2]=", "expected values, found the end: a list, a number, @file.npy, or one of zeros"),
         ("f32[2]=@", "expected a file after '@', such as @lengths.npy"),
-        ("f32[2]=onse", "'onse' fills no array (did you mean 'ones'?); there are zeros, ones, "),
+        ("f32[2]=onse", "'onse' is not a fill (did you mean 'ones'?); there are zeros, ones, "),
         ("f32[2]=ones(1)", "ones is written ones"),
         ("i32[2]=randint", "randint is written randint(high), randint(low, high)"),
         ("f32[2]=ones x", "column 13: expected the end, found 'x'"),
@@ -175,22 +175,22 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("key(f32[2])", "expected a number, found 'f'"),
         ("key(1, 2)", "key is written key(0)"),
         ("i32[1]=[007]", "expected a number, found '007'"),
-        ("f32[2]=[1,2,3]", "--arg 'f32[2]=[1,2,3]': the values have shape [3], and not [2]"),
+        ("f32[2]=[1,2,3]", "--arg 'f32[2]=[1,2,3]': the values have shape [3], not [2]"),
         ("f32[2,2]=[[1,2],[3]]", "the inner lists have different lengths"),
-        ("i32[2]=[1.5,2]", "the value 1.5 at [0] is no whole number, as int32 holds"),
-        ("i32[1]=nan", "the value nan at [0] is no whole number"),
+        ("i32[2]=[1.5,2]", "the value 1.5 at [0] is not an integer, as int32 requires"),
+        ("i32[1]=nan", "the value nan at [0] is not an integer"),
         ("i8[300]=arange", "the value 128 at [128] does not fit int8, which holds -128 to 127"),
         ("u4[2]=[1,-1]", "the value -1 at [1] does not fit uint4, which holds 0 to 15"),
         (f"i32[1]=[{10**30}]", "does not fit int32, which holds -2147483648 to 2147483647"),
         ("f8e4m3fn[1]=[1000]", "the value 1000 at [0] does not fit float8_e4m3fn, which holds up to 448"),
         ("f4e2m1fn[1]=7", "does not fit float4_e2m1fn, which holds up to 6"),
-        ("f8e4m3fn[1]=inf", "the value inf at [0] is no value of float8_e4m3fn"),
-        ("bool[1]=[2]", "the value 2 at [0] is no bool: write True or False"),
+        ("f8e4m3fn[1]=inf", "the value inf at [0] is not a value of float8_e4m3fn"),
+        ("bool[1]=[2]", "the value 2 at [0] is not a bool: write True or False"),
         ("f32[1]=1j", "complex numbers do not fit float32"),
-        ("i32[3]=normal", "normal makes floats; for int32, write randint(low, high)"),
-        ("i32[3]=randint(5,5)", "randint takes whole numbers, the first of which is smaller"),
-        ("f32[100000,100000]=ones", "takes 37.3 GiB, and an array with values at most 4: give a "
-         "smaller shape; `dump` needs no values"),
+        ("i32[3]=normal", "normal produces floats; for int32, use randint(low, high)"),
+        ("i32[3]=randint(5,5)", "randint takes two integers, the smaller one first"),
+        ("f32[100000,100000]=ones", "takes 37.3 GiB, but an array with values may take at most 4: "
+                                    "pass a smaller shape; `dump` needs no values"),
         ("[" * 5000, "column 34: nested more than 32 deep"),
         ("i32[1]=" + "[" * 5000, "nested more than 32 deep"),
     ],

@@ -84,7 +84,7 @@ def test_semaphores_that_kernels_hand_on() -> None:
     result, message = ran(jax.jit(hand_on), X)
     np.testing.assert_array_equal(result, X)
     assert message == [
-        f"kernel `{name}` runs on the kernel machine: it takes or returns the semaphores sem, and "
+        f"kernel `{name}` runs on the kernel machine: it takes or returns the semaphores sem, but "
         "jax's interpreters free semaphores at the end of a kernel"
         for name in ("start", "done")
     ]

@@ -235,6 +235,6 @@ def test_sparse_cores() -> None:
     result, (message,) = ran(f, X, chip="v6e")
     np.testing.assert_array_equal(result, X)
     assert message == (
-        "kernel `copies` runs on the kernel machine: it runs on a SparseCore, and jax's "
+        "kernel `copies` runs on the kernel machine: it runs on a SparseCore, but jax's "
         "interpreters simulate a TensorCore"
     )

@@ -105,10 +105,10 @@ def test_errors_name_the_position(text: str, column: int, expected: str, found: 
     [
         ("nope + 1", "`nope` has no value here"),
         ("x[3, 0]", "`x[3, 0]` cannot be evaluated: index 3 is out of bounds"),
-        ("x[0.5]", "an index is 0.5, and not an integer"),
+        ("x[0.5]", "an index is 0.5, not an integer"),
         ("x + odd", "`x + odd` cannot be evaluated: operands could not be broadcast"),
         ("x and n", "an array of shape (3, 4) is neither true nor false: use any(…) or all(…)"),
-        ("x > 1", "`x > 1` is an array of shape (3, 4), and no condition: use any(…) or all(…)"),
+        ("x > 1", "`x > 1` is an array of shape (3, 4), not a condition: use any(…) or all(…)"),
         ("max(x[:, :0])", "`max(x[:, :0])` cannot be evaluated: zero-size array"),
     ],
 )

@@ -69,9 +69,13 @@ def test_cores_in_order(order: str) -> None:
 @pytest.mark.parametrize(
     "order, reader, known",
     [
-        ("none", 0, "it has waited for no signal"),
-        ("to itself", 0, "it has waited only for a signal of its own"),
-        ("too early", 1, "the signal of core 0 that it has waited for does not follow this write"),
+        ("none", 0, "it has not waited for any signal"),
+        ("to itself", 0, "it has waited only for its own signal"),
+        (
+            "too early",
+            1,
+            "the signal of core 0 that it has waited for does not follow this write",
+        ),
     ],
 )
 def test_what_another_core_writes_is_read_in_no_order(order: str, reader: int, known: str) -> None:
@@ -86,11 +90,11 @@ def test_what_another_core_writes_is_read_in_no_order(order: str, reader: int, k
     assert f"at grid point ({reader},) on core {reader} here" in finding.message
     writer = 1 - reader
     assert f"at grid point ({writer},) on core {writer} on the other side" in finding.message
-    assert finding.cause == f"core {reader} reads what core {writer} writes, and {known}"
+    assert finding.cause == f"core {reader} reads what core {writer} writes, but {known}"
     assert finding.advice == (
         f"after the write and its wait, let core {writer} signal a semaphore of core {reader} "
-        f"(core_index={reader}), which waits for it before the read; or call pltpu.core_barrier on "
-        "both in between"
+        f"(core_index={reader}), which waits for it before the read; or call pltpu.core_barrier "
+        "on both cores in between"
     )
     assert {str(found.kind) for found in finding.consequences} <= {"UninitializedRead"}
 
@@ -118,7 +122,9 @@ def test_cores_write_the_same_rows(step: int, is_broken: bool) -> None:
     assert str(finding.kind) == "DataRace"
     assert "out_ref[8:20, 0:128]" in finding.message
     assert "; both access out_ref[8:12, 0:128]" in finding.message
-    assert finding.cause == ("cores 0 and 1 write the same elements, and no semaphore orders them")
+    assert finding.cause == (
+        "cores 0 and 1 write the same elements, and no semaphore orders the writes"
+    )
 
 
 def handed_over(x: Any, to: int) -> Any:
@@ -155,9 +161,9 @@ def test_a_signal_to_the_wrong_core() -> None:
         np.testing.assert_array_equal(out, X[0])
         (finding,), _ = judged(lambda x: handed_over(x, 0))
         assert str(finding.kind) == "Deadlock"
-        assert finding.message.startswith("sem on core 1 is 0, and the wait needs 1")
-        assert finding.cause == "on core 0 it is 1: the signals went there"
-        assert finding.advice == "pass the core that waits to the signal: core_index=1"
+        assert finding.message.startswith("sem on core 1 is at 0, but the wait needs 1")
+        assert finding.cause == "on core 0 it is at 1: the signals went there"
+        assert finding.advice == "pass the waiting core to the signal: core_index=1"
 
 
 def test_kernels_that_signal_other_cores_have_digests_of_their_own() -> None:

@@ -275,7 +275,7 @@ def test_over_out_points_and_iterations(session: StepSession) -> None:
     assert at(session) == ((0, 2), (), first[2])
     with pytest.raises(SteppingError, match=r"no grid point \(2, 0\): the grid is \(2, 3\)"):
         session.to_point((2, 0))
-    with pytest.raises(SteppingError, match="this line is in no loop"):
+    with pytest.raises(SteppingError, match="this line is not in a loop"):
         session.next_iteration()
 
 

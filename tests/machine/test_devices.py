@@ -128,7 +128,7 @@ def test_a_scope_that_another_device_never_enters() -> None:
     spec = PartitionSpec("x")
     f = jax.shard_map(shard, mesh=mesh(x=2), in_specs=spec, out_specs=spec, check_vma=False)
     with pytest.raises(
-        Exception, match="`ready` is used from another core or device, and core 0 of"
+        Exception, match="`ready` is used from another core or device, but core 0 of"
     ):
         ran(jax.jit(f), jnp.zeros((16, 128)))
 
@@ -176,8 +176,8 @@ def test_a_device_whose_neighbours_never_call_the_kernel_is_refused() -> None:
     assert (
         errors
         == [
-            "kernel `ring` communicates between 3 devices, and within 0.2 s only devices 0, 2 called "
-            "it, not device 1. Is it in a branch that only some devices take?"
+            "kernel `ring` communicates between 3 devices, but within 0.2 s only devices 0, 2 "
+            "called it, not device 1. Is it in a branch that only some devices take?"
         ]
         * 2
     )
@@ -200,5 +200,5 @@ def test_a_device_whose_neighbours_never_call_the_kernel_is_refused() -> None:
 def test_a_mesh_that_is_too_large_or_partitioned_by_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pallas_debug.bridge.hosted.lowering.MAX_DEVICES", 3)
     x = jnp.ones((8, 128))
-    with pytest.raises(MachineError, match="runs on 4 devices, and the kernel machine simulates"):
+    with pytest.raises(MachineError, match="runs on 4 devices, but the kernel machine simulates"):
         ran(lambda x: right_permute(x, mesh=mesh(x=4)), x)

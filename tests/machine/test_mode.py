@@ -40,7 +40,7 @@ def affine(x: jax.Array) -> jax.Array:
 @pytest.mark.parametrize("given", [0, 2])
 def test_a_call_with_another_number_of_arrays_is_refused(given: int) -> None:
     x = np.ones((16, 128), np.float32)
-    message = f"kernel `body` takes 1 arrays, and {given} were given"
+    message = f"kernel `body` takes 1 array, but {given} were given"
     with pytest.raises(MachineError, match=message):
         Machine(decoded(affine, [x]), [[x] * given])
 
@@ -270,8 +270,8 @@ def test_a_copy_between_slices_of_different_sizes(sizes: tuple[int, int], kind: 
     finding, _ = stopped(call, jnp.array(sizes))
     assert str(finding.kind) == kind
     assert finding.message == (
-        f"the copy of x_ref[0:{sizes[0]}, 0:128] to o_ref[0:{sizes[1]}, 0:128] takes {sizes[0]} "
-        f"along dimension 0, and its destination has {sizes[1]}"
+        f"the copy of x_ref[0:{sizes[0]}, 0:128] to o_ref[0:{sizes[1]}, 0:128] copies {sizes[0]} "
+        f"along dimension 0, but its destination has {sizes[1]}"
     )
     assert finding.cause == (
         f"the two slices have different sizes: they come from t_ref[0], which is {sizes[0]}, and "
@@ -298,7 +298,8 @@ def test_blocks_that_do_not_exist() -> None:
     by_table = table_call(body, lambda i, t: (t[i], 0), (8, 128))
     finding, _ = stopped(by_table, jnp.array([0, 5]))
     assert finding.message == (
-        "the index map of x_ref gives block 5 along dimension 0 of float32[16, 128], which has 2"
+        "the index map of x_ref returns block 5 along dimension 0 of float32[16, 128], which has "
+        "2 blocks"
     )
     assert (
         finding.cause
@@ -309,11 +310,11 @@ def test_blocks_that_do_not_exist() -> None:
     finding, _ = stopped(by_table, jnp.array([0]))
     assert str(finding.kind) == "OutOfBoundsRead"
     assert finding.message == (
-        "the index map of x_ref reads t_ref at 1 of dimension 0, which has 1"
+        "the index map of x_ref reads t_ref at index 1 of dimension 0, which has size 1"
     )
     offsets = table_call(body, lambda i, t: (i * 8, 0), (8, 128))
     finding, _ = stopped(offsets, jnp.array([0]))
-    assert finding.message.startswith("the index map of x_ref gives block 8 along dimension 0")
+    assert finding.message.startswith("the index map of x_ref returns block 8 along dimension 0")
     assert "this looks like an element offset: 8 is 1 x 8" in (finding.cause or "")
 
 
@@ -345,7 +346,7 @@ def test_a_copy_out_of_bounds_and_a_wait_in_vain() -> None:
     )
     finding, _ = stopped(call(waiting), jnp.ones((8, 128)))
     assert str(finding.kind) == "Deadlock"
-    assert finding.message == "sem is 0 bytes, and the wait needs 4096 bytes"
+    assert finding.message == "sem is at 0 bytes, but the wait needs 4,096 bytes"
     assert finding.source is not None
     assert finding.source.text == "copy.wait()"
 
@@ -409,7 +410,7 @@ def test_a_kernel_that_cannot_be_judged_runs_and_is_named(monkeypatch: pytest.Mo
     np.testing.assert_array_equal(out, jnp.full((40, 128), 10))
     assert report.not_checked == (
         "kernel `body` was not judged by the sanitizer: it runs in HLO interpret mode instead, "
-        "since the kernel machine has no rule for `magic`. The absence of findings in it proves "
+        "because the kernel machine has no rule for `magic`. The absence of findings in it proves "
         "nothing.",
     )
 
@@ -476,7 +477,7 @@ def test_what_tpu_interpret_mode_does_not_judge_either_is_not_said_to_be_judged(
     (outcome,) = (o for o in verdict.outcomes if o.engine == "machine")
     assert (outcome.status, outcome.reason) == (
         "unjudged",
-        "it runs in HLO interpret mode instead, since kernel `body` runs on a SparseCore",
+        "it runs in HLO interpret mode instead, because kernel `body` runs on a SparseCore",
     )
 
 
@@ -484,22 +485,22 @@ def test_what_tpu_interpret_mode_does_not_judge_either_is_not_said_to_be_judged(
 def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_MACHINE_POINTS", 5)
     x = jnp.ones((48, 128))
-    message = "the grid of kernel `body` has 6 points, and the kernel machine "
+    message = "the grid of kernel `body` has 6 points, but the kernel machine "
     verdict = pallas_debug.verify(affine, x, engines="machine")
     (outcome,) = verdict.unjudged
     assert outcome.reason == message + (
-        "judges at most 5; give smaller arguments, or watch some of the grid points only, such as "
+        "judges at most 5; use smaller arguments, or watch only some of the grid points, such as "
         "0:5 (`watch='0:5'`, `--watch '0:5'`)"
     )
     (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="*").unjudged
     assert outcome.reason is not None
-    assert "judges at most 5, and 6 were chosen; give" in outcome.reason
+    assert "judges at most 5 (6 were selected); use" in outcome.reason
     (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="0:5").unjudged
     assert "judged at 5 of 6 grid points (0:5)" in str(outcome.reason)
     monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_WALKED_POINTS", 5)
     (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="0:5").unjudged
     assert (
-        outcome.reason == message + "walks them one by one (at most 5 here); give smaller arguments"
+        outcome.reason == message + "walks them one by one (at most 5 here); use smaller arguments"
     )
 
 

@@ -140,11 +140,11 @@ def test_chosen_lines_and_points_and_what_is_refused(tmp_path: Path) -> None:
     made = stepper.record_session(session, tmp_path / "some", lines=[LINE], points=[(1,)])
     assert [stop.place.point for stop in made.stops] == [(1,), (1,)]  # and the end
     assert not made.complete
-    with pytest.raises(UsageError, match="exists: name a folder that does not"):
+    with pytest.raises(UsageError, match="exists: name a new folder"):
         stepper.record_session(session, tmp_path / "some")
     with pytest.raises(UsageError, match="nothing was executed on these lines"):
         stepper.record_session(session, tmp_path / "none", lines=[1])
-    refused = r"the recording would take [\d,]+ KiB, and the limit is 16 KiB: choose lines or grid"
+    refused = r"the recording would take [\d,]+ KiB, but the limit is 16 KiB: select lines or grid"
     with pytest.raises(UsageError, match=refused):
         stepper.record_session(session, tmp_path / "large", max_bytes=1 << 14)
     assert [path.name for path in tmp_path.iterdir()] == ["some"]
@@ -160,8 +160,8 @@ def test_damage_and_other_versions_are_reported(folder: Path, tmp_path: Path) ->
         return str(caught.value)
 
     whole = json.dumps(document)
-    assert "is truncated, or no JSON" in message(whole[: len(whole) // 2])
-    assert "is no recording of a kernel" in message("{}")
+    assert "is truncated or not JSON" in message(whole[: len(whole) // 2])
+    assert "is not a recording of a kernel" in message("{}")
     newer = message(json.dumps({**document, "schema": 2}))
     assert "was written by a newer version (schema 2; this one reads 1)" in newer
     assert "is damaged: Expected `array`" in message(json.dumps({**document, "stops": 3}))
@@ -179,7 +179,7 @@ def test_damage_and_other_versions_are_reported(folder: Path, tmp_path: Path) ->
     for file in (tmp_path / recording.ARRAYS).iterdir():
         file.unlink()
         os.mkfifo(file)
-    with pytest.raises(recording.RecordingError, match="is no regular file"):
+    with pytest.raises(recording.RecordingError, match="is not a regular file"):
         session.evaluate("buffer")
     for file in (tmp_path / recording.ARRAYS).iterdir():
         file.unlink()

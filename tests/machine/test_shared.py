@@ -116,12 +116,12 @@ def test_a_wait_for_more_than_the_kernels_before_have_copied(mode: str) -> None:
     (finding,) = session.observer.findings
     assert finding.message in str(error.value)
     assert str(finding.kind) == "Deadlock"
-    assert finding.message == "sems[0] is 4096 bytes, and the wait needs 4608 bytes"
+    assert finding.message == "sems[0] is at 4,096 bytes, but the wait needs 4,608 bytes"
     assert finding.cause == (
-        "the copies on it, here and in the kernel that returned it, add up to less"
+        "the copies on it, here and in the kernel that returned it, add up to less than the waits"
     )
     assert finding.advice == (
-        "start a copy in one of these kernels for each wait, with the same slices"
+        "start a copy for each wait, with the same slices, in one of these kernels"
     )
 
 
@@ -147,9 +147,9 @@ def test_counts_go_from_kernel_to_kernel() -> None:
     with pytest.raises(Exception, match="KernelFault") as error:
         judged(lambda: counted(waits=5))
     assert (
-        "sem is 3, and the wait needs 5\n"
-        "  cause: the signals on it, here and in the kernel that returned it, add up to less\n"
-        "  try: signal it in one of these kernels once for every wait"
+        "sem is at 3, but the wait needs 5\n  cause: the signals on it, here and in the kernel "
+        "that returned it, add up to less than the waits\n  try: signal it once for every wait in "
+        "one of these kernels"
     ) in str(error.value)
 
 

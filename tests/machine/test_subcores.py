@@ -285,7 +285,7 @@ def test_a_subcore_that_does_not_come_to_the_barrier() -> None:
     with session, pytest.raises(Exception, match="Deadlock"):
         jax.block_until_ready(jax.jit(call)(X))
     (finding,) = session.observer.findings
-    assert "barrier of subcores is 2, and the wait needs 3" in finding.message
+    assert "barrier of subcores is at 2, but the wait needs 3" in finding.message
 
 
 def test_the_sanitizer_refuses_a_sparse_core_by_name() -> None:

@@ -332,7 +332,7 @@ def test_an_unused_output_fails_only_tests_that_use_it(
             "*_ test_used _*",
             "OutputNotWritten in kernel `pair`*",
             "test_unwritten.py::test_dropped_by_python: not counted: OutputNotWritten in kernel*",
-            "*a fault only if the caller of the kernel uses result ?1? of 2: this is not known, so*",
+            "*a fault only if the caller of the kernel uses result ?1? of 2: this is unknown, so*",
         ]
     )
     assert "dropped_by_a_program: not counted" not in result.stdout.str()

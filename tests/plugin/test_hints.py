@@ -10,8 +10,12 @@ from tiers import with_and_without_xdist
 Child = Callable[..., pytest.RunResult]
 
 OPTION = "E   pallas-debug: with --pallas-interpret, pytest runs TPU kernels on the CPU"
-CONDITION = "E   pallas-debug: Python's `if` or `while` on a value that only exists when the kernel"
-NUMBER = "E   pallas-debug: Python needs a number that only exists when the kernel runs; loop with"
+CONDITION = (
+    "E   pallas-debug: Python's `if` or `while` on a value that is known only when the kernel"
+)
+NUMBER = (
+    "E   pallas-debug: Python needs a number that is known only when the kernel runs; loop with"
+)
 
 TESTS = """
 import jax

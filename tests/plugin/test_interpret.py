@@ -197,7 +197,7 @@ def test_the_chip_is_that_of_the_target(pytester: pytest.Pytester, sessions: Ses
 
 
 NO_SENSE = {
-    "fast": "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, machine, off",
+    "fast": "'fast' is not an interpret mode; there are: auto, hlo, tpu, gpu, machine, off",
     "hlo,detect_races": ("the interpret mode 'hlo' takes no parameters, such as detect_races"),
     "hlo,tpu": "'hlo' and 'tpu' are two interpret modes",
     "tpu,detect_race": (

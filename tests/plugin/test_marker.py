@@ -166,7 +166,8 @@ def test_what_the_target_does_not_meet_is_skipped_with_the_reason(
 MISTAKES = {
     "intepret='hlo'": "it has no argument 'intepret' (did you mean interpret?); write pallas(",
     "'hlo'": "it takes only keyword arguments, not 'hlo'; write pallas(",
-    "interpret='fast'": "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, machine, off",
+    "interpret='fast'": "'fast' is not an interpret mode; there are: auto, hlo, tpu, gpu, "
+    "machine, off",
     "interpret=3": "interpret must be a mode, such as 'hlo', not 3",
     "interpret='tpu,detect_race'": "has no parameter 'detect_race' (did you mean detect_races?)",
     "check='nam'": "unknown check 'nam' (did you mean nan?); there are user, nan, ",

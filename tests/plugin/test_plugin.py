@@ -137,7 +137,7 @@ def test_a_kernel_that_fails_to_compile_is_in_the_summary_and_fails_no_test(
         [
             "broken_kernel-* v5e: failed (lowering): *test_kernels.py:4: Unimplemented primitive*",
             "  unimplemented-primitive: both interpret modes run any jax operation; *",
-            "  try: express it with others: a cumulative sum as a product with a triangular *",
+            "  try: express it with other operations: a cumulative sum as a product with a triangular *",
             "1 kernel for v5e in dumps (1 failed), used by 1 test",
             "next: pallas-debug show dumps/broken_kernel-* error -t v5e",
         ]
@@ -254,7 +254,8 @@ def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
 NO_SENSE: list[tuple[list[str], str]] = [
     (["--pallas-target=v99", "--pallas-dump"], "unknown target 'v99'; the known ones are v4"),
     (["--pallas-target=v5e,,v6e", "--pallas-dump"], "--pallas-target: 'v5e,,v6e' is not a list of targets; write it as v5e,v6e"),
-    (["--pallas-interpret=fast"], "--pallas-interpret: 'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, machine, off"),
+    (["--pallas-interpret=fast"], "--pallas-interpret: 'fast' is not an interpret mode; there "
+                                  "are: auto, hlo, tpu, gpu, machine, off"),
     (["--pallas-timeout=soon", "--pallas-dump"], "--pallas-timeout: 'soon' is not a number of seconds greater than 0"),
     (["--pallas-timeout=-1", "--pallas-dump"], "--pallas-timeout: '-1' is not a number of seconds greater than 0"),
     (["--pallas-dump=test_kernels.py"], "--pallas-dump: 'test_kernels.py' is a file; name a directory to dump into"),
@@ -263,7 +264,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["--pallas-target=v99"], "unknown target 'v99'; the known ones are v4"),
     (["--pallas-timeout=3"], "--pallas-timeout has no effect by itself; pass --pallas-dump as well"),
     (["--pallas-stages=bundles"], "--pallas-stages has no effect by itself; pass --pallas-dump as well"),
-    (["--pallas-dump", "--pallas-stages=llo:a b"], "--pallas-stages: 'llo:a b' names no LLO pass"),
+    (["--pallas-dump", "--pallas-stages=llo:a b"], "--pallas-stages: 'llo:a b' is not an LLO pass"),
     (["--pallas-hang=3"], "--pallas-hang has no effect by itself; pass --pallas-interpret as well"),
     (
         ["--pallas-stop-after=3"],

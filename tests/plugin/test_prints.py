@@ -84,7 +84,7 @@ def test_a_million_lines_are_cut_and_the_cut_is_said(
     out = (pytester.path / "report.xml").read_text()
     assert f"i = {MAX_PRINTS - 1}\n" in out
     assert f"i = {MAX_PRINTS}\n" not in out
-    cut = f"… {12_000 - MAX_PRINTS} more prints were cut: the first {MAX_PRINTS} are kept"
+    cut = f"… {12_000 - MAX_PRINTS} more prints were dropped: only the first {MAX_PRINTS} are kept"
     assert out.count(cut) == 1
     (many,) = (r for r in open_dumps(pytester.path / "dumps").runs() if r.name.endswith("many"))
     assert len(many.prints) == MAX_PRINTS + 1

@@ -87,7 +87,7 @@ def test_a_failure_names_the_race_behind_it(child: Child) -> None:
     assert early.startswith("DataRace in kernel `early`\n")
     for line in (
         "o_ref[...] = buf[...]",
-        "  buf[0:8, 0:128], float32[8, 128] in VMEM, is read here, and written by the copy of x_ref "
+        "  buf[0:8, 0:128], float32[8, 128] in VMEM, is read here and written by the copy of x_ref "
         "to buf (semaphore sem) on the other side; nothing orders the two",
         "copy.start()",
         "TPU interpret mode makes a copy when the kernel waits for it, and a TPU at any time until "

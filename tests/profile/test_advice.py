@@ -511,7 +511,7 @@ def test_advice_as_text(stats_of: StatsOf) -> None:
     text = advice_text(found)
     assert text.startswith("row-loop at ")
     assert "    - iterations: 256 (derived)\n" in text
-    assert "    remedy: process 8 rows or more in each iteration" in text
+    assert "    remedy: process at least 8 rows in each iteration" in text
     assert isinstance(found[0], Advice)
 
 
@@ -544,4 +544,4 @@ def test_an_operand_of_which_blocks_are_skipped_is_fetched_in_part() -> None:
 
 def test_larger_blocks_of_arrays_that_xla_placed_in_vmem_copy_nothing() -> None:
     assert _moved(8 << 20) == "which move 8.0 MiB"
-    assert _moved(0) == "which copy nothing, as XLA has placed the arrays in VMEM"
+    assert _moved(0) == "which copy nothing, since XLA has placed the arrays in VMEM"

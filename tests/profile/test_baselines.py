@@ -62,10 +62,10 @@ def test_within_the_margin_it_passes_on_both_sides() -> None:
 
 def test_more_cycles_than_allowed_fail_and_what_else_grew_is_named() -> None:
     assert message(1051, of(1000, bundles=80, spills=0), spills=3) == (
-        f"{HERE}1,051 cycles, 5.1 % more than its baseline of 1,000, and 5 % is allowed. "
-        "Its bundles grew from 80 to 90 and its spills grew from 0 to 3. "
-        "`pallas-debug stats` and `pallas-debug source --cost` show where they go; "
-        "if the loss is intended, record it with `pytest --pallas-update-baselines`."
+        f"{HERE}1,051 cycles, 5.1 % more than its baseline of 1,000; 5 % is allowed. Its bundles "
+        "grew from 80 to 90 and its spills grew from 0 to 3. `pallas-debug stats` and "
+        "`pallas-debug source --cost` show where they go; if the loss is intended, record it with "
+        "`pytest --pallas-update-baselines`."
     )
     (row,) = compare([stats(1051)], of(1000), 0.05)
     assert row.fails
@@ -81,15 +81,15 @@ def test_fewer_cycles_pass_and_are_to_be_recorded() -> None:
 
 def test_without_a_baseline_it_fails() -> None:
     assert message(500, Baseline()) == (
-        f"{HERE}500 cycles, and b.json has no baseline for it. "
-        "Record one with `pytest --pallas-update-baselines`, and commit the file."
+        f"{HERE}500 cycles, but b.json has no baseline for it. Record one with `pytest "
+        "--pallas-update-baselines`, and commit the file."
     )
     assert compare([stats(500)], Baseline(), 0.05)[0].fails
 
 
 def test_another_version_of_the_compiler_is_not_compared_with() -> None:
     assert message(500, of(1000, "0.0.42")) == (
-        f"{HERE}500 cycles, and b.json has baselines for other versions only (0.0.42: 1,000). "
+        f"{HERE}500 cycles, but b.json has baselines only for other versions (0.0.42: 1,000). "
         "Cycles of two compilers are not compared: look at what changed, record this version with "
         "`pytest --pallas-update-baselines`, and commit the file."
     )
@@ -131,15 +131,15 @@ def test_margins(text: str | float, share: float) -> None:
 
 @pytest.mark.parametrize("text", ["5", "-5%", "much", -0.1, ""])
 def test_margins_that_are_none(text: str | float) -> None:
-    with pytest.raises(UsageError, match=r"a margin is written as '5%' or 0\.05, and not as"):
+    with pytest.raises(UsageError, match=r"a margin is written as '5%' or 0\.05, not as"):
         baselines.margin(text)
 
 
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("{", "b.json is truncated, or no JSON .*: restore it, or delete it and record it again"),
-        ("[]", "b.json is no baseline of kernels: name another file"),
+        ("{", "b.json is truncated or not JSON .*: restore it, or delete it and record it again"),
+        ("[]", "b.json is not a file of kernel baselines: name another file"),
         ('{"kind": "kernel-baseline", "schema": 9}', "by a newer version .schema 9; .*: update"),
         ('{"kind": "kernel-baseline", "schema": "x"}', "by a newer version .schema 'x'"),
         (

@@ -264,7 +264,7 @@ def test_a_table_that_a_tpu_may_round_differently_is_named(tmp_path: Path) -> No
     timeline = timeline_of(profile, profile.blocks, rates, model, first=8, last=8)
     assert timeline.lanes[0].copies.value == 5
     assert timeline.lanes[0].note == (
-        "which blocks are copied is not known: it reads pages_ref, whose values a TPU may round "
+        "which blocks are copied is unknown: it reads pages_ref, whose values a TPU may round "
         "differently"
     )
 
@@ -292,7 +292,7 @@ def test_small_blocks_are_advised_against_with_scalar_prefetch(tmp_path: Path) -
     slow = profile_of(tmp_path, scaled, np.arange(512, dtype=np.int32), x)
     (advice,) = slow.advice
     assert advice.kind == "small-blocks"
-    assert "(128, 512) for x_ref, (128, 512) for o_ref, with t_ref made for them" in advice.remedy
+    assert "(128, 512) for x_ref, (128, 512) for o_ref, with t_ref adapted to them" in advice.remedy
     # Nothing but the numbers depends on the table: it need not be known.
     unknown = profile_of(tmp_path, scaled, jax.ShapeDtypeStruct((512,), jnp.int32), x)
     assert unknown.advice == (advice,)

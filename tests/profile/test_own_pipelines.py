@@ -84,5 +84,5 @@ def summed(x: jax.Array) -> jax.Array:
 def test_copies_into_slots_in_turn_are_not_all_started_at_once() -> None:
     (advice,) = pallas_debug.stats(summed, ROWS, target="v5e", estimate=False).advice
     assert advice.kind == "copy-wait"
-    assert "a loop of their own" not in advice.remedy
+    assert "a separate loop" not in advice.remedy
     assert advice.remedy.startswith("start the copy for the next iteration")

@@ -277,15 +277,15 @@ def test_known_scalar_prefetch_is_simulated() -> None:
 
 @simulated
 def test_unknown_index_maps_are_assumed_to_fetch_at_every_step() -> None:
-    unknown = operand("x_ref", rows(6), unknown="it reads table_ref, whose values are not known")
+    unknown = operand("x_ref", rows(6), unknown="it reads table_ref, whose values are unknown")
     timeline = made(block_map(6, unknown))
     assert timeline.lanes[0].copies.value == 6
     assert timeline.lanes[0].note == (
-        "another block at every step is assumed: it reads table_ref, whose values are not known"
+        "another block at every step is assumed: it reads table_ref, whose values are unknown"
     )
     assert strip.strip(timeline, 200)[-2] == (
-        "note: x_ref: another block at every step is assumed: it reads table_ref, whose values are "
-        "not known"
+        "note: x_ref: another block at every step is assumed: it reads table_ref, whose values "
+        "are unknown"
     )
     copy = next(e for e in validated(trace_json(timeline)) if e.get("cat") == "dma")
     assert copy["name"] == "fetch block of unknown index"

@@ -309,7 +309,7 @@ def test_a_child_that_hangs_is_stopped_and_replaced(tmp_path: Path) -> None:
     assert failure.stage == "timeout"
     assert f"the compiler did not finish {first.kernel.name} within 6 s" in failure.message
     assert "the last pass it wrote is none." in failure.message
-    assert "Give it longer with --timeout" in failure.message
+    assert "Allow more time with --timeout" in failure.message
     assert "(--pallas-timeout in pytest), or make the kernel smaller." in failure.message
     assert second.ok
 

@@ -169,8 +169,8 @@ def test_a_compiler_that_refuses_a_switch(stand_in: StandIn) -> None:
     with pytest.raises(CannotRunError) as caught:
         made(jnp.ones((8, 128)))
     assert str(caught.value) == (
-        f"the switch 'poison_vmem' is refused: libtpu {versions.installed()['libtpu']} does not "
-        "know xla_jf_poison_vmem_allocations. Leave the switch out, or use another libtpu."
+        f"the switch 'poison_vmem' is not supported: libtpu {versions.installed()['libtpu']} does "
+        "not know xla_jf_poison_vmem_allocations. Remove the switch, or use another libtpu."
     )
 
 

@@ -73,7 +73,7 @@ def test_what_runs_after_the_call_is_refused(name: str, function: Any, kind: str
     message = str(raised.value)
     assert message.startswith(f"pallas_debug.{name} does not take ")
     assert kind.rpartition(", ")[2].removeprefix("which is ") in message
-    assert "its body runs after the call has returned, in turns with other code" in message
+    assert "its body runs after the call has returned, interleaved with other code" in message
 
 
 def test_options_without_their_names_are_refused_at_once() -> None:
@@ -81,7 +81,7 @@ def test_options_without_their_names_are_refused_at_once() -> None:
         with pytest.raises(UsageError, match=r"by name: write pallas_debug.debug\(targets='"):
             pallas_debug.debug(given)  # type: ignore[call-overload]
     for name in ("debug", "check", "compile"):
-        with pytest.raises(UsageError, match=f"pallas_debug.{name} takes a function, and not 5"):
+        with pytest.raises(UsageError, match=f"pallas_debug.{name} takes a function, not 5"):
             DECORATORS[name](5)
     with pytest.raises(UsageError, match=r"an array of float32\[512,256\], such as its result"):
         DECORATORS["compile"](np.ones((512, 256), np.float32))

@@ -38,7 +38,7 @@ def test_a_libtpu_of_another_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "installed", lambda: {"jax": "0.10.2", "libtpu": "0.0.1"})
     (check,) = checks("libtpu", monkeypatch)
     assert check.state == "warning"
-    assert check.detail.startswith("0.0.1, while this jax was made for ==")
+    assert check.detail.startswith("0.0.1, but this jax was built for ==")
     assert check.remedy == f"pip install 'jax[tpu]=={metadata.version('jax')}'"
 
 

@@ -150,7 +150,7 @@ def test_a_function_that_is_called_again_is_not_traced_again() -> None:
 @pytest.mark.parametrize(
     "arguments,params,message",
     [
-        (("fast",), {}, "'fast' is no interpret mode"),
+        (("fast",), {}, "'fast' is not an interpret mode"),
         (("hlo",), {"detect_races": True}, "the interpret mode 'hlo' takes no parameters"),
         (("tpu",), {"detect_race": True}, "did you mean detect_races?"),
         (("tpu",), {"detect_races": 1}, "detect_races must be true or false, not 1"),
@@ -361,7 +361,7 @@ def test_the_doctor_knows_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "detect_races" in found["TPU interpret mode's parameters"].detail
     raises = hasattr(pltpu.InterpretParams(), "on_race")
     expected = (
-        "raises an exception; on_race changes that" if raises else "prints a race and goes on"
+        "raises an exception; on_race changes that" if raises else "prints a race and continues"
     )
     assert found["TPU interpret mode's races"].detail == f"detect_races {expected}"
     assert "GPU interpret mode" in found

@@ -215,8 +215,8 @@ def test_one_that_is_refused_is_a_failure_that_names_it(
     assert failure.type == "SwitchRefused"
     assert failure.stage == where
     assert failure.headline == (
-        f"the switch 'poison_vmem' is refused: {who} {versions.installed()[who]} does not know "
-        f"{option}. Leave the switch out, or use another {who}."
+        f"the switch 'poison_vmem' is not supported: {who} {versions.installed()[who]} does not "
+        f"know {option}. Remove the switch, or use another {who}."
     )
     assert dump.compilation("v5e").switches == ("poison_vmem",)
 
@@ -241,9 +241,8 @@ def test_a_print_that_a_tpu_cannot_do_is_why_the_dump_failed(tmp_path: Path) -> 
     assert failure.source.text == 'pl.debug_print("row {:03d}", pl.program_id(0))'
     assert failure.explanation is not None
     assert failure.explanation.brief() == [
-        "print-arguments: on a TPU the log recorder formats what is printed, and it knows only "
-        "`{}`",
-        "try: write `{}`; to print less of a number, round it in the kernel",
+        "print-arguments: on a TPU, the log recorder formats prints and supports only `{}`",
+        "try: write `{}`; to print fewer digits, round the number in the kernel",
     ]
     assert failure.message.splitlines() == [
         "a TPU cannot do this print: the format string 'row {:03d}' has the format spec `:03d`",
@@ -323,8 +322,8 @@ def test_plugins_are_told_of_a_print_that_a_target_cannot_do(
             f"  {render.relative(Path(__file__))}:{line_of('row {:03d}')}   "
             'pl.debug_print("row {:03d}", pl.program_id(0))',
             "  the format string 'row {:03d}' has the format spec `:03d`",
-            "  cause: on a TPU the log recorder formats what is printed, and it knows only `{}`",
-            "  try: write `{}`; to print less of a number, round it in the kernel",
+            "  cause: on a TPU, the log recorder formats prints and supports only `{}`",
+            "  try: write `{}`; to print fewer digits, round the number in the kernel",
         ]
 
 

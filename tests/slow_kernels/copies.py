@@ -337,7 +337,7 @@ KERNELS = (
         helper=_updated,
         args=_CACHE,
         parts=(
-            "but for one of its 1,024 rows in dimension 1",
+            "except for one of its 1,024 rows in dimension 1",
             "(8, 128), with the number in at_ref // 8",
         ),
     ),
@@ -362,7 +362,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((2, 16, 128), jnp.bfloat16),
             jax.ShapeDtypeStruct((64, 128, 128), jnp.bfloat16),
         ),
-        parts=("64 times", "into a second buffer with a semaphore of its own"),
+        parts=("64 times", "into a second buffer with its own semaphore"),
     ),
     SlowKernel(
         advice="copy-wait",
@@ -396,6 +396,6 @@ KERNELS = (
         function=rows_one_after_another,
         remedied=rows_one_after_another_remedied,
         args=(jax.ShapeDtypeStruct((128,), jnp.int32), jax.ShapeDtypeStruct((1024, 512), F32)),
-        parts=("start the copies of all 64 iterations in a loop of their own", "in out_ref"),
+        parts=("start the copies of all 64 iterations in a separate loop", "in out_ref"),
     ),
 )

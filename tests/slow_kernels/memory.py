@@ -138,7 +138,7 @@ KERNELS = (
         function=squares_summed_in_memory,
         remedied=squares_summed_in_memory_remedied,
         args=(jax.ShapeDtypeStruct((1024, 512), F32),),
-        parts=("loads and stores 16 registers of out_ref", "let lax.fori_loop carry"),
+        parts=("loads and stores 16 registers of out_ref", "carry the value through lax.fori_loop"),
         targets=("v5e",),
     ),
     SlowKernel(
@@ -156,7 +156,7 @@ KERNELS = (
         function=input_copied_to_scratch,
         remedied=input_copied_to_scratch_remedied,
         args=(jax.ShapeDtypeStruct((512, 512), F32),),
-        parts=("x_ref is copied to copy", "leave copy out, and read x_ref"),
+        parts=("x_ref is copied to copy", "remove copy, and read x_ref"),
     ),
     SlowKernel(
         advice="vmem-copy",
@@ -164,7 +164,7 @@ KERNELS = (
         function=output_copied_from_scratch,
         remedied=input_copied_to_scratch_remedied,
         args=(jax.ShapeDtypeStruct((512, 512), F32),),
-        parts=("copy is copied to out_ref", "leave copy out, and store to out_ref"),
+        parts=("copy is copied to out_ref", "remove copy, and store to out_ref"),
     ),
     SlowKernel(
         advice="vmem-copy",

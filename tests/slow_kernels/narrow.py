@@ -237,7 +237,7 @@ KERNELS = (
         helper=_scanned,
         rearrange=lambda x, decay, b: (x, decay, b.reshape(*b.shape, 1)),
         args=(*(jax.ShapeDtypeStruct((16, 256), F32),) * 2, jax.ShapeDtypeStruct((16, 16), F32)),
-        parts=("f32[256, 16] fill 16 of 128 lanes", "keep (16, 256) in what the loop carries"),
+        parts=("f32[256, 16] fill 16 of 128 lanes", "keep (16, 256) in the loop's carry"),
         targets=("v6e",),
     ),
     SlowKernel(
@@ -247,7 +247,7 @@ KERNELS = (
         remedied=softmax_of_few_lanes_remedied,
         rearrange=lambda x: (x.T,),
         args=(jax.ShapeDtypeStruct((1024, 16), F32),),
-        parts=("it takes 128 vector registers, where 16 would hold it", "(16, 1024)"),
+        parts=("it takes 128 vector registers instead of 16", "(16, 1024)"),
     ),
     SlowKernel(
         advice="narrow-product",

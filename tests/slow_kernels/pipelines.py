@@ -395,7 +395,7 @@ KERNELS = (
         helper=_biased_gelu,
         remedied=one_register_at_a_time_remedied,
         args=(jax.ShapeDtypeStruct((256, 1024), F32), jax.ShapeDtypeStruct((1, 1024), F32)),
-        parts=("blocks of (8, 128) make 256 grid steps: each waits ",),
+        parts=("blocks of (8, 128) make 256 grid steps: each step waits ",),
     ),
     SlowKernel(
         advice="small-blocks",
@@ -445,7 +445,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((256, 512), BF16),
             jax.ShapeDtypeStruct((16, 512, 256), BF16),
         ),
-        parts=("nothing runs beside this copy of 256.0 KiB",),
+        parts=("nothing overlaps with this copy of 256.0 KiB",),
     ),
     SlowKernel(
         advice="grid-order",
@@ -457,7 +457,10 @@ KERNELS = (
             jax.ShapeDtypeStruct((8, 2048, 512), F32),
             jax.ShapeDtypeStruct((2048, 512), F32),
         ),
-        parts=("bias_ref are fetched 16 times, though there are only 2", "in the order 1, 0"),
+        parts=(
+            "bias_ref are fetched 16 times, although there are only 2",
+            "axes of the grid to 1, 0",
+        ),
     ),
     SlowKernel(
         advice="one-core",
@@ -466,9 +469,10 @@ KERNELS = (
         remedied=on_one_core_remedied,
         args=(jax.ShapeDtypeStruct((4, 512, 256), F32),),
         parts=(
-            "all 16 steps of the grid run on one core, and v5p has 2",
-            "declare axis 0 parallel, as no step along it needs another one: compiler_params=pltpu"
-            '.CompilerParams(dimension_semantics=("parallel", "arbitrary"))',
+            "all 16 steps of the grid run on one core, but v5p has 2",
+            "declare axis 0 parallel, since no step along it depends on another one: "
+            'compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", '
+            '"arbitrary"))',
         ),
         targets=("v5p",),
     ),

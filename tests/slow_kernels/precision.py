@@ -249,7 +249,10 @@ KERNELS = (
             jax.ShapeDtypeStruct((1024, 512), BF16),
             jax.ShapeDtypeStruct((8, 512, 1024), F32),
         ),
-        parts=("32.0 MiB in all, if each step needs another block", "as weights can be"),
+        parts=(
+            "32.0 MiB in total, if each step needs a different block",
+            "which is possible for weights",
+        ),
     ),
     SlowKernel(
         advice="wide-operand",
@@ -258,7 +261,7 @@ KERNELS = (
         remedied=results_in_f32_remedied,
         helper=_scaled,
         args=(jax.ShapeDtypeStruct((8192, 512), BF16),),
-        parts=("out_ref is written in f32, 16.0 MiB in all", "make out_ref a bf16 array"),
+        parts=("out_ref is written in f32, 16.0 MiB in total", "make out_ref a bf16 array"),
     ),
     SlowKernel(
         advice="arithmetic",
@@ -266,7 +269,7 @@ KERNELS = (
         function=divided_by_norms,
         remedied=divided_by_norms_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        parts=("of 128 registers", "multiply by lax.rsqrt"),
+        parts=("for 128 registers", "multiply by lax.rsqrt"),
     ),
     SlowKernel(
         advice="arithmetic",
@@ -282,7 +285,7 @@ KERNELS = (
         function=sigmoid_by_division,
         remedied=sigmoid_by_division_remedied,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        parts=("a sigmoid made of an exponential and a division", "jnp.tanh(0.5 * x)"),
+        parts=("a sigmoid computed by an exponential and a division", "jnp.tanh(0.5 * x)"),
         targets=("v5e",),
     ),
     SlowKernel(
@@ -305,7 +308,10 @@ KERNELS = (
         helper=_by_weights,
         rearrange=lambda x, w: (x, w.astype(BF16)),
         args=(jax.ShapeDtypeStruct((64, 1024), BF16), jax.ShapeDtypeStruct((1024, 2048), F32)),
-        parts=("w_ref is fetched in f32, 8.0 MiB in all", "store it in bf16, as weights can be"),
+        parts=(
+            "w_ref is fetched in f32, 8.0 MiB in total",
+            "store it in bf16, which is possible for weights",
+        ),
     ),
     SlowKernel(
         advice="rounding",

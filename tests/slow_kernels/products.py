@@ -437,6 +437,9 @@ KERNELS = (
         remedied=columns_times_rows_remedied,
         rearrange=lambda x, y: (x.T, y),
         args=(jax.ShapeDtypeStruct((64, 256), F32), jax.ShapeDtypeStruct((64, 512), F32)),
-        parts=("(256, 64) by (64, 256)", "contracted over what the loop counts"),
+        parts=(
+            "(256, 64) by (64, 256)",
+            "contracted over the dimension that the loop iterates over",
+        ),
     ),
 )

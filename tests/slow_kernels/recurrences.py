@@ -334,7 +334,7 @@ KERNELS = (
         function=divided_by_the_same,
         remedied=divided_by_the_same_remedied,
         args=(jax.ShapeDtypeStruct((16, 256), F32), jax.ShapeDtypeStruct((128, 256), F32)),
-        parts=("divides by what no iteration changes", "multiply by it in the loop"),
+        parts=("divides by values that no iteration changes", "multiply by it in the loop"),
     ),
     SlowKernel(
         advice="single-rolls",
@@ -342,7 +342,7 @@ KERNELS = (
         function=sum_of_single_rolls,
         remedied=sum_of_single_rolls_remedied,
         args=(jax.ShapeDtypeStruct((512, 256), F32),),
-        parts=("combined with 31 rotations of it", "5 give the same"),
+        parts=("combined with 31 rotations of itself", "5 give the same"),
     ),
     SlowKernel(
         advice="single-rolls",
@@ -350,6 +350,6 @@ KERNELS = (
         function=sum_of_repeated_rolls,
         remedied=sum_of_repeated_rolls_remedied,
         args=(jax.ShapeDtypeStruct((64, 128), F32),),
-        parts=("combined with 127 rotations of it", "7 give the same"),
+        parts=("combined with 127 rotations of itself", "7 give the same"),
     ),
 )

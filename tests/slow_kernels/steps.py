@@ -111,7 +111,7 @@ KERNELS = (
         remedied=causal_in_every_step_remedied,
         helper=_causal,
         args=(jax.ShapeDtypeStruct((2048, 128), BF16),) * 3,
-        parts=("at 6 of 16 grid points the mask is false everywhere", "k_ref, v_ref stay"),
+        parts=("at 6 of 16 grid points, the mask is false everywhere", "k_ref, v_ref stay"),
     ),
     SlowKernel(
         advice="step-invariant",

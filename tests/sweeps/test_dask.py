@@ -140,7 +140,7 @@ def test_scheduler_goes_away(swept_module: Any, tmp_path: Path) -> None:
     assert len(found.results) + len(found.unfinished) == 4
     (problem,) = found.problems
     assert problem == (
-        f"the Dask scheduler at {cluster.address} has gone, or dropped the sweep. Start it again, "
+        f"the Dask scheduler at {cluster.address} is gone or dropped the sweep. Start it again, "
         "then run the same sweep again: it continues"
     )
     continued = pallas_debug.sweep(
@@ -191,4 +191,4 @@ def test_cluster_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         "worker tcp://here:8786 --nthreads 1`, then run the same sweep again: it continues"
     )
     Client.status = "closed"
-    assert "has gone, or dropped the sweep" in str(workers.problem())
+    assert "is gone or dropped the sweep" in str(workers.problem())

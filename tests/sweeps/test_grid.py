@@ -46,8 +46,8 @@ def test_texts_of_values() -> None:
         ({}, "a sweep needs an argument to vary: --over block_q=128,256"),
         ({"q": []}, "q has no values to sweep over"),
         ({"q": [1, 2, 1]}, "q has the value 1 twice"),
-        ({"q": "12"}, "over['q'] is '12', and not a list of values"),
-        ({"q": 5}, "over['q'] is 5, and not a list of values"),
+        ({"q": "12"}, "over['q'] is '12', not a list of values"),
+        ({"q": 5}, "over['q'] is 5, not a list of values"),
         (
             {"q": range(100), "k": range(100)},
             f"100 x 100 is 10,000 settings, more than {defaults.MAX_SETTINGS:,}. Sweep over fewer",

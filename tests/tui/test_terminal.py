@@ -425,7 +425,7 @@ def test_the_text_is_opened_in_the_editor_and_read_in_the_pager(
         terminal.wait_for("original")
         terminal.send("E")
         edited = received(terminal, file)
-        terminal.wait_for("its option is not known")
+        terminal.wait_for("its option is unknown")
         file.unlink()
         terminal.send("|")
         read = received(terminal, file)

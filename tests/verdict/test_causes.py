@@ -38,10 +38,9 @@ def pairs(x: Any) -> Any:
 def test_a_grid_that_leaves_whole_blocks_out(engine: str) -> None:
     (finding,) = verify(pairs, S((64, 128), F32), engines=engine).findings
     assert finding.kind == "OutputNotWritten"
-    assert finding.cause == ("the grid has too few steps for the array: it leaves whole blocks out")
+    assert finding.cause == ("the grid has too few steps for the array: whole blocks are left out")
     assert finding.advice == (
-        "add the steps that are missing, or make o_ref in out_shape as large as what the grid "
-        "writes"
+        "add the missing steps, or shrink o_ref in out_shape to what the grid writes"
     )
     assert finding.source is not None
     assert "grid=(x.shape[0] // 16,)" in (finding.source.text or "")

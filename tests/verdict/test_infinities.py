@@ -68,7 +68,7 @@ def test_the_nan_is_a_consequence_of_an_earlier_overflow(engines: str) -> None:
     if "checks" in engines:
         (nan,) = finding.consequences
         assert (nan.kind, nan.comes_of) == ("NanProduced", ("InfinityProduced",))
-        assert "followed by: `div` made a NaN of inf and inf at [3, 5]" in str(
+        assert "followed by: `div` produced a NaN from inf and inf at [3, 5]" in str(
             finding_text(finding)
         )
 

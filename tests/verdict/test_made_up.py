@@ -68,8 +68,8 @@ def test_what_rests_on_them_says_so_and_comes_last() -> None:
         "; values not judged (no reference)"
     )
     assert verdict.notes == (
-        f"values were made up for {LENGTHS}: what depends on them is judged only for these. Give "
-        f"real ones: {REAL_INPUTS}",
+        f"values were made up for {LENGTHS}: anything that depends on them is judged only for "
+        f"these. Give real ones: {REAL_INPUTS}",
     )
 
 
@@ -162,7 +162,7 @@ def test_if_it_cannot_be_determined_that_is_said(monkeypatch: pytest.MonkeyPatch
 
 def test_arguments_too_large_to_fill_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "MAX_INPUT_BYTES", 1 << 10)
-    with pytest.raises(UsageError, match=r"the argument batch\['x'\] takes 0.0 GiB, and an array"):
+    with pytest.raises(UsageError, match=r"the argument batch\['x'\] takes 0.0 GiB, but an array"):
         judged(N, {"x": X})
 
 

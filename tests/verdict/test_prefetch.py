@@ -20,7 +20,7 @@ from pallas_debug.verdict import Verdict, verify
 PAGES = broken("page_past_the_pool")
 TABLE, POOL = PAGES.make_args()
 UNKNOWN = jax.ShapeDtypeStruct(TABLE.shape, TABLE.dtype)
-NOT_JUDGED = ("the index map of page_ref: it reads page_table_ref, whose values are not known",)
+NOT_JUDGED = ("the index map of page_ref: it reads page_table_ref, whose values are unknown",)
 
 gather = PAGES.function
 
@@ -45,7 +45,9 @@ def test_a_table_that_points_past_the_array() -> None:
     assert finding.grid_point == (2,)
     assert finding.source is not None
     assert finding.source.line == PAGES.line
-    assert "gives block 9 along dimension 0 of float32[4, 8, 128], which has 4" in finding.message
+    assert (
+        "returns block 9 along dimension 0 of float32[4, 8, 128], which has 4 blocks"
+    ) in finding.message
     assert not_judged(verdict) == ()
 
 
@@ -161,7 +163,7 @@ def test_of_many_calls_some_are_looked_at_and_the_rest_is_said() -> None:
     verdict = judged(many, POOL)
     assert verdict.ok
     assert not_judged(verdict) == (
-        "2 of 10 calls, each with scalar prefetch or a grid of its own: the first 8 are looked at",
+        "2 of 10 calls, each with its own scalar prefetch or grid: only the first 8 are examined",
     )
 
 
@@ -182,6 +184,7 @@ def test_a_fault_of_ours_is_said_and_costs_no_more_than_the_tables(
     assert verdict.ok
     assert not_judged(verdict) == NOT_JUDGED
     assert verdict.notes == (
-        "the grids and the scalar prefetch of the kernels could not be computed from the arguments "
-        "(RuntimeError: out of luck); what depends on it is left to the engines that run them",
+        "the grids and the scalar prefetch of the kernels could not be computed from the "
+        "arguments (RuntimeError: out of luck); anything that depends on them is left to the "
+        "engines that run the kernels",
     )

@@ -91,8 +91,8 @@ def test_of_two_kernels_the_one_that_wrote_the_result_is_found() -> None:
     assert cells(wrong) == {"first": "unjudged", "second": "found"}  # as engines are named
     (gap,) = wrong.gaps
     assert gap.reason == (
-        "the results differ from those of the reference, and whether this kernel is at fault is "
-        "not known"
+        "the results differ from those of the reference, but whether this kernel is at fault is "
+        "unknown"
     )
     assert [f.kernel for f in wrong.findings] == ["second"]
 
@@ -141,15 +141,15 @@ def test_a_reference_may_call_kernels_and_is_run_first() -> None:
 
 def test_what_makes_no_sense() -> None:
     right = lambda x: scale(x, 2.0, "right")  # noqa: E731
-    with pytest.raises(UsageError, match="verify needs a target to trace the function for: name o"):
+    with pytest.raises(UsageError, match="verify needs a target to trace the function for: pass o"):
         verify(right, X, targets=())
     with pytest.raises(UsageError, match="the engine `values` compares results with those of a"):
         judged(right, None, engines="values")
-    with pytest.raises(UsageError, match="rtol and atol are for the comparison with a reference"):
+    with pytest.raises(UsageError, match="rtol and atol apply to the comparison with a reference"):
         judged(right, None, rtol=1.0)
-    with pytest.raises(UsageError, match=r"atol is a number that is at least 0, and not -1\.0"):
+    with pytest.raises(UsageError, match=r"atol must be a number of at least 0, not -1\.0"):
         judged(right, double, atol=-1.0)
-    with pytest.raises(UsageError, match=r"reference=…\) takes a function, and not 3"):
+    with pytest.raises(UsageError, match=r"reference=…\) takes a function, not 3"):
         judged(right, 3)
 
 
@@ -177,7 +177,7 @@ def test_two_versions_of_a_kernel_are_compared_step_by_step() -> None:
     verdict = judged(lambda x: scale(x, 3.0, "wrong"), lambda x: scale(x, 2.0, "right"))
     (finding,) = verdict.counted
     assert (
-        "the kernels first diverge at grid point (0,): line 23 stores 3 to o_ref[0, 0], and 2 in "
+        "the kernels first diverge at grid point (0,): line 23 stores 3 to o_ref[0, 0], but 2 in "
         "`<lambda>`"
     ) in finding.message
     assert (finding.index, finding.operand) == ("o_ref[0, 0]", "o_ref")
@@ -215,7 +215,7 @@ def test_rows_that_no_step_writes() -> None:
     finding = verdict.counted[-1]
     assert finding.kind == "ValueMismatch"
     assert finding.cause == (
-        "no step of the kernel writes [8, 0]: it holds what its memory held before"
+        "no step of the kernel writes [8, 0]: it holds whatever its memory held before"
     )
 
 

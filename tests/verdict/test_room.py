@@ -59,7 +59,7 @@ def test_verify_neither_compiles_nor_interprets_it(compiled: list[str]) -> None:
         ("static",),
     )
     assert compiled == []
-    why = "nothing was interpreted: kernel `has_no_room` has no room in the memory of v5e, v6e"
+    why = "nothing was interpreted: kernel `has_no_room` does not fit into the memory of v5e, v6e"
     assert cells(verdict) == {
         "static": ("found", None, ()),
         "v5e": ("found", None, (NO_ROOM,)),

@@ -71,7 +71,7 @@ def test_one_that_fits_nothing_is_said() -> None:
     assert kept == (FOUND,)
     assert left_out == ()
     assert message == (
-        "the suppression of kind PaddingRead, kernel gone fits no finding; take it out",
+        "the suppression of kind PaddingRead, kernel gone matches no finding; remove it",
     )
 
 
@@ -80,7 +80,7 @@ def test_one_that_fits_nothing_is_said() -> None:
     [
         ("kind = ", "is no TOML"),
         ('suppress = "all"', "`suppress` is a list of tables: write [[suppress]]"),
-        ("suppress = [1]", "number 1: is no table"),
+        ("suppress = [1]", "number 1: is not a table"),
         ("[[suppress]]\nkind = 'A'\nreson = 'b'", "unknown reson; a suppression has kind, kernel"),
         ("[[suppress]]\nkind = 'A'\nreason = 3", "number 1: reason must be text"),
         ("[[suppress]]\nkind = 'A'\nreason = ' '", "number 1: has no reason"),

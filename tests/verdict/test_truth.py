@@ -56,13 +56,15 @@ def test_an_index_map_of_jax_is_not_said_to_be_the_users() -> None:
         finding = one(called(grid=(2,)), X, engines="static,compile")
         assert finding.kind == "X64IndexMap"
         assert finding.message == (
-            "x_ref and o_ref have no index map, and those that jax makes return int64; the TPU's "
-            "index maps return int32"
+            "x_ref and o_ref have no index map, and those that jax creates return int64; the "
+            "TPU's index maps return int32"
         )
         assert finding.engines == ("static", "compile")
         spec = pl.BlockSpec((16, 128), lambda i: (jnp.int32(0), jnp.int32(0)))
         half = one(called(grid=(2,), in_specs=[spec]), X, engines="static,compile")
-        assert half.message.startswith("o_ref has no index map, and the one that jax makes returns")
+        assert half.message.startswith(
+            "o_ref has no index map, and the one that jax creates returns"
+        )
 
 
 # Errors while the call is traced.
@@ -144,9 +146,9 @@ def test_the_error_that_ends_a_program_is_explained() -> None:
     assert outcome.reason is not None
     assert "the program stopped before the kernel had run to its end: " in outcome.reason
     assert outcome.reason.endswith(
-        ": a program for a mesh runs where there are fewer devices than the mesh has; run it on as "
-        "many devices; on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=N before jax "
-        "is imported"
+        ": a program for a mesh runs on fewer devices than the mesh has; run it on as many "
+        "devices; on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=N before jax is "
+        "imported"
     )
 
 
@@ -161,8 +163,8 @@ def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
     finding = one(fails, X, engines="static")
     assert finding.message == "AssertionError: run this elsewhere"
     assert finding.advice == (
-        "pass what this line demands, or fix its condition: it raises the exception itself, and jax "
-        "is not involved; if it is because there is no TPU here, pass --pretend"
+        "pass what this line requires, or fix its condition: it raises the exception itself, and "
+        "jax is not involved; if the cause is that there is no TPU here, pass --pretend"
     )
 
     def places(x: Any) -> Any:
@@ -170,12 +172,12 @@ def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
 
     finding = one(places, X, engines="static")
     assert finding.advice is not None
-    assert finding.advice.endswith("; if it is because there is no TPU here, pass --pretend")
+    assert finding.advice.endswith("; if the cause is that there is no TPU here, pass --pretend")
     with pretending(("v5e",)):
         finding = one(called(refuses), X, engines="static")
     assert finding.advice is not None
     assert finding.advice.endswith(
-        "; the chip that it asks for is v5e here: if it needs another one, name that first in "
+        "; the chip that it queries is v5e here: if it needs another one, put that first in "
         "--target"
     )
 
@@ -189,7 +191,7 @@ def test_an_exception_of_another_package_is_not_said_to_be_of_jax() -> None:
     assert finding.message == "LinAlgError: Last 2 dimensions of the array must be square"
     assert finding.source is not None
     assert finding.source.text == "np.linalg.inv(np.zeros((3, 4)))"
-    assert finding.advice == "fix what the message names: numpy raised the exception, and not jax"
+    assert finding.advice == "fix what the message names: numpy raised the exception, not jax"
 
     def compares(x: Any) -> Any:
         np.testing.assert_array_equal(np.zeros(2), np.ones(2))
@@ -242,7 +244,7 @@ def test_a_module_that_is_not_there_is_to_be_installed() -> None:
 
     finding = one(fails, X, engines="static")
     assert finding.message == "ModuleNotFoundError: No module named 'no_such_module'"
-    assert finding.advice == "install what the message names, or correct the import"
+    assert finding.advice == "install the package that the message names, or correct the import"
 
 
 def test_a_kernel_for_a_gpu_is_not_judged() -> None:
@@ -257,9 +259,9 @@ def test_a_kernel_for_a_gpu_is_not_judged() -> None:
         "static": "it is a kernel for a GPU (Triton)",
         "v5e": "copy is a kernel for a GPU: its compiler parameters are those of Triton. Kernels "
         "are compiled for TPUs here",
-        "machine": "it runs in HLO interpret mode instead, since kernel `copy` is for a GPU "
-        "(Triton), and the kernel machine runs kernels as a TPU does",
-        "races": "kernel `copy` is for a GPU (Triton), and TPU interpret mode runs kernels as a "
+        "machine": "it runs in HLO interpret mode instead, because kernel `copy` is for a GPU "
+        "(Triton), but the kernel machine runs kernels as a TPU does",
+        "races": "kernel `copy` is for a GPU (Triton), but TPU interpret mode runs kernels as a "
         "TPU does",
     }
 
@@ -269,7 +271,7 @@ def test_a_refusal_by_jax_is_said_to_be_of_jax() -> None:
         o_ref[...] = jnp.reshape(x_ref[...], (3, 3))
 
     assert one(called(fails), X, engines="static").advice == (
-        "fix what the message names: jax refused the call as it traced it"
+        "fix what the message names: jax rejected the call while tracing it"
     )
 
 
@@ -472,8 +474,8 @@ def test_a_block_size_that_jax_believes_to_be_whole_tiles() -> None:
         "the tiling of the array in HBM"
     )
     assert hint.advice == (
-        "let the index map return slices whose sizes are multiples of 8; only one past the array's "
-        "end is rounded; jax 0.12 rounds all of them up"
+        "let the index map return slices whose sizes are multiples of 8; jax rounds up only "
+        "slices that reach past the array's end, jax 0.12 all of them"
     )
 
 
@@ -491,8 +493,8 @@ def test_a_slice_that_is_rounded_past_the_end() -> None:
     found, *_ = verify(copied_in_blocks, jnp.ones((32, 128)), starts, sizes, engines=RAN).findings
     assert found.kind == "OutOfBoundsRead"
     assert found.cause == (
-        "`emit_pipeline` rounds the size of a slice up to whole tiles, and takes for granted that "
-        "the slice begins at one; this one begins at 26 (from starts_ref[2], which is 26), and is "
-        "rounded to 8"
+        "`emit_pipeline` rounds the size of a slice up to whole tiles and assumes that the slice "
+        "begins at a tile; this one begins at 26 (from starts_ref[2], which is 26), and its size "
+        "is rounded to 8"
     )
-    assert found.advice == "begin each slice at a whole tile, or pad the array"
+    assert found.advice == "begin each slice at a tile boundary, or pad the array"

@@ -64,7 +64,7 @@ def test_an_output_that_nothing_uses_is_a_note() -> None:
         assert verdict.findings == ()
         assert {o.status for o in verdict.outcomes} == {"ok"}
         assert verdict.notes == (
-            "kernel `top` does not write all of best_ref: nothing uses that output",
+            "kernel `top` does not write all of best_ref, but nothing uses that output",
         )
 
 
@@ -151,7 +151,7 @@ def test_it_depends_on_the_caller_of_a_program_that_is_no_more_than_python(sanit
         assert report.ok is (condition is not None)
         if condition is not None:
             assert report.summary == "1 finding on a condition, not counted"
-            line = f"a fault only if {condition}: this is not known, so it does not count"
+            line = f"a fault only if {condition}: this is unknown, so it does not count"
             assert line in str(report)
 
 
@@ -181,7 +181,7 @@ def test_a_script_is_judged_by_its_programs() -> None:
     assert verdict.findings == ()
     assert {o.status for o in verdict.outcomes} == {"ok"}
     assert verdict.notes == (
-        "kernel `top` does not write all of best_ref: nothing uses that output",
+        "kernel `top` does not write all of best_ref, but nothing uses that output",
     )
     verdict = program("used")
     (finding,) = verdict.findings
@@ -192,9 +192,7 @@ def test_a_script_is_judged_by_its_programs() -> None:
     (finding,) = verdict.findings
     assert finding.only_if == CONDITIONS[eager]
     assert verdict.ok
-    assert "1 finding on a condition that is not known, not counted; nothing else found" in str(
-        verdict
-    )
+    assert "1 finding on an unknown condition, not counted; nothing else found" in str(verdict)
     assert any(line.startswith("::warning") for line in github.lines(verdict))
     (result,) = sarif.sarif(verdict)["runs"][0]["results"]
     assert (result["level"], result["properties"]["onlyIf"]) == ("warning", finding.only_if)

@@ -161,12 +161,12 @@ def _check(context: Any, params: Mapping[str, Any]) -> None:
         return
     if automatic := meshes.automatic_axes(context):
         raise MachineError(
-            f"kernel `{name}` runs in a mesh of which {', '.join(automatic)} is partitioned by "
-            "jax, not by `shard_map`"
+            f"kernel `{name}` runs in a mesh whose {', '.join(automatic)} is partitioned by jax, "
+            "not by `shard_map`"
         )
     if mesh.size > MAX_DEVICES:
         raise MachineError(
-            f"kernel `{name}` runs on {mesh.size} devices, and the kernel machine simulates at "
+            f"kernel `{name}` runs on {mesh.size} devices, but the kernel machine simulates at "
             f"most {MAX_DEVICES} together; use a smaller mesh"
         )
 

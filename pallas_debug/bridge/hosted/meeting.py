@@ -100,7 +100,7 @@ class Meeting:
         came = sorted(gathering.operands)
         missing = [i for i in range(self._count) if i not in gathering.operands]
         return MachineError(
-            f"kernel `{self._kernel}` communicates between {self._count} devices, and within "
+            f"kernel `{self._kernel}` communicates between {self._count} devices, but within "
             f"{patience:g} s only {_devices(came)} called it, not {_devices(missing)}. Is it in a "
             "branch that only some devices take?"
         )

@@ -143,7 +143,9 @@ def _part(text: str, whole: str) -> WatchedPart:
 def _entry(text: str, whole: str) -> Entry:
     found = _ENTRY.fullmatch(text)
     if found is None:
-        raise UsageError(_wrong(whole, f"{text!r} is no position" if text else "an axis is empty"))
+        raise UsageError(
+            _wrong(whole, f"{text!r} is not a position" if text else "an axis is empty")
+        )
     if text == "*":
         return slice(None)
     if found["index"] is not None:

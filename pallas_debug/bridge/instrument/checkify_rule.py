@@ -79,15 +79,15 @@ def _checked(
     if made is None or made.layout is None:
         return error, pallas_call.pallas_call_p.bind(*args, **params)
     for inner in made.not_entered:
-        _unchecked(params, f"what is inside its `{inner}` is not checked")
+        _unchecked(params, f"the body of its `{inner}` is not checked")
     *outputs, rows = made.bind(pallas_call.pallas_call_p, args)
     return _with_first(context, error, made.layout, rows), outputs
 
 
 def _unchecked(params: Mapping[str, Any], reason: str) -> None:
     warnings.warn(
-        f"checkify does not see into kernel `{name_of(params)}`: {reason}. "
-        "That it reports no error there means nothing.",
+        f"checkify does not see into kernel `{name_of(params)}`: {reason}. The absence of errors "
+        "there means nothing.",
         UncheckedKernel,
         stacklevel=3,
     )

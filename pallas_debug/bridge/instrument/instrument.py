@@ -88,7 +88,8 @@ def instrument(
     """
     if "grid_mapping" not in params:
         raise CannotInstrument(
-            "it is a kernel over a mesh (`pl.kernel`, `core_map`), which these checks do not know"
+            "it is a kernel over a mesh (`pl.kernel`, `core_map`), which these checks do not "
+            "support"
         )
     mapping = params["grid_mapping"]
     if 0 in [size for size in mapping.grid if isinstance(size, int)]:
@@ -106,7 +107,7 @@ def instrument(
     block = _block_mapping(mapping, (room.slices, 1, 1 if trips else room.words), prefix)
     jaxpr = made.with_checks(room, block, prefix)
     if len(made.sites) > capacity:
-        raise CannotInstrument(f"{len(made.sites)} checks were found in it where {capacity} fit")
+        raise CannotInstrument(f"it has {len(made.sites)} checks, but only {capacity} fit")
     if not made.sites and not made.changed:
         return None
     return Instrumented(
@@ -237,7 +238,7 @@ class _Rewriting:
         with mapping.trace_env():
             traced, consts = rewrite.trace(body, avals, debug_info)
         if consts:
-            raise CannotInstrument("its checks would have to capture constants")
+            raise CannotInstrument("its checks would need to capture constants")
         return traced
 
 
@@ -272,8 +273,8 @@ def _prefix(params: dict[str, Any], num_sites: int) -> int:
     slices = math.prod(sizes)
     if slices * num_sites * BYTES_PER_SITE > MAX_BYTES:
         raise CannotInstrument(
-            f"its grid has {slices} parallel slices, too many to keep {num_sites} checks "
-            "for each; try it on fewer"
+            f"its grid has {slices} parallel slices, too many to keep {num_sites} checks for "
+            "each; use fewer"
         )
     return wanted
 

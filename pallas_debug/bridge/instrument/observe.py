@@ -189,7 +189,7 @@ def _lowering(
     if made is None:
         return _noting(primitive, params) if observer.checks else None
     for inner in made.not_entered:
-        observer.skipped(name, f"what is inside its `{inner}` is not checked", partly=True)
+        observer.skipped(name, f"the body of its `{inner}` is not checked", partly=True)
     return _rule(primitive, params, made, observer, name)
 
 

@@ -62,8 +62,8 @@ def require_short(params: Mapping[str, Any], kind: str) -> None:
         at = "" if source is None else f" at {quoted(source)}"
         parts.append(f"a loop in it has {length.iterations:,} iterations{at}")
     raise InterpretModeError(
-        f"kernel `{name_of(params)}` is too long to be interpreted: {', and '.join(parts)}. That "
-        f"is {accesses:,} steps, and at most {most:,} are run {_MODES.get(kind, 'here')}. Call it "
+        f"kernel `{name_of(params)}` is too long to be interpreted: {' and '.join(parts)}. That "
+        f"is {accesses:,} steps, but at most {most:,} are run {_MODES.get(kind, 'here')}. Call it "
         "with smaller arguments here, or run it on a TPU"
     )
 

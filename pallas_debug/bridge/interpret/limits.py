@@ -100,8 +100,8 @@ def why_machine(params: Mapping[str, Any]) -> str | None:
             padded = _copied_with_padding(eqn)
             if padded is not None:
                 return (
-                    f"a copy may take the padding of the tiles of {padded} along, and jax's "
-                    f"interpreters do not tell whether a result depends on it{_at(eqn)}"
+                    f"a copy may include the padding of the tiles of {padded}, and jax's "
+                    f"interpreters do not detect whether a result depends on it{_at(eqn)}"
                 )
     return None
 
@@ -116,7 +116,7 @@ def unjudged_padding(params: Mapping[str, Any]) -> str | None:
             padded = _copied_with_padding(eqn)
             if padded is not None:
                 return (
-                    f"a copy may take the padding of the tiles of {padded} along{_at(eqn)}, and "
+                    f"a copy may include the padding of the tiles of {padded}{_at(eqn)}, and "
                     "whether a result depends on it is not judged; modes `auto` and `machine` do"
                 )
     return None
@@ -174,21 +174,22 @@ def _shared_lack(params: Mapping[str, Any]) -> SharedLack | None:
                 return SharedLack(why=why, way_out=way_out)
     if len(params.get("meshes", ())) > 1 or params.get("external_meshes"):
         return SharedLack(
-            why="it runs on cores of several kinds (SparseCore and TensorCore), and jax's "
-            "interpreters simulate one",
+            why="it runs on cores of several kinds (SparseCore and TensorCore), but jax's "
+            "interpreters simulate only one",
             way_out=f"Run it {_ON_MACHINE}, or on a TPU",
         )
     if _is_on_sparse_core(params):
         return SharedLack(
-            why="it runs on a SparseCore, and jax's interpreters simulate a TensorCore",
+            why="it runs on a SparseCore, but jax's interpreters simulate a TensorCore",
             way_out=f"Run it {_ON_MACHINE}, or on a TPU",
         )
     shared = semaphores_of(params)
     if shared:
         return SharedLack(
-            why=f"it takes or returns the semaphores {', '.join(shared)}, and jax's interpreters "
+            why=f"it takes or returns the semaphores {', '.join(shared)}, but jax's interpreters "
             "free semaphores at the end of a kernel",
-            way_out=f"Run it {_ON_MACHINE}, on a TPU, or start and await the copy in one kernel",
+            way_out=f"Run it {_ON_MACHINE}, on a TPU, or start the copy and wait for it in the "
+            "same kernel",
         )
     return None
 
@@ -200,7 +201,7 @@ def _lacking_but_on_machine(eqn: Any, axes: frozenset[object]) -> str | None:
     if _is_of_sparse_core(eqn.primitive):
         return f"operations of a SparseCore (`{name}`)"
     if name in ("dma_start", "dma_wait") and any(map(_is_by_array, _transforms(_refs(eqn)))):
-        return "copies of what an array of indices selects"
+        return "copies of elements selected by an array of indices"
     if name in ("dma_start", "semaphore_signal"):
         for target in _refs(eqn):
             if isinstance(target, dict) and (cores := _axes_of(target) & axes):
@@ -476,7 +477,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit(name="slices of dynamic size", hlo="no", tpu="yes"),
     Limit(name="slices of stride 0", hlo="no", tpu="with pallas-debug"),
     Limit(name="semaphore_read, waits that do not decrement", hlo="yes", tpu="with pallas-debug"),
-    Limit(name="semaphores that kernels hand on", hlo="no", tpu="no"),
+    Limit(name="semaphores that are passed between kernels", hlo="no", tpu="no"),
     Limit(name="writes to scalar prefetch", hlo="forgotten after each grid step", tpu="yes"),
     Limit(name="writes to an input block", hlo="copied back to the input", tpu="yes"),
     Limit(name="aliased operands in HBM", hlo="not aliased within a grid step", tpu="yes"),
@@ -495,6 +496,6 @@ def race_report() -> str:
     """Describe how the installed race detector handles a race."""
     defaults = {f.name: str(f.default) for f in dataclasses.fields(pltpu.InterpretParams)}
     if "on_race" not in defaults:
-        return "prints a race and goes on"
-    does = {"raise": "raises an exception", "warn": "prints a race and goes on"}
+        return "prints a race and continues"
+    does = {"raise": "raises an exception", "warn": "prints a race and continues"}
     return f"{does.get(defaults['on_race'], defaults['on_race'])}; on_race changes that"

@@ -216,8 +216,8 @@ def _gpu_class() -> Any:
         jax = versions.installed().get("jax", "none")
         hint = "; pip install absl-py" if error.name == "absl" else ""
         raise UsageError(
-            f"there is no GPU interpret mode here: jax {jax} has no Mosaic GPU that could be "
-            f"imported ({error}{hint})"
+            f"GPU interpret mode is not available: Mosaic GPU of jax {jax} cannot be imported "
+            f"({error}{hint})"
         ) from error
     return InterpretGPUParams
 
@@ -230,8 +230,8 @@ def _read(kind: Kind, parts: Sequence[str]) -> dict[str, object]:
             raise UsageError(f"an empty parameter of the interpret mode {kind!r}: {_written(kind)}")
         if name in KINDS and not equals:
             raise UsageError(
-                f"{kind!r} and {name!r} are two interpret modes, and a kernel runs in one; "
-                "`auto` chooses for each kernel"
+                f"{kind!r} and {name!r} are two interpret modes, but a kernel runs in one; `auto` "
+                "chooses one for each kernel"
             )
         known = fields(kind)
         installed = _installed_name(name, known)
@@ -253,7 +253,9 @@ def _checked(
     for name, value in params.items():
         installed = _installed_name(name, known)
         if installed in found:
-            raise UsageError(f"{name} and {installed} are one parameter; give one of them")
+            raise UsageError(
+                f"{name} and {installed} are the same parameter; pass only one of them"
+            )
         if installed in known:
             found[installed] = _of_type(name, value, known[installed])
         elif name not in _ALWAYS_WAS:
@@ -355,7 +357,7 @@ _PLAIN = {
     "float": "a number",
     "str": "a text",
     "none": "none",
-    "callable": "a function, which can be given only from Python",
+    "callable": "a function, which can be passed only from Python",
 }
 
 
@@ -390,7 +392,7 @@ def _written(kind: Kind) -> str:
 
 def _unknown_kind(text: str) -> str:
     name = text.partition("=")[0].strip()
-    known = f"{text!r} is no interpret mode{meant(name, KINDS)}; there are: {', '.join(KINDS)}"
+    known = f"{text!r} is not an interpret mode{meant(name, KINDS)}; there are: {', '.join(KINDS)}"
     for kind in ("tpu", "machine"):
         if _installed_name(name, fields(kind)) in fields(kind):
             return f"{known}. {name} is a parameter of one: write {kind},{text}"

@@ -101,7 +101,7 @@ class CallRecorder:
             known.add(integers)
             calls = self._calls.setdefault(digest, [])
             if len(calls) >= MAX_CALLS:
-                self._left_out.setdefault(digest, f"the first {MAX_CALLS} are kept")
+                self._left_out.setdefault(digest, f"only the first {MAX_CALLS} are kept")
             elif self._bytes + size > MAX_BYTES:
                 limit = MAX_BYTES >> 20
                 self._left_out.setdefault(digest, f"the arrays of all calls exceed {limit:,} MiB")

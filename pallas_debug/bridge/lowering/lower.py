@@ -81,7 +81,7 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
         raise CannotRunError(
             f"{captured.kernel.name} takes or returns the semaphores {', '.join(shared)}, which "
             "cannot be inputs or outputs of a program. It compiles only within a program whose "
-            "other kernels return or take them, and here each kernel is compiled alone"
+            "other kernels return or take them, but here each kernel is compiled alone"
         )
     start = time.perf_counter()
     sink: list[str] = []

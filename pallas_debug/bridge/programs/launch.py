@@ -212,7 +212,7 @@ def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Laun
     params = captured.params
     if backend := gpu_backend(params):
         raise MachineError(
-            f"kernel `{captured.kernel.name}` is for a GPU ({backend}), and the kernel machine "
+            f"kernel `{captured.kernel.name}` is for a GPU ({backend}), but the kernel machine "
             "runs kernels as a TPU does"
         )
     with jax.enable_x64(captured.enable_x64):

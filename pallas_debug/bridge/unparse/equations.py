@@ -177,7 +177,7 @@ def _bound(block: Writer, eqn: Any, args: list[str]) -> str:
     try:
         given = values.keywords(eqn.params.items())
     except values.CannotUnparse as error:
-        raise values.CannotUnparse(f"{eqn.primitive.name}, which is given {error}") from error
+        raise values.CannotUnparse(f"{eqn.primitive.name}, which gets {error}") from error
     return f"{primitive}.bind({', '.join([*args, *filter(None, [given])])})"
 
 

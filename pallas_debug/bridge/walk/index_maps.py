@@ -299,12 +299,12 @@ def _why_unknown(
     missing = sorted(p for p in read if p is not None and p not in tables)
     unknown = [names[i] for i in missing if i not in rounded]
     if unknown:
-        return f"it reads {', '.join(unknown)}, whose values are not known"
+        return f"it reads {', '.join(unknown)}, whose values are unknown"
     if missing:
         listed = ", ".join(names[i] for i in missing)
         return f"it reads {listed}, whose values a TPU may round differently"
     used = dict.fromkeys(eqn.primitive.name for eqn in inner.eqns)
-    return f"it uses what is not computed here, among {', '.join(used) or 'its arguments'}"
+    return f"it uses values that are not computed here, among {', '.join(used) or 'its arguments'}"
 
 
 def walk(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -> Walked:

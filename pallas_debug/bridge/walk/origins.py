@@ -125,7 +125,7 @@ def _equation(eqn: Any, inputs: list[KernelOrigin], path: tuple[int, ...]) -> li
             return [source]
     if name in _MOVES and len({(s.captured, s.output) for s in sources}) == 1:
         return [_moved(eqn, inputs, sources[0])]
-    why = f"it is computed by `{name}` from what kernel `{_name(sources[0])}` returns"
+    why = f"it is computed by `{name}` from a result of kernel `{_name(sources[0])}`"
     return [KernelOrigin(reason=why)] * len(eqn.outvars)
 
 

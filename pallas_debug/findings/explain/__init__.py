@@ -34,14 +34,15 @@ _LAZY = {
 """Public names by module. Lazy: importing these takes longer than a run without faults should."""
 
 WHAT_TO_ATTACH = (
-    "the message whole, with its traceback",
+    "the full message with its traceback",
     "versions of jax, jaxlib and libtpu (`pallas-debug doctor --json`), and the target",
-    "the kernel's folder of a dump (`pallas-debug dump SCRIPT.py`): its source, jaxpr and passes",
-    "whether both interpret modes give the same",
+    "the kernel's folder of a dump (`pallas-debug dump SCRIPT.py`) with its source, jaxpr and "
+    "passes",
+    "whether both interpret modes give the same results",
 )
 """Items to attach to a report of an unrecognised error."""
 
-UNKNOWN_ADVICE = "the catalogue has no such error; to report it, attach " + "; ".join(
+UNKNOWN_ADVICE = "the catalogue has no entry for this error; to report it, attach " + "; ".join(
     WHAT_TO_ATTACH
 )
 

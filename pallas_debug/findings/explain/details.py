@@ -32,9 +32,9 @@ _INSTEAD = {
     "cumprod": "exponentiate a cumulative sum of logarithms, or loop over the rows",
     "dynamic_slice": "index the reference: ref[pl.ds(start, size), :]",
     "dynamic_update_slice": "store to the reference: ref[pl.ds(start, size), :] = value",
-    "sort": "sort before the call; for the few largest use jnp.max and a mask, in a loop",
+    "sort": "sort before the call; for the few largest elements, use jnp.max and a mask in a loop",
     "scatter": "multiply by a one-hot matrix, or store row by row with ref[pl.ds(i, 1), :]",
-    "cos": "use the sine and cosine of the operand computed before the call",
+    "cos": "compute the sine and cosine of the operand before the call",
 }
 _MISMATCH = re.compile(r"^\s+\* (.+)$", re.MULTILINE)
 _CARRIES = re.compile(
@@ -93,7 +93,7 @@ def _memory(text: str, kernel: Kernel | None) -> list[str]:
     if overflow is None:
         return []
     used, limit = memory.amount(overflow.used), memory.amount(overflow.limit)
-    lines = [f"needed: {used} of {overflow.space.upper()}, and the limit is {limit}"]
+    lines = [f"needed: {used} of {overflow.space.upper()}; limit: {limit}"]
     if overflow.is_estimate:
         lines.append("its blocks take at least:")
     lines += [f"  {allocation}" for allocation in overflow.allocations]

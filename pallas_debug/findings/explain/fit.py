@@ -41,7 +41,7 @@ class Suggestion:
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{name} {_shape(block)}" for name, block in self.blocks.items())
-        return f"{self.how}: {shapes}, {amount(self.bytes)} in all"
+        return f"{self.how}: {shapes}, {amount(self.bytes)} in total"
 
 
 def suggestions(kernel: Kernel, overflow: Overflow) -> list[Suggestion]:
@@ -127,7 +127,7 @@ def _by_rows(kernel: Kernel, budget: float) -> Suggestion | None:
             return Suggestion(
                 blocks=_changed(kernel, blocks),
                 bytes=total,
-                how=f"if rows do not depend on each other, grid=({length // rows},) with blocks",
+                how=f"if rows are independent of each other, grid=({length // rows},) with blocks",
             )
         rows //= 2
     return None

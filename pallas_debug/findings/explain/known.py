@@ -95,8 +95,8 @@ def _has_column_of_booleans(kernel: Kernel, jaxpr: str) -> bool:
 KNOWN_ISSUES = (
     KnownIssue(
         id="dma-zeros-with-unused-operand",
-        title="a copy may bring zeros if the kernel has an operand that it never uses",
-        advice="leave the unused operand out, or use another libtpu",
+        title="a copy may deliver zeros if the kernel has an operand that it never uses",
+        advice="remove the unused operand, or use another libtpu",
         package="libtpu",
         engine="tpu",
         since="0.0.43",
@@ -116,8 +116,8 @@ KNOWN_ISSUES = (
     ),
     KnownIssue(
         id="prefetch-written",
-        title="interpret mode reads scalar prefetch late where the kernel writes to it",
-        advice="keep scalar prefetch read-only, and write to an SMEM scratch",
+        title="interpret mode reads scalar prefetch late if the kernel writes to it",
+        advice="keep scalar prefetch read-only, and write to an SMEM scratch buffer",
         package="jax",
         engine="tpu interpret",
         matches=_writes_prefetch_beside_a_single_buffer,

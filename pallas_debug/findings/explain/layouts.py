@@ -158,8 +158,8 @@ def _relayout(match: re.Match[str]) -> tuple[str, ...]:
     source, target = parse(match["source"]), parse(match["target"])
     lines = [
         f"value: {match['type']}",
-        f"it is: {source or match['source']}",
-        f"it is wanted: {target or match['target']}",
+        f"actual: {source or match['source']}",
+        f"needed: {target or match['target']}",
     ]
     if source is not None and target is not None:
         lines += [f"so {reason}" for reason in reasons(source, target)]
@@ -171,18 +171,18 @@ def reasons(source: Layout, target: Layout) -> list[str]:
     found = []
     for name, have, want in zip(("sublanes", "lanes"), source.offsets, target.offsets, strict=True):
         if have is None and want is not None:
-            found.append(f"what is the same in all {name} has to begin at {name[:-1]} {want}")
+            found.append(f"a value that is the same in all {name} must begin at {name[:-1]} {want}")
         elif want is None and have is not None:
-            found.append(f"it has to be repeated over all {name}")
+            found.append(f"it must be repeated over all {name}")
         elif have != want:
-            found.append(f"it has to move from {name[:-1]} {have} to {want}")
+            found.append(f"it must move from {name[:-1]} {have} to {want}")
     if source.bits != target.bits:
-        found.append(f"its elements have to go from {source.bits} to {target.bits} bits")
+        found.append(f"its elements must change from {source.bits} to {target.bits} bits")
     if source.tile != target.tile:
         found.append(
-            f"its tiles have to be rearranged from {' x '.join(map(str, source.tile))} to "
+            f"its tiles must be rearranged from {' x '.join(map(str, source.tile))} to "
             f"{' x '.join(map(str, target.tile))}"
         )
     if source.implicit != target.implicit:
-        found.append("rows have to become columns, or columns rows")
+        found.append("rows must become columns, or vice versa")
     return found

@@ -58,9 +58,9 @@ def out_of_bounds(
     if is_rounded:
         origin = f" (from {entry})" if entry else ""
         cause = (
-            "`emit_pipeline` rounds the size of a slice up to whole tiles, and takes for granted "
-            f"that the slice begins at one; this one begins at {start}{origin}, and is rounded to "
-            f"{size}"
+            "`emit_pipeline` rounds the size of a slice up to whole tiles and assumes that the "
+            f"slice begins at a tile; this one begins at {start}{origin}, and its size is rounded "
+            f"to {size}"
         )
     elif entry is not None:
         cause = f"the index comes from {entry}, and nothing keeps it within bounds"
@@ -76,7 +76,7 @@ def out_of_bounds(
     elif follows == "loop":
         cause = "the index follows a loop that runs past the end of the operand"
     elif is_block:
-        cause += ", which is that of one block"
+        cause += ", which is a single block"
     elif follows == "grid":
         cause = "the index follows the grid point past the end of the operand"
     larger = f"make {at.operand} larger" if is_scratch else "pad the array"
@@ -91,14 +91,15 @@ def out_of_bounds(
     if bound == 1:
         keep = "use index 0, the only one"
     if is_rounded:
-        keep = "begin each slice at a whole tile"
+        keep = "begin each slice at a tile boundary"
     elif last < 0:
-        keep = f"take at most {bound} elements"
+        keep = f"access at most {bound} elements"
     return seen.found(
         Fault.OUT_OF_BOUNDS_WRITE if writes else Fault.OUT_OF_BOUNDS_READ,
         f"{at.index} {how} of dimension {dim} of {at.shape}{of_copy}",
         cause,
-        f"{keep}, or {larger}" + ("; where nothing is left to fetch, do not start" * is_fetched),
+        f"{keep}, or {larger}"
+        + ("; do not start a copy when nothing is left to fetch" * is_fetched),
     )
 
 
@@ -124,10 +125,10 @@ def copy_sizes_differ(
     origin = f": they come from {', and from '.join(given)}" if given else ""
     return seen.at(values={**seen.witness.values, SIZES: f"{taken}, {room}"}).found(
         Fault.OUT_OF_BOUNDS_WRITE if taken > room else Fault.OUT_OF_BOUNDS_READ,
-        f"the copy of {slices[0]} to {slices[1]} takes {taken} along dimension {dim}, and its "
+        f"the copy of {slices[0]} to {slices[1]} copies {taken} along dimension {dim}, but its "
         f"destination has {room}",
         f"the two slices have different sizes{origin}",
-        "give both slices one size",
+        "give both slices the same size",
     )
 
 
@@ -147,18 +148,18 @@ def no_such_device(
     unit = "core" if is_core else "device"
     what = f"copy of {copy[0]} to {copy[1]}" if copy else f"signal of {seen.witness.operand}"
     along = f" along mesh axis '{axis}', which has" if axis is not None else ", and the mesh has"
-    wrapped = f"wrap a position around, as in `lax.rem(i + 1, {count})`"
+    wrapped = f"wrap the position around, as in `lax.rem(i + 1, {count})`"
     if value < 0:
         wrapped = (
-            "wrap a position around before it becomes negative, as in "
-            f"`lax.rem(i + {count - 1}, {count})` for the one before `i`: `lax.rem` of a negative "
-            "number is negative"
+            "wrap the position around before it becomes negative, as in `lax.rem(i + "
+            f"{count - 1}, {count})` for the one before `i`: `lax.rem` of a negative number is "
+            "negative"
         )
     return seen.found(
         Fault.OUT_OF_BOUNDS_WRITE,
         f"the {what} goes to {unit} {value}{along} {unit}s 0 to {count - 1}",
         "nothing keeps `device_id` within the mesh",
-        f"{wrapped}; if the mesh is no ring, leave out the {unit} at its end with `pl.when`",
+        f"{wrapped}; if the mesh is not a ring, skip the {unit} at its end with `pl.when`",
     )
 
 
@@ -171,8 +172,8 @@ def discarded(found: Finding) -> Finding:
     return replace(
         found,
         message=f"{found.message}; no result depends on the value",
-        advice=f"clamp the index before the read, as in `table[{nearest}]`: a read outside of the "
-        "table sees whatever lies beside it",
+        advice=f"clamp the index before the read, as in `table[{nearest}]`: a read outside the "
+        "table returns whatever lies next to it",
     )
 
 
@@ -203,8 +204,8 @@ def table_out_of_bounds(
         cause = "the grid is larger than the table"
     return seen.found(
         Fault.OUT_OF_BOUNDS_READ,
-        f"the index map of {map_of} reads {seen.witness.operand} at {value} of dimension "
-        f"{dim}, which has {bound}",
+        f"the index map of {map_of} reads {seen.witness.operand} at index {value} of dimension "
+        f"{dim}, which has size {bound}",
         _NEGATIVE if value < 0 else cause,
         f"keep the index between 0 and {bound - 1}",
     )
@@ -227,11 +228,11 @@ def block_out_of_bounds(
     """
     unit = "element" if by_element else "block"
     message = (
-        f"the index map of {seen.witness.operand} gives {unit} {value} along dimension {dim} of "
-        f"{array}, which has {last + 1}"
+        f"the index map of {seen.witness.operand} returns {unit} {value} along dimension {dim} of "
+        f"{array}, which has {last + 1} {unit}{'s' if last else ''}"
     )
     if points is not None:
-        message += f"; it is outside at {seen.count} of {points} grid points"
+        message += f"; it is out of bounds at {seen.count} of {points} grid points"
     if entry is not None:
         cause = f"the index comes from {entry}, and nothing keeps it within bounds"
         advice = "check the table before the call, or clamp the index in the index map"
@@ -242,7 +243,7 @@ def block_out_of_bounds(
         )
         advice = f"return a value between {first} and {last}: `i` rather than `i * {block_size}`"
     elif from_table:
-        cause = "the index map takes the block from a scalar prefetch operand without checking it"
+        cause = "the index map takes the block from a scalar-prefetch operand without checking it"
         advice = "check the table before the call, or clamp the index in the index map"
     else:
         point = seen.witness.grid_point or ()
@@ -250,7 +251,7 @@ def block_out_of_bounds(
         count = f"{last + 1} step{'s' if last else ''}"
         advice = f"return a value between {first} and {last}"
         if axis is not None:
-            advice = f"let dimension {axis} of the grid have {count}, or return another index there"
+            advice = f"give dimension {axis} of the grid {count}, or return a different index there"
             seen = seen.at(values={**seen.witness.values, GRID_AXIS: str(axis)})
         elif first == last:
             advice = f"return {first}"
@@ -276,7 +277,7 @@ def _beyond(point: Sequence[int], value: int, unit: str) -> tuple[str, int | Non
     if len(axes) == 1 and unit == "block":
         return (
             f"the index equals the grid point along grid dimension {axes[0]}, which has more "
-            "steps than the array has blocks there",
+            "steps than the array has blocks along this dimension",
             axes[0],
         )
     return f"the index map goes past the last {unit}", None
@@ -311,7 +312,7 @@ class UnreadPart:
         """Reason why the end is in no block."""
         if self.stop - self.start < self.block:
             return "a size was rounded down"
-        return f"the {'first' if self.start == 0 else 'last'} one is left out"
+        return f"the {'first' if self.start == 0 else 'last'} block is left out"
 
 
 def input_not_read(
@@ -328,12 +329,12 @@ def input_not_read(
     return _unread(seen, first, steps).found(
         Fault.INPUT_NOT_READ,
         f"no grid point gets {_ends(parts)}: these elements are never read",
-        f"dimension {axis} of the grid has {steps:,} steps, and {first.size:,} elements in "
-        f"blocks of {first.block:,} take {steps + 1:,}: {first.slip}",
-        "use pl.cdiv(size, block) steps, and mask what the last block holds past the end; or "
-        "take a block that divides the size"
+        f"dimension {axis} of the grid has {steps:,} step{'s' if steps != 1 else ''}, but "
+        f"{first.size:,} elements in blocks of {first.block:,} need {steps + 1:,}: {first.slip}",
+        "use pl.cdiv(size, block) steps and mask the part of the last block past the end, or use "
+        "a block size that divides the array"
         if is_partial
-        else f"let dimension {axis} of the grid have {steps + 1:,} steps",
+        else f"give dimension {axis} of the grid {steps + 1:,} steps",
     )
 
 
@@ -358,7 +359,7 @@ def input_stays(
     facts = {"not read": f"{left} of {part.size}"}
     if reader is not None:
         facts[REST_READ_AS] = reader
-    axes = [f"{axis}, with which {name} moves" for axis, name in moving.items()]
+    axes = [f"{axis}, along which {name} moves" for axis, name in moving.items()]
     how = f" through as many {'blocks' if is_packed else 'elements'}"
     if not all(moving.values()):
         axes = [f"{axis}, which has as many steps" for axis in moving]
@@ -370,7 +371,7 @@ def input_stays(
         f"{part.operand} ({part.array}): {rest} never read",
         f"its index map does not use dimension {', or '.join(axes)}{how}",
         f"return the index of {'that dimension' if one is None else f'dimension {one}'} of the "
-        "grid there; or pass that part of the array alone",
+        "grid there, or pass only that part of the array",
     )
     if reader is None:
         return found
@@ -386,17 +387,20 @@ def input_not_sliced(seen: Sighting, *, parts: Sequence[UnreadPart], steps: int)
     """
     first = parts[0]
     if first.stop - first.start < first.block:
-        advice = "handle what is left after the last whole block, or take a block that divides the "
-        advice += "size"
+        advice = (
+            "handle the elements after the last whole block separately, or use a block size "
+            "that divides the "
+        )
+        advice += "array"
     elif first.start == 0:
         advice = "let the first iteration read block 0"
     else:
         advice = f"let the last iteration read block {steps}"
     return _unread(seen, first, steps).found(
         Fault.INPUT_NOT_READ,
-        f"no slice or copy takes {_ends(parts)}: these elements are never read",
-        f"{first.operand} is read in {steps:,} blocks of {first.block:,}, and {first.size:,} "
-        f"elements take {steps + 1:,}: {first.slip}",
+        f"no slice or copy covers {_ends(parts)}: these elements are never read",
+        f"{first.operand} is read in {steps:,} block{'s' if steps != 1 else ''} of "
+        f"{first.block:,}, but {first.size:,} elements need {steps + 1:,}: {first.slip}",
         advice,
     )
 

@@ -75,15 +75,14 @@ def uninitialized_read(
       sum_axes: grid axes whose program ids are 0 where the sum in the buffer begins, if known.
       ever: part of the buffer that is written at all, if it does not include the data read.
     """
-    kept = "that reaches an output" if reaches_output else "what was read is kept"
+    kept = "the value reaches an output" if reaches_output else "the value is stored"
     causes = {
-        "none": "scratch buffers and outputs hold whatever was there before",
-        "branches": "each store to it before this line is under a condition, and none of them had "
-        "written it yet",
+        "none": "scratch buffers and outputs hold whatever was in memory before",
+        "branches": "each store to it before this line is conditional, and none had written it yet",
         "some": "the stores to it before this line do not reach all of it",
     }
     cause, advice = causes[before], "write all of it before this line"
-    advice += ", or give it an input by input_output_aliases" if is_array else ""
+    advice += ", or alias an input to it with input_output_aliases" if is_array else ""
     begins = f"write it where its sum begins: {when_zero(sum_axes)}" if sum_axes is not None else ""
     at = seen.witness.source
     if (under := condition_of(writes or resets)) is not None:
@@ -97,23 +96,23 @@ def uninitialized_read(
         cause, is_later = _written_elsewhere(elsewhere, seen.witness.grid_point)
         advice = (begins if is_later else "") or advice
     elif ever is not None:
-        cause = f"nothing but {ever.text} is ever written of it"
+        cause = f"only {ever.text} of it is ever written"
         part = {WRITTEN_PART: ever.text}
         if ever.copies:
             cause += f": {ever.writers()} fill no other part"
-            advice = "let a copy fill what is read here, or read only what is filled"
+            advice = "let a copy fill the part that is read, or read only the part that is filled"
             part[FILLED_IN] = ", ".join(map(str, ever.copies))
         else:
-            advice += ", or read only what is written"
+            advice += ", or read only the part that is written"
         seen = seen.at(values={**seen.witness.values, **part})
     elif before != "some" and stays and not is_array:
         advice = begins or (
-            "write it before this line at each grid point; or, if it is carried along a grid axis, "
-            "at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
+            "write it before this line at each grid point or, if its value carries over along a "
+            "grid axis, at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
         )
     return seen.found(
         Fault.UNINITIALIZED_READ,
-        f"{seen.witness.operand}, {seen.witness.shape}, is read before it was written, and "
+        f"{seen.witness.operand}, {seen.witness.shape}, is read before it is written, and "
         f"{kept}{_first(element, seen.witness.operand)}",
         cause,
         advice,
@@ -126,10 +125,10 @@ def unwritten_copied(seen: Sighting, *, source: str, reaches_output: bool) -> Fi
     facts = {"copied from": source}
     found = seen.at(values={**seen.witness.values, **facts}).found(
         Fault.UNINITIALIZED_READ,
-        f"{name}, {seen.witness.shape}, is read where nothing was ever written, and "
-        + ("that reaches an output" if reaches_output else "what was read is kept"),
-        f"it is filled by a copy of {source}, which was not written before that; or it is read "
-        "where the copy does not reach",
+        f"{name}, {seen.witness.shape}, is read where nothing has been written, and "
+        + ("the value reaches an output" if reaches_output else "the value is stored"),
+        f"either it is filled by a copy of {source} that starts before {source} is written, or it "
+        "is read where the copy does not reach",
         f"write {source} before it is copied, or copy from an operand that was written",
     )
     return replace(found, comes_of=(Fault.UNINITIALIZED_READ,))
@@ -140,7 +139,7 @@ def _written_elsewhere(writes: Sequence[Reset], reader: Point | None) -> tuple[s
     reaching = [write for write in writes if write.reaches]
     if not reaching:
         parts = " and ".join(f"{write.index} in line {write.line}" for write in writes)
-        return f"the stores before this line write {parts} alone", False
+        return f"the stores before this line write only {parts}", False
     points = [point for write in reaching for point in write.points]
     if reader in points:
         at = " at this grid point" if reader else ""
@@ -151,7 +150,7 @@ def _written_elsewhere(writes: Sequence[Reset], reader: Point | None) -> tuple[s
 def _first(element: WrittenElement | None, operand: str | None) -> str:
     if element is None:
         return ""
-    count = f"{element.count()}, the first of them " if element.count() else ""
+    count = f"{element.count()}, starting with " if element.count() else ""
     return f": {count}{element.name(operand)}"
 
 
@@ -177,46 +176,45 @@ def output_not_written(
       is_aliased: whether it is also an input, which blocks without a store overwrite.
     """
     name = seen.witness.operand
-    held = "what was there before"
+    held = "whatever was in memory before"
     if is_aliased:
-        held = f"what VMEM held before, not the input that {name} shares its memory with"
-    count = f": {blocks[0]} of {blocks[1]} blocks are left as they were" if blocks else ""
+        held = f"whatever VMEM held before, not the input that shares memory with {name}"
+    count = f": {blocks[0]:,} of {blocks[1]:,} blocks" if blocks else ""
     if elements is not None and elements[0] < elements[1]:
-        count = f": {elements[0]:,} of its {elements[1]:,} elements are left as they were"
+        count = f": {elements[0]:,} of {elements[1]:,} elements"
     if is_aliased and elements is not None:
-        count = f": {elements[0]:,} of its {elements[1]:,} elements"
+        count = f": {elements[0]:,} of {elements[1]:,} elements"
     causes = {
-        "condition": f"every store to {name} is under a condition, which was false where it would "
-        "have written this",
+        "condition": f"every store to {name} is conditional, and its condition was false where it "
+        "would have written this part",
         "some conditions": f"the stores to {name} that ran did not reach it; the one in this line "
-        "is under a condition",
+        "is conditional",
         "stores": f"the stores to {name} do not reach it",
         "copies": f"the copies to {name} do not reach it",
         "no store": f"there is no store to {name}",
         "rounded down": "the grid has too few steps for the array: a size was rounded down",
-        "too few steps": "the grid has too few steps for the array: it leaves whole blocks out",
+        "too few steps": "the grid has too few steps for the array: whole blocks are left out",
         "no points": "the grid has no points, so the kernel's body did not run",
         "left out": "the index map leaves blocks out",
     }
-    advice = f"write all of {name}, or give it an input by input_output_aliases"
+    advice = f"write all of {name}, or alias an input to it with input_output_aliases"
     if why == "rounded down":
         advice = "use pl.cdiv(size, block) steps; the last block may reach past the end"
     elif why == "too few steps":
-        advice = f"add the steps that are missing, or make {name} in out_shape as large as what "
-        advice += "the grid writes"
+        advice = f"add the missing steps, or shrink {name} in out_shape to what the grid writes"
     elif why == "no points":
-        advice = f"skip the call then, or give {name} an input by input_output_aliases"
+        advice = f"skip the call, or alias an input to {name} with input_output_aliases"
     elif why == "left out":
-        advice = f"visit every block, or give {name} an input by input_output_aliases"
+        advice = f"visit every block, or alias an input to {name} with input_output_aliases"
     if is_aliased:
-        advice = f"copy the input's block to {name} where nothing else is stored"
-    block = "its block" if is_one_block else "the first block of it"
+        advice = f"copy the input's block to {name} wherever nothing else is stored"
+    block = "its block" if is_one_block else "its first block"
     facts = {WHY: why} if why in ("no store", "stores", "left out") else {}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.OUTPUT_NOT_WRITTEN,
         f"{what} {'are' if is_several else 'is'} never written, and "
         f"{'hold' if is_several else 'holds'} {held}{count}",
-        causes[why] + (f"; {block} was that of {points_text(visits)}" if any(visits) else ""),
+        causes[why] + (f"; {block} belongs to {points_text(visits)}" if any(visits) else ""),
         advice,
     )
 
@@ -237,11 +235,11 @@ def padding_read(
       side: side of the array at which the padding is; covers both if it is unknown.
     """
     reaches, past = {
-        "end": ("the last block reaches past the array's end", "past the end"),
-        "start": ("a block begins before the array does", "before the start"),
+        "end": ("the last block reaches past the end of the array", "past the end"),
+        "start": ("a block begins before the array", "before the start"),
         "either": (
-            "blocks begin before the array does, or reach past its end",
-            "outside of the array",
+            "blocks begin before the array or reach past its end",
+            "outside the array",
         ),
     }[side]
     name, shape = seen.witness.operand, seen.witness.shape
@@ -252,42 +250,41 @@ def padding_read(
         masked = ""
     else:
         message = (
-            f"`{operation}` goes over dimension {dim} of {name}, whose last block holds {valid} "
-            f"of {size}: the rest is undefined"
+            f"`{operation}` reduces dimension {dim} of {name}, whose last block has {valid} valid "
+            f"elements of {size}: the rest is undefined"
         )
-        masked = ", and no jnp.where replaces what lies there"
+        masked = ", and no jnp.where masks the padding"
     if copied is not None:
         return seen.found(
             Fault.PADDING_READ,
             message,
-            f"a copy reaches past the end of {copied}, and takes along what is in the rest of "
-            "the array's last tiles, which is undefined",
-            "mask what lies past the end with jnp.where, in each factor of a product (0 times "
+            f"a copy reaches past the end of {copied}, and includes the rest of the array's last "
+            "tiles, whose contents are undefined",
+            "mask the elements past the end with jnp.where, in each factor of a product (0 times "
             "NaN is NaN), or pad the array to whole tiles",
         )
     if element is not None and hidden is not None:
         return seen.found(
             Fault.PADDING_READ,
             message,
-            f"{reaches}; {hidden.name(name)} is kept out of the "
-            f"results, and {element.name(name)} is not: a mask or slice does not leave out all "
-            f"that lies {past}",
-            "let the mask leave out all positions below 0"
+            f"{reaches}; {hidden.name(name)} is kept out of the results, but {element.name(name)} "
+            f"is not: a mask or slice does not exclude everything {past}",
+            "let the mask exclude all positions below 0"
             if side == "start"
-            else "let the mask cover each ragged dimension; positions less than the array's size "
-            "are valid (<, not <=)",
+            else "mask each ragged dimension; valid positions are less than the array's size (<, "
+            "not <=)",
         )
     return seen.found(
         Fault.PADDING_READ,
         message,
         f"{reaches}{masked}",
-        f"mask what lies {past} with jnp.where, or pad the array to whole blocks",
+        f"mask the elements {past} with jnp.where, or pad the array to whole blocks",
     )
 
 
 _NAN_CAUSES = {
     "sub": (
-        "infinity minus infinity: often the maximum of a row that is masked entirely with -inf",
+        "infinity minus infinity: often the maximum of a row that is fully masked with -inf",
         "mask with a large finite number, or replace the maximum where it is -inf",
     ),
     "add": (
@@ -295,16 +292,16 @@ _NAN_CAUSES = {
         "find where the infinities come from, or mask with a large finite number",
     ),
     "div": (
-        "0 / 0 or inf / inf: often a sum of weights that is zero for a row with nothing visible",
+        "0 / 0 or inf / inf: often a sum of weights that is zero for a fully masked row",
         GUARD,
     ),
     "mul": ("0 times infinity", "mask the infinite factor before the product, not after it"),
-    "log": ("the logarithm of a negative number", "clamp the operand, jnp.maximum(x, 0)"),
-    "sqrt": ("the square root of a negative number", "clamp the operand, jnp.maximum(x, 0)"),
-    "rsqrt": ("the square root of a negative number", "add an epsilon below the root"),
+    "log": ("the logarithm of a negative number", "clamp the operand: jnp.maximum(x, 0)"),
+    "sqrt": ("the square root of a negative number", "clamp the operand: jnp.maximum(x, 0)"),
+    "rsqrt": ("the square root of a negative number", "add an epsilon under the root"),
     "dot_general": (
         "an infinity times zero, or infinities of both signs in one sum",
-        "look for infinities in its operands; a weight of 0 does not hide one",
+        "look for infinities in its operands; a weight of 0 does not cancel one",
     ),
 }
 _NO_VALUE = ("the operation has no finite value for these operands", "look at its operands")
@@ -329,22 +326,23 @@ def nan_produced(
       decides: comparison that the NaN decides, if no result contains it; its line is the `other`.
     """
     result = seen.witness.shape
-    of, types = _values(values), f"operands {_types(operands, ranges)}, which held none"
+    of, types = _values(values), f"operands {_types(operands, ranges)}, which contain none"
     if element is None:
-        made = f"of {of or types}; result {result}"
+        made = f"from {of or types}; result {result}"
     elif of:
-        made = f"of {of} at {list(element)} of {result}"
+        made = f"from {of} at {list(element)} of {result}"
     else:
-        made = f"at {list(element)} of {result}, of {types}"
+        made = f"at {list(element)} of {result}, from {types}"
     cause, advice = _NAN_CAUSES.get(operation, _NO_VALUE)
     if operation == "div" and len(values) == 2:
         cause, advice = _NAN_DIVISIONS[values[1] == 0]
-    message = f"`{operation}` made a NaN {made}"
+    message = f"`{operation}` produced a NaN {made}"
     if decides is not None:
         other = seen.witness.other
         where = f" in line {other.line}" if other is not None else ""
         message += (
-            f"; no result holds it, but `{decides}`{where} compares it, and results depend on that"
+            f"; no result contains it, but `{decides}`{where} compares it, and results depend on "
+            "the comparison"
         )
     found = seen.found(Fault.NAN_PRODUCED, message, cause, advice)
     return replace(found, comes_of=_origins(operation, values, ranges))
@@ -380,12 +378,12 @@ def _values(values: Sequence[float]) -> str:
 
 _NAN_DIVISIONS = {
     True: (
-        "0 / 0: often a sum of weights that is zero for a row with nothing visible",
+        "0 / 0: often a sum of weights that is zero for a fully masked row",
         GUARD,
     ),
     False: (
-        "infinity divided by infinity: what made them went too far before, such as exp of a number "
-        "that is too large, or a division by zero",
+        "infinity divided by infinity: an earlier operation overflowed, such as exp of a large "
+        "number, or divided by zero",
         "find where the infinities come from; subtract the maximum before exp",
     ),
 }
@@ -417,13 +415,13 @@ def infinity_produced(
     is_by_zero = operation == "div" and len(values) == 2 and values[1] == 0
     if is_by_zero or (operation in ("rsqrt", "reciprocal", "log") and list(values) == [0]):
         cause, advice = "the operand is zero here", GUARD
-    message = f"`{operation}` made an infinity of {of}{at}"
+    message = f"`{operation}` produced an infinity from {of}{at}"
     if decides is not None:
         other = seen.witness.other
         where = f" in line {other.line}" if other is not None else ""
         message += (
-            f"; no result holds it, but `{decides}`{where} takes two of them for equal, and "
-            "results depend on that"
+            f"; no result contains it, but `{decides}`{where} treats two of them as equal, and "
+            "results depend on the comparison"
         )
     found = seen.found(Fault.INFINITY_PRODUCED, message, cause, advice)
     return replace(found, comes_of=_origins(operation, values, ranges))
@@ -443,8 +441,8 @@ def check_failed(
       element: element at which it is false, for arrays.
     """
     if condition is None:
-        cause = "its condition is false, and is more than one comparison of two values"
-        advice = "check each comparison on its own, so that its values can be shown"
+        cause = "its condition is false, but is not a single comparison, so its values are unknown"
+        advice = "check each comparison separately to see its values"
     else:
         at = f" at {list(element)}" if element is not None else ""
         cause = f"{condition} is false{at}"
@@ -458,16 +456,16 @@ def debug_check_false(seen: Sighting, *, points: int) -> Finding:
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.CHECK_FAILED,
         f"the condition of this check is false at {seen.count} of {points} grid points",
-        "when compiled for a TPU, debug_check is left out unless "
-        "jax_pallas_enable_debug_checks is set",
-        "find out where the values that it does not allow come from",
+        "when compiled for a TPU, debug_check is omitted unless jax_pallas_enable_debug_checks is "
+        "set",
+        "find out where the values that fail the check come from",
     )
 
 
 def low_precision_accumulator(seen: Sighting, *, terms: int, dtype: str, bits: int) -> Finding:
     return seen.found(
         Fault.LOW_PRECISION_ACCUMULATOR,
-        f"{seen.witness.operand} adds up {terms} terms in {dtype}, which keeps {bits} bits of "
+        f"{seen.witness.operand} accumulates {terms} terms in {dtype}, which keeps {bits} bits of "
         "each sum",
         "a small term is lost where the sum so far is large",
         "accumulate in a float32 scratch buffer, and cast at the last step",
@@ -491,9 +489,10 @@ def engines_disagree(
     facts = {"element": where, one: str(first), other: str(second)}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.ENGINES_DISAGREE,
-        f"the interpreted runs {one} and {other} give different results: {where} is {first} "
-        f"and {second}",
+        f"the interpreted runs {one} and {other} give different results: {where} is {first} in "
+        f"one and {second} in the other",
         "the kernel depends on something that no engine guarantees: the order of its grid "
         "points, what a buffer holds before it is written, or when a copy arrives",
-        "look for outputs that are read, or left and revisited, and for copies without a wait",
+        "look for outputs that are read, or revisited after another block, and for copies without "
+        "a wait",
     )

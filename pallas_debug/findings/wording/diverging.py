@@ -64,31 +64,31 @@ def sentence(found: Divergence) -> str:
     if found.kind == "operands":
         call = f"call {found.call}" if found.call else "the kernel"
         return (
-            f"the operands of {call} differ before it runs: {found.element} is {ours.what}, and "
+            f"the operands of {call} differ before it runs: {found.element} is {ours.what}, but "
             f"{theirs.what} for {by}"
         )
     start = f"the kernels first diverge{_at(found)}: "
     if found.kind == "blocks":
         block = f"{found.operand} has block {ours.what}"
-        return f"{start}{block}, and block {theirs.what} in that of {by}"
+        return f"{start}{block}, but block {theirs.what} in the kernel of {by}"
     if found.kind == "stores":
         has = ours if ours.what else theirs
-        whose, other = ("", f"that of {by}") if has is ours else (f" of {by}", "this one")
+        whose, other = ("", f"the kernel of {by}") if has is ours else (f" of {by}", "this one")
         return (
-            f"{start}{where(has.line)}{whose} stores to {found.operand}"
-            f"{loop(has.iterations)}, and {other} does not: they store to it {ours.count:,} "
-            f"and {theirs.count:,} times at this grid point"
+            f"{start}{where(has.line)}{whose} stores to {found.operand}{loop(has.iterations)}, "
+            f"but {other} does not: they store to it {ours.count:,} and {theirs.count:,} times at "
+            "this grid point"
         )
     verb = "is" if found.kind == "values" else "stores to"
     here, there = where(ours.line), where(theirs.line, ours.line)
     if found.kind == "places":
-        return f"{start}{here} {verb} {ours.what}, and {there} of {by} to {theirs.what}"
+        return f"{start}{here} {verb} {ours.what}, but {there} of {by} to {theirs.what}"
     if ours.line == theirs.line and ours.iterations == theirs.iterations:
-        return f"{start}{here} stores {ours.what} to {found.element}, and {theirs.what} in {by}"
+        return f"{start}{here} stores {ours.what} to {found.element}, but {theirs.what} in {by}"
     other_loop = loop(theirs.iterations) if theirs.iterations != ours.iterations else ""
     return (
-        f"{start}{found.element} {verb} {ours.what} at {here}, and {theirs.what} at {there}"
-        f"{other_loop} of {by}"
+        f"{start}{found.element} {verb} {ours.what} at {here}, but {theirs.what} at "
+        f"{there}{other_loop} of {by}"
     )
 
 
@@ -109,34 +109,36 @@ def cause(found: Divergence) -> tuple[str, str]:
     if found.kind == "blocks":
         return "the index maps differ", f"compare the index maps of {found.operand}"
     if found.kind == "places":
-        return "an index differs", "compare both indices, and what they are computed from"
+        return "an index differs", "compare both indices and the values they are computed from"
     if found.kind == "stores":
         return (
             "a condition or the number of iterations differs between the kernels",
-            "compare the pl.when and the loops around that line in both kernels",
+            "compare the pl.when conditions and the loops around that line in both kernels",
         )
     there = where(found.theirs.line, found.ours.line)
     if found.ours.line == found.theirs.line:
         return (
             f"{here} does not compute the same as in {by}",
-            "compare what the line loads in both kernels, and their parameters and dtypes",
+            "compare the values that the line loads in both kernels, and the kernels' parameters "
+            "and dtypes",
         )
     return (
         f"{here} does not compute the same as {there} of {by}",
-        "compare these lines, and what they load",
+        "compare these lines and the values they load",
     )
 
 
 AGREE = (
-    "no store in either kernel differs by more than is allowed: look at the code around the kernels"
+    "no store in either kernel differs by more than the tolerance: look at the code around the "
+    "kernels"
 )
 
 AROUND = (
-    "the code around the kernels computes something else: their stores agree",
-    "compare what both functions do with what their kernels return",
+    "the stores of the kernels agree, so the code around them differs",
+    "compare what both functions do with the results of their kernels",
 )
 
-AGREE_AS_FAR = "no store that was compared differs by more than is allowed"
+AGREE_AS_FAR = "no compared store differs by more than the tolerance"
 
 
 def not_compared(clauses: Sequence[str]) -> str:
@@ -146,4 +148,4 @@ def not_compared(clauses: Sequence[str]) -> str:
 
 def not_known(reason: str) -> str:
     """Line of a message: why the runs could not be compared."""
-    return f"it is not known where the kernels first diverge: {reason}"
+    return f"where the kernels first diverge is unknown: {reason}"

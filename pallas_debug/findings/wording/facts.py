@@ -25,7 +25,7 @@ finding may follow from that."""
 
 
 GUARD = (
-    "find out why it is zero; if that may be, as in a row without entries, guard it: "
+    "find out why it is zero; if zero is valid, as for a row without entries, guard against it: "
     "jnp.where(d == 0, 1, d)"
 )
 """Advice about a zero that is a divisor, or the argument of a logarithm. A guard alone would hide
@@ -60,7 +60,7 @@ def loop(iterations: Sequence[int]) -> str:
 def where(line: SourceLine | None, like: SourceLine | None = None) -> str:
     """Format a line: `line 12`, with its file unless that is the file of `like`."""
     if line is None:
-        return "a line that is not known"
+        return "an unknown line"
     if like is None or like.file == line.file:
         return f"line {line.line}"
     return line_text(line)
@@ -109,18 +109,18 @@ class OtherCore:
     def wording(self, operand: str | None) -> tuple[str, str]:
         """Return cause and advice."""
         dimension = " and ".join(map(str, self.axes))
-        cause = f"{two_cores(dimension)}, and each core has scratch of its own"
+        cause = f"{two_cores(dimension)}, and each core has its own scratch"
         if self.source is not None:
-            cause += f": what is read here was written at grid point {self.source}"
+            cause += f": the data read here was written at grid point {self.source}"
         arbitrary = f'make grid dimension {dimension} "arbitrary" in dimension_semantics'
         if not self.steps:
             return (
                 cause,
-                f"write {operand} at each grid point; if it is to be carried on, {arbitrary}",
+                f"write {operand} at each grid point; if its value should carry over, {arbitrary}",
             )
         return cause, (
-            f"write {operand} where each core begins: {when_zero(self.steps)}; if it is to be "
-            f"carried on, {arbitrary}"
+            f"write {operand} where each core begins: {when_zero(self.steps)}; if its value "
+            f"should carry over, {arbitrary}"
         )
 
 
@@ -162,7 +162,7 @@ class WrittenElement:
         """Describe a change: `: acc_ref[0, 3] was 1.0, and is 2.0`; empty if it is unknown."""
         if self.value is None or self.before is None:
             return ""
-        return f": {self.name(operand)} was {number(self.before)}, and is {number(self.value)}"
+        return f": {self.name(operand)} was {number(self.before)} and is now {number(self.value)}"
 
     def count(self) -> str:
         """Format the count, `4 of 8 elements`; empty if all are affected."""

@@ -175,10 +175,10 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
         f"pattern: {facts['pattern']}",
     ]
     if found.unwatched:
-        lines.append(f"the line that stored it is not known: {found.unwatched}")
+        lines.append(f"the line that stored it is unknown: {found.unwatched}")
     lines += [_unread(one) for one in found.unread[:MAX_UNREAD]]
     if found.unjudged:
-        lines.append(f"not judged: {found.unjudged:,} at which the reference is NaN")
+        lines.append(f"not judged: {found.unjudged:,} where the reference is NaN")
     cause, advice = _cause(found)
     if found.history is not None:
         facts |= stored.values(found.history)
@@ -229,7 +229,7 @@ def _first(found: Mismatch) -> str:
     differs = f"{place(found.element)} is {found.value} where {found.expected} is expected"
     if found.written is None:
         is_known = not found.unknown or (found.history is not None and found.history.writes)
-        why = "" if is_known else f"; the grid point that wrote it is not known: {found.unknown}"
+        why = "" if is_known else f"; the grid point that wrote it is unknown: {found.unknown}"
         return f"first: {differs}{why}"
     written = found.written
     return f"first in block [{written.block}]{_visited(written)}: {differs}"
@@ -254,7 +254,7 @@ def _errors(found: Mismatch) -> str:
     if found.relative is not None:
         error, where = found.relative
         text += f"; relative: {error} at {place(where)}"
-    return f"{text}; allowed: {found.allowed or 'none, as these are not floats'}"
+    return f"{text}; allowed: {found.allowed or 'none, since these are not floats'}"
 
 
 def pattern(found: Mismatch) -> str:
@@ -285,48 +285,47 @@ def _blocks(written: Written) -> str:
     if written.inside is not None and not all(one.is_all for one in written.inside.dims):
         text += f", within each: {region_text(written.inside)}"
     if 0 < written.unvisited < written.differing:
-        text += f"; {written.unvisited:,} of these are visited by no grid point"
+        text += f"; no grid point visits {written.unvisited:,} of these"
     return text
 
 
 _NEVER = (
-    "nothing wrote them, or what was written was zero",
+    "nothing wrote them, or zeros were written",
     "check that every block is visited and stored at its last step: is a store under a pl.when "
-    "that is false?",
+    "whose condition is false?",
 )
 _STORED_ZERO = (
-    "what was stored there was zero",
+    "zero was stored there",
     "look at the operands of that line: a mask, a branch, an accumulator that was reset, or a "
-    "block that the kernel leaves out",
+    "block that the kernel skips",
 )
 _CAUSES: dict[RelationKind, tuple[str, str]] = {
     "nan": (
-        "the kernel produces a NaN, or leaves memory that holds one, where the reference does not",
-        "pallas_debug.check and the other engines of `pallas-debug verify` name the line that "
-        "produced it, where they can run the kernel",
+        "the kernel produces a NaN, or leaves one in memory, where the reference does not",
+        "pallas_debug.check and the other engines of `pallas-debug verify` report the line that "
+        "produced it if they can run the kernel",
     ),
     "infinite": (
-        "an overflow or a division by zero, or a mask that is never removed",
-        'run pallas_debug.check with "inf,float_div": it names the line',
+        "an overflow, a division by zero, or a mask value that is never replaced",
+        'run pallas_debug.check with "inf,float_div": it reports the line',
     ),
     "zero": _NEVER,
     "factor": (
-        "a scale that is missing or applied twice, or terms that are added more than once or left "
-        "out",
+        "a missing or doubled scale, or terms that are added more than once or left out",
         "compare the scales of both functions, and count the steps that add to each block",
     ),
-    "negated": ("a sign", "compare the signs of both functions"),
+    "negated": ("a wrong sign", "compare the signs of both functions"),
     "offset": (
-        "a term that is added too often or not at all, or an accumulator that does not begin at "
+        "a term that is added too often or not at all, or an accumulator that does not start at "
         "zero",
-        "look at the initial value of the accumulator, and at what is added to all elements",
+        "look at the initial value of the accumulator and at the terms added to all elements",
     ),
     "wrapped": (
         "a narrow integer overflowed",
         "accumulate in int32 and convert the result",
     ),
     "factor per slice": (
-        "these share a factor that is wrong, such as a normalisation or a rescaling",
+        "these share a wrong factor, such as a normalisation or a rescaling",
         "look at the divisions and multiplications along this dimension",
     ),
     "shifted": (
@@ -338,8 +337,8 @@ _CAUSES: dict[RelationKind, tuple[str, str]] = {
         "compare the index maps of the operands with that of the output",
     ),
     "transposed": (
-        "an operand or a product is transposed, or indices are exchanged",
-        "look at the order of the indices, and at what dot_general contracts",
+        "an operand or a product is transposed, or indices are swapped",
+        "look at the order of the indices and at the dimensions that dot_general contracts",
     ),
 }
 
@@ -359,13 +358,13 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
     if written is not None and written.unvisited == written.differing > 0:
         return (
             "no grid point visits the blocks that differ",
-            "visit every block: let the grid and the index map cover the array, with pl.cdiv",
+            "visit every block: make the grid and the index map cover the array, with pl.cdiv",
         )
     if written is not None and 0 < written.unvisited < written.differing:
         return (
             f"no grid point visits {written.unvisited:,} of the {written.differing:,} blocks that "
             "differ",
-            "let the grid and the index map of the output reach every block",
+            "make the grid and the output's index map reach every block",
         )
     if found.history is not None:
         visits = None if found.written is None else found.written.visits
@@ -402,7 +401,7 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
     if is_end and written is not None and written.blocks > written.differing == 1:
         return (
             "only the last block is wrong",
-            "look at what is particular to it: a ragged edge, a mask, the condition of the last "
+            "look at what is special about it: a ragged edge, a mask, the condition of the last "
             "step",
         )
     return None, None
@@ -414,9 +413,9 @@ def _not_all_read(unread: Sequence[UnreadInput]) -> tuple[str, str]:
     at = f" ({listed([*lines])})" if lines else ""
     one = len(unread) == 1
     return (
-        f"the blocks of {names} leave a part out that the reference may use",
+        f"the blocks of {names} leave out a part that the reference may use",
         f"compare {'its index map' if one else 'their index maps'}{at} with the output's: "
-        f"{'does it' if one else 'do they'} move along with it, and to the end?",
+        f"{'does it' if one else 'do they'} move along with it to the end?",
     )
 
 
@@ -425,10 +424,10 @@ def _rounding(found: RoundingError) -> tuple[str, str]:
     if 1 <= found.units < 1.5:
         units = "1 unit"
     return (
-        f"rounding alone can explain it: the largest error is {units} of rounding of "
-        f"{found.dtype} (a unit is {found.unit} of the largest element, {found.size}), and up to "
-        f"{found.most} may be due to rounding",
-        f"pass the rtol and atol that {found.dtype} can keep, or compute in a more precise dtype",
+        f"rounding alone can explain it: the largest error is {units} of {found.dtype} rounding "
+        f"(a unit is {found.unit} of the largest element, {found.size}), and up to {found.most} "
+        "may be due to rounding",
+        f"pass an rtol and atol that {found.dtype} can meet, or compute in a more precise dtype",
     )
 
 
@@ -457,8 +456,8 @@ def reference_nan(
     also = "all" if same == count else f"{same:,}" if same else "none"
     return (
         f"{what}, {array}: `{reference}` is NaN at {count:,} of {total:,} elements, first at "
-        f"{place(first)}, and the function is NaN at {also} of these: they were not judged. Is the "
-        "reference right, and defined for these arguments?"
+        f"{place(first)}, and the function is NaN at {also} of these: they were not judged. Is "
+        "the reference correct and defined for these arguments?"
     )
 
 

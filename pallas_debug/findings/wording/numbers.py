@@ -54,27 +54,27 @@ def integer_overflow(
     of = f" of {_listed(values)}" if values else ""
     count = f" over {terms:,} terms" if terms is not None else ""
     at = _at(element)
-    cause = f"{dtype} holds {low:,} to {high:,}, and values beyond that wrap around"
+    cause = f"{dtype} holds {low:,} to {high:,}, and values outside this range wrap around"
     if operation in _SUMS and high < 2**31 - 1:
         cause = f"the sum is accumulated in {dtype}, which holds {low:,} to {high:,}"
         advice = _WIDER[operation]
     elif operation in _SUMS:
-        advice = "sum in float32, or in parts that fit"
+        advice = "sum in float32, or in parts that fit the dtype"
     elif operation in ("neg", "abs", "div"):
-        cause = f"{dtype} reaches from {low:,} to {high:,}: {low:,} has no positive counterpart"
-        advice = f"keep {low:,} out: clip to {low + 1:,}, or use a wider dtype"
+        cause = f"{dtype} ranges from {low:,} to {high:,}: {low:,} has no positive counterpart"
+        advice = f"exclude {low:,}: clip to {low + 1:,}, or use a wider dtype"
     elif high < 2**31 - 1:
         advice = "widen the operands first: x.astype(jnp.int32)"
     else:
         advice = (
-            "keep the numbers small: index by row and column rather than by their product; if it "
-            "is meant to wrap, as in a hash, compute in uint32"
+            "keep the numbers small: index by row and column rather than by a flat offset; if "
+            "wrapping is intended, as in a hash, compute in uint32"
         )
     facts = _facts(element, values) | {"exact": f"{exact}", "result": f"{result}"}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.INTEGER_OVERFLOW,
-        f"`{operation}`{of}{count} overflows {dtype}{at}: the exact result is {exact:,}, and "
-        f"it gives {result:,}",
+        f"`{operation}`{of}{count} overflows {dtype}{at}: the exact result is {exact:,}, the "
+        f"actual one {result:,}",
         cause,
         advice,
     )
@@ -97,7 +97,7 @@ def division_by_zero(
     return seen.found(
         Fault.DIVISION_BY_ZERO,
         f"{kind} {what}{of} by zero{at}; divisor {divisor}",
-        "the divisor is zero here; the result is undefined, and differs between chips",
+        "the divisor is zero; the result is undefined and differs between chips",
         GUARD,
     )
 
@@ -125,13 +125,15 @@ def narrowing_loss(
         if high >= 2**31 - 1:
             clip = f"clip before the cast, or stay in {source}"
         if isinstance(value, float) and math.isnan(value):
-            cause, advice = "integers have no NaN", "find where the NaN is made, or replace it"
+            cause, advice = "integers have no NaN", "find where the NaN comes from, or replace it"
         elif is_float:
-            cause = f"{held}; what a cast makes of a float beyond that differs between chips"
+            cause = (
+                f"{held}; the result of casting a float outside this range differs between chips"
+            )
             advice = clip
         else:
             cause = f"{held}, and the cast drops the upper bits"
-            advice = f"{clip}; if only the low bits are wanted, select them with `x & mask`"
+            advice = f"{clip}; if only the low bits are needed, select them with `x & mask`"
     facts = _facts(element, (value,)) | {"result": number(result)}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.NARROWING_LOSS,
@@ -175,9 +177,8 @@ def precision_loss(
     }
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.PRECISION_LOSS,
-        f"{what} is {number(result)}{_at(element)}{count}, where float32 gives "
-        f"{number(exact)}: off by {error:.1%} of its largest entry, {number(largest)}, and "
-        f"{bound:.0%} is allowed",
+        f"{what} is {number(result)}{_at(element)}{count}, where float32 gives {number(exact)}: "
+        f"off by {error:.1%} of its largest entry, {number(largest)}; {bound:.0%} is allowed",
         f"{dtype} keeps {_bits(dtype)} bits of each sum: a small term is lost where the sum so "
         "far is large",
         _PRECISE.get(
@@ -222,11 +223,11 @@ def low_precision_product(
     more = ": the result then agrees" if cures else ""
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.LOW_PRECISION_PRODUCT,
-        f"{what}: {count:,} of {total:,} elements differ from those of `{reference}` once the "
-        f"float32 operands of {products} are rounded to bfloat16, as on a TPU\n"
-        f"first: {list(element) or 'it'} is {rounded} then, {exact} without the rounding, and "
-        f"{expected} is expected\n"
-        f"largest error: {error}; allowed: {allowed or 'none, as these are not floats'}",
+        f"{what}: {count:,} of {total:,} elements differ from those of `{reference}` if the "
+        f"float32 operands of {products} are rounded to bfloat16, as on a TPU\nfirst: "
+        f"{list(element) or 'it'} is {rounded} with rounding, {exact} without, and {expected} is "
+        f"expected\nlargest error: {error}; allowed: "
+        f"{allowed or 'none, since these are not floats'}",
         f"{_ONE_PASS}; on a CPU the same product is exact to float32",
         f"{_HIGHEST.format(given)}{more}",
     )
@@ -256,20 +257,20 @@ def low_precision_integers(
     facts = {"on a TPU": number(result), "exact": number(exact)}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.LOW_PRECISION_PRODUCT,
-        f"a product {which} that is cast to an integer is {number(result)}{_at(element)} where "
-        f"{number(exact)} is exact, once its operands are rounded to bfloat16, as on a TPU: "
+        f"a product {which} that is cast to an integer is {number(result)}{_at(element)} instead "
+        f"of {number(exact)} if its operands are rounded to bfloat16, as on a TPU: "
         f"{'1 element is' if count == 1 else f'{count:,} elements are'} wrong",
-        f"{_ONE_PASS}, and holds whole numbers up to 256 exactly; an operand has {number(least)} "
-        f"to {number(greatest)}",
+        f"{_ONE_PASS} and represents integers exactly up to 256; an operand ranges from "
+        f"{number(least)} to {number(greatest)}",
         f"{_HIGHEST.format('it')}; or split the integers into parts below 256",
     )
 
 
 _ONE_PASS = (
-    "at default precision the MXU multiplies float32 in one pass, rounded to bfloat16, which keeps "
-    "8 bits"
+    "at default precision, the MXU multiplies float32 in one pass, rounded to bfloat16, which "
+    "keeps 8 bits"
 )
-_HIGHEST = "pass precision=jax.lax.Precision.HIGHEST to {}, six passes in place of one"
+_HIGHEST = "pass precision=jax.lax.Precision.HIGHEST to {} (six passes instead of one)"
 
 
 def _lines(lines: Sequence[SourceLine]) -> str:
@@ -289,17 +290,17 @@ def unseeded(seen: Sighting, *, later: Point | None = None, is_elsewhere: bool =
     kept = "it keeps the state of earlier programs"
     if later is not None:
         where = f", at grid point {later}" if later else ""
-        cause = f"the generator is seeded after that{where}; until then {kept}"
+        cause = f"the generator is seeded only later{where}; until then {kept}"
     elif is_elsewhere:
-        cause = f"other cores seed their generators, and nothing seeds that of this one: {kept}"
+        cause = f"other cores seed their generators, but nothing seeds this core's: {kept}"
     else:
         cause = f"nothing in the kernel seeds the generator: {kept}"
     return seen.found(
         Fault.UNSEEDED_RANDOM_BITS,
-        "random bits are drawn before the generator is seeded: what they are is undefined",
+        "random bits are drawn before the generator is seeded: their values are undefined",
         cause,
-        f"seed first, each grid point with another number: {_SEED_OF_POINT.format(0)}; "
-        "prng_seed takes at most two",
+        f"seed first, with a different number at each grid point: {_SEED_OF_POINT.format(0)}; "
+        "prng_seed takes at most two numbers",
     )
 
 
@@ -314,9 +315,10 @@ def unseeded_lane(seen: Sighting, *, source: Point, axes: Sequence[int]) -> Find
     facts = {"seeded at": str(source), **of_axes(axes)}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.UNSEEDED_RANDOM_BITS,
-        f"random bits are drawn at grid point {seen.witness.grid_point}, and the generator was "
-        f"seeded at {source}: where another core runs that grid point, nothing has seeded this one",
-        f"{two_cores(dimension)}, and each core has a generator of its own",
+        f"random bits are drawn at grid point {seen.witness.grid_point}, but the generator was "
+        f"seeded at {source}: if another core runs that grid point, nothing has seeded this "
+        "core's generator",
+        f"{two_cores(dimension)}, and each core has its own generator",
         f"seed at each grid point: {_SEED_OF_POINT.format(axes[0])}; or make grid dimension "
         f'{dimension} "arbitrary"',
     )
@@ -334,20 +336,20 @@ def repeated(
     """
     words = ", ".join(map(str, seed))
     each = "grid point" if of_points else "iteration"
-    advice = f"seed with the iteration, too: {_SEED.format('i')}"
+    advice = f"include the iteration in the seed: {_SEED.format('i')}"
     if of_points:
-        advice = f"seed with the grid point, too: {_SEED_OF_POINT.format(axes[0])}"
+        advice = f"include the grid point in the seed: {_SEED_OF_POINT.format(axes[0])}"
         if len(axes) > 1:
-            advice += f", with one number made of program ids {' and '.join(map(str, axes))}"
+            advice += f", with program ids {' and '.join(map(str, axes))} combined into one number"
         advice += f"; for a key: jax.random.fold_in(key, pl.program_id({axes[0]}))"
     found = seen.at(values={**seen.witness.values, "seed": words}).found(
         Fault.REPEATED_RANDOM_BITS,
-        f"all {seen.count} draws of random bits here give the same: the generator was seeded with "
-        f"{words} before each",
+        f"all {seen.count} draws of random bits here return the same bits: the generator was "
+        f"seeded with {words} before each",
         f"the seed is the same at each {each}",
         advice,
     )
-    return replace(found, only_if=f"each {each} is to have random bits of its own")
+    return replace(found, only_if=f"each {each} should have its own random bits")
 
 
 _SEED = "pltpu.prng_seed(seed, {})"
@@ -397,13 +399,13 @@ def false_hint(seen: Sighting, *, value: int, divisor: int, of_pipeline: bool = 
             f"a block of {value} rows or columns is not a multiple of {divisor}",
             "jax's pipeline tells the compiler that the sizes of a pl.BoundedSlice are multiples "
             f"of {divisor}, the tiling of the array in HBM",
-            f"let the index map return slices whose sizes are multiples of {divisor}; only one "
-            "past the array's end is rounded; jax 0.12 rounds all of them up",
+            f"let the index map return slices whose sizes are multiples of {divisor}; jax rounds "
+            "up only slices that reach past the array's end, jax 0.12 all of them",
         )
     else:
         wording = Wording(
-            f"{value} is not a multiple of {divisor}, although pl.multiple_of claims so",
-            "the compiler trusts pl.multiple_of, and reads or writes in another place",
+            f"{value} is not a multiple of {divisor}, although pl.multiple_of claims it is",
+            "the compiler trusts pl.multiple_of, and reads or writes at the wrong place",
             f"make the value a multiple of {divisor}, or claim {math.gcd(value, divisor)}",
         )
     return seen.found(Fault.FALSE_HINT, *wording)
@@ -424,14 +426,14 @@ def false_assumption(
         return seen.found(
             Fault.FALSE_HINT,
             f"{name}, {shape}, is stored to, although pltpu.annotate(…, no_store=True) says that "
-            "the kernel does not",
-            "the compiler may load again, after the store, what was loaded before it",
-            "leave no_store out: it is for memory that only copies and the pipeline fill",
+            "it is not",
+            "the compiler may repeat, after the store, a load that came before it",
+            "remove no_store: it is for memory that only copies and the pipeline write to",
         )
     return seen.found(
         Fault.FALSE_HINT,
         f"{name}, {shape}, is read after a store to the same elements, although "
         "pltpu.annotate(…, no_hazard_no_deps=True) says that loads do not depend on stores",
-        "the compiler may move this load ahead of that store",
-        "leave no_hazard_no_deps out; no_hazard=True keeps the order",
+        "the compiler may move this load before that store",
+        "remove no_hazard_no_deps; no_hazard=True keeps the order",
     )

@@ -101,29 +101,28 @@ class Access:
 
 _RACES = {
     "parallel": (
-        "the grid points of a parallel axis run on several cores at once (v4 and v5p have two)",
-        'give each grid point a block of its own, or make the axis "arbitrary" in '
-        "dimension_semantics",
+        "the grid points of a parallel axis may run on several cores at once (v4 and v5p have two)",
+        'give each grid point its own block, or make the axis "arbitrary" in dimension_semantics',
     ),
     "devices": (
-        "two devices touch the same memory",
-        "let one signal a semaphore that the other waits for",
+        "two devices access the same memory",
+        "let one side signal a semaphore that the other waits for",
     ),
     "cores": (
-        "two cores touch the same memory, and no semaphore orders them",
-        "let one signal a semaphore that the other waits for",
+        "two cores access the same memory, and no semaphore orders the accesses",
+        "let one side signal a semaphore that the other waits for",
     ),
-    "copies": ("two copies are in flight at once", "wait for one before the other starts"),
+    "copies": ("two copies are in flight at once", "wait for one copy before starting the other"),
     "written": (
         "the copy is still in flight when its buffer is written",
         "wait for the copy before this line, or write to another buffer",
     ),
     "unread": (
-        "the copy writes into a buffer that is still to be read",
-        "start the copy after the read, or give it a second buffer",
+        "the copy writes to a buffer that has yet to be read",
+        "start the copy after the read, or use a second buffer",
     ),
     "early": (
-        "copied data is there only after the wait",
+        "copied data is available only after the wait",
         "wait for the copy before this line",
     ),
 }
@@ -188,7 +187,7 @@ def data_race(
     shared = f"; both access {overlap}" if overlap else ""
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.DATA_RACE,
-        f"{what} is {sides[0]} here, and {sides[1]} on the other side; nothing orders the "
+        f"{what} is {sides[0]} here and {sides[1]} on the other side; nothing orders the "
         f"two{shared}",
         cause,
         advice,
@@ -203,8 +202,9 @@ def _between_copies(here: Access, there: Access, was_empty: bool) -> tuple[str, 
         return _of_one_device(here, there)
     if here.writes and there.writes:
         return (
-            f"devices {senders[0]} and {senders[1]} both write there, and nothing orders them",
-            "let each device write elements of its own, or let one wait for a signal that the "
+            f"devices {senders[0]} and {senders[1]} both write there, and nothing orders the "
+            "writes",
+            "let each device write its own elements, or let one wait for a signal that the "
             "other's copy has arrived",
         )
     writer = senders[0] if here.writes else senders[1]
@@ -212,20 +212,20 @@ def _between_copies(here: Access, there: Access, was_empty: bool) -> tuple[str, 
     if reader != device or writer == device:
         return None
     apart = (
-        f"receive into other elements than those that are copied; or let device {device}, once it "
-        f"has waited for its copy, signal device {writer}, which waits for that signal before it "
-        "sends"
+        f"receive into elements that are not copied; or let device {device}, once it has waited "
+        f"for its copy, signal device {writer}, which waits for that signal before it sends"
     )
     if there.writes or was_empty:
         arrival, sending = (here, "the other copy") if here.writes else (there, "this copy")
         return (
-            f"device {device} may copy what was there before, or what device {writer} sends there",
-            f"if it is to copy what arrives, wait for {arrival.semaphore or 'that'} before "
-            f"{sending} starts; if not, {apart}",
+            f"device {device} may copy either the previous data or what device {writer} sends "
+            "there",
+            f"if it should copy the data that arrives, wait for {arrival.semaphore or 'it'} "
+            f"before {sending} starts; if not, {apart}",
         )
     return (
-        f"device {writer} sends to where device {device} still copies from, and nothing tells it "
-        "when that copy is done",
+        f"device {writer} sends to memory that device {device} is still copying from, and is not "
+        "notified when that copy is done",
         apart,
     )
 
@@ -237,18 +237,18 @@ def _of_one_device(here: Access, there: Access) -> tuple[str, str] | None:
     wait = f"wait for {there.semaphore} before this copy starts"
     if here.is_to_self and here.writes:
         return (
-            f"device {here.device} sends this copy to itself, where {other} "
-            f"{'writes' if there.writes else 'reads'} as well",
-            f"pass the device that is to receive it as device_id; or, if it is this one, {wait}",
+            f"device {here.device} sends this copy to itself, where {other} also "
+            f"{'writes' if there.writes else 'reads'}",
+            f"pass the receiving device as device_id or, if it is this one, {wait}",
         )
     if not there.writes:
-        return f"{other} may still be reading what this one overwrites", wait
+        return f"{other} may still be reading the data that this one overwrites", wait
     if here.writes:
         return (
-            f"{other} writes there as well, and may be the last of the two to arrive",
-            f"{wait}, or let each of them write elements of its own",
+            f"{other} also writes there, and may arrive last",
+            f"{wait}, or let each of them write its own elements",
         )
-    return f"this copy reads what {other} may still have to bring", wait
+    return f"this copy reads data that {other} may not have delivered yet", wait
 
 
 def _between_cores(here: Access, there: Access, heard: frozenset[int]) -> tuple[str, str]:
@@ -256,24 +256,24 @@ def _between_cores(here: Access, there: Access, heard: frozenset[int]) -> tuple[
     if here.writes and there.writes:
         return (
             f"cores {there.core} and {here.core} write the same elements, and no semaphore orders "
-            "them",
-            "let each core write elements of its own, or one signal a semaphore that the other "
+            "the writes",
+            "let each core write its own elements, or let one signal a semaphore that the other "
             "waits for",
         )
     if there.core in heard:
         known = f"the signal of core {there.core} that it has waited for does not follow this write"
     elif heard == {here.core}:
-        known = "it has waited only for a signal of its own"
+        known = "it has waited only for its own signal"
     elif heard:
         cores = " and ".join(map(str, sorted(heard - {here.core})))
-        known = f"it has waited for signals of core {cores}"
+        known = f"it has waited for signals from core {cores}"
     else:
-        known = "it has waited for no signal"
+        known = "it has not waited for any signal"
     return (
-        f"core {here.core} reads what core {there.core} writes, and {known}",
+        f"core {here.core} reads what core {there.core} writes, but {known}",
         f"after the write and its wait, let core {there.core} signal a semaphore of core "
         f"{here.core} (core_index={here.core}), which waits for it before the read; or call "
-        "pltpu.core_barrier on both in between",
+        "pltpu.core_barrier on both cores in between",
     )
 
 
@@ -283,9 +283,9 @@ def _wrong_wait(
     """Return cause and advice, if it is known what was waited for instead of the copy."""
     if alike > 1:
         return (
-            f"{alike} copies are under way on {copy.semaphore}, and the wait before this access "
-            "does not take the bytes of all of them: any of them may be the one that has ended",
-            "wait for all of them first, or give each copy a semaphore of its own",
+            f"{alike} copies are in flight on {copy.semaphore}, but the wait before this access "
+            "does not cover the bytes of all of them: any of them may be the one that has finished",
+            "wait for all of them first, or give each copy its own semaphore",
         )
     if waited is None or copy.semaphore is None:
         return None
@@ -293,18 +293,18 @@ def _wrong_wait(
         if copy.from_device is None:
             return None
         signal = (
-            f"after the last access let device {copy.device} signal device {copy.from_device}, "
+            f"after the last access, let device {copy.device} signal device {copy.from_device}, "
             "which waits for that signal before it starts the copy"
         )
         if why == "written":
             return (
-                f"device {copy.from_device} sends to where device {copy.device} stores, and "
-                "nothing tells it when that store is done",
-                f"send to elements that device {copy.device} does not store to; or {signal}",
+                f"device {copy.from_device} sends to memory that device {copy.device} stores to, "
+                "and is not notified when that store is done",
+                f"send to elements that device {copy.device} does not store to, or {signal}",
             )
         return (
             f"device {copy.from_device} sends while the previous data is still in use on device "
-            f"{copy.device}, and nothing tells it when that use ends",
+            f"{copy.device}, and is not notified when that use ends",
             signal,
         )
     if copy.semaphore in waited:
@@ -316,8 +316,8 @@ def _wrong_wait(
         if slots and copy.from_device is None:
             advice += f", or access the slot of {' and '.join(slots)}"
         return (
-            f"the wait before this access is for {' and '.join(dict.fromkeys(waited))}; the copy "
-            f"signals {copy.semaphore}",
+            f"the wait before this access is for {' and '.join(dict.fromkeys(waited))}, but the "
+            f"copy signals {copy.semaphore}",
             advice,
         )
     return (
@@ -349,27 +349,27 @@ def remote_copy_too_early(
     others = [device for device in heard_from if device != receiver]
     if others:
         names = ", ".join(map(str, others))
-        known = f"device {sender} has waited for signals of device {names} alone"
+        known = f"device {sender} has waited only for signals from device {names}"
     else:
-        known = f"device {sender} has waited for no signal of another device"
+        known = f"device {sender} has not waited for a signal from another device"
     advice = (
-        f"let device {receiver} signal device {sender} as well, and wait for all signals"
+        f"let device {receiver} also signal device {sender}, and wait for all signals"
         if has_barrier
-        else "first signal the barrier semaphore (pltpu.get_barrier_semaphore) of each neighbour, "
-        "and wait for as many signals; this needs collective_id in compiler_params"
+        else "first signal the barrier semaphore (pltpu.get_barrier_semaphore) of each neighbour "
+        "and wait for as many signals; this requires collective_id in compiler_params"
     )
     if unheard is not None:
-        known += f", though device {receiver} signals it"
+        known += f", although device {receiver} signals it"
         advice = (
-            f"wait for all signals before the copy: those of the barrier semaphore on device "
-            f"{sender} add up to {unheard[0]}, its waits to {unheard[1]}"
+            "wait for all signals before the copy: the signals of the barrier semaphore on device "
+            f"{sender} add up to {unheard[0]}, the waits to {unheard[1]}"
         )
     facts = {"sender": f"device {sender}", "receiver": f"device {receiver}"}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.DATA_RACE,
         f"the copy of {copy[0]} from device {sender} writes {what} on device {receiver}, which "
         "may not have entered the kernel yet",
-        f"{known}: until device {receiver} is in the kernel, its memory is in use for "
+        f"{known}: until device {receiver} enters the kernel, its memory may be in use for "
         "something else",
         advice,
     )
@@ -408,13 +408,13 @@ def nondeterministic_result(
     facts = {"one order": one, "other order": other}
     advice = "let one side signal a semaphore that the other waits for"
     if of_copies:
-        advice = "wait for one before the other starts, or give each a buffer of its own"
+        advice = "wait for one copy before starting the other, or give each its own buffer"
     elif reads is not None:
-        advice = f"wait for {reads} where its value matters, instead of reading it"
+        advice = f"where its value matters, wait for {reads} instead of reading it"
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.NONDETERMINISTIC_RESULT,
-        f"{element} is {one} if {first} comes first, and {other} if {second} does; {differ:,} "
-        f"of {size:,} elements differ",
+        f"{element} is {one} if {first} comes first, but {other} if {second} does; {differ:,} of "
+        f"{size:,} elements differ",
         f"nothing orders {first} and {second}",
         advice,
     )
@@ -431,15 +431,15 @@ def output_revisited(
     visits = f"at grid point {first}" if first == last else f"at grid points {first} to {last}"
     facts = {"first visit": str(first), "last visit": str(last)}
     cause = "an output block is written back when the next one begins, and is never read back"
-    advice = "make the grid axes over which the block stays the same the last ones"
+    advice = "put the grid axes along which the block stays the same last"
     if from_table and last[:-1] == again[:-1]:  # no order of axes joins the visits
-        cause = "the table that the index map reads names the block twice, and another one in "
+        cause = "the table that the index map reads names the block twice, with another block in "
         cause += "between; an output block is written back when the next one begins"
-        advice = "sort the table, so that all grid points of a block follow one another"
+        advice = "sort the table so that all grid points of a block are consecutive"
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.OUTPUT_REVISITED,
-        f"{what} is the output block again at grid point {again}, as it was {visits}, with "
-        "another block in between: what it held has left VMEM",
+        f"{what} is visited {visits} and again at grid point {again}, with another block in "
+        "between: its contents have left VMEM",
         cause,
         advice,
     )
@@ -463,7 +463,7 @@ def endless_loop(
       since: an earlier iteration with the same values, if nothing else can end the loop.
       unchanged: names of the values that the body returns unchanged.
     """
-    names = ", ".join(values) or "what it reads"
+    names = ", ".join(values) or "the values it reads"
     shown = ", ".join(f"{name} = {value}" for name, value in values.items())
     state = f", with {shown}" if shown else ""
     if since is None and unchanged:
@@ -473,23 +473,22 @@ def endless_loop(
         cause = (
             "nothing that the condition depends on changes from one iteration to the next"
             if count == since + 1
-            else "the body brings what the condition depends on back to the same values, "
-            "or never changes it"
+            else "the body restores the values that the condition depends on, or never changes them"
         )
         return seen.found(
             Fault.ENDLESS_LOOP,
-            f"the loop never ends: in iteration {count} its condition sees what it saw in "
+            f"the loop never ends: its condition sees the same values in iteration {count} as in "
             f"iteration {since}{state}",
             cause,
-            f"change {names} in the body, so that the condition becomes false",
+            f"change {names} in the body so that the condition becomes false",
         )
     closer = "check that every iteration brings the condition closer to being false"
     if seconds is None:
         return seen.found(
             Fault.ENDLESS_LOOP,
             f"the loop has not ended after {count:,} iterations{state}",
-            "the kernel machine runs no loop for longer than that",
-            f"{closer}; a loop that is meant to be this long needs smaller arguments here",
+            "the kernel machine stops every loop at this limit",
+            f"{closer}; if the loop is meant to be this long, use smaller arguments here",
         )
     return seen.found(
         Fault.ENDLESS_LOOP,

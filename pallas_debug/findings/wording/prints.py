@@ -6,96 +6,97 @@ from collections.abc import Sequence
 
 from pallas_debug.findings.sighting import Wording
 
-_RECORDER = "on a TPU the log recorder formats what is printed"
+_RECORDER = "on a TPU, the log recorder formats prints"
 
 
 def ordered() -> Wording:
     return Wording(
         "it is ordered",
-        "a kernel prints in the order of its grid points, and in no other",
-        "leave `ordered=True` out",
+        "a kernel prints only in the order of its grid points",
+        "remove `ordered=True`",
     )
 
 
 def surrogate(fmt: str, character: str) -> Wording:
     return Wording(
         f"the format string {fmt!r} has the lone surrogate {character!r}",
-        "it goes into the compiled program as UTF-8, which has no lone surrogates",
-        "leave it out",
+        "it is stored in the compiled program as UTF-8, which cannot encode lone surrogates",
+        "remove it",
     )
 
 
 def keyword(name: str) -> Wording:
     return Wording(
         f"{name!r} is a keyword argument",
-        f"{_RECORDER}, and it counts its arguments",
-        f"write `{{}}` for `{{{name}}}`, and give the value by position",
+        f"{_RECORDER} and takes only positional arguments",
+        f"write `{{}}` for `{{{name}}}`, and pass the value by position",
     )
 
 
 def no_array(argument: object) -> Wording:
     return Wording(
         f"{argument!r} is not an array",
-        f"{_RECORDER}, and it takes only numbers",
-        "put it into the format string, where it is known while the kernel is traced",
+        f"{_RECORDER} and takes only numbers",
+        "put it into the format string, if it is known while the kernel is traced",
     )
 
 
 def ref() -> Wording:
     return Wording(
-        "a ref is printed, rather than what it holds",
-        f"{_RECORDER}, and it takes only values",
-        "read it first, as in `x_ref[...]`, or one element of it",
+        "a ref is printed instead of its value",
+        f"{_RECORDER} and takes only values",
+        "load it or one of its elements first, as in `x_ref[...]`",
     )
 
 
 def several_arrays(shapes: Sequence[str]) -> Wording:
     return Wording(
         f"{', '.join(shapes)} are printed together",
-        f"{_RECORDER}: any number of scalars, or one array by itself",
-        "print each array in a `pl.debug_print` of its own",
+        f"{_RECORDER}: any number of scalars, or a single array",
+        "print each array in a separate `pl.debug_print`",
     )
 
 
 def array_not_last(fmt: str) -> Wording:
     return Wording(
-        f"an array is printed with the format string {fmt!r}, which does not end in its one `{{}}`",
-        f"{_RECORDER}: for an array, a text and then the array",
-        "let the format string end in `{}`, without `{{` or `}}` before it",
+        f"an array is printed with the format string {fmt!r}, which does not end in its only "
+        "`{}`",
+        f"{_RECORDER}: an array must follow the text",
+        "end the format string in `{}`, without `{{` or `}}` before it",
     )
 
 
 def bools(shape: Sequence[int]) -> Wording:
     return Wording(
-        f"an array of booleans is printed, bool{list(shape)}",
-        "libtpu refuses buffers of booleans, or aborts at them",
+        f"an array of booleans is printed: bool{list(shape)}",
+        "libtpu rejects boolean buffers or aborts",
         "print `x.astype(jnp.int32)`",
     )
 
 
 def malformed(fmt: str, error: object) -> Wording:
     return Wording(
-        f"the format string {fmt!r} is none: {error}",
-        "while it traces a kernel, jax looks only at the first field",
-        "leave the brace out, or write it twice after the last `{}`",
+        f"the format string {fmt!r} is invalid: {error}",
+        "while tracing a kernel, jax checks only the first field",
+        "remove the brace, or double it after the last `{}`",
     )
 
 
 def format_spec(fmt: str, spec: str, *, takes_placeholders: bool) -> Wording:
     return Wording(
         f"the format string {fmt!r} has the format spec `{spec}`",
-        f"{_RECORDER}, and it knows only `{{}}`",
-        "write `{}`; to print less of a number, round it in the kernel"
+        f"{_RECORDER} and supports only `{{}}`",
+        "write `{}`; to print fewer digits, round the number in the kernel"
         if takes_placeholders
-        else "leave the placeholders out, and print the values after the text, as float32",
+        else "remove the placeholders, and print the values after the text, as float32",
     )
 
 
 def named_field(fmt: str, name: str) -> Wording:
     return Wording(
         f"the format string {fmt!r} has the field `{{{name}}}`",
-        f"{_RECORDER}, and it counts its arguments",
-        "write `{}`, and give the values in that order",
+        f"{_RECORDER} and takes only positional arguments",
+        "write `{}`, and pass the values in that order",
     )
 
 
@@ -112,7 +113,7 @@ def wrong_number(fmt: str, wanted: int, given: int) -> Wording:
 def brace_first(fmt: str) -> Wording:
     return Wording(
         f"the format string {fmt!r} has a `{{{{` or `}}}}` before a `{{}}`",
-        "jax counts the brace as a placeholder, and the values after it get the wrong one",
+        "jax counts the brace as a placeholder, so the values after it go to the wrong ones",
         "put braces after the last `{}`, or use parentheses",
     )
 
@@ -124,11 +125,11 @@ def scalar_dtype(dtype: str, allowed: Sequence[str]) -> Wording:
     elif "float32" in allowed:
         advice = "print `x.astype(jnp.float32)`"
     else:
-        advice = "leave the `{}` out, and print `x.astype(jnp.float32)` after the text"
+        advice = "remove the `{}`, and print `x.astype(jnp.float32)` after the text"
     either = " or ".join([", ".join(allowed[:-1]), allowed[-1]])
     return Wording(
         f"a scalar of type {dtype} is printed with a `{{}}`",
-        f"{_RECORDER}: in this jax `{{}}` takes {either}",
+        f"{_RECORDER}: in this jax, `{{}}` takes {either}",
         advice,
     )
 
@@ -140,7 +141,7 @@ def bare_scalar(fmt: str, dtype: str, libtpu: str) -> Wording:
     elif "{" not in fmt and "}" not in fmt:
         advice = f"write {fmt + ' {}'!r}"
     else:
-        advice = "write a `{}` for it, and no brace"
+        advice = "write a `{}` for it, and no other brace"
     return Wording(
         f"a scalar of type {dtype} is printed without a `{{}}` for it, after {fmt!r}",
         f"libtpu {libtpu} aborts at that: without a `{{}}` it takes only float32",

@@ -57,8 +57,8 @@ class Stuck:
         line = f" in {line_text(self.line)}" if self.line else ""
         core = f", core {self.core}," if self.core else ""
         return (
-            f"device {self.device}{core} waits for {self.needed:,} of {self.semaphore}, which is "
-            f"{self.count:,},{line}{at}"
+            f"device {self.device}{core} waits for {self.needed:,} on {self.semaphore}, which is "
+            f"at {self.count:,},{line}{at}"
         ).rstrip(",")
 
 
@@ -72,21 +72,21 @@ def copy_not_awaited(
       left: bytes that nothing waits for.
       starts, waits: number of copies started on this semaphore and of waits for one, if known.
     """
-    rest = "" if left is None else f": {left:,} bytes are left on it at the end"
+    rest = "" if left is None else f": {left:,} bytes are left on it when the kernel ends"
     cause = (
-        "the kernel may end before the copy does, and the next kernel finds the semaphore raised"
+        "the kernel may end before the copy does, leaving the semaphore raised for the next kernel"
     )
-    advice = "wait once for each start; where the last step has nothing to fetch, do not start"
+    advice = "wait once for each copy started; do not start a copy when nothing is left to fetch"
     facts = {"semaphore": semaphore}
     if starts is not None and waits is not None:
         facts |= {"starts": str(starts), "waits": str(waits)}
         if not waits:
             count = _plural(starts, "copy is", "copies are")
-            cause = f"{count} started on {semaphore}, and nothing waits for it; {cause}"
+            cause = f"{count} started on {semaphore}, but nothing waits for it; {cause}"
             advice = f"wait for {semaphore} before the kernel ends"
         elif starts > waits:
             cause = (
-                f"{_plural(starts, 'copy is', 'copies are')} started on {semaphore}, and "
+                f"{_plural(starts, 'copy is', 'copies are')} started on {semaphore}, but only "
                 f"{_plural(waits, 'is', 'are')} waited for; {cause}"
             )
     return seen.at(values={**seen.witness.values, **facts}).found(
@@ -104,12 +104,16 @@ def of_unawaited_copy(race: Finding, unawaited: Finding) -> Finding:
       unawaited: `DmaNotAwaited` finding of that copy.
     """
     semaphore, waits = unawaited.values["semaphore"], unawaited.values.get("waits")
-    cause = f"a copy on {semaphore} is never waited for: it"
+    cause = f"a copy on {semaphore} is never waited for, so it"
     if waits == "0":
-        cause = f"nothing waits for {semaphore}: the copy on it"
+        cause = f"nothing waits for {semaphore}, so the copy on it"
     elif waits is not None:
         starts = unawaited.values["starts"]
-        cause = f"{starts} copies are started on {semaphore}, and {waits} waited for: one"
+        counted = _plural(int(waits), "is", "are")
+        only = "only " if int(waits) < int(starts) else ""
+        cause = (
+            f"{starts} copies are started on {semaphore}, but {only}{counted} waited for, so one"
+        )
     here, other = race.values.get("semaphore"), race.other
     is_here = here == semaphore and unawaited.source == race.source
     if SIDES not in race.values:
@@ -120,7 +124,7 @@ def of_unawaited_copy(race: Finding, unawaited: Finding) -> Finding:
         user = f"the copy in line {other.line} starts" if other else "the other copy starts"
     return replace(
         race,
-        cause=f"{cause} may be under way until the kernel ends, and beyond",
+        cause=f"{cause} may be in flight until the kernel ends or longer",
         advice=f"wait for {semaphore} before {user}",
     )
 
@@ -136,22 +140,22 @@ def wait_size_mismatch(
       source, destination: slices of the copy.
       descriptor: slice from which the wait gets its size.
     """
-    of = f", the size of {descriptor}," if descriptor else ""
+    of = f", the size of {descriptor}," if descriptor else ","
     facts = {"copied bytes": str(copied), "awaited bytes": str(awaited)}
     if awaited < copied:
         cause = (
-            f"the wait returns when {awaited:,} of {copied:,} bytes are there, and "
-            f"{copied - awaited:,} stay on {semaphore}"
+            f"the wait returns when {awaited:,} of {copied:,} bytes have arrived, and "
+            f"{copied - awaited:,} remain on {semaphore}"
         )
     else:
         cause = (
-            f"the wait takes {awaited - copied:,} bytes more than the copy brings: it ends only if "
-            "another copy brings them"
+            f"the wait takes {awaited - copied:,} bytes more than the copy transfers: it ends "
+            "only if another copy transfers them"
         )
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.WAIT_SIZE_MISMATCH,
-        f"the wait on {semaphore} takes {awaited:,} bytes{of} and the copy of {source} to "
-        f"{destination} has {copied:,}",
+        f"the wait on {semaphore} takes {awaited:,} bytes{of} but the copy of {source} to "
+        f"{destination} transfers {copied:,}",
         cause,
         "wait with the descriptor that started the copy, or with one of the same slices",
     )
@@ -179,14 +183,14 @@ def semaphore_left_over(
     if waits and len(signals) == 1 and signals[0].points > min(wait.points for wait in waits):
         fewest = min(waits, key=lambda wait: wait.points)
         cause = (
-            f"it is signalled at {_plural(signals[0].points, 'grid point')}, and the wait in "
-            f"{line_text(fewest.line)} is on a branch that runs at {fewest.points}"
+            f"it is signalled at {_plural(signals[0].points, 'grid point')}, but the wait in "
+            f"{line_text(fewest.line)} is on a branch that runs at only {fewest.points}"
         )
     return seen.found(
         Fault.SEMAPHORE_LEFT_OVER,
-        f"{semaphore}{on} is {count} at the end of the kernel, and has to be 0{sums}{lines}",
+        f"{semaphore}{on} is {count} at the end of the kernel, but must be 0{sums}{lines}",
         cause,
-        f"wait for {semaphore} as often as it is signalled: the next kernel inherits it",
+        f"wait for {semaphore} as often as it is signalled: the next kernel inherits its count",
     )
 
 
@@ -220,65 +224,75 @@ def deadlock(
       unstarted: destination of the wait, if no copy on the semaphore fills it, and the destinations
         of those copies.
     """
-    unit = " bytes" if of_copy else ""
+
+    def amount(number: int) -> str:
+        return _plural(number, "byte") if of_copy else f"{number:,}"
+
     on = f" on core {core}" if core else ""
     on += f" on device {device}" if device else ""
-    message = f"{semaphore}{on} is {count}{unit}, and the wait needs {needed}{unit}"
+    message = f"{semaphore}{on} is at {amount(count)}, but the wait needs {amount(needed)}"
     if totals is not None:
         message += f"; all signals add up to {totals[0]}, all waits to {totals[1]}"
     if stuck:
         message += f"; nothing else can run: {'; '.join(map(str, stuck))}"
     elif others:
-        message += f"; {others} more {'thread waits' if others == 1 else 'threads wait'} as well"
+        message += f"; {others} more {'thread waits' if others == 1 else 'threads wait'}, too"
     if sender is not None:
         by, line = sender
         act = "the copy that it waits for is started" if of_copy else "it is signalled"
-        cause = f"{act} in {line_text(line)} on device {by}, which waits for something else before"
-        advice = "send what the other side waits for before waiting for it: on one side at least"
+        cause = f"{act} in {line_text(line)} on device {by}, which is blocked by an earlier wait"
+        advice = "on at least one side, send what the other side waits for before waiting for it"
     elif elsewhere is not None and was_raised:
         what = "copies" if of_copy else "signals"
         cause = (
-            f"all {what} that came were waited for before; on device {elsewhere[0]} it is "
-            f"{elsewhere[1]}{unit}, which nothing has waited for yet"
+            f"all {what} that arrived have already been waited for; on device {elsewhere[0]} it "
+            f"is at {amount(elsewhere[1])}, which nothing has waited for yet"
         )
         advice = f"wait on each device for as many {what} as the others send to it"
     elif elsewhere is not None:
         what = "copy" if of_copy else "signal"
         others_went = "copies" if of_copy else "signals"
-        cause = f"on device {elsewhere[0]} it is {elsewhere[1]}{unit}: the {others_went} went there"
-        advice = f"pass the device that waits as device_id of the {what}"
+        cause = (
+            f"on device {elsewhere[0]} it is at {amount(elsewhere[1])}: the {others_went} "
+            "went there"
+        )
+        advice = f"pass the waiting device as device_id of the {what}"
     elif on_core is not None:
-        cause = f"on core {on_core[0]} it is {on_core[1]}: the signals went there"
-        advice = f"pass the core that waits to the signal: core_index={core}"
+        cause = f"on core {on_core[0]} it is at {on_core[1]:,}: the signals went there"
+        advice = f"pass the waiting core to the signal: core_index={core}"
     elif is_given:
         what = "copies" if of_copy else "signals"
-        cause = f"the {what} on it, here and in the kernel that returned it, add up to less"
+        cause = (
+            f"the {what} on it, here and in the kernel that returned it, add up to less than "
+            "the waits"
+        )
         advice = (
-            "start a copy in one of these kernels for each wait, with the same slices"
+            "start a copy for each wait, with the same slices, in one of these kernels"
             if of_copy
-            else "signal it in one of these kernels once for every wait"
+            else "signal it once for every wait in one of these kernels"
         )
     elif of_copy and was_raised and count:
-        cause = f"{needed - count} bytes are missing: its copies bring less than its waits take"
+        missing = _plural(needed - count, "byte is", "bytes are")
+        cause = f"{missing} missing: its copies transfer less than its waits take"
         cause += _under_way(under_way)
         advice = "wait with the descriptor that started the copy, or with one of the same slices"
     elif of_copy and was_raised and unstarted is not None:
         target, filled = unstarted
         cause = (
-            f"no copy to {target} has been started on it; those to {listed(filled)} were all "
-            f"waited for before{_under_way(under_way)}"
+            f"no copy to {target} has been started on it; those to {listed(filled)} have all been "
+            f"waited for{_under_way(under_way)}"
         )
         advice = "start the copy before the wait, on the same semaphore"
     elif of_copy and was_raised:
         at = f", in {line_text(earlier)}" if earlier else ""
-        cause = f"the copies on it were all waited for before{at}: a start is good for one wait"
+        cause = f"all copies on it have already been waited for{at}: each start allows one wait"
         cause += _under_way(under_way)
-        advice = "start a copy for this wait too, or leave the wait out: "
-        advice += "wait once for each start, with the same slices and the same semaphore"
+        advice = "start a copy for this wait, too, or remove the wait: "
+        advice += "wait once for each copy started, with the same slices and the same semaphore"
         if axes:
             dimension = " and ".join(map(str, axes))
             cause += f"; here, one core runs all of parallel grid dimension {dimension}"
-            advice += "; a kernel that leaves a part of the grid to each core needs several cores"
+            advice += "; a kernel that gives each core a part of the grid needs several cores"
     elif of_copy:
         cause = f"no copy has been started on it before this wait{_under_way(under_way)}"
         advice = "start the copy before the wait, on the same semaphore"
@@ -305,7 +319,7 @@ def deadlock(
 def _under_way(names: Sequence[str]) -> str:
     if not names:
         return ""
-    return f"; copies on {listed(names)} are not waited for yet"
+    return f"; copies on {listed(names)} have not been waited for yet"
 
 
 def _listed(tallies: Sequence[Tally]) -> str:
@@ -329,9 +343,9 @@ def deadlock_of_lanes(
     done = "the copy that it waits for was started" if of_copy else "it was signalled"
     return seen.at(values={**seen.witness.values, **of_axes(axes)}).found(
         Fault.DEADLOCK,
-        f"{semaphore} is waited for at grid point {seen.witness.grid_point}, and {done} at "
-        f"{source}: the wait never ends where another core runs that grid point",
-        f"{two_cores(dimension)}, and each core has semaphores and scratch of its own",
-        f'make grid dimension {dimension} "arbitrary", or start and await each copy within '
-        "the grid points of one core",
+        f"{semaphore} is waited for at grid point {seen.witness.grid_point}, but {done} at "
+        f"{source}: the wait never ends if another core runs that grid point",
+        f"{two_cores(dimension)}, and each core has its own semaphores and scratch",
+        f'make grid dimension {dimension} "arbitrary", or start each copy and wait for it on '
+        "the same core",
     )

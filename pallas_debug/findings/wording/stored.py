@@ -103,7 +103,7 @@ def history(found: StoreHistory, *, is_shown: bool) -> list[str]:
     """
     store = found.store
     if store is None:
-        again = " in the last visit of its block, only in an earlier one"
+        again = " during the last visit of its block, only during an earlier one"
         return ["no step stored it" + (again if found.status == "not again" else "")]
     names = [source.buffer for source in found.sources]
     verb = "copied" if store.is_copy else "stored"
@@ -182,9 +182,9 @@ def not_written(found: StoreHistory, element: str) -> tuple[str, str] | None:
     if found.status != "never":
         return None
     return (
-        f"no step of the kernel writes {element}: it holds what its memory held before",
-        "look at the ranges and the conditions of the stores, and at the bounds of the loops "
-        "around them",
+        f"no step of the kernel writes {element}: it holds whatever its memory held before",
+        "look at the ranges and conditions of the stores and at the bounds of the loops around "
+        "them",
     )
 
 
@@ -195,12 +195,12 @@ def left_over(found: StoreHistory) -> tuple[str, str] | None:
         return None
     old = [write for write in source.writes if write.of_other_block][-1]
     new = [write for write in source.writes if not write.of_other_block][-1]
-    verb = "copied" if old.is_copy else "wrote"
+    verb, new_verb = ("copied" if one.is_copy else "wrote" for one in (old, new))
     return (
         f"{source.buffer} holds what {where(old.line)} {verb} at grid point {old.last}, for "
-        f"another block of {found.output}, beside what {where(new.line)} brings at {new.last}; if "
-        "the value should depend only on the latter, the rest is stale",
-        f"mask what this block did not bring to {source.buffer}, or clear it first",
+        f"another block of {found.output}, alongside what {where(new.line)} {new_verb} at "
+        f"{new.last}; if the value should depend only on the latter, the rest is stale",
+        f"mask the part of {source.buffer} that this block did not write, or clear it first",
     )
 
 
@@ -219,15 +219,15 @@ def not_reset(found: StoreHistory, *, is_sum: bool) -> tuple[str, str] | None:
         f"was last set at {where(begun.line)} by grid point {begun.last}, for another block of "
         f"{found.output}"
         if not begun.updates
-        else f"was never set, and holds sums since grid point {begun.first}"
+        else f"was never set and holds sums since grid point {begun.first}"
     )
-    on = f"{where(goes_on.line)} goes on with it at grid point {goes_on.since}"
+    on = f"{where(goes_on.line)} continues from it at grid point {goes_on.since}"
     if not is_sum:
         return (
-            f"{source.buffer} {begin}, and {on}; if this block should not depend on that one, it "
-            "is not reset",
+            f"{source.buffer} {begin}, and {on}; if this block should not depend on that one, a "
+            "reset is missing",
             f"reset {source.buffer} before this block, unless it carries values from block to "
-            "block; then look at each line that sets it",
+            "block; in that case, look at each line that sets it",
         )
     cause = f"{source.buffer} is not reset where this block begins: it {begin}, and {on}"
     advice = (
@@ -253,8 +253,8 @@ def carried_on(found: StoreHistory) -> tuple[str, str] | None:
             continue
         return (
             f"{source.buffer} holds what {where(last.line)} set at grid point {last.last}, where "
-            f"grid dimension {axis} was at {last.last[axis]}; if nothing is to be carried from one "
-            "step of it to the next, that is stale",
+            f"grid dimension {axis} was at {last.last[axis]}; if nothing should carry over from "
+            "one step of it to the next, that value is stale",
             f"if so, set {source.buffer} at the first step of each: {when_zero(behind)}",
         )
     return None
@@ -271,8 +271,8 @@ def stored_before(found: StoreHistory, last: Sequence[Point]) -> tuple[str, str]
     if store is None or store.updates or not is_sum or not last or store.last == last[0]:
         return None
     return (
-        f"{where(store.line)} stores the block at grid point {store.last}, and {last[0]} is the "
-        "last one that has it: whatever is added after the store is not in the result",
+        f"{where(store.line)} stores the block at grid point {store.last}, but its last grid "
+        f"point is {last[0]}: anything added after the store is not in the result",
         "store at the last step of each block, after the last addition",
     )
 
@@ -294,8 +294,8 @@ def stored_alone(found: StoreHistory, visits: int) -> tuple[str, str] | None:
         return None
     names = list(dict.fromkeys(name for name, _ in made))
     return (
-        f"{visits:,} grid points have the block, and what is stored comes from grid point "
-        f"{store.last} alone: {where(behind[0].line)} sets {names[0]} there",
-        f"if it is to be made of all of them, set {listed(names)} at the first step of each block "
-        "alone, and go on with what is there at the others",
+        f"{visits:,} grid points share the block, but the stored value comes only from grid point "
+        f"{store.last}: {where(behind[0].line)} sets {names[0]} there",
+        f"if it should combine all of them, set {listed(names)} only at the first step of each "
+        "block, and update the previous value at the others",
     )

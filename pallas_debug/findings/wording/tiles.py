@@ -22,13 +22,16 @@ class Blocks:
     array: str
 
     def refused(self, seen: Sighting, what: str, cause: str, advice: str) -> Finding:
-        message = f"{self.operand} comes in blocks of {self.shape} of {self.array}{what}"
+        message = f"{self.operand}, {self.array}, is divided into blocks of {self.shape}{what}"
         return seen.found(Fault.BLOCK_SHAPE_TILING, message, cause, advice)
 
 
 def no_dimension(seen: Sighting, blocks: Blocks) -> Finding:
     return blocks.refused(
-        seen, ", which has no dimension", "a block has at least one", "reshape it to (1, 1)"
+        seen,
+        ", which have no dimension",
+        "a block needs at least one dimension",
+        "reshape it to (1, 1)",
     )
 
 
@@ -36,8 +39,8 @@ def in_hbm(seen: Sighting, blocks: Blocks, *, space: str) -> Finding:
     return blocks.refused(
         seen,
         f" in {space.upper()}",
-        "an operand that stays in HBM is not cut into blocks: the kernel gets all of it",
-        "leave out the block shape and the index map, and copy the parts by DMA",
+        "an operand that stays in HBM is not divided into blocks: the kernel gets all of it",
+        "remove the block shape and the index map, and copy the parts by DMA",
     )
 
 
@@ -46,7 +49,7 @@ def columns(seen: Sighting, blocks: Blocks, *, size: int, best: int, bound: int)
         seen,
         f": {size} is neither a multiple of {LANES} nor the whole dimension",
         f"a tile has {SUBLANES} rows of {LANES} lanes",
-        f"take {_whole(best, bound, 'columns')}",
+        f"use {_whole(best, bound, 'columns')}",
     )
 
 
@@ -55,13 +58,13 @@ def rows(seen: Sighting, blocks: Blocks, *, size: int, best: int, bound: int) ->
         seen,
         f": {size} is neither a multiple of {SUBLANES} nor the whole dimension",
         f"a tile has {SUBLANES} rows of {LANES} lanes",
-        f"take {_whole(best, bound, 'rows')}; or reshape the array so that its last two "
-        "dimensions are whole",
+        f"use {_whole(best, bound, 'rows')}; or reshape the array so that its blocks span the "
+        "last two dimensions",
     )
 
 
 def _whole(best: int, bound: int, what: str) -> str:
-    return f"all {bound} {what}" if best == bound else f"{best} {what}, or all {bound}"
+    return f"all {bound} {what}" if best == bound else f"{best} {what} or all {bound}"
 
 
 def vector(
@@ -70,9 +73,9 @@ def vector(
     return blocks.refused(
         seen,
         f": {size} is neither the whole dimension, nor a multiple of {LANES * SUBLANES}, nor a "
-        f"power of two from {least} on",
+        f"power of two of at least {least}",
         f"a vector of {dtype} is laid out in tiles of {least}",
-        f"take {best} elements, or reshape the array to two dimensions",
+        f"use {best} elements, or reshape the array to two dimensions",
     )
 
 
@@ -82,9 +85,9 @@ def narrow(
 ) -> Finding:  # fmt: skip
     return blocks.refused(
         seen,
-        f": {size} rows are no multiple of {tile}",
-        f"a tile of {dtype} has {tile} rows, and libtpu {libtpu} takes whole tiles",
-        f"take {best} rows, or libtpu {since}",
+        f": {size} rows is not a multiple of {tile}",
+        f"a tile of {dtype} has {tile} rows, and libtpu {libtpu} requires whole tiles",
+        f"use {best} rows, or upgrade libtpu to {since}",
     )
 
 
@@ -118,18 +121,18 @@ def vmem_overflow(
       has_grid: whether the arrays are already divided into blocks.
     """
     if fitting is None:
-        advice = "make the scratch smaller, and go over it in more steps"
+        advice = "make the scratch smaller, and process it in more steps"
     elif not fitting:
-        advice = "cut the arrays into smaller blocks, or use a narrower dtype"
+        advice = "divide the arrays into smaller blocks, or use a narrower dtype"
     else:
         what = "blocks" if has_grid else "a grid with blocks"
-        advice = f"take {what} of {fitting}, which would fit"
+        advice = f"use {what} of {fitting}, which would fit"
     if room is not None:
-        advice += f"; or set vmem_limit_bytes, of at most {mib(room)}"
-    cause = "VMEM holds each block once per buffer, and the scratch besides"
+        advice += f"; or set vmem_limit_bytes to at most {mib(room)}"
+    cause = "VMEM holds each block once per buffer, plus the scratch"
     if capacities:
         cause = (
-            f"the whole VMEM of a chip is {_by_size(capacities)}: no vmem_limit_bytes makes it "
+            f"the whole VMEM of a chip is {_by_size(capacities)}: vmem_limit_bytes cannot make it "
             "larger"
         )
     more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
@@ -143,17 +146,17 @@ def smem_overflow(
     return seen.found(
         Fault.SMEM_OVERFLOW,
         _message("SMEM", used, limits, parts),
-        "all of the scalar prefetch is in SMEM while the kernel runs",
-        "leave the table in HBM and copy the part at hand by DMA, or call the kernel for one "
-        "part of it at a time",
+        "all scalar-prefetch operands are in SMEM while the kernel runs",
+        "keep the table in HBM and copy the part in use by DMA, or call the kernel for one part "
+        "of the table at a time",
     )
 
 
 def _message(space: str, used: int, limits: Mapping[str, int], parts: Sequence[Part]) -> str:
     largest = ", ".join(map(str, parts[:3]))
-    has = "may take" if space == "VMEM" else "has"  # a chip has more VMEM than a kernel's share
+    has = "may use" if space == "VMEM" else "has"  # a chip has more VMEM than a kernel's share
     return (
-        f"the kernel takes {mib(used)} of {space} at least, and {has} {_by_size(limits)}: {largest}"
+        f"the kernel needs at least {mib(used)} of {space}, and {has} {_by_size(limits)}: {largest}"
     )
 
 

@@ -21,8 +21,8 @@ def float_index(seen: Sighting, *, dtype: str) -> Finding:
     return seen.found(
         Fault.INVALID_OPERATION,
         f"{seen.witness.operand or 'a ref'} is indexed by a {dtype}",
-        "the index is the result of a division with /, or of a float operand: interpret mode "
-        "truncates it, and the compiler rejects it or crashes",
+        "the index comes from a division with / or from a float operand: interpret mode truncates "
+        "it, and the compiler rejects it or crashes",
         "divide with //, or cast the index with .astype(jnp.int32)",
     )
 
@@ -30,7 +30,7 @@ def float_index(seen: Sighting, *, dtype: str) -> Finding:
 def float_iota(seen: Sighting, *, result: str) -> Finding:
     return seen.found(
         Fault.INVALID_OPERATION,
-        f"an iota of {result} is created, and the core has only integer ones",
+        f"an iota of {result} is created, but the core has only integer iotas",
         "`tpu.iota` takes only integers",
         "use lax.broadcasted_iota(jnp.int32, ...), and cast it with astype",
     )
@@ -43,7 +43,7 @@ def direct_hbm_access(seen: Sighting) -> Finding:
     return seen.found(
         Fault.DIRECT_HBM_ACCESS,
         f"{what}, is loaded or stored without a copy",
-        "the core loads from and stores to only VMEM and SMEM",
+        "the core can load from and store to only VMEM and SMEM",
         "copy it with pltpu.sync_copy into a VMEM scratch buffer, or give it a BlockSpec",
     )
 
@@ -61,7 +61,7 @@ def unsupported_check(seen: Sighting) -> Finding:
     """Report a `checkify.check` in a kernel."""
     return seen.found(
         Fault.UNSUPPORTED_CHECK,
-        "checkify.check is called in the kernel, and jax has no way to run it there",
+        "checkify.check is called in the kernel, but jax cannot run it there",
         "since 0.10.1, jax does not functionalize checks in kernels",
         "use pl.debug_check, which pallas-debug's checks evaluate",
     )
@@ -69,7 +69,7 @@ def unsupported_check(seen: Sighting) -> Finding:
 
 _INSTEAD = {
     "cumsum": "multiply by a triangular matrix of ones, or compute it outside the kernel",
-    "sort": "sort outside the kernel; for the largest or smallest of a row, use max or min",
+    "sort": "sort outside the kernel; for the largest or smallest element of a row, use max or min",
     "dynamic_slice": "slice the ref: ref[pl.ds(start, size)]",
     "dynamic_update_slice": "store to a slice of the ref: ref[pl.ds(start, size)] = value",
     "scatter": "multiply by a one-hot matrix, or store to slices of a ref",
@@ -81,7 +81,7 @@ def unsupported_primitive(seen: Sighting, *, name: str) -> Finding:
     return seen.found(
         Fault.UNSUPPORTED_PRIMITIVE,
         f"`{name}` has no lowering for the TPU's core",
-        "interpret mode supports every operation of jax, and the lowering for TPUs does not",
+        "interpret mode supports every jax operation, but the TPU lowering does not",
         _INSTEAD.get(name, "compute it outside the kernel, or from other operations"),
     )
 
@@ -90,8 +90,8 @@ def stacked_scan(seen: Sighting, *, outputs: int) -> Finding:
     plural = "output" if outputs == 1 else "outputs"
     return seen.found(
         Fault.UNSUPPORTED_PRIMITIVE,
-        f"a lax.scan stacks {outputs} {plural}, an entry for each iteration",
-        "a loop on the core has a carry, but no stacked outputs",
+        f"a lax.scan stacks {outputs} {plural}, one entry per iteration",
+        "a loop on the core can carry values, but cannot stack outputs",
         "use lax.fori_loop, and store to a ref at each iteration",
     )
 
@@ -99,9 +99,9 @@ def stacked_scan(seen: Sighting, *, outputs: int) -> Finding:
 def unsupported_gather(seen: Sighting, *, values: str, indices: str) -> Finding:
     return seen.found(
         Fault.UNSUPPORTED_GATHER,
-        f"{values} is gathered by indices {indices}",
+        f"{values} is gathered with indices {indices}",
         "the core gathers along only one axis, as jnp.take_along_axis does",
-        "multiply by a one-hot matrix, use jnp.take_along_axis, or index the ref by scalars",
+        "multiply by a one-hot matrix, use jnp.take_along_axis, or index the ref with scalars",
     )
 
 
@@ -109,7 +109,7 @@ def float16_load(seen: Sighting) -> Finding:
     at = seen.witness
     return seen.found(
         Fault.UNSUPPORTED_DTYPE,
-        f"{at.operand or 'a ref'} is {at.shape}, and a TPU cannot load float16",
+        f"{at.operand or 'a ref'} is {at.shape}, but a TPU cannot load float16",
         "TPUs have bfloat16, but no float16",
         "cast to bfloat16 or float32 before the call",
     )
@@ -121,7 +121,7 @@ def complex_numbers(seen: Sighting, *, value: str) -> Finding:
         Fault.UNSUPPORTED_DTYPE,
         f"{value} holds complex numbers",
         "a TPU vector holds only real numbers",
-        "keep the real and the imaginary part in two arrays; compute FFTs before the call",
+        "keep the real and imaginary parts in two arrays; compute FFTs before the call",
     )
 
 
@@ -129,7 +129,7 @@ def unsigned_matmul(seen: Sighting, *, dtype: str) -> Finding:
     return seen.found(
         Fault.UNSUPPORTED_DTYPE,
         f"matrices of {dtype} are multiplied",
-        "the matrix unit would take unsigned numbers for signed ones",
+        "the matrix unit would treat unsigned numbers as signed",
         "cast to a signed or float dtype that holds all values",
     )
 
@@ -139,8 +139,8 @@ def narrow_matmul(seen: Sighting, *, dtypes: Sequence[str]) -> Finding:
     return seen.found(
         Fault.UNSUPPORTED_DTYPE,
         f"matrices of {' and '.join(dict.fromkeys(dtypes))} are multiplied, which "
-        f"{', '.join(seen.targets)} cannot",
-        "its matrix unit multiplies only bfloat16 and float32",
+        f"{', '.join(seen.targets)} cannot do",
+        "the matrix unit there multiplies only bfloat16 and float32",
         "cast to bfloat16, in which products of 8-bit integers are exact",
     )
 
@@ -150,7 +150,7 @@ def unsupported_cast(seen: Sighting, *, old: str, new: str) -> Finding:
         Fault.UNSUPPORTED_CAST,
         f"{old} is cast to {new}",
         "TPUs have no cast between the two",
-        "stay with bfloat16, or cast through float32 outside the kernel",
+        "keep bfloat16, or cast through float32 outside the kernel",
     )
 
 
@@ -168,16 +168,18 @@ def bool_column(seen: Sighting, *, old: str, new: str) -> Finding:
 def unproven_alignment(seen: Sighting, *, columns: int | None, multiple: int) -> Finding:
     """Report lanes at an offset that is only known to be a multiple of `multiple`."""
     known = (
-        "nothing is known about it" if multiple == 1 else f"only {multiple} is known to divide it"
+        "but nothing is known about it"
+        if multiple == 1
+        else f"but it is only known to be a multiple of {multiple}"
     )
     return seen.found(
         Fault.UNPROVEN_ALIGNMENT,
-        f"{columns} columns of {seen.witness.operand or 'a ref'} are accessed from an offset "
-        f"that must be a multiple of {LANES}: {known}",
-        f"a vector begins at a whole tile of {LANES} lanes, and the compiler must be able to "
-        "prove that",
-        f"if it is one, say so: pl.multiple_of(start, {LANES}); otherwise load whole tiles "
-        "and use pltpu.roll",
+        f"{columns} columns of {seen.witness.operand or 'a ref'} are accessed at an offset that "
+        f"must be a multiple of {LANES}, {known}",
+        f"a vector must begin at a tile boundary (every {LANES} lanes), and the compiler must be "
+        "able to prove it",
+        f"if it is a multiple, declare it: pl.multiple_of(start, {LANES}); otherwise load whole "
+        "tiles and use pltpu.roll",
     )
 
 
@@ -185,10 +187,10 @@ def unaligned_dma(seen: Sighting, *, columns: int | None, of: int) -> Finding:
     at = seen.witness
     return seen.found(
         Fault.UNALIGNED_DMA,
-        f"a copy takes {columns} of {of} columns of {at.operand}, {at.shape}: it moves whole "
-        f"rows of {LANES} lanes",
+        f"a copy takes {columns} of {of} columns of {at.operand}, {at.shape}, but copies move "
+        f"whole rows of {LANES} lanes",
         f"arrays are laid out in tiles of {LANES} lanes",
-        "copy whole tiles into a larger buffer, and take the part from there",
+        "copy whole tiles into a larger buffer, and slice it there",
     )
 
 
@@ -197,7 +199,7 @@ def x64_index_map(seen: Sighting, *, dim: int) -> Finding:
         Fault.X64_INDEX_MAP,
         f"the index map of {seen.witness.operand} returns an int64 for dimension {dim}; the "
         "TPU's index maps return int32",
-        "under jax_enable_x64 a bare Python number is an int64",
+        "with jax_enable_x64, a Python int is an int64",
         "return jnp.int32(0) rather than 0, or call the kernel without x64",
     )
 
@@ -205,11 +207,11 @@ def x64_index_map(seen: Sighting, *, dim: int) -> Finding:
 def x64_default_map(seen: Sighting, *, operands: Sequence[str]) -> Finding:
     """Report operands without an index map, for which jax made one that returns 64-bit integers."""
     if len(operands) == 1:
-        what = f"{operands[0]} has no index map, and the one that jax makes returns"
+        what = f"{operands[0]} has no index map, and the one that jax creates returns"
         which = "its index map"
     else:
         names = f"{', '.join(operands[:-1])} and {operands[-1]}"
-        what = f"{names} have no index map, and those that jax makes return"
+        what = f"{names} have no index map, and those that jax creates return"
         which = "their index maps"
     return seen.found(
         Fault.X64_INDEX_MAP,
@@ -225,7 +227,7 @@ def zero_size_operand(seen: Sighting) -> Finding:
         Fault.ZERO_SIZE_OPERAND,
         f"{seen.witness.operand} is {seen.witness.shape}, which is empty",
         "the compiler has no layout for an operand without elements",
-        "return early in the caller where a size is 0, and call the kernel only otherwise",
+        "return early in the caller if a size is 0",
     )
 
 
@@ -244,7 +246,7 @@ def removed_names(
         advice.append(
             replacement
             or (known.advice if known else "")
-            or "look for what took its place in the changelog of Pallas"
+            or "look for its replacement in the Pallas changelog"
         )
     return seen.found(
         Fault.REMOVED_NAME,
@@ -272,8 +274,8 @@ def too_slow(seen: Sighting, *, grid: Sequence[int | None], seconds: float, call
         f"stopped after {seconds:,.0f} s in TPU interpret mode{_reached(seen, grid, seconds)}; "
         f"{calls:,} calls of the interpreter, {calls / seconds:,.0f} per second",
         "each load, store, copy and wait of the kernel calls back from XLA to Python",
-        "give it smaller arguments, try the kernel machine (interpret mode `machine`), or raise "
-        "the limit (--pallas-stop-after)",
+        "use smaller arguments, try the kernel machine (interpret mode `machine`), or raise the "
+        "limit (--pallas-stop-after)",
     )
 
 
@@ -282,7 +284,7 @@ def _reached(seen: Sighting, grid: Sequence[int | None], seconds: float) -> str:
     if not grid or point is None or len(point) != len(grid):
         return ""
     if any(size is None for size in grid):
-        return f", at grid point {point}; the call gives the size of the grid"
+        return f", at grid point {point}; the grid size is set by the call"
     sizes = [size or 1 for size in grid]
     done = 0
     for at, size in zip(point, sizes, strict=True):
@@ -331,28 +333,28 @@ def _of_exception(failure: Failure, raiser: str, pretended: str | None) -> str:
         version = ".".join(map(str, sys.version_info[:2]))
         return f"correct this line: Python {version} cannot compile the file"
     if failure.type in _OF_IMPORTS:
-        return "install what the message names, or correct the import"
+        return "install the package that the message names, or correct the import"
     if lacking := _LACKS.search(failure.headline):
         package, name = lacking["module"].partition(".")[0], lacking["name"]
         return f"use another name on this line: the installed {package} has no {name} there"
     if raiser == "jax":
-        return "fix what the message names: jax refused the call as it traced it"
+        return "fix what the message names: jax rejected the call while tracing it"
     text = (failure.source and failure.source.text) or ""
     if raiser:
-        advice = f"fix what the message names: {raiser} raised the exception, and not jax"
+        advice = f"fix what the message names: {raiser} raised the exception, not jax"
     else:
         advice = "fix this line"
         if text.lstrip().startswith(("assert", "raise")):
-            advice = "pass what this line demands, or fix its condition"
+            advice = "pass what this line requires, or fix its condition"
         advice += ": it raises the exception itself"
         if failure.type not in _OF_WHAT_IT_USES:
             advice += ", and jax is not involved"
     if not _ASKS.search(f"{failure.headline} {text}"):
         return advice
     if pretended is None:
-        return f"{advice}; if it is because there is no TPU here, pass --pretend"
+        return f"{advice}; if the cause is that there is no TPU here, pass --pretend"
     return (
-        f"{advice}; the chip that it asks for is {pretended} here: if it needs another one, name "
+        f"{advice}; the chip that it queries is {pretended} here: if it needs another one, put "
         "that first in --target"
     )
 

@@ -25,7 +25,7 @@ from pallas_debug.model import Finding
 LATE = "reset late"
 """Value in a witness: a sum is lost because its reset comes after an addition."""
 
-_COMBINE = "combine it with what is there (`+=`, jnp.maximum), after a reset"
+_COMBINE = "combine it with the previous value (`+=`, jnp.maximum) after a reset"
 """Advice for a part that replaces another, if the kind of reduction is unknown."""
 
 
@@ -116,8 +116,7 @@ def stale_read(
         facts["reset at"] = places_text([place for reset in resets for place in reset.places])
     return _other(seen, writer, facts).found(
         Fault.STALE_READ,
-        f"{name} at {_at(reader)}{of_block} reads what {_at(writer, is_short=True)} left "
-        f"there{other}{count}{value}",
+        f"{_at(reader)}{of_block} reads what {_at(writer)} left in {name}{other}{count}{value}",
         cause,
         advice,
     )
@@ -137,7 +136,7 @@ def not_reset(
     if sum_axes is not None and (block is None or block.steps != sum_axes):
         where = f"{again} where its sum begins: {when_zero(sum_axes)}"
     elif block is None:
-        where = f"{again} before this line at each grid point that must not see what others left"
+        where = f"{again} before this line at each grid point that must not see data left by others"
     elif block.part is not None:
         where = f"{again} before this line whenever another part of {block.output} begins"
     elif block.begins is None:
@@ -148,7 +147,7 @@ def not_reset(
     if kind == "none":
         left = f"nothing resets {name}"
         if accumulates:
-            return f"{left}: this line adds to what the last block left", where
+            return f"{left}: this line adds to what the previous block left", where
         return f"{left}, and nothing writes it before this line at this grid point", where
     reaching = [reset for reset in resets if reset.reaches]
     points = [point for reset in reaching for point in reset.points]
@@ -158,7 +157,7 @@ def not_reset(
         lines = " and ".join(str(reset.line) for reset in resets)
         which = f"line {lines} writes" if len(resets) == 1 else f"lines {lines} write"
         advice = f"reset all of {name}" if accumulates else f"write all of {name} before this line"
-        return f"{which} {parts} alone", advice
+        return f"{which} only {parts}", advice
     by = reaching[0].where
     if kind == "later":
         return f"it is {verb} at this grid point in {by}, but only after this line", (
@@ -167,7 +166,7 @@ def not_reset(
     if kind == "late":
         at = [point for point in points if block and block.is_same(point, reader.grid_point or ())]
         return (
-            f"it is {verb} at {points_text(at)}, in {by}: {block} has begun before that",
+            f"it is {verb} at {points_text(at)}, in {by}, but {block} begins before that",
             where,
         )
     return f"it is {verb} only at {places_text(places)}, in {by}", where
@@ -219,31 +218,33 @@ def overwritten_read(
     """
     at = seen.witness
     what = at.index or at.operand
-    both = f"{at.operand} and {output} are one array, by input_output_aliases"
+    both = f"{at.operand} and {output} share one array through input_output_aliases"
     facts = element.facts(at.operand)
     if is_under_way:
         message = (
-            f"{what} is fetched for {_at(reader)} while what {_at(writer, is_short=True)} wrote to "
-            f"{output} is copied back to the same memory"
+            f"{what} is fetched for {_at(reader)} while what {_at(writer)} wrote to {output} is "
+            "copied back to the same memory"
         )
         cause = f"{both}, and a block is fetched one grid point ahead of its use"
     else:
         message = (
-            f"{what} is read at {_at(reader)} after {_at(writer, is_short=True)} overwrote it "
-            f"through {output}"
+            f"{what} is read at {_at(reader)} after {_at(writer)} overwrote it through {output}"
         )
         cause = both
         if element.value is not None and element.before is not None:
             message += (
-                f": {element.name(at.operand)} was {number(element.before)}, and is "
+                f": {element.name(at.operand)} was {number(element.before)} and is now "
                 f"{number(element.value)}"
             )
     if writer.copy or (reader.copy and not is_under_way):
-        advice = f"keep what is still needed in scratch, or do not alias {at.operand} and {output}"
+        advice = (
+            f"keep the data that is still needed in scratch, or do not alias {at.operand} "
+            f"and {output}"
+        )
     else:
         advice = (
-            f"give {at.operand} and {output} the same index map, so that each block is read by the "
-            "grid point that overwrites it, or do not alias them"
+            f"give {at.operand} and {output} the same index map, so that the grid point that "
+            "overwrites a block also reads it, or do not alias them"
         )
     return _other(seen, writer, facts).found(Fault.OVERWRITTEN_READ, message, cause, advice)
 
@@ -267,20 +268,20 @@ def lost_write(
     advice = f"{_COMBINE} at the first step: {block.begins}"
     if block.begins is None:
         advice = f"{_COMBINE} at the first visit of a block"
-    cause = f"{block} stays the same{steps}, and this line replaces it at each step"
+    cause = f"{block} stays the same{steps}, but this line replaces it at each step"
     if block.steps is None and lost.grid_point != replaced_by.grid_point:
-        cause = f"the index map of {block.output} gives {block.index} at both grid points"
-        advice = f"give each grid point a block of its own, or {advice}"
+        cause = f"the index map of {block.output} returns {block.index} at both grid points"
+        advice = f"give each grid point its own block, or {advice}"
     return _other(seen, lost, element.facts(name)).found(
         Fault.LOST_WRITE,
-        f"what {_at(lost)} wrote to {what} is replaced at {_at(replaced_by)}, which did not "
-        f"use it{element.change(name)}",
+        f"what {_at(lost)} wrote to {what} is replaced at {_at(replaced_by)} without being "
+        f"used{element.change(name)}",
         cause,
         advice,
     )
 
 
-_STORED_BEFORE = "{block} was stored before that addition, and not after it"
+_STORED_BEFORE = "{block} was stored before that addition but not after it"
 _STORE_LAST = "store it at the last step of each block, after the last addition"
 
 
@@ -310,7 +311,7 @@ def dropped_sum(
         return _other(seen, lost, element.facts(name)).found(
             Fault.LOST_WRITE,
             f"what {_at(lost)} added to {name} is lost: {block or 'the output'} was stored at "
-            f"{_at(reset)}, and nothing reads {name} after that addition: {element.name(name)} is "
+            f"{_at(reset)}, and nothing reads {name} after that addition; {element.name(name)} is "
             f"{number(element.value)} at the end",
             _STORED_BEFORE.format(block=block or "the output"),
             _STORE_LAST,
@@ -325,15 +326,13 @@ def dropped_sum(
     in_loop = lost.grid_point == reset.grid_point
     if slip == "replaced":
         step = f"grid point of {block}" if block is not None else "grid point"
-        cause = (
-            f"each {'iteration' if in_loop else step} stores its part here, in place of the one "
-        )
+        cause = f"each {'iteration' if in_loop else step} stores its part here, replacing the one "
         cause += "before"
         advice = f"{_COMBINE} before the "
         advice += "loop" if in_loop else "first part"
     elif slip == "always":
-        cause = "this line stands under no condition, so each grid point resets what is summed"
-        advice = "put it under a condition that is true where a sum begins, such as "
+        cause = "this line is unconditional, so each grid point resets the sum"
+        advice = "put it under a condition that holds where a sum begins, such as "
         advice += "@pl.when(pl.program_id(axis) == 0)"
     elif slip == "early":
         cause = _STORED_BEFORE.format(block=block or "the output")
@@ -344,7 +343,7 @@ def dropped_sum(
         cause = f"this line runs {'again ' if is_again else ''}after {adding} to {name}"
         advice = f"reset it before {'the loop that has both lines' if is_again else 'that line'}"
     else:
-        cause = f"{block or 'what is summed'} has begun before that"
+        cause = f"{block or 'the sum'} begins before that"
         advice = "reset it before the first addition of each block"
     in_block = slip == "late" or (slip == "replaced" and not in_loop)
     if block is not None and block.begins is not None and in_block:
@@ -353,8 +352,8 @@ def dropped_sum(
     facts = {WHY: LATE} if slip == "late" else {}
     return _other(seen, lost, {**element.facts(name), **facts}).found(
         Fault.LOST_WRITE,
-        f"what {_at(lost)} {did} {name} is lost: it is {then} {where}, and nothing has read "
-        f"it in between{count}{change}",
+        f"what {_at(lost)} {did} {name} is lost: it is {then} {where} before anything reads "
+        f"it{count}{change}",
         cause,
         advice,
     )
@@ -368,13 +367,13 @@ def window_not_written(seen: Sighting, *, elements: tuple[int, int]) -> Finding:
       elements: number of unwritten elements, and of all in the block.
     """
     name, (missing, total) = seen.witness.operand, elements
-    count = f": {missing:,} of its {total:,} elements hold what VMEM held before"
+    count = f": {missing:,} of its {total:,} elements hold whatever VMEM held before"
     return seen.found(
         Fault.OUTPUT_NOT_WRITTEN,
         f"a block that the pipeline copies to {name}, {seen.witness.shape}, is not written{count}",
-        "the body of the pipeline does not store to all of the block, or under a condition that "
-        "is never true while it has this block",
-        f"store to all of a block of {name} before the pipeline goes on to the next one",
+        "the body of the pipeline does not store to all of the block, or stores under a condition "
+        "that is never true for this block",
+        f"store to all of a block of {name} before the pipeline moves on to the next one",
     )
 
 
@@ -423,18 +422,18 @@ def conflicting_writes(
     what = seen.witness.index or name
     if blocks is not None:
         cause = f"blocks {blocks[1].index} and {blocks[0].index} of {name} overlap"
-        advice = "make the blocks disjoint, or write what they share at one grid point only"
+        advice = "make the blocks disjoint, or write the shared part at only one grid point"
     elif here.copy and there.copy and here.copy != there.copy:
         cause = f"the copies to {there.copy[1]} and {here.copy[1]} overlap, and the last one wins"
-        advice = "let each grid point copy rows of its own, or add up in scratch before the copy"
+        advice = "let each grid point copy its own rows, or accumulate in scratch before the copy"
     else:
         cause = "both grid points write to the same place, and the last one wins"
-        advice = "let each grid point write elements of its own, or add up in scratch first"
+        advice = "let each grid point write its own elements, or accumulate in scratch first"
     return _other(seen, there, element.facts(name)).found(
         Fault.CONFLICTING_WRITES,
-        f"{what} is written at {_at(here)}, and was written with "
-        f"{'other values' if element.total != 1 else 'another value'} at "
-        f"{_at(there, is_short=True)}{element.change(name)}",
+        f"{what} is written at {_at(here)}, and with "
+        f"{'different values' if element.total != 1 else 'a different value'} at "
+        f"{_at(there)}{element.change(name)}",
         cause,
         advice,
     )

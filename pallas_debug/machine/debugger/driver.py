@@ -207,7 +207,7 @@ def _deadlock(threads: Sequence[Thread]) -> str:
             entry = f"[{', '.join(map(str, blocked.entry))}]" if blocked.entry else ""
             who = f"device {thread.device} waits" if len(threads) > 1 else "the kernel waits"
             waiting.append(
-                f"{who} until `{blocked.semaphore.name}{entry}` is {blocked.amount}, "
-                f"and it is {count}"
+                f"{who} until `{blocked.semaphore.name}{entry}` is {blocked.amount}, but it is "
+                f"{count}"
             )
     return "deadlock: nothing can run. " + "; ".join(waiting)

@@ -262,14 +262,14 @@ class LiveRun:
         buffer = self.scope.memory(element.name)
         if buffer is None:
             raise ConditionFailed(
-                f"`{element.name}` is no operand, scratch or semaphore: who wrote it is known of "
-                "memory only"
+                f"`{element.name}` is not an operand, scratch or semaphore: writers are known "
+                "only for memory"
             )
         shape = buffer.content.shape
         found = positions(element.expression, element.name, shape, self._names)
         if found.size != 1:
             raise ConditionFailed(
-                f"`{element.expression.text}` is {found.size:,} elements: name one, as in "
+                f"`{element.expression.text}` has {found.size:,} elements: name one, as in "
                 f"{element.name}[{', '.join('0' * len(shape))}]"
             )
         index = tuple(int(i) for i in np.unravel_index(int(found.reshape(())), shape))

@@ -41,7 +41,7 @@ def record(
       CannotRunError: `to` cannot be written.
     """
     if to.exists():
-        raise UsageError(f"{to} exists: name a folder that does not")
+        raise UsageError(f"{to} exists: name a new folder")
     partial = to.with_name(f"{to.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -94,8 +94,8 @@ class _Recorder:
         self._stop(run.place, always=True)
         if self.nbytes > self.max_bytes:
             raise UsageError(
-                f"the recording would take {self.nbytes >> 10:,} KiB, and the limit is "
-                f"{self.max_bytes >> 10:,} KiB: choose lines or grid points, or raise the limit"
+                f"the recording would take {self.nbytes >> 10:,} KiB, but the limit is "
+                f"{self.max_bytes >> 10:,} KiB: select lines or grid points, or raise the limit"
             )
         if len(self.stops) == 1 and (self.lines or self.points):
             raise UsageError("nothing was executed on these lines at these grid points")

@@ -45,8 +45,8 @@ def require_room(launch: Launch, watch: GridWatch | None = None) -> None:
     fits = None if parts else example(launch)
     if fits is not None:
         message += (
-            f", or watch some of its grid points only, such as {fits} (`watch={fits!r}`, "
-            f"`--watch '{fits}'`, `--pallas-watch='{fits}'`)"
+            f", or watch only some of its grid points, such as {fits} (`watch={fits!r}`, `--watch "
+            f"'{fits}'`, `--pallas-watch='{fits}'`)"
         )
     if watch is not None and not parts:
         message += (
@@ -68,8 +68,7 @@ def require_axes(launch: Launch, watch: GridWatch) -> None:
             grid = ", ".join("?" if n is None else str(n) for n in launch.grid)
             raise MachineError(
                 f"the grid points to watch in kernel `{launch.name}`, {part.text!r}, have "
-                f"{_axes(len(part.entries))}, and its grid ({grid}) has "
-                f"{axes}"
+                f"{_axes(len(part.entries))}, but its grid ({grid}) has {axes}"
             )
 
 
@@ -121,7 +120,7 @@ def judged_in_part(observers: Sequence[MachineObserver]) -> str | None:
             empty = points.empty
             if empty:
                 grid = ", ".join(map(str, points.grid))
-                message += f", and its grid ({grid}) has no {' or '.join(empty)}"
+                message += f", but its grid ({grid}) has no {' or '.join(empty)}"
             if observer.room.is_exhausted:
                 limit = f"{observer.room.limit / (1 << 30):.1f} GiB"
                 message += (

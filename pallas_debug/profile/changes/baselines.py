@@ -124,7 +124,7 @@ def margin(text: str | float) -> float:
             return float(found[1]) / 100
     elif text >= 0:
         return float(text)
-    raise UsageError(f"a margin is written as '5%' or 0.05, and not as {text!r}")
+    raise UsageError(f"a margin is written as '5%' or 0.05, not as {text!r}")
 
 
 def compare(stats: Iterable[Stats], baseline: Baseline, allowed: float) -> list[BaselineRow]:
@@ -194,13 +194,13 @@ def sentence(row: BaselineRow, file: str) -> str:
         )
     if row.status == "missing":
         return (
-            f"{what}: {now} cycles, and {file} has no baseline for it. "
-            f"Record one with `pytest {UPDATE}`, and commit the file."
+            f"{what}: {now} cycles, but {file} has no baseline for it. Record one with `pytest "
+            f"{UPDATE}`, and commit the file."
         )
     if row.status == "other version":
         known = ", ".join(f"{v}: {shown(c.cycles)}" for v, c in sorted(row.others.items()))
         return (
-            f"{what}: {now} cycles, and {file} has baselines for other versions only ({known}). "
+            f"{what}: {now} cycles, but {file} has baselines only for other versions ({known}). "
             "Cycles of two compilers are not compared: look at what changed, record this version "
             f"with `pytest {UPDATE}`, and commit the file."
         )
@@ -218,7 +218,7 @@ def sentence(row: BaselineRow, file: str) -> str:
             f"Record the gain with `pytest {UPDATE}`, or a later loss of it goes unnoticed."
         )
     return (
-        f"{what}: {now} cycles, {percent} more than its baseline of {before}, and {limit} is "
+        f"{what}: {now} cycles, {percent} more than its baseline of {before}; {limit} is "
         f"allowed.{_grew(row)} `pallas-debug stats` and `pallas-debug source --cost` show where "
         f"they go; if the loss is intended, record it with `pytest {UPDATE}`."
     )
@@ -296,11 +296,11 @@ def decode(text: str | bytes, file: str) -> Baseline:
         document: Any = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BaselineError(
-            f"{file} is truncated, or no JSON ({error}): restore it, or delete it and record it "
+            f"{file} is truncated or not JSON ({error}): restore it, or delete it and record it "
             f"again with `pytest {UPDATE}`"
         ) from error
     if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise BaselineError(f"{file} is no baseline of kernels: name another file")
+        raise BaselineError(f"{file} is not a file of kernel baselines: name another file")
     schema = document.get("schema")
     if not isinstance(schema, int) or schema > SCHEMA:
         raise BaselineError(

@@ -287,7 +287,7 @@ class _Maker:
             if self._placed[number] == REGISTER:
                 note = "XLA passes the one element in a register: nothing is copied"
         elif operand.unknown is not None and is_walked:
-            note = f"which blocks are copied is not known: {operand.unknown}"
+            note = f"which blocks are copied is unknown: {operand.unknown}"
         elif operand.unknown is not None:
             note = f"another block at every step is assumed: {operand.unknown}"
         elif operand.tables:

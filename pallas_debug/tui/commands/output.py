@@ -285,7 +285,7 @@ class OutputActions(Workspace):
             self.show_message(f"{error}; the file is {file}")
             return
         if not terminal.takes_line(words):
-            unknown = f"cannot open {words[0]} at line {line}: its option is not known"
+            unknown = f"cannot open {words[0]} at line {line}: its option is unknown"
             message = "; ".join(filter(None, [message, unknown]))
         command = terminal.edit_command(words, file, line)
         where = terminal.edit_directory(self.browser.roots)

@@ -152,7 +152,7 @@ def _uncounted(verdict: Verdict) -> str:
     """`1 finding on made-up values, not counted`; empty if all findings count."""
     made_up = sum(bool(finding.made_up) for finding in verdict.findings)
     rest = sum(not finding.counts and not finding.made_up for finding in verdict.findings)
-    kinds = [(made_up, "on made-up values"), (rest, "on a condition that is not known")]
+    kinds = [(made_up, "on made-up values"), (rest, "on an unknown condition")]
     parts = [f"{render.plural(count, 'finding')} {kind}" for count, kind in kinds if count]
     return f"{' and '.join(parts)}, not counted"
 

@@ -228,10 +228,10 @@ def test_no_interpreter_hands_semaphores_on(mode: str) -> None:
     with interpret.interpreting(mode), pytest.raises(InterpretModeError) as caught:
         hand_on(X)
     assert str(caught.value) == (
-        "kernel `start` cannot be interpreted: it takes or returns the semaphores sem, and jax's "
-        "interpreters free semaphores at the end of a kernel. "
-        "Run it in interpret mode `machine` (--pallas-interpret=machine, "
-        'pallas_debug.interpret("machine")), on a TPU, or start and await the copy in one kernel'
+        "kernel `start` cannot be interpreted: it takes or returns the semaphores sem, but jax's "
+        "interpreters free semaphores at the end of a kernel. Run it in interpret mode `machine` "
+        '(--pallas-interpret=machine, pallas_debug.interpret("machine")), on a TPU, or start '
+        "the copy and wait for it in the same kernel"
     )
 
 
@@ -246,9 +246,9 @@ def test_kernels_that_hand_semaphores_on_are_captured_but_not_compiled_alone() -
         with pytest.raises(CannotRunError) as caught:
             lower.lower(captured, target)
         assert str(caught.value) == (
-            f"{captured.kernel.name} takes or returns the semaphores sem, which cannot be inputs or "
-            "outputs of a program. It compiles only within a program whose other kernels return or "
-            "take them, and here each kernel is compiled alone"
+            f"{captured.kernel.name} takes or returns the semaphores sem, which cannot be inputs "
+            "or outputs of a program. It compiles only within a program whose other kernels "
+            "return or take them, but here each kernel is compiled alone"
         )
 
 
@@ -321,6 +321,6 @@ def test_no_interpreter_simulates_cores_of_several_kinds() -> None:
         limits.require_any(params)
     assert str(caught.value) == (
         "kernel `mixed` cannot be interpreted: it runs on cores of several kinds (SparseCore and "
-        "TensorCore), and jax's interpreters simulate one. Run it in interpret mode `machine` "
-        '(--pallas-interpret=machine, pallas_debug.interpret("machine")), or on a TPU'
+        "TensorCore), but jax's interpreters simulate only one. Run it in interpret mode "
+        '`machine` (--pallas-interpret=machine, pallas_debug.interpret("machine")), or on a TPU'
     )

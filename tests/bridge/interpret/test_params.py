@@ -62,7 +62,7 @@ def test_a_function_is_given_from_python() -> None:
     mode = Mode("tpu", {"grid_point_recorder": record})
     assert mode.value().grid_point_recorder is record
     assert str(mode) == "tpu,grid_point_recorder=record"
-    with pytest.raises(UsageError, match="a function, which can be given only from Python"):
+    with pytest.raises(UsageError, match="a function, which can be passed only from Python"):
         Mode.parse("tpu,grid_point_recorder=record")
 
 
@@ -112,10 +112,10 @@ def test_on_race_with_a_jax_that_only_prints() -> None:
 @pytest.mark.parametrize(
     "text,message",
     [
-        ("", "'' is no interpret mode; there are: auto, hlo, tpu, gpu, machine, off"),
-        ("fast", "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, machine, off"),
+        ("", "'' is not an interpret mode; there are: auto, hlo, tpu, gpu, machine, off"),
+        ("fast", "'fast' is not an interpret mode; there are: auto, hlo, tpu, gpu, machine, off"),
         ("detect_races", "detect_races is a parameter of one: write tpu,detect_races"),
-        ("hlo,tpu", "'hlo' and 'tpu' are two interpret modes, and a kernel runs in one; `auto`"),
+        ("hlo,tpu", "'hlo' and 'tpu' are two interpret modes, but a kernel runs in one; `auto`"),
         ("hlo,detect_races", "the interpret mode 'hlo' takes no parameters, such as detect_races;"),
         ("auto,random_seed=1", "random_seed is one of tpu: write tpu,random_seed"),
         ("off,nothing", "the interpret mode 'off' takes no parameters, such as nothing"),
@@ -146,7 +146,10 @@ def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
         ({"random_seed": "3"}, "random_seed must be a whole number or none, not '3'"),
         ({"dma_execution_mode": None}, "must be eager or on_wait, not None"),
         ({"grid_point_recorder": 3}, "or none, not 3"),
-        ({"num_cores": 1, "num_cores_per_device": 1}, "are one parameter; give one of them"),
+        (
+            {"num_cores": 1, "num_cores_per_device": 1},
+            "are the same parameter; pass only one of them",
+        ),
     ],
 )
 def test_values_of_a_wrong_type_are_refused(params: dict[str, object], message: str) -> None:

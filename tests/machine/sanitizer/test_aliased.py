@@ -127,8 +127,8 @@ X = np.random.default_rng(0).standard_normal((8 * STEPS, 128)).astype(np.float32
         (
             lambda x: rotated(x, -1), (1,),
             "_copied(_rows(x_hbm, (i + by) % STEPS), tile_ref, sem)",
-            f"after (0,) overwrote it through out_hbm: x_hbm[0, 0] was {X[0, 0]:g}, and is "
-            f"{X[16, 0]:g}",
+            f"after grid point (0,) overwrote it through out_hbm: x_hbm[0, 0] was {X[0, 0]:g}, "
+            f"and is {X[16, 0]:g}",
         ),
         (
             lambda x: rotated(x, 1, doubles=True), (2,),
@@ -217,7 +217,7 @@ def test_an_array_that_is_updated_in_place_without_an_alias() -> None:
 
     read = found(adds, np.ones((16, 128), np.float32))[0]
     assert (read.kind, read.operand) == ("UninitializedRead", "out_hbm")
-    assert read.cause == "scratch buffers and outputs hold whatever was there before"
+    assert read.cause == "scratch buffers and outputs hold whatever was in memory before"
     assert read.advice == (
-        "write all of it before this line, or give it an input by input_output_aliases"
+        "write all of it before this line, or alias an input to it with input_output_aliases"
     )

@@ -51,12 +51,12 @@ def test_memory_that_is_stored_to_is_not_without_stores() -> None:
     (found,) = findings(doubled(no_store=True))
     assert (found.kind, found.operand, found.grid_point) == ("FalseHint", "scratch_ref", (0,))
     assert found.message == (
-        "scratch_ref, float32[8, 128] in VMEM, is stored to, although "
-        "pltpu.annotate(…, no_store=True) says that the kernel does not"
+        "scratch_ref, float32[8, 128] in VMEM, is stored to, although pltpu.annotate(…, "
+        "no_store=True) says that it is not"
     )
-    assert found.cause == "the compiler may load again, after the store, what was loaded before it"
+    assert found.cause == "the compiler may repeat a load that came before the store after it"
     assert found.advice == (
-        "leave no_store out: it is for memory that only copies and the pipeline fill"
+        "remove no_store: it is for memory that only copies and the pipeline write to"
     )
     lines(found, "LOADED", "STORED")
 
@@ -68,8 +68,8 @@ def test_a_load_that_depends_on_a_store_has_a_dependency() -> None:
         "scratch_ref, float32[8, 128] in VMEM, is read after a store to the same elements, "
         "although pltpu.annotate(…, no_hazard_no_deps=True) says that loads do not depend on stores"
     )
-    assert found.cause == "the compiler may move this load ahead of that store"
-    assert found.advice == "leave no_hazard_no_deps out; no_hazard=True keeps the order"
+    assert found.cause == "the compiler may move this load before that store"
+    assert found.advice == "remove no_hazard_no_deps; no_hazard=True keeps the order"
     lines(found, "LOADED", "STORED")
 
 

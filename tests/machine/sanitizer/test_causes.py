@@ -55,22 +55,22 @@ def test_padding_is_counted_if_it_holds_a_number_that_occurs() -> None:
     (padding,) = found(lambda x: histogram(x, limit=1000), NUMBERS)
     assert padding.kind is Fault.PADDING_READ
     assert padding.message == (
-        "padding of x_ref, int32[32, 1] in VMEM, is read and reaches an output: 14 of 32 elements, "
-        "the first of them x_ref[18, 0]"
+        "padding of x_ref, int32[32, 1] in VMEM, is read and reaches an output: 14 of 32 "
+        "elements, starting with x_ref[18, 0]"
     )
-    assert padding.cause == "the last block reaches past the array's end"
+    assert padding.cause == "the last block reaches past the end of the array"
 
 
 def test_a_mask_that_is_one_too_wide_lets_one_element_through() -> None:
     (padding,) = found(lambda x: histogram(x, limit=51), NUMBERS)
     assert padding.message.endswith("is read and reaches an output: x_ref[18, 0]")
     assert padding.cause == (
-        "the last block reaches past the array's end; x_ref[31, 0] is kept out of the results, and "
-        "x_ref[18, 0] is not: a mask or slice does not leave out all that lies past the end"
+        "the last block reaches past the end of the array; x_ref[31, 0] is kept out of the "
+        "results, but x_ref[18, 0] is not: a mask or slice does not exclude everything past the "
+        "end"
     )
     assert padding.advice == (
-        "let the mask cover each ragged dimension; positions less than the array's size are valid "
-        "(<, not <=)"
+        "mask each ragged dimension; valid positions are less than the array's size (<, not <=)"
     )
 
 
@@ -103,8 +103,8 @@ def test_no_mask_is_seen_where_a_maximum_drops_a_nan() -> None:
 
     x = np.random.default_rng(0).standard_normal((32, 500)).astype(np.float32)
     (padding,) = found(peaks, x)
-    assert padding.message.endswith("384 of 4,096 elements, the first of them x_ref[0, 116]")
-    assert padding.cause == "the last block reaches past the array's end"
+    assert padding.message.endswith("384 of 4,096 elements, starting with x_ref[0, 116]")
+    assert padding.cause == "the last block reaches past the end of the array"
 
 
 def flagged(x: jax.Array, *, sets: bool, first: int = 0) -> jax.Array:
@@ -233,10 +233,13 @@ def test_a_block_that_comes_from_the_grid_and_not_from_the_table_beside_it() -> 
     rows = np.arange(4, dtype=np.int32)
     (finding,) = verify(picked, rows, X[:32], targets="v5e", engines="static,machine").findings
     assert finding.engines == ("machine", "static")
-    assert "gives block 1 along dimension 1 of float32[32, 128], which has 1" in finding.message
+    assert (
+        "returns block 1 along dimension 1 of float32[32, 128], which has 1 block"
+        in finding.message
+    )
     assert finding.cause == (
         "the index equals the grid point along grid dimension 0, which has more steps than the "
-        "array has blocks there"
+        "array has blocks along this dimension"
     )
 
 
@@ -244,10 +247,10 @@ def test_a_table_that_is_not_sorted_comes_back_to_a_block() -> None:
     (back,) = found(sums_by_table, np.array([0, 1, 0, 2, 2, 2, 3], np.int32), X)
     assert (back.kind, back.grid_point) == (Fault.OUTPUT_REVISITED, (2,))
     assert back.cause == (
-        "the table that the index map reads names the block twice, and another one in between; an "
-        "output block is written back when the next one begins"
+        "the table that the index map reads names the block twice, with another block in between; "
+        "an output block is written back when the next one begins"
     )
-    assert back.advice == "sort the table, so that all grid points of a block follow one another"
+    assert back.advice == "sort the table so that all grid points of a block are consecutive"
 
 
 def test_padding_that_is_masked_beside_many_reads_of_unwritten_memory() -> None:
@@ -366,11 +369,11 @@ def test_a_slot_for_each_step_of_a_parallel_axis_within_a_sequential_one() -> No
     assert read.values["parallel dimensions"] == "1"
     assert read.cause == (
         "grid dimension 1 is parallel, so two cores may share it (v4 and v5p have two), and each "
-        "core has scratch of its own: what is read here was written at grid point (0, 0)"
+        "core has its own scratch: the data read here was written at grid point (0, 0)"
     )
     assert read.advice == (
-        "write acc_ref where each core begins: @pl.when(pl.program_id(0) == 0); if it is to be "
-        'carried on, make grid dimension 1 "arbitrary" in dimension_semantics'
+        "write acc_ref where each core begins: @pl.when(pl.program_id(0) == 0); if its value "
+        'should carry over, make grid dimension 1 "arbitrary" in dimension_semantics'
     )
 
 
@@ -386,7 +389,7 @@ def test_elements_of_several_blocks_are_not_those_of_one_grid_point() -> None:
 
     (gap,) = found(rows, X)
     assert gap.message.startswith("out_ref[7:56:8, 0:128] is never written")
-    assert str(gap.cause).endswith("; the first block of it was that of grid point (0,)")
+    assert str(gap.cause).endswith("; its first block belongs to grid point (0,)")
 
 
 @pytest.mark.parametrize(
@@ -450,10 +453,12 @@ def test_a_slot_that_is_never_filled() -> None:
         n for n, text in enumerate(inspect.getsource(fetch).splitlines()) if ".start" in text
     )
     assert finding.cause == (
-        "nothing but tiles[1:2, 0:56, 0:128] is ever written of it: the copies in line "
+        "only tiles[1:2, 0:56, 0:128] of it is ever written: the copies in line "
         f"{line + fetch.__code__.co_firstlineno} fill no other part"
     )
-    assert finding.advice == "let a copy fill what is read here, or read only what is filled"
+    assert finding.advice == (
+        "let a copy fill the part that is read, or read only the part that is filled"
+    )
 
 
 def stored_twice(x, *, last: int):

@@ -63,10 +63,10 @@ def sums_of_rows(x: jax.Array, *, reset: str) -> jax.Array:
 
 
 LATE = {
-    "second": ((0, 1), "it is reset at grid point (0, 1)", "block (0, 0) of out_ref has begun"),
+    "second": ((0, 1), "it is reset at grid point (0, 1)", "block (0, 0) of out_ref begins"),
     "after": ((0, 0), "it is reset at the same grid point", "which adds to acc_ref"),
-    "always": ((0, 1), "acc_ref[0, 0] was 0.12573, and is 0", "block (0, 0) of out_ref has begun"),
-    "a pattern": ((0, 1), "was 0.12573, and is 0", "block (0, 0) of out_ref has begun"),
+    "always": ((0, 1), "acc_ref[0, 0] was 0.12573 and is now 0", "block (0, 0) of out_ref begins"),
+    "a pattern": ((0, 1), "was 0.12573 and is now 0", "block (0, 0) of out_ref begins"),
 }
 
 
@@ -216,7 +216,7 @@ def test_output_stored_before_the_last_addition(step: int) -> None:
     assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", (1, 0))
     assert finding.message.startswith("what grid point (0, 2) added to acc_ref is lost")
     assert finding.cause == (
-        "block (0, 0) of out_ref was stored before that addition, and not after it"
+        "block (0, 0) of out_ref was stored before that addition but not after it"
     )
 
 
@@ -301,7 +301,7 @@ def test_counters_in_smem_are_judged_one_by_one(reset: str) -> None:
         assert not findings
         return
     assert {(f.kind, f.operand, f.grid_point) for f in findings} == {("LostWrite", "out_ref", (1,))}
-    assert "out_ref[0] was 2, and is 0" in findings[0].message
+    assert "out_ref[0] was 2 and is now 0" in findings[0].message
 
 
 def softmax_of_rows(x: jax.Array, *, loops: bool) -> list[jax.Array]:
@@ -511,7 +511,7 @@ def test_steps_of_a_pipeline_within_a_kernel_are_grid_points() -> None:
     assert lost.operand == "acc_ref"
     assert lost.message.startswith(
         "what grid point (0,), loop iteration (0,) added to acc_ref is lost: it is reset at grid "
-        "point (0,), loop iteration (1,), and nothing has read it in between: acc_ref[0, 0] was "
+        "point (0,), loop iteration (1,) before anything reads it: acc_ref[0, 0] was "
     )
-    assert lost.cause == "block (0, 0) of out_ref has begun before that"
+    assert lost.cause == "block (0, 0) of out_ref begins before that"
     assert found(partial(sums_in_a_pipeline, reset="first"), X) == ()

@@ -103,12 +103,12 @@ def test_repaired_twin(kernel: BrokenKernel) -> None:
         ("rows_of_the_longer_sequence", "in 384 of 1,024 elements: rows_ref[5, 0]"),
         ("maximum_of_the_query_before", "under @pl.when((i == 0) & (j == 0))"),
         ("counts_zeroed_for_nonempty_sequences", "it is written only at grid point (1,)"),
-        ("counter_never_zeroed", "scratch buffers and outputs hold whatever was there before"),
+        ("counter_never_zeroed", "scratch buffers and outputs hold whatever was in memory before"),
         ("rolled_in_place", "after (0,) overwrote it through out_ref: x_ref[0, 0] was "),
         ("reversed_in_place", "while what (1,) wrote to out_ref is copied back"),
         ("grid_rounded_down", "out_ref[16:20, 0:128] is never written"),
-        ("output_block_skipped", "under a condition, which was false"),
-        ("rows_past_the_length_not_written", "384 of its 2,048 elements"),
+        ("output_block_skipped", "conditional, and its condition was false"),
+        ("rows_past_the_length_not_written", "384 of 2,048 elements"),
     ],
 )
 def test_cause(name: str, message: str) -> None:
@@ -347,10 +347,10 @@ def test_a_block_of_an_aliased_output_that_is_not_stored_is_overwritten() -> Non
     (finding,) = found(lambda x: updated_in_place(x, copies=False), x)
     assert (finding.kind, finding.operand) == ("OutputNotWritten", "out_ref")
     assert finding.message == (
-        "out_ref[8:16, 0:256] and out_ref[24:32, 0:256] are never written, and hold what VMEM held "
-        "before, not the input that out_ref shares its memory with: 4,096 of its 10,240 elements"
+        "out_ref[8:16, 0:256] and out_ref[24:32, 0:256] are never written, and hold whatever VMEM "
+        "held before, not the input that shares memory with out_ref: 4,096 of 10,240 elements"
     )
-    assert finding.advice == "copy the input's block to out_ref where nothing else is stored"
+    assert finding.advice == "copy the input's block to out_ref wherever nothing else is stored"
 
 
 def test_an_index_map_that_returns_one_block_is_not_said_to_lack_steps() -> None:
@@ -385,7 +385,7 @@ def test_a_store_that_ran_went_elsewhere() -> None:
     (finding,) = found(call, jnp.ones((32, 128), F32))
     assert (finding.kind, finding.operand) == ("OutputNotWritten", "out_ref")
     assert (finding.cause or "").startswith(
-        "the stores to out_ref that ran did not reach it; the one in this line is under a condition"
+        "the stores to out_ref that ran did not reach it; the one in this line is conditional"
     )
 
 
@@ -429,7 +429,7 @@ def test_padding_is_masked_at_one_end_and_not_at_the_other(
     (finding,) = found(filtered, jnp.ones((64, 128), F32))
     assert (finding.kind, finding.grid_point) == ("PaddingRead", point)
     assert element in finding.message
-    is_before = "a block begins before the array does" in (finding.cause or "")
+    is_before = "a block begins before the array" in (finding.cause or "")
     assert is_before == (point == (0,))
 
 
@@ -524,4 +524,4 @@ def test_the_element_named_is_one_whose_value_is_kept(rows: int) -> None:
     findings, _ = sanitized(decoded(function, [x]), [[x]])
     assert [finding.kind for finding in findings] == ["UninitializedRead"] * (rows < 8)
     if findings:
-        assert "384 of 1,024 elements, the first of them sum_ref[5, 0]" in findings[0].message
+        assert "384 of 1,024 elements, starting with sum_ref[5, 0]" in findings[0].message

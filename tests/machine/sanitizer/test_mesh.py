@@ -119,7 +119,7 @@ def test_a_slot_is_sent_before_anything_is_in_it() -> None:
     (finding,) = judged(ring(fills=False))
     assert finding.kind is Fault.UNINITIALIZED_READ
     assert finding.operand == "slots"
-    assert "is read before it was written, and that reaches an output" in finding.message
+    assert "is read before it is written, and the value reaches an output" in finding.message
     assert finding.source is not None
     assert finding.source.text == "copy.start()"
 
@@ -132,7 +132,7 @@ def test_a_barrier_whose_signals_are_not_all_awaited_is_one_fault(ready: int) ->
     assert "which may not have entered the kernel yet" in finding.message
     assert "signals it: until device" in (finding.cause or "")
     assert (finding.advice or "").startswith("wait for all signals before the copy: ")
-    assert (finding.advice or "").endswith(f" add up to 2, its waits to {ready}")
+    assert (finding.advice or "").endswith(f" add up to 2, the waits to {ready}")
     (left,) = finding.consequences
     assert (left.kind, left.operand) == (Fault.SEMAPHORE_LEFT_OVER, "the barrier semaphore")
 
@@ -223,19 +223,19 @@ def test_the_semaphore_that_a_race_lacks_is_named_of_those_that_a_line_leaves() 
             {"target": lambda i: i + 1},
             "the copy of slots to slots goes to device 4 along mesh axis 'x', which has devices 0 "
             "to 3",
-            "wrap a position around, as in `lax.rem(i + 1, 4)`",
+            "wrap the position around, as in `lax.rem(i + 1, 4)`",
         ),
         pytest.param(
             {"source": lambda i: lax.rem(i - 1, N)},
             "the signal of room goes to device -1 along mesh axis 'x', which has devices 0 to 3",
-            "wrap a position around before it becomes negative, as in `lax.rem(i + 3, 4)` for the "
-            "one before `i`: `lax.rem` of a negative number is negative",
+            "wrap the position around before it becomes negative, as in `lax.rem(i + 3, 4)` for "
+            "the one before `i`: `lax.rem` of a negative number is negative",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             {"target": lambda i: i + 1, "by_number": True},
             "the copy of slots to slots goes to device 4, and the mesh has devices 0 to 3",
-            "wrap a position around, as in `lax.rem(i + 1, 4)`",
+            "wrap the position around, as in `lax.rem(i + 1, 4)`",
             marks=[
                 pytest.mark.slow,
                 pytest.mark.skipif(not HAS_NUMBERS, reason="jax has no numbers of devices"),
@@ -253,6 +253,6 @@ def test_a_device_that_the_mesh_does_not_have(
     assert finding.operand == ("room" if "source" in variant else "slots")
     assert finding.cause == "nothing keeps `device_id` within the mesh"
     assert finding.advice == (
-        f"{wrapped}; if the mesh is no ring, leave out the device at its end with `pl.when`"
+        f"{wrapped}; if the mesh is not a ring, skip the device at its end with `pl.when`"
     )
     assert set(finding.engines) == {"machine", "tpu interpret"}

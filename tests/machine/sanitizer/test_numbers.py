@@ -145,8 +145,8 @@ def test_a_nan_that_decides_a_comparison(body: Any, sign: str, judged: Judged) -
     assert (finding.kind, finding.witness.values["element"]) == ("NanProduced", "[1, 2]")
     assert finding.source is not None
     assert (finding.source.text or "").endswith("# FAULT")
-    assert "`log` made a NaN of -1 at [1, 2]" in finding.message
-    assert f"no result holds it, but `{sign}` in line" in finding.message
+    assert "`log` produced a NaN from -1 at [1, 2]" in finding.message
+    assert f"no result contains it, but `{sign}` in line" in finding.message
     assert judged(lambda x: call(body, x, scratch=scratch), np.abs(SIGNED)) == []
 
 
@@ -199,7 +199,7 @@ def test_infinities_that_are_taken_for_equal(judged: Judged) -> None:
     assert finding.source is not None
     assert (finding.source.text or "").endswith("# FAULT")
     assert "`==` in line" in finding.message
-    assert "takes two of them for equal, and results depend on that" in finding.message
+    assert "treats two of them as equal, and results depend on the comparison" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_the_origin_is_that_of_the_nan_in_the_result(judged: Judged) -> None:
 
 
 @pytest.mark.parametrize("dtype, sees", [
-    (BF16, "`log` made a NaN of -3 at [0, 0] of bfloat16[8, 128]"),
+    (BF16, "`log` produced a NaN from -3 at [0, 0] of bfloat16[8, 128]"),
     (jnp.float8_e4m3fn, "the cast from float32 to float8_e4m3fn changes 1344 at [0, 0] to nan"),
 ])  # fmt: skip
 def test_floats_that_numpy_does_not_know_are_floats(dtype: Any, sees: str, judged: Judged) -> None:
@@ -332,7 +332,7 @@ def test_a_nan_that_another_unit_casts_is_reported_where_it_arises(judged: Judge
 
     (finding,) = judged(run, ROWS)
     assert (finding.kind, finding.witness.values["operand 1"]) == ("NanProduced", "0")
-    assert finding.message == "`div` made a NaN of 0 and 0 at [3, 0] of float32[8, 128]"
+    assert finding.message == "`div` produced a NaN from 0 and 0 at [3, 0] of float32[8, 128]"
 
 
 @jax.jit
@@ -458,9 +458,9 @@ def test_a_loop_that_changes_is_stopped_at_the_limit(
     (finding,) = judged(lambda x: call(counts, x), np.zeros((8, 128), "int32"))
     assert (finding.kind, finding.loop) == ("EndlessLoop", (1000,))
     assert finding.message == "the loop has not ended after 1,000 iterations, with n = 2000"
-    assert finding.cause == "the kernel machine runs no loop for longer than that"
+    assert finding.cause == "the kernel machine stops every loop at this limit"
     assert finding.advice is not None
-    assert finding.advice.endswith("this long needs smaller arguments here")
+    assert finding.advice.endswith("this long, use smaller arguments here")
 
 
 def test_a_counter_that_a_loop_never_changes(
@@ -498,7 +498,9 @@ def test_what_a_loop_counts_beside_its_condition_does_not_matter(judged: Judged)
     (finding,) = judged(lambda x: call(converges, x), np.full((8, 128), 2, "float32"))
     assert finding.kind == "EndlessLoop"
     assert finding.loop < (20,)
-    assert finding.message.startswith("the loop never ends: in iteration ")
+    assert finding.message.startswith(
+        "the loop never ends: its condition sees the same values in iteration "
+    )
     assert "state[2]" not in finding.message
 
 
@@ -575,4 +577,6 @@ def test_a_check_shows_what_it_compares(judged: Judged) -> None:
     assert (weight.grid_point, weight.cause) == ((0,), "0 > 0 is false at [3, 0]")
     assert weight.witness.values["element"] == "[3, 0]"
     assert both.grid_point == (2,)
-    assert both.cause == "its condition is false, and is more than one comparison of two values"
+    assert both.cause == (
+        "its condition is false, but is not a single comparison, so its values are unknown"
+    )

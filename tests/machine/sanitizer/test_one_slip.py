@@ -77,7 +77,7 @@ def test_a_fetch_of_what_comes_after_the_last_block() -> None:
 
         return with_two_tiles(kernel, x)
 
-    with pytest.raises(KernelFault, match="; where nothing is left to fetch, do not start"):
+    with pytest.raises(KernelFault, match="; do not start a copy when nothing is left to fetch"):
         judged(copied, X)
 
 
@@ -90,9 +90,11 @@ def test_a_copy_to_the_wrong_slot(stores: bool) -> None:
     writers = f"the copies in lines {first + 7} and {first + 12}"
     writers += f" and the stores in line {first + 9}" if stores else ""
     assert found.cause == (
-        f"nothing but tiles[0:1, 0:8, 0:128] is ever written of it: {writers} fill no other part"
+        f"only tiles[0:1, 0:8, 0:128] of it is ever written: {writers} fill no other part"
     )
-    assert found.advice == "let a copy fill what is read here, or read only what is filled"
+    assert found.advice == (
+        "let a copy fill the part that is read, or read only the part that is filled"
+    )
 
 
 def sums(x: jax.Array, *, first: int) -> jax.Array:

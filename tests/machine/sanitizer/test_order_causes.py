@@ -123,10 +123,10 @@ def test_a_copy_from_another_device_that_is_not_waited_for(missing: str) -> None
     tile = pltpu.VMEM((8, 128), F32)
     scratch = [pltpu.VMEM((N - 1, 8, 128), F32), tile, tile, DMA, DMA]
     (race,) = [f for f in found(on_ring(kernel, scratch), X) if f.kind is Fault.DATA_RACE]
-    starts = "nothing waits for received: the copy on it"
+    starts = "nothing waits for received, so the copy on it"
     if missing == "first":
-        starts = "3 copies are started on received, and 2 waited for: one"
-    assert race.cause == f"{starts} may be under way until the kernel ends, and beyond"
+        starts = "3 copies are started on received, but only 2 waited for, so one"
+    assert race.cause == f"{starts} may be in flight until the kernel ends or longer"
     assert race.advice == "wait for received before this copy starts"
     assert Fault.DMA_NOT_AWAITED in {one.kind for one in race.consequences}
 
@@ -152,10 +152,10 @@ def test_what_arrives_is_sent_on_before_it_is_awaited(fills: bool) -> None:
 
     scratch = [pltpu.VMEM((2, 8, 128), F32), DMA((2,)), DMA((2,))]
     (race,) = [f for f in found(on_ring(kernel, scratch), X) if f.kind is Fault.DATA_RACE]
-    assert "may copy what was there before, or what device" in str(race.cause)
-    wait = "if it is to copy what arrives, wait for received[0] before "
+    assert "may copy either the previous data or what device" in str(race.cause)
+    wait = "if it should copy the data that arrives, wait for received[0] before "
     assert str(race.advice).startswith(wait)
-    assert "if not, receive into other elements than those that are copied" in str(race.advice)
+    assert "if not, receive into elements that are not copied" in str(race.advice)
 
 
 @pytest.mark.parametrize("missing", ["load", "store"])
@@ -247,7 +247,8 @@ def test_a_wait_for_another_slot_than_the_copy_signals() -> None:
     (finding,) = found(fetch, np.ones((8, 128), np.float32))
     assert finding.kind is Fault.DEADLOCK
     assert finding.cause == (
-        "no copy has been started on it before this wait; copies on sems[0] are not waited for yet"
+        "no copy has been started on it before this wait; copies on sems[0] have not been waited "
+        "for yet"
     )
 
 
@@ -269,5 +270,5 @@ def test_a_wait_for_a_copy_that_is_never_started(names_source: bool, is_named: b
         )(x)
 
     (finding,) = found(there_and_back, np.ones((8, 128), np.float32))
-    expected = "no copy to out_ref has been started on it; those to tile were all waited for before"
+    expected = "no copy to out_ref has been started on it; those to tile have all been waited for"
     assert (finding.cause == expected) is is_named

@@ -353,7 +353,7 @@ def test_a_semaphore_that_is_read(awaits: bool) -> None:
         (finding,) = findings
         values = {"one order": f"{X[0, 0] + 16384:g}", "other order": f"{X[0, 0]:g}"}
         assert finding.witness.values == values
-        assert finding.advice == "wait for sem where its value matters, instead of reading it"
+        assert finding.advice == "where its value matters, wait for sem instead of reading it"
         assert finding.message.startswith("o_ref[0, 0] is 16384 if the copy of x_ref to tile_ref")
 
 

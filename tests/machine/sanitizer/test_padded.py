@@ -63,9 +63,9 @@ def require_padding_of_x(finding: Finding) -> None:
     assert finding.source is not None
     assert finding.source.text == "left, right = x_ref[...], y_ref[...]  # the read"
     assert finding.witness.loop == (1,)
-    assert "448 of 1,024 elements, the first of them " in finding.message
+    assert "448 of 1,024 elements, starting with " in finding.message
     assert finding.message.endswith("[1, 0, 72]")
-    assert "past the end of x_hbm, float32[8, 200] in HBM, and takes along" in finding.cause
+    assert "past the end of x_hbm, float32[8, 200] in HBM, and includes" in finding.cause
 
 
 @pytest.mark.slow
@@ -98,8 +98,8 @@ def test_auto_runs_it_on_the_machine_and_reports_it() -> None:
             session.wait_for_runs()
         (sentence,) = messages
         assert sentence.startswith(
-            "kernel `padded_product` runs on the kernel machine: a copy may take the padding of "
-            "the tiles of float32[8, 200] along, and jax's interpreters do not tell whether a "
+            "kernel `padded_product` runs on the kernel machine: a copy may include the padding "
+            "of the tiles of float32[8, 200], and jax's interpreters do not detect whether a "
             "result depends on it"
         )
         assert len(session.observer.findings) == count
@@ -116,8 +116,8 @@ def test_tpu_mode_says_that_it_does_not_judge_it() -> None:
         jax.eval_shape(product, X[:, :128], Y[:128])  # whole tiles
     (sentence,) = messages
     assert sentence == (
-        "kernel `padded_product` runs in TPU interpret mode: a copy may take the padding of the "
-        "tiles of float32[8, 200] along, and whether a result depends on it is not judged; modes "
+        "kernel `padded_product` runs in TPU interpret mode: a copy may include the padding of the "
+        "tiles of float32[8, 200], and whether a result depends on it is not judged; modes "
         "`auto` and `machine` do"
     )
 
@@ -162,4 +162,4 @@ def test_copies_of_whole_tiles(view: str) -> None:
 
     findings = found(copying(kernel, (8, 1)), np.zeros(1, np.int32), np.ones((2, 100), np.float32))
     assert [finding.kind for finding in findings] == ["PaddingRead"]
-    assert f"{2 * 28} of 1,024 elements, the first of them tile[4, 100]" in findings[0].message
+    assert f"{2 * 28} of 1,024 elements, starting with tile[4, 100]" in findings[0].message

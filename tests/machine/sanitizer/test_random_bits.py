@@ -84,14 +84,14 @@ def test_bits_that_nothing_has_seeded() -> None:
     assert found.source is not None
     assert "# DRAWN" in (found.source.text or "")
     assert found.message == (
-        "random bits are drawn before the generator is seeded: what they are is undefined"
+        "random bits are drawn before the generator is seeded: their values are undefined"
     )
     assert found.cause == (
         "nothing in the kernel seeds the generator: it keeps the state of earlier programs"
     )
     assert found.advice == (
-        "seed first, each grid point with another number: "
-        "pltpu.prng_seed(seed, pl.program_id(0)); prng_seed takes at most two"
+        "seed first, with a different number at each grid point: pltpu.prng_seed(seed, "
+        "pl.program_id(0)); prng_seed takes at most two numbers"
     )
     assert found.counts
 
@@ -100,7 +100,7 @@ def test_bits_that_are_drawn_before_the_seed() -> None:
     (found,) = findings(seeded_late)
     assert (found.kind, found.count) == ("UnseededRandomBits", 2)
     assert found.cause == (
-        "the generator is seeded after that, at grid point (2,); until then it keeps the state of "
+        "the generator is seeded only later, at grid point (2,); until then it keeps the state of "
         "earlier programs"
     )
     assert found.other is not None
@@ -113,12 +113,12 @@ def test_a_seed_at_the_first_point_of_a_parallel_axis() -> None:
     assert found.other is not None
     assert "# SEEDED" in (found.other.text or "")
     assert found.message == (
-        "random bits are drawn at grid point (1,), and the generator was seeded at (0,): where "
-        "another core runs that grid point, nothing has seeded this one"
+        "random bits are drawn at grid point (1,), but the generator was seeded at (0,): if "
+        "another core runs that grid point, nothing has seeded this core's generator"
     )
     assert found.cause == (
         "grid dimension 0 is parallel, so two cores may share it (v4 and v5p have two), and each "
-        "core has a generator of its own"
+        "core has its own generator"
     )
     assert found.advice == (
         "seed at each grid point: pltpu.prng_seed(seed, pl.program_id(0)); or make grid "
@@ -133,15 +133,16 @@ def test_a_seed_for_all_points(parallel: bool) -> None:
     assert (found.kind, found.grid_point, found.count) == ("RepeatedRandomBits", (0,), 4)
     assert found.values["seed"] == "7"
     assert found.message == (
-        "all 4 draws of random bits here give the same: the generator was seeded with 7 before each"
+        "all 4 draws of random bits here return the same bits: the generator was seeded with 7 "
+        "before each"
     )
     assert found.cause == "the seed is the same at each grid point"
     assert found.advice == (
-        "seed with the grid point, too: pltpu.prng_seed(seed, pl.program_id(0)); for a key: "
+        "include the grid point in the seed: pltpu.prng_seed(seed, pl.program_id(0)); for a key: "
         "jax.random.fold_in(key, pl.program_id(0))"
     )
     assert not found.counts
-    assert found.only_if == "each grid point is to have random bits of its own"
+    assert found.only_if == "each grid point should have its own random bits"
 
 
 def test_the_axes_of_vmap_share_a_seed() -> None:
@@ -171,7 +172,7 @@ def test_a_seed_for_all_iterations() -> None:
     (found,) = judged(lambda x: pl.pallas_call(kernel, out_shape=jax.typeof(x))(x))
     assert (found.kind, found.loop, found.count) == ("RepeatedRandomBits", (0,), 4)
     assert found.cause == "the seed is the same at each iteration"
-    assert found.advice == "seed with the iteration, too: pltpu.prng_seed(seed, i)"
+    assert found.advice == "include the iteration in the seed: pltpu.prng_seed(seed, i)"
 
 
 def test_several_axes_have_one_number() -> None:
@@ -185,7 +186,9 @@ def test_several_axes_have_one_number() -> None:
     )
     (found,) = judged(lambda x: function(x.reshape(16, 256)))
     assert found.advice is not None
-    assert "pl.program_id(0)), with one number made of program ids 0 and 1; for" in found.advice
+    assert (
+        "pl.program_id(0)), with program ids 0 and 1 combined into one number; for"
+    ) in found.advice
 
 
 def test_a_generator_that_goes_on_is_right() -> None:

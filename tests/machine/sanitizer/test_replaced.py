@@ -75,19 +75,19 @@ def test_a_product_that_replaces_the_one_before(how: str) -> None:
     assert finding.witness.other == finding.source
     message, _, values = finding.message.partition(" acc_ref[0, 0] was ")
     assert message == (
-        "what grid point (0, 0) stored to acc_ref is lost: it is replaced at grid point (0, 1), "
-        "and nothing has read it in between:"
+        "what grid point (0, 0) stored to acc_ref is lost: it is replaced at grid point (0, 1) "
+        "before anything reads it:"
     )
     first, second = (float(value) for value in values.split(", and is "))
     factor = 1 if how == "replaced" else 2
     assert first == pytest.approx((X[0, :128] @ W[:128, 0]) * factor, rel=1e-4)
     assert second == pytest.approx((X[0, 128:256] @ W[128:256, 0]) * factor, rel=1e-4)
     assert finding.cause == (
-        "each grid point of block (0, 0) of out_ref stores its part here, in place of the one before"
+        "each grid point of block (0, 0) of out_ref stores its part here, replacing the one before"
     )
     assert finding.advice == (
-        "combine it with what is there (`+=`, jnp.maximum), after a reset before the first part: "
-        "@pl.when(pl.program_id(1) == 0)"
+        "combine it with the previous value (`+=`, jnp.maximum) after a reset before the first "
+        "part: @pl.when(pl.program_id(1) == 0)"
     )
 
 
@@ -300,9 +300,9 @@ def test_a_loop_within_a_grid_point(adds: bool) -> None:
     (finding,) = findings
     assert (finding.kind, finding.operand) == ("LostWrite", "acc_ref")
     assert "loop iteration (0,) stored to acc_ref is lost" in finding.message
-    assert finding.cause == "each iteration stores its part here, in place of the one before"
+    assert finding.cause == "each iteration stores its part here, replacing the one before"
     assert finding.advice == (
-        "combine it with what is there (`+=`, jnp.maximum), after a reset before the loop"
+        "combine it with the previous value (`+=`, jnp.maximum) after a reset before the loop"
     )
 
 
@@ -334,11 +334,9 @@ def running_total(x: Any, *, reset: str) -> Any:
 def test_a_running_total_that_each_grid_point_resets() -> None:
     (finding,) = found(lambda x: running_total(x, reset="always"), X)
     assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "carry_ref", (0, 1))
-    assert finding.cause == (
-        "this line stands under no condition, so each grid point resets what is summed"
-    )
+    assert finding.cause == ("this line is unconditional, so each grid point resets the sum")
     assert finding.advice == (
-        "put it under a condition that is true where a sum begins, such as "
+        "put it under a condition that holds where a sum begins, such as "
         "@pl.when(pl.program_id(axis) == 0)"
     )
 

@@ -284,6 +284,6 @@ def test_what_no_block_sums_up_may_be_carried_or_not() -> None:
 
     (read,) = found(running, _numbers()[:, :128])
     assert read.advice == (
-        "write it before this line at each grid point; or, if it is carried along a grid axis, "
-        "at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
+        "write it before this line at each grid point or, if its value carries over along a grid "
+        "axis, at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
     )

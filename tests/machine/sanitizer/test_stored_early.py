@@ -47,7 +47,7 @@ def test_sum_that_is_not_stored_in_the_rows_that_have_one(stored_at: int) -> Non
     assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", (1, 0))
     assert finding.message.startswith("what grid point (0, 2) added to acc_ref is lost")
     assert finding.cause == (
-        "block (0, 0) of out_ref was stored before that addition, and not after it"
+        "block (0, 0) of out_ref was stored before that addition but not after it"
     )
 
 
@@ -83,11 +83,11 @@ def test_sum_of_the_only_block_that_is_stored_too_early() -> None:
     assert lost.source is not None
     assert lost.source.text == "out_ref[...] = acc_ref[...]"
     assert lost.message == (
-        "what grid point (2,) added to acc_ref is lost: block (0, 0) of out_ref was stored at grid "
-        "point (1,), and nothing reads acc_ref after that addition: acc_ref[0, 0] is "
+        "what grid point (2,) added to acc_ref is lost: block (0, 0) of out_ref was stored at "
+        "grid point (1,), and nothing reads acc_ref after that addition; acc_ref[0, 0] is "
         f"{X[0, 0] + X[0, 128] + X[0, 256]:g} at the end"
     )
-    assert lost.cause == "block (0, 0) of out_ref was stored before that addition, and not after it"
+    assert lost.cause == "block (0, 0) of out_ref was stored before that addition but not after it"
     assert lost.advice == "store it at the last step of each block, after the last addition"
 
 

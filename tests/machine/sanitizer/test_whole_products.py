@@ -44,16 +44,16 @@ def test_a_number_that_bfloat16_lacks() -> None:
     assert finding.witness.source is not None
     assert "return jnp.dot(" in str(finding.witness.source.text)
     assert finding.message == (
-        "a product of float32[8, 8] and float32[8, 128] that is cast to an integer is 1049 at "
-        "[0, 2] where 1050 is exact, once its operands are rounded to bfloat16, as on a TPU: "
-        "8 elements are wrong"
+        "a product of float32[8, 8] and float32[8, 128] that is cast to an integer is 1049 at [0, "
+        "2] instead of 1050 if its operands are rounded to bfloat16, as on a TPU: 8 elements are "
+        "wrong"
     )
     assert finding.cause == (
-        "at default precision the MXU multiplies float32 in one pass, rounded to bfloat16, which "
-        "keeps 8 bits, and holds whole numbers up to 256 exactly; an operand has 7 to 1001"
+        "at default precision, the MXU multiplies float32 in one pass, rounded to bfloat16, which "
+        "keeps 8 bits and represents integers exactly up to 256; an operand ranges from 7 to 1001"
     )
     assert finding.advice == (
-        "pass precision=jax.lax.Precision.HIGHEST to it, six passes in place of one; or split the "
+        "pass precision=jax.lax.Precision.HIGHEST to it (six passes instead of one); or split the "
         "integers into parts below 256"
     )
 

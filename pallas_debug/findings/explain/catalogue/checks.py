@@ -11,8 +11,8 @@ ENTRIES = (
         "Cannot abstractly evaluate a checkify.check which was not functionalized",
         title="checkify.check in a kernel",
         cause="since jax 0.10.1, checkify ignores kernels and reports none of their errors",
-        advice="write pl.debug_check, and call through pallas_debug.check or "
-        "pallas_debug.checkify, which see it",
+        advice="use pl.debug_check, and call the function through pallas_debug.check or "
+        "pallas_debug.checkify, which evaluate it",
         versions="jax 0.10.1 and later",
         kinds=("UnsupportedCheck",),
     ),
@@ -25,11 +25,11 @@ ENTRIES = (
         "All arguments must be 32-bit integers or floats when using",
         "Ordered debug_print is not supported on Pallas",
         "Only positional arguments are supported by debug_print on Pallas",
-        title="a print that a TPU cannot do",
-        cause="on a TPU the log recorder formats what is printed: scalars with {}, or one array "
-        "after a text that ends in {}",
-        advice="print each array in a pl.debug_print of its own; leave ordered and keywords out; "
-        "under pallas_debug.interpret any print works",
+        title="a print that a TPU does not support",
+        cause="on a TPU, the log recorder formats prints: scalars with {}, or one array after a "
+        "text that ends in {}",
+        advice="print each array in a separate pl.debug_print; do not pass ordered or keyword "
+        "arguments; under pallas_debug.interpret, any print works",
         versions="floats with {} since jax 0.12",
         kinds=("PrintNotSupported",),
         links=(JAX + "25192",),
@@ -38,16 +38,16 @@ ENTRIES = (
         "only-interpret",
         "Only interpret mode is supported on CPU backend",
         "Cannot lower pallas_call on platform:",
-        title="a TPU kernel is called where there is no TPU",
+        title="a TPU kernel is called on a machine without a TPU",
         cause="a CPU runs kernels only in interpret mode",
-        advice="run under pallas_debug.interpret or pltpu.force_tpu_interpret_mode(), in pytest "
-        "with --pallas-interpret; or compile it here with `pallas-debug dump`",
+        advice="run it under pallas_debug.interpret or pltpu.force_tpu_interpret_mode(), or in "
+        "pytest with --pallas-interpret; or compile it here with `pallas-debug dump`",
         links=(JAX + "20908",),
     ),
     entry(
         "interpreter-random",
         "MLIR translation rule for primitive 'prng_",
-        title="HLO interpret mode lacks the TPU's random numbers",
+        title="HLO interpret mode lacks the TPU's random number generator",
         cause="pltpu.prng_seed and prng_random_bits exist on TPUs and in TPU interpret mode",
         advice="use TPU interpret mode (pltpu.InterpretParams()), or pass random numbers in",
     ),
@@ -55,9 +55,10 @@ ENTRIES = (
         "interpreter-limits",
         "run_scoped_p with collective axes is not supported",
         "Non-decrementing wait is not supported",
-        title="TPU interpret mode cannot run this",
-        cause="jax's TPU interpret mode raised it; that says nothing about a TPU",
-        advice="run this kernel in HLO interpret mode or on a TPU, and the rest of it here",
+        title="TPU interpret mode cannot run this kernel",
+        cause="jax's TPU interpret mode raised the error; a TPU may still run the kernel",
+        advice="run this kernel in HLO interpret mode or on a TPU, and the rest of the program "
+        "here",
         kinds=("InterpretError",),
     ),
 )

@@ -9,8 +9,8 @@ ENTRIES = (
         "mask-to-column",
         "layout.h:…Check failed: rem == 0",
         title="the compiler crashes when a row of booleans becomes a column",
-        cause="m[:, None] or a reshape of a one-dimensional mask: libtpu 0.0.42 refuses it with "
-        "`unsupported shape cast`, 0.0.50 aborts, 0.0.52 refuses it again",
+        cause="m[:, None] or a reshape of a one-dimensional mask: libtpu 0.0.42 rejects it with "
+        "`unsupported shape cast`, 0.0.50 aborts, 0.0.52 rejects it again",
         advice="build the mask in two dimensions with jax.lax.broadcasted_iota, or turn int32 or "
         "float32 values into a column before comparing them",
         versions="libtpu 0.0.50",
@@ -20,18 +20,19 @@ ENTRIES = (
     entry(
         "dump-report-abort",
         "jellyfish/tool_data/vmem_report_header.tmpl",
-        title="libtpu aborts after it has written its dumps",
-        cause="it looks for a report template that is not in the wheel; the bundles are complete",
+        title="libtpu aborts after writing its dumps",
+        cause="libtpu looks for a report template that is not in the wheel; the bundles are "
+        "complete",
         advice="read the dumps that were written, or use a newer libtpu",
         versions="around libtpu 0.0.40, on a TPU host, with --xla_jf_dump_to; without a TPU "
-        "0.0.40 and 0.0.42 write them and go on",
+        "0.0.40 and 0.0.42 write them and continue",
     ),
     entry(
         "profile-abort",
         "Static LLO profiling of … failed:",
         title="libtpu aborts while estimating the cycles of a kernel",
         cause="--xla_jf_dump_static_llo_profile_to has no cost for an instruction of this kernel",
-        advice="leave that flag out: the kernel itself compiles",
+        advice="remove that flag: the kernel itself compiles",
         versions="libtpu 0.0.42 and 0.0.50",
     ),
     entry(
@@ -42,10 +43,10 @@ ENTRIES = (
         "died of SIGILL",
         kind="CompilerAbort",
         title="the compiler crashed on a bad memory access or instruction",
-        cause="a bug in libtpu, triggered by a kernel that it should have refused: for instance a "
-        "float as an index, or an empty operand in SMEM",
-        advice="look at the operations of the last line named; shrink the kernel until it "
-        "compiles; then report it",
+        cause="a bug in libtpu, triggered by a kernel that it should have rejected, for example "
+        "one with a float index or an empty operand in SMEM",
+        advice="look at the operations of the last line that the log names; shrink the kernel "
+        "until it compiles; then report it",
         ambiguous=True,
         general=True,
     ),
@@ -54,8 +55,8 @@ ENTRIES = (
         "Check failed:",
         "*** Check failure stack trace: ***",
         kind="CompilerAbort",
-        title="a check inside the compiler failed and ended its process",
-        cause="a bug in libtpu: it should have compiled or refused the kernel",
+        title="a check inside the compiler failed and aborted its process",
+        cause="a bug in libtpu: it should have compiled or rejected the kernel",
         advice="the last pass that was dumped shows how far it got; shrink the kernel until it "
         "compiles; then report it. A process that hangs may hold the TPU: kill it",
         links=(JAX + "39366",),
@@ -67,14 +68,14 @@ ENTRIES = (
         "the system killed it as memory ran out",
         kind="CompilerAbort",
         title="the system killed the compiler, usually because memory ran out",
-        cause="a process that has compiled a kernel holds 400 MB, large kernels more",
+        cause="a process that has compiled a kernel takes 400 MB, more for large kernels",
         advice="compile with fewer processes: --jobs 1",
     ),
     entry(
         "compiler-timeout",
         "and was stopped; the last pass it wrote is",
         title="the compiler took longer than the time limit",
-        cause="an unrolled loop or a very large block makes a program of many instructions",
+        cause="an unrolled loop or a very large block produces a program with many instructions",
         advice="allow more time with --timeout; or use a lax.fori_loop instead of a Python loop, "
         "and smaller blocks",
     ),

@@ -8,9 +8,9 @@ ENTRIES = (
     entry(
         "unknown-chip",
         "Unsupported TPU device kind",
-        title="the code asks which TPU it runs on, and there is none",
-        cause="pltpu.get_tpu_info(), blocks of vectors, integer // and stores of scalars query "
-        "the chip while a kernel is lowered",
+        title="the code queries the TPU that it runs on, but there is none",
+        cause="pltpu.get_tpu_info(), blocks of vectors, integer // and scalar stores query the "
+        "chip while a kernel is lowered",
         advice="lower it with `pallas-debug dump`, which answers for the target; or within "
         "jax.sharding.use_abstract_mesh with an AbstractDevice",
     ),
@@ -19,9 +19,9 @@ ENTRIES = (
         "Pallas TPU requires a recent libtpu version",
         "Pallas TPU requires a libtpu version that's at most a month old",
         title="libtpu is older than this jax needs",
-        cause="jax writes kernels in a form that only a newer libtpu reads",
-        advice="install the two together: pip install 'jax[tpu]'; `pallas-debug doctor` says which "
-        "are installed",
+        cause="jax writes kernels in a format that only a newer libtpu can read",
+        advice="install matching versions: pip install 'jax[tpu]'; `pallas-debug doctor` lists "
+        "the installed ones",
     ),
     entry(
         "libtpu-skew",
@@ -34,18 +34,18 @@ ENTRIES = (
         "Failed to parse using StableHLO",
         "Mismatched PJRT plugin PJRT API version",
         title="libtpu cannot read what jax wrote",
-        cause="one of the two is too new for the other: the program, the kernel or its parameters "
-        "are in a form that the older one does not know",
-        advice="install the two together: pip install 'jax[tpu]'",
+        cause="one of them is too new for the other: the program, the kernel or its parameters "
+        "are in a format that the older one does not know",
+        advice="install matching versions: pip install 'jax[tpu]'",
         ambiguous=True,
     ),
     entry(
         "exported-kernel",
         "failed to legalize operation 'func.func'",
         "Static device assignment is undefined",
-        title="an exported kernel is compiled where it cannot be",
-        cause="a kernel that was serialised with jax.export belongs to its device assignment and "
-        "to a libtpu of about its age",
+        title="an exported kernel is compiled with other versions or devices than its own",
+        cause="a kernel that was serialised with jax.export is tied to its device assignment and "
+        "to a libtpu of about the same age",
         advice="export it again with the versions that run it, and compile it for the same number "
         "of devices",
         links=(JAX + "34936",),
@@ -54,9 +54,9 @@ ENTRIES = (
     entry(
         "too-few-devices",
         "No registered implementation for untyped custom call to xla.sdy.GlobalToLocalShape",
-        title="a program for a mesh runs where there are fewer devices than the mesh has",
-        cause="an AbstractMesh names no devices, and jax compiles for it whether there are enough "
-        "or not",
+        title="a program for a mesh runs on fewer devices than the mesh has",
+        cause="an AbstractMesh names no devices, and jax compiles for it whether or not enough "
+        "exist",
         advice="run it on as many devices; on a CPU, set "
         "XLA_FLAGS=--xla_force_host_platform_device_count=N before jax is imported",
     ),
@@ -65,9 +65,10 @@ ENTRIES = (
         "Internal error when accessing libtpu multi-process lockfile",
         "libtpu.so already in use",
         "The TPU is already in use by process",
-        title="another process has libtpu",
-        cause="one process at a time drives a TPU; a process that died may have left the lock",
-        advice="end the other process. Processes that only compile may run side by side with "
+        title="another process is using libtpu",
+        cause="only one process at a time can use a TPU; a process that died may have left its "
+        "lock behind",
+        advice="stop the other process. Processes that only compile can run in parallel with "
         "ALLOW_MULTIPLE_LIBTPU_LOAD=1, as those of pallas-debug do",
         links=(JAX + "10192",),
     ),
@@ -75,7 +76,7 @@ ENTRIES = (
         "unknown-topology",
         "Invalid TPU external name",
         "Your TPU topology name … is invalid",
-        title="libtpu knows no topology of this name",
+        title="libtpu does not know a topology of this name",
         cause="topologies are written as in v5e:2x2, v5p:2x2x1, v6e:2x2 and tpu7x:2x2x1",
         advice="`pallas-debug targets` lists the names",
     ),
@@ -83,10 +84,10 @@ ENTRIES = (
         "no-accelerator-type",
         "could not determine TPU accelerator type",
         "could not determine TPU worker hostnames",
-        title="libtpu looks for the TPU of this host, and there is none",
-        cause="it was loaded on a machine without a TPU; compiling works without one",
-        advice="nothing, if you only compile; TPU_SKIP_MDS_QUERY=1 avoids the wait. "
-        "On a TPU host set TPU_ACCELERATOR_TYPE",
+        title="libtpu looks for a TPU on this host, but there is none",
+        cause="libtpu was loaded on a machine without a TPU; compiling does not need one",
+        advice="ignore it if you only compile; TPU_SKIP_MDS_QUERY=1 avoids the wait. On a TPU "
+        "host, set TPU_ACCELERATOR_TYPE",
         links=(JAX + "29069",),
         general=True,
     ),
@@ -95,17 +96,17 @@ ENTRIES = (
         "Unknown flag in XLA_FLAGS",
         "ERROR: Unknown command line flag 'xla_",
         title="a flag unknown to this XLA or libtpu, which ends the process",
-        cause="flags of the TPU's compiler go into LIBTPU_INIT_ARGS, others into XLA_FLAGS; and "
-        "both change between releases",
-        advice="move the flag to the other variable, or leave it out",
+        cause="flags of the TPU compiler go into LIBTPU_INIT_ARGS, all others into XLA_FLAGS; "
+        "both sets change between releases",
+        advice="move the flag to the other variable, or remove it",
     ),
     entry(
         "compile-option",
         "No such compile option",
-        title="an option that can only be a flag of the process is passed to one compilation",
-        cause="lowered.compile(…) accepts fewer options than libtpu has flags: those for dumps "
-        "are not among them",
-        advice="put it into LIBTPU_INIT_ARGS before the process starts; or use `pallas-debug dump`",
+        title="an option that can only be set as a process flag is passed to a single compilation",
+        cause="lowered.compile(…) does not accept all libtpu flags, in particular not those for "
+        "dumps",
+        advice="set it in LIBTPU_INIT_ARGS before the process starts, or use `pallas-debug dump`",
     ),
     entry(
         "removed-name",
@@ -114,7 +115,7 @@ ENTRIES = (
         "type object 'MemorySpace' has no attribute",
         "pl.dot was deprecated in JAX",
         kinds=("RemovedName",),
-        title="a name of Pallas that this jax does not have",
+        title="a Pallas name that this jax does not have",
         cause="it was renamed, moved or removed, or is newer than this jax",
         advice="TPUCompilerParams is CompilerParams, TPUMemorySpace is MemorySpace; pltpu.ANY and "
         "pltpu.MemorySpace.ANY are pl.ANY; pl.load and pl.store are ref[…]; pltpu.repeat is "
@@ -126,9 +127,10 @@ ENTRIES = (
     entry(
         "removed-argument",
         "pallas_call() got an unexpected keyword argument",
-        title="an argument that pallas_call of this jax does not take",
+        title="an argument that pallas_call does not take in this jax",
         cause="it was renamed or removed",
-        advice="leave backend= out: compiler_params select it; see Pallas's changelog for others",
+        advice="remove backend=: compiler_params select the backend; for other arguments, see the "
+        "Pallas changelog",
         versions="backend= until jax 0.9",
         links=(PALLAS + "CHANGELOG.html",),
     ),

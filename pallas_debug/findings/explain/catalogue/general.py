@@ -29,19 +29,21 @@ ENTRIES = (
         "verification-error",
         "Pallas encountered an internal verification error",
         kind="InvalidOperation",
-        title="jax wrote an operation that is not valid",
-        cause="the message asks for a bug report, but usually a kernel has mixed up scalars and "
-        "vectors, dtypes or shapes; the operation it names is what the line was lowered to",
-        advice="look at the operation and the types that the message names, and cast or reshape so "
-        "that they fit",
+        title="jax generated an invalid operation",
+        cause="the message asks for a bug report, but usually the kernel mixes up scalars and "
+        "vectors, dtypes or shapes; the operation in the message is the one that the line "
+        "was lowered to",
+        advice="look at the operation and the types in the message, and cast or reshape so that "
+        "they match",
         general=True,
     ),
     entry(
         "xla-status",
         *(f"{code}: {name}" for code, name in STATUSES),
         title="an XLA error without a code of its own",
-        cause="these codes only name the status: an argument, a resource, or something internal",
-        advice="the text after the code says what it is",
+        cause="these codes name only a status, such as an invalid argument, an exhausted resource "
+        "or an internal error",
+        advice="read the text after the code: it describes the error",
         general=True,
     ),
 )

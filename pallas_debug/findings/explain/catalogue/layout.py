@@ -11,10 +11,10 @@ ENTRIES = (
         "shape-cast",
         "unsupported shape cast",
         title="a reshape that moves elements across tiles",
-        cause="a reshape is free if it keeps whole tiles; this one splits or joins the last two "
-        "dimensions, or turns a vector into a column, and the compiler cannot",
-        advice="keep the last dimension, or split and join it in multiples of 128; keep dimensions "
-        "of 1 (keepdims=True) instead of adding them later; build masks with "
+        cause="a reshape is free if it keeps whole tiles; this one splits or merges the last two "
+        "dimensions, or turns a vector into a column, which the compiler does not support",
+        advice="keep the last dimension, or split and merge it in multiples of 128; keep "
+        "dimensions of 1 (keepdims=True) instead of adding them later; build masks with "
         "jax.lax.broadcasted_iota in two dimensions",
         kinds=("UnsupportedShapeCast",),
         links=(DETAILS, JAX + "21999", JAX + "37370"),
@@ -23,9 +23,9 @@ ENTRIES = (
         "mask-reshape",
         "non-noop i1 reshape is unsupported",
         kind="UnsupportedShapeCast",
-        title="a row of booleans becomes a column, or is reshaped otherwise",
+        title="a row of booleans is reshaped, for example to a column",
         cause="booleans are packed in mask registers, whose lanes the compiler cannot move, as "
-        "m[:, None] and m.reshape(…) of a mask need",
+        "m[:, None] and m.reshape(…) would require",
         advice="build the mask in two dimensions with jax.lax.broadcasted_iota, or turn int32 or "
         "float32 values into a column before comparing them",
         versions="libtpu 0.0.52; 0.0.42 has `unsupported shape cast`, 0.0.50 aborts",
@@ -37,10 +37,10 @@ ENTRIES = (
         "Unsupported layout change for",
         "Non-trivial layouts unsupported",
         kind="UnsupportedLayout",
-        title="a value is needed in a layout that it cannot be converted to",
-        cause="two operations want the same value laid out in registers in different ways, and "
-        "the compiler cannot convert one layout into the other; booleans, 8-bit integers "
-        "and one-dimensional values are the usual cases",
+        title="a value is needed in a layout to which it cannot be converted",
+        cause="two operations need the same value in different register layouts, and the compiler "
+        "cannot convert one to the other; this mostly affects booleans, 8-bit integers and "
+        "one-dimensional values",
         advice="compute masks in 32 bits (x.astype(jnp.int32) > 0), keep intermediate values "
         "two-dimensional, and broadcast before, not after, the comparison",
         links=(DETAILS, JAX + "36970", JAX + "22204", JAX + "24415"),
@@ -49,10 +49,10 @@ ENTRIES = (
         "sublane-gather",
         "Sublane gather not supported by this TPU generation",
         kind="UnsupportedLayout",
-        title="v4 cannot move elements between the sublanes of a register in this way",
+        title="v4 cannot move elements between the sublanes of a register this way",
         cause="a reduction over lanes, a broadcast or a transposition needs moves between "
-        "sublanes, which came with v5",
-        advice="keep the reduced dimension (keepdims=True) so that the value stays a column",
+        "sublanes, which were added in v5",
+        advice="keep the reduced dimension (keepdims=True), so that the value stays a column",
         targets=("v4",),
     ),
     entry(
@@ -64,7 +64,7 @@ ENTRIES = (
         cause="the operation works on whole two-dimensional tiles, and one operand is "
         "one-dimensional, padded or replicated",
         advice="give the operation operands of two or more dimensions whose last two are "
-        "multiples of 8 and 128; v[None, :] before it and [0] after it often suffices",
+        "multiples of 8 and 128; v[None, :] before it and [0] after it are often enough",
         links=(DETAILS, JAX + "34001", JAX + "22121"),
         ambiguous=True,
     ),
@@ -87,8 +87,8 @@ ENTRIES = (
         title="a TPU cannot load or store vectors of this dtype",
         cause="vector registers cannot hold the dtype; usually it is float16, which no TPU "
         "supports",
-        advice="use bfloat16 or float32; cast before the call, not in the kernel; or pass the bits "
-        "as int16 (jax.lax.bitcast_convert_type)",
+        advice="use bfloat16 or float32, and cast before the call, not in the kernel; or pass the "
+        "bits as int16 (jax.lax.bitcast_convert_type)",
         kinds=("UnsupportedDtype",),
     ),
     entry(
@@ -98,16 +98,16 @@ ENTRIES = (
         title="a strided load of a narrow dtype",
         cause="several narrow elements share a 32-bit word, and older compilers cannot select "
         "every second row of them",
-        advice="load all rows and select, or keep the operand in 32 bits",
+        advice="load all rows and select some, or keep the operand in 32 bits",
         versions="libtpu 0.0.42; 0.0.50 compiles it",
     ),
     entry(
         "strided-rows",
         "The last dim size is not 128 in original base memref",
         title="every second row of a reference that is not 128 wide",
-        cause="rows are loaded and stored with a stride only where the memory is 128 columns wide",
-        advice="load all rows and select, as in ref[...].reshape(rows // 2, 2, columns)[:, 0]; or "
-        "keep the data in references of 128 columns",
+        cause="rows can be loaded and stored with a stride only if the memory is 128 columns wide",
+        advice="load all rows and select some, as in ref[...].reshape(rows // 2, 2, columns)[:, "
+        "0]; or keep the data in references of 128 columns",
         kind="UnsupportedLayout",
         links=(JAX + "29520",),
     ),
@@ -117,16 +117,17 @@ ENTRIES = (
         title="a value, rather than a reference, is sliced with a step",
         cause="jax has no lowering for a slice of a value that skips rows or lanes; only loads "
         "from a reference can skip rows",
-        advice="skip rows as they are loaded, x_ref[::2], or reshape the value, "
-        "x.reshape(rows // 2, 2, columns)[:, 0]; for lanes, multiply by a selection matrix",
+        advice="skip rows while loading, x_ref[::2], or reshape the value, x.reshape(rows // 2, "
+        "2, columns)[:, 0]; for lanes, multiply by a selection matrix",
         kind="InvalidOperation",
     ),
     entry(
         "lane-stride",
         "Stride on last dim is not 1",
         title="a strided access along the last dimension",
-        cause="lanes of a register are loaded and stored side by side; only rows can be skipped",
-        advice="put the strided dimension before the last one, or multiply by a selection matrix",
+        cause="the lanes of a register are loaded and stored contiguously; only rows can be "
+        "skipped",
+        advice="move the strided dimension before the last one, or multiply by a selection matrix",
         kind="UnsupportedLayout",
         ambiguous=True,
     ),
@@ -135,9 +136,9 @@ ENTRIES = (
         "Only 32-bit types supported",
         "Only 32-bit scalar vector.extracts supported",
         "Row shifts for multi-row values",
-        title="a single element or row is taken out of a vector of a narrow dtype",
+        title="a single element or row is extracted from a vector of a narrow dtype",
         cause="elements of 16 and 8 bits share a 32-bit word with their neighbours",
-        advice="cast to float32 or int32 before the element is taken",
+        advice="cast to float32 or int32 before extracting the element",
         versions="libtpu of 2024 and 2025: 0.0.17 still reports it, 0.0.42 does not",
         links=(JAX + "29002", JAX + "22631"),
         ambiguous=True,

@@ -9,11 +9,11 @@ ENTRIES = (
         "unimplemented-primitive",
         "Unimplemented primitive in Pallas TPU lowering",
         title="jax cannot lower this operation in a TPU kernel",
-        cause="both interpret modes run any jax operation; a TPU kernel supports only those that "
-        "Pallas has a rule for",
-        advice="express it with others: a cumulative sum as a product with a triangular matrix, "
-        "lax.dynamic_slice as ref[pl.ds(start, size)], a scatter as one-hot products; or "
-        "compute it before the call",
+        cause="both interpret modes run any jax operation; a TPU kernel supports only those for "
+        "which Pallas has a rule",
+        advice="express it with other operations: a cumulative sum as a product with a triangular "
+        "matrix, lax.dynamic_slice as ref[pl.ds(start, size)], a scatter as one-hot "
+        "products; or compute it before the call",
         kinds=("UnsupportedPrimitive",),
         links=(PALLAS + "tpu/details.html", JAX + "32991", JAX + "18897"),
     ),
@@ -22,8 +22,8 @@ ENTRIES = (
         "extensive output(s) is not supported",
         kind="UnsupportedPrimitive",
         title="a lax.scan in a kernel stacks outputs",
-        cause="the stacked output would be an array in registers that grows",
-        advice="write each step's result to a reference, in a lax.fori_loop",
+        cause="the stacked output would be a growing array in registers",
+        advice="write each step's result to a reference in a lax.fori_loop",
         links=(JAX + "21190",),
     ),
     entry(
@@ -35,8 +35,8 @@ ENTRIES = (
         title="rows or elements are picked by an array of indices",
         cause="a TensorCore gathers only within a tile, as jnp.take_along_axis does along the last "
         "two dimensions",
-        advice="multiply by a one-hot matrix; loop over the indices with ref[pl.ds(i, 1)]; or let "
-        "an index map with scalar prefetch bring the rows",
+        advice="multiply by a one-hot matrix; loop over the indices with ref[pl.ds(i, 1)]; or "
+        "select the rows with an index map and scalar prefetch",
         kinds=("UnsupportedGather",),
         links=(JAX + "32272",),
     ),
@@ -51,7 +51,7 @@ ENTRIES = (
         title="this chip cannot multiply matrices of this dtype",
         cause="v4 multiplies float32 and bfloat16; int8 and int4 need v5e or later, and no chip "
         "multiplies int16 or int32",
-        advice="cast to bfloat16 or float32 in the kernel; leave --xla_mosaic_compat_mode on",
+        advice="cast to bfloat16 or float32 in the kernel; keep --xla_mosaic_compat_mode enabled",
         links=(JAX + "37367", JAX + "23989"),
     ),
     entry(
@@ -69,7 +69,7 @@ ENTRIES = (
         "contracting dims must be of size 1",
         title="a product has more batch or contracted dimensions than the compiler supports",
         cause="a product in a kernel has one contracted dimension and at most one batch dimension",
-        advice="reshape the others away before the call, or loop over them",
+        advice="merge the others by a reshape before the call, or loop over them",
         versions="libtpu 0.0.42; 0.0.50 compiles both",
         ambiguous=True,
     ),
@@ -86,7 +86,7 @@ ENTRIES = (
         "Reductions over … not implemented",
         kind="UnsupportedDtype",
         title="a sum or maximum of unsigned or narrow integers",
-        cause="there is no such rule",
+        cause="the lowering has no rule for these dtypes",
         advice="cast to int32 before the reduction and back after it",
     ),
     entry(
@@ -94,10 +94,10 @@ ENTRIES = (
         "64-bit types are not supported",
         "Only 8-, 16- and 32-bit Iota supported",
         kind="UnsupportedDtype",
-        title="a value of 64 bits in a kernel",
-        cause="under jax_enable_x64 Python's numbers and jnp.arange are 64 bits wide; a TPU kernel "
-        "has nothing wider than 32",
-        advice="name the dtype (jnp.int32(0), dtype=jnp.float32), or call the kernel within "
+        title="a 64-bit value in a kernel",
+        cause="with jax_enable_x64, Python numbers and jnp.arange are 64 bits wide; a TPU kernel "
+        "supports at most 32 bits",
+        advice="specify the dtype (jnp.int32(0), dtype=jnp.float32), or call the kernel under "
         "jax.enable_x64(False)",
         links=(JAX + "23988",),
         ambiguous=True,
@@ -105,9 +105,9 @@ ENTRIES = (
     entry(
         "unsupported-cast",
         "Unsupported cast: … -> ",
-        title="a cast between two dtypes that has no rule",
+        title="a cast between two dtypes for which there is no rule",
         cause="usually float16, which no TPU supports, or a cast from one narrow dtype to another",
-        advice="cast by way of float32 or int32",
+        advice="cast through float32 or int32",
         kinds=("UnsupportedCast",),
         ambiguous=True,
     ),
@@ -115,17 +115,17 @@ ENTRIES = (
         "scalar-dtype",
         "Only arrays with 32-bit element types can be converted to scalars",
         kind="UnsupportedDtype",
-        title="an element of a narrow array, or a boolean, is made a scalar",
+        title="an element of a narrow array, or a boolean, is converted to a scalar",
         cause="scalar registers hold 32 bits",
-        advice="cast before the element is taken: x.astype(jnp.float32)[0, 0]; for a condition "
-        "on a vector reduce it as int32",
+        advice="cast before extracting the element: x.astype(jnp.float32)[0, 0]; to use a vector "
+        "as a condition, reduce it as int32",
     ),
     entry(
         "unpack-dtype",
         "Source must be uint32, got",
         "must match the bitwidth of `unpacked_dtype` for unpack_elementwise",
         title="the operand of pltpu.unpack_elementwise is not packed",
-        cause="it takes 32-bit words that hold several narrow values",
+        cause="it takes 32-bit words that hold several narrow values each",
         advice="pltpu.bitcast the operand to uint32 first",
         links=(JAX + "39058",),
     ),
@@ -134,8 +134,8 @@ ENTRIES = (
         "masked swap with non-32-bit data",
         "masked swap with strided store",
         "masked load_p",
-        title="a masked load or store that has no rule",
-        cause="masks select 32-bit words; and TPU interpret mode has no masked loads",
+        title="a masked load or store for which there is no rule",
+        cause="masks select 32-bit words, and TPU interpret mode has no masked loads",
         advice="load the whole block, select with jnp.where, and store it",
     ),
     entry(
@@ -143,9 +143,9 @@ ENTRIES = (
         "Strided slices of references are unsupported",
         "Reshape 1D ref is not supported",
         "Advanced indexers are not supported on TPU",
-        title="a view of a reference that memory cannot provide",
-        cause="a view may be a slice; it may not leave out elements or change how they are tiled",
-        advice="load the block and slice or reshape the value; for every n-th row load "
+        title="an unsupported view of a reference",
+        cause="a view may be a slice, but it may not skip elements or change their tiling",
+        advice="load the block and slice or reshape the value; for every n-th row, load "
         "ref[pl.ds(start, size, stride=n)]",
     ),
     entry(
@@ -153,7 +153,7 @@ ENTRIES = (
         "DMAs with bool dtypes are not supported",
         kind="UnsupportedDtype",
         title="booleans are copied",
-        cause="booleans have no fixed width in memory",
+        cause="the width of booleans in memory is not fixed",
         advice="copy int8 or int32 and compare in the kernel",
         versions="jax 0.10; jax 0.12 copies them",
     ),
@@ -164,7 +164,7 @@ ENTRIES = (
         "'vector.shape_cast' op operand #0 must be vector of any type values",
         title="a single number is stored to VMEM",
         cause="VMEM is written in whole vectors; scalars live in SMEM",
-        advice="store jnp.full((1, 1), value) to a slice; or put the operand into SMEM with "
+        advice="store jnp.full((1, 1), value) to a slice, or put the operand into SMEM with "
         "pl.BlockSpec(memory_space=pltpu.SMEM)",
         versions="jax 0.4 reports it for the operation, `vector.shape_cast`",
         kinds=("ScalarStoreToVmem",),
@@ -176,17 +176,17 @@ ENTRIES = (
         "Can only store scalars to SMEM",
         title="a vector is loaded from or stored to SMEM",
         cause="SMEM is read and written one number at a time",
-        advice="index every dimension, in a loop where needed; or leave memory_space out, so that "
-        "the operand is in VMEM",
+        advice="index every dimension, in a loop if needed; or remove memory_space, so that the "
+        "operand is in VMEM",
     ),
     entry(
         "direct-hbm-access",
         "are only allowed on VMEM and SMEM references",
         "Buffers with a memory space of HBM or ANY cannot be referenced directly",
         title="a reference in HBM is loaded or stored directly",
-        cause="a TPU core loads and stores only VMEM and SMEM; HLO interpret mode accepts it",
-        advice="copy it with pltpu.sync_copy or make_async_copy to a VMEM scratch; or give the "
-        "operand a block and leave memory_space out",
+        cause="a TPU core can access only VMEM and SMEM directly; HLO interpret mode accepts it",
+        advice="copy it with pltpu.sync_copy or make_async_copy to a VMEM scratch buffer; or give "
+        "the operand a block and remove memory_space",
         kinds=("DirectHbmAccess",),
         links=(JAX + "20046",),
     ),
@@ -261,16 +261,16 @@ ENTRIES = (
         "boolean-carry",
         "failed to legalize operation 'scf.yield'",
         title="a loop carries a vector of booleans",
-        cause="a loop carries vectors of 32 bits; a mask has no fixed width",
+        cause="loops carry vectors of 32-bit elements; a mask has no fixed width",
         advice="carry the mask as int32 and compare inside the loop",
         kind="UnsupportedDtype",
     ),
     entry(
         "float32-only",
         "Only float32 is supported",
-        title="an operation that takes only float32",
-        cause="jnp.argmax and jnp.argmin in a kernel have no rule for other dtypes",
-        advice="cast before it: x.astype(jnp.float32)",
+        title="an operation that supports only float32",
+        cause="in a kernel, jnp.argmax and jnp.argmin have no rule for other dtypes",
+        advice="cast the operand first: x.astype(jnp.float32)",
         kind="UnsupportedDtype",
         ambiguous=True,
     ),
@@ -278,19 +278,19 @@ ENTRIES = (
         "narrow-arithmetic",
         "Only vector<i16> and vector<i32> are supported, but got",
         title="8-bit integers are added, subtracted or multiplied",
-        cause="the compiler has this arithmetic for vectors of 16- and 32-bit integers only, on "
-        "every chip",
-        advice="cast to int32, compute, and cast the result back; products of int8 matrices go "
-        "through jnp.dot with preferred_element_type=jnp.int32, from v5e on",
+        cause="on every chip, the compiler supports this arithmetic only for vectors of 16- and "
+        "32-bit integers",
+        advice="cast to int32, compute, and cast the result back; for products of int8 matrices, "
+        "use jnp.dot with preferred_element_type=jnp.int32, on v5e and later",
         versions="libtpu 0.0.42 and 0.0.50",
         kind="UnsupportedDtype",
     ),
     entry(
         "false-constant-hint",
         "Operand is a constant … that is not a multiple of",
-        title="pl.multiple_of of a constant that is no multiple",
-        cause="the compiler has computed the operand of a pl.multiple_of, and the claim is false",
-        advice="correct the index, or claim a divisor that it has",
+        title="pl.multiple_of of a constant that is not a multiple",
+        cause="the compiler has computed the operand of a pl.multiple_of and found the claim false",
+        advice="correct the index, or claim a number that divides it",
         versions="libtpu 0.0.42",
         kind="FalseHint",
     ),
@@ -298,9 +298,9 @@ ENTRIES = (
         "scalar-operation",
         "failed to legalize operation 'math.…: (f32…) -> f32",
         title="the compiler lacks an operation for scalars",
-        cause="the operands are scalars, and the compiler has this operation for vectors only",
+        cause="the operands are scalars, but the compiler has this operation only for vectors",
         advice="compute it on a vector, jnp.power(b, jnp.full((8, 128), t)), or with operations "
-        "that scalars have: jnp.exp(t * jnp.log(b))",
+        "that scalars support: jnp.exp(t * jnp.log(b))",
         versions="libtpu 0.0.42",
         kind="UnsupportedDtype",
         ambiguous=True,
@@ -313,7 +313,7 @@ ENTRIES = (
         "failed to legalize operation 'vector.",
         "failed to legalize operation 'tpu.",
         title="this chip or this compiler lacks an operation for the dtype",
-        cause="vector units compute with float32 and int32; bfloat16 arithmetic came with v6e, "
+        cause="vector units compute in float32 and int32; bfloat16 arithmetic was added in v6e, "
         "and much of the arithmetic on 16- and 8-bit integers is not supported at all",
         advice="compute in 32 bits: x.astype(jnp.float32) or x.astype(jnp.int32)",
         versions="libtpu 0.0.42 and 0.0.50 emulate bfloat16 comparisons, older ones do not",

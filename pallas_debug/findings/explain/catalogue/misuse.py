@@ -10,19 +10,20 @@ ENTRIES = (
         "The kernel function in the pallas_call … captures constants",
         "must not capture constants",
         title="a kernel or index map uses an array that is not among its operands",
-        cause="the function closes over an array from outside, or one that jnp made from a literal",
-        advice="pass the array as an operand (for index maps as scalar prefetch), or make it in "
-        "the kernel with jnp.full or broadcasted_iota; use Python numbers for scalars",
+        cause="the function closes over an array from outside, or one that jnp created from a "
+        "literal",
+        advice="pass the array as an operand (for index maps, as scalar prefetch), or create it "
+        "in the kernel with jnp.full or broadcasted_iota; use Python numbers for scalars",
         kinds=("CapturedConstant",),
         links=(JAX + "21557",),
     ),
     entry(
         "traced-condition",
         "Attempted boolean conversion of traced array",
-        title="Python's `if` or `while` on a value that only exists when the kernel runs",
-        cause="a kernel is traced once for all values, and `if`, `while`, `and`, `or`, `not`, "
-        "`assert` and bool() need one while it is traced",
-        advice="put what happens under a condition in a function below @pl.when(condition); choose "
+        title="Python's `if` or `while` on a value that is known only when the kernel runs",
+        cause="a kernel is traced once for all values, but `if`, `while`, `and`, `or`, `not`, "
+        "`assert` and bool() need a concrete value while it is traced",
+        advice="put conditional code in a function decorated with @pl.when(condition); choose "
         "between values with jnp.where or jax.lax.cond, and loop with jax.lax.while_loop",
         links=(PALLAS + "quickstart.html",),
         ambiguous=True,
@@ -30,34 +31,34 @@ ENTRIES = (
     entry(
         "traced-slice",
         "the bounds of a slice are traced",
-        title="a slice has bounds that only exist when the kernel runs",
-        cause="Python's start:stop needs numbers while the kernel is traced, and its size would "
-        "not be fixed",
-        advice="write ref[pl.ds(start, size)], whose start may be traced; its size is a number",
+        title="a slice has bounds that are known only when the kernel runs",
+        cause="Python's start:stop needs numbers while the kernel is traced, and the slice's size "
+        "would not be fixed",
+        advice="write ref[pl.ds(start, size)]: start may be traced, size must be a number",
         links=(PALLAS + "quickstart.html",),
         ambiguous=True,
     ),
     entry(
         "traced-shape",
         "Shapes must be 1D sequences of concrete values of integer type",
-        title="the shape of an array only exists when the kernel runs",
+        title="the shape of an array is known only when the kernel runs",
         cause="a kernel is traced once for all values, and its arrays have fixed shapes",
-        advice="make the array as large as it may become, and mask the rest, with jnp.where and "
+        advice="give the array its maximum size, and mask the rest with jnp.where and "
         "jax.lax.broadcasted_iota",
         ambiguous=True,
     ),
     entry(
         "numpy-function",
         "numpy.ndarray conversion method __array__() was called on traced array",
-        title="a function of NumPy is called on a value that only exists when the kernel runs",
-        cause="NumPy computes on numbers, and a kernel is traced once for all values",
-        advice="call the function of jax.numpy or jax.lax in its place",
+        title="a NumPy function is called on a value that is known only when the kernel runs",
+        cause="NumPy computes with numbers, but a kernel is traced once for all values",
+        advice="use the equivalent function of jax.numpy or jax.lax",
         ambiguous=True,
     ),
     entry(
         "traced-format",
         "unsupported format string passed to DynamicJaxprTracer.__format__",
-        title="a value that only exists when the kernel runs is formatted as text",
+        title="a value that is known only when the kernel runs is formatted as text",
         cause="a kernel is traced once for all values, so Python's print has no number to show",
         advice='write pl.debug_print("{}", value)',
     ),
@@ -65,8 +66,8 @@ ENTRIES = (
         "traced-number",
         "__index__() method was called on traced array",
         "Abstract tracer value encountered where concrete value is expected",
-        title="Python needs a number that only exists when the kernel runs",
-        cause="a kernel is traced once for all values, and int(), float(), range(), a shape, and "
+        title="Python needs a number that is known only when the kernel runs",
+        cause="a kernel is traced once for all values, but int(), float(), range(), a shape, and "
         "the index of a list or tuple need a number while it is traced",
         advice="loop with jax.lax.fori_loop, which takes traced bounds; keep shapes static, and "
         "index a reference or an array rather than a list",
@@ -76,8 +77,8 @@ ENTRIES = (
         "array-assignment",
         "JAX arrays are immutable and do not support in-place item assignment",
         title="an assignment treats a value as if it were a reference",
-        cause="what a load returns, such as x_ref[...], is an array, and so is what a loop "
-        "carries; only references can be stored to",
+        cause="loads such as x_ref[...] return arrays, and loops carry arrays; only references "
+        "can be stored to",
         advice="store to the reference itself, x_ref[index] = value; to keep a value between the "
         "iterations of a loop, return it, or hold it in scratch memory",
         ambiguous=True,
@@ -88,8 +89,8 @@ ENTRIES = (
         "requires ndarray or scalar arguments, got <class '…DynamicJaxprTracer'>",
         "got a Ref of type…, but a Ref can't be passed where an array is expected",
         title="a reference is used as if it were the array that it refers to",
-        cause="the kernel gets references to memory, which have no arithmetic and no methods of "
-        "arrays",
+        cause="the kernel gets references to memory, which support neither arithmetic nor array "
+        "methods",
         advice="load the array first: x_ref[...]",
         links=(PALLAS + "quickstart.html",),
     ),
@@ -97,7 +98,7 @@ ENTRIES = (
         "iteration",
         "Value of type <class '…DynamicJaxprTracer'> is not iterable",
         title="Python iterates over a reference",
-        cause="a kernel is traced once, and a reference is no sequence of rows",
+        cause="a kernel is traced once, and a reference is not a sequence of rows",
         advice="loop over the index, jax.lax.fori_loop(0, ref.shape[0], body, init), and read "
         "ref[i] in the body",
     ),
@@ -105,48 +106,49 @@ ENTRIES = (
         "mask-index",
         "a reference of shape…is indexed by bool[",
         title="a reference is indexed by a mask",
-        cause="references are indexed by numbers and slices: how many elements a mask selects is "
-        "not known while the kernel is traced",
+        cause="references are indexed by numbers and slices: the number of elements that a mask "
+        "selects is unknown while the kernel is traced",
         advice="store jnp.where(mask, value, ref[...]), or pass mask= to pltpu.store",
     ),
     entry(
         "slice-out-of-bounds",
         "Out of bound slice: start=",
-        title="a slice ends outside of its reference",
-        cause="start + (size - 1) * stride is not below the size of the dimension",
-        advice="slice within the block that the kernel gets, which is ref.shape, not the array's",
+        title="a slice ends outside its reference",
+        cause="start + (size - 1) * stride is not less than the size of the dimension",
+        advice="slice within the block that the kernel gets, which has shape ref.shape, not "
+        "within the array",
     ),
     entry(
         "loop-carry",
         "carry input and carry output must have equal types, but they differ",
-        title="a loop returns something else than it takes",
-        cause="the next iteration takes what this one returns: the same shapes and dtypes",
-        advice="cast or reshape what the body returns, or begin with a value of that type",
+        title="a loop body returns other types than it takes",
+        cause="the next iteration takes what this one returns, so shapes and dtypes must match",
+        advice="cast or reshape what the body returns, or start with a value of that type",
     ),
     entry(
         "loop-condition",
         "cond_fun must return a boolean scalar",
-        title="the condition of a loop is no single bool",
-        cause="it returns one bool; a comparison of arrays gives an array of them",
+        title="the condition of a loop is not a single bool",
+        cause="the condition must return one bool, but a comparison of arrays returns an array",
         advice="reduce it with jnp.any or jnp.all, or compare a scalar",
     ),
     entry(
         "branch-results",
         "cond branch outputs must have the same pytree structure, but they differ",
         title="the branches of a condition return different things",
-        cause="whichever branch runs, the result has one structure; a function below @pl.when "
-        "returns nothing",
-        advice="store to a reference in the function below @pl.when, and return nothing; with "
-        "jax.lax.cond, return as much from one branch as from the other",
+        cause="all branches must return the same structure, and a function decorated with "
+        "@pl.when must return nothing",
+        advice="under @pl.when, store to a reference and return nothing; with jax.lax.cond, "
+        "return the same structure from both branches",
     ),
     entry(
         "leaked-value",
         "the kernel uses…, which a function within it assigned",
-        title="a value of a branch or loop is used outside of it",
-        cause="a function below @pl.when, or a loop's body, assigns a variable of the kernel: what "
-        "it computed exists in it alone",
-        advice="keep the value in scratch memory or an output, or choose it with jnp.where or "
-        "jax.lax.cond; a loop returns what the next iteration takes",
+        title="a value of a branch or loop is used outside it",
+        cause="a function under @pl.when, or a loop's body, assigns a variable of the kernel, but "
+        "its value exists only inside that function",
+        advice="store the value in scratch memory or an output, or select it with jnp.where or "
+        "jax.lax.cond; return it from a loop's body to carry it",
     ),
     entry(
         "store-dtype",
@@ -154,8 +156,8 @@ ENTRIES = (
         "Invalid dtype for `addupdate`",
         title="a value of another dtype is stored",
         cause="stores do not cast the value to the dtype of the reference",
-        advice="store value.astype(ref.dtype), or make the buffer of the value's dtype where the "
-        "cast would lose digits, as in a sum",
+        advice="store value.astype(ref.dtype), or give the buffer the value's dtype if the cast "
+        "would lose precision, as in a sum",
         kinds=("StoreDtype",),
     ),
     entry(
@@ -163,8 +165,8 @@ ENTRIES = (
         "Invalid shape for `swap`",
         "Invalid shape for `addupdate`",
         title="a value of another shape is stored",
-        cause="a store takes a value of just the shape that it stores to: it does not broadcast",
-        advice="broadcast the value to ref.shape, or store to the slice that it fits; after a "
+        cause="a store needs a value of exactly the shape that it stores to: it does not broadcast",
+        advice="broadcast the value to ref.shape, or store to a slice of its shape; after a "
         "reduction, keep the dimension with keepdims=True",
         kinds=("StoreShape",),
     ),
@@ -179,9 +181,9 @@ ENTRIES = (
     entry(
         "index-map-arity",
         "Index map function…must return…values to match",
-        title="an index map gives too few or too many block indices",
-        cause="it returns one index for every dimension of the block",
-        advice="return as many values as the block shape has, in its order",
+        title="an index map returns too few or too many block indices",
+        cause="an index map must return one index for each dimension of the block",
+        advice="return one value for each entry of the block shape, in the same order",
         kinds=("IndexMapArity",),
         links=(PALLAS + "grid_blockspec.html",),
     ),
@@ -190,9 +192,9 @@ ENTRIES = (
         "<lambda>() takes … positional argument",
         kind="IndexMapArity",
         title="an index map takes too few or too many arguments",
-        cause="it is called with one index for every dimension of the grid, and then the scalar "
-        "prefetch operands",
-        advice="give it one parameter for each, or *_ for those that it does not use",
+        cause="an index map is called with one index for each dimension of the grid, followed by "
+        "the scalar-prefetch operands",
+        advice="give it one parameter for each, or *_ for unused ones",
         links=(PALLAS + "grid_blockspec.html",),
         ambiguous=True,
     ),
@@ -201,26 +203,26 @@ ENTRIES = (
         "() takes … positional argument…, while jax called the kernel",
         "() missing … required … argument…, while jax called the kernel",
         title="the kernel function has too few or too many parameters",
-        cause="it is called with one reference for each operand, each output and each scratch "
-        "buffer, in this order; scalar prefetch operands are the first",
-        advice="give it one parameter for each of them, or *refs; bind what is no reference with "
+        cause="the kernel is called with one reference for each operand, each output and each "
+        "scratch buffer, in this order; scalar-prefetch operands come first",
+        advice="give it one parameter for each of them, or *refs; bind other arguments with "
         "functools.partial",
         links=(PALLAS + "quickstart.html",),
     ),
     entry(
         "specs-mismatch",
         "Pytree for `…` and `…` do not match",
-        title="the block specs do not have the structure of what they describe",
-        cause="in_specs has one BlockSpec for each operand, without those of scalar prefetch, and "
-        "out_specs one for each output, nested as they are",
-        advice="give as many specs as there are operands or outputs; a single one needs no list",
+        title="the block specs do not match the structure of the operands or outputs",
+        cause="in_specs must have one BlockSpec for each operand except scalar prefetch, and "
+        "out_specs one for each output, with the same nesting",
+        advice="pass as many specs as there are operands or outputs; a single one needs no list",
         links=(PALLAS + "grid_blockspec.html",),
     ),
     entry(
         "block-shape-type",
         "the shape of a block is a function",
         title="the shape of a block is a function",
-        cause="pl.BlockSpec takes the shape first, and then the index map",
+        cause="pl.BlockSpec takes the shape first, then the index map",
         advice="write pl.BlockSpec((8, 128), lambda i: (i, 0))",
         links=(PALLAS + "grid_blockspec.html",),
     ),
@@ -229,39 +231,39 @@ ENTRIES = (
         "shift must be non-negative",
         title="a roll has a negative shift",
         cause="pltpu.roll(x, shift, axis) moves elements to higher indices only",
-        advice="to move them by n to lower ones, roll by x.shape[axis] - n",
+        advice="to move them to lower indices by n, roll by x.shape[axis] - n",
     ),
     entry(
         "grid-type",
         "Grid must be a tuple of integers",
-        title="the grid has a size that is no integer",
-        cause="each size is an integer, and a division with / gives a float",
-        advice="divide with //, or with pl.cdiv where the last block is partial",
+        title="the grid has a size that is not an integer",
+        cause="each size must be an integer, but a division with / returns a float",
+        advice="divide with //, or with pl.cdiv if the last block is partial",
     ),
     entry(
         "scratch-type",
         "object has no attribute 'get_ref_aval'",
-        title="scratch_shapes has something that is no memory",
-        cause="each entry says in which memory it is, its shape and its dtype",
+        title="scratch_shapes has an entry that is not a memory",
+        cause="each entry must specify a memory space, a shape and a dtype",
         advice="write pltpu.VMEM((8, 128), jnp.float32), pltpu.SMEM or a pltpu.SemaphoreType",
     ),
     entry(
         "out-shape-type",
         "Invalid out_shape type",
-        title="out_shape is no shape with a dtype",
-        cause="it says a shape and a dtype; a tuple of numbers says no dtype",
+        title="out_shape is not a shape with a dtype",
+        cause="out_shape needs a shape and a dtype; a tuple of numbers has no dtype",
         advice="write jax.ShapeDtypeStruct((8, 128), jnp.float32); a list or tuple of them for "
         "several outputs",
     ),
     entry(
         "slice-size",
         "DShapedArray(shape=(",
-        title="a slice has a size that only exists when the kernel runs",
-        cause="loads and stores have fixed shapes: the start of pl.ds(start, size) may be traced, "
-        "its size may not; jax reports it as a failed assertion",
-        advice="load a fixed size and mask what is beyond, with jnp.where and "
-        "jax.lax.broadcasted_iota; or loop over rows with jax.lax.fori_loop; only copies "
-        "(pltpu.make_async_copy) take such a size",
+        title="a slice has a size that is known only when the kernel runs",
+        cause="loads and stores have fixed shapes: in pl.ds(start, size), start may be traced but "
+        "size may not; jax reports this as a failed assertion",
+        advice="load a fixed size and mask the rest with jnp.where and jax.lax.broadcasted_iota; "
+        "or loop over rows with jax.lax.fori_loop; only copies (pltpu.make_async_copy) "
+        "accept such a size",
     ),
     entry(
         "index-map-type",
@@ -274,9 +276,9 @@ ENTRIES = (
         "block-rank",
         "must have the same number of dimensions as the array shape",
         title="a block has more or fewer dimensions than its array",
-        cause="there is one entry in the block shape for every dimension, None for those that the "
+        cause="the block shape must have one entry for each dimension, None for those that the "
         "kernel should not see",
-        advice="add None for each dimension of which a grid point takes one index",
+        advice="add None for each dimension along which a grid point takes a single index",
         kinds=("BlockRank",),
         links=(PALLAS + "grid_blockspec.html",),
     ),
@@ -285,23 +287,23 @@ ENTRIES = (
         "is out of bounds for grid (",
         title="pl.program_id asks for an axis that the grid does not have",
         cause="the grid has fewer dimensions, or there is none",
-        advice="pass grid=…, count axes from 0, or use 0 where there is one step",
+        advice="pass grid=…, count axes from 0, or use 0 if there is only one step",
     ),
     entry(
         "dimension-semantics-length",
         "Length of grid does not match length of dimension semantics",
         title="dimension_semantics and the grid differ in length",
-        cause="there is one word for every dimension of the grid",
-        advice='give as many of "parallel" and "arbitrary" as the grid has dimensions',
+        cause="dimension_semantics must have one entry for each dimension of the grid",
+        advice='pass "parallel" or "arbitrary" for each dimension of the grid',
     ),
     entry(
         "alias-range",
         "input_output_aliases contains the mapping",
         "In/out memory space conflict for alias",
         title="input_output_aliases names operands that cannot share a buffer",
-        cause="the positions count all inputs, scalar prefetch too, from 0; both sides have the "
-        "same shape, dtype and memory space",
-        advice="count the operands again, and compare their shapes and dtypes",
+        cause="the positions count all inputs from 0, including scalar prefetch; both sides must "
+        "have the same shape, dtype and memory space",
+        advice="recount the operands, and compare their shapes and dtypes",
         links=(JAX + "24023",),
     ),
     entry(
@@ -319,7 +321,7 @@ ENTRIES = (
         "grid_context is not None` in axis_frame, outside of a kernel",
         title="pl.program_id is called where there is no grid",
         cause="pl.program_id and pl.num_programs have a value only while a kernel is traced",
-        advice="call it in the kernel function, and pass the number on from there",
+        advice="call it in the kernel function, and pass the number on",
     ),
     entry(
         "reverse-mode",
@@ -327,19 +329,20 @@ ENTRIES = (
         "pallas_call with a mesh does not support JVP",
         "Linearization failed to produce known values for all output primals",
         title="a kernel is differentiated",
-        cause="jax differentiates few kernels by itself: none with aliases or scalar prefetch, "
-        "and none in reverse mode; some raise an AssertionError without text",
+        cause="jax can differentiate only few kernels by itself: none with aliases or scalar "
+        "prefetch, and none in reverse mode; for some, it raises an AssertionError without "
+        "a message",
         advice="wrap the call in jax.custom_vjp and write the backward kernel",
         links=(JAX + "37267", JAX + "22197"),
     ),
     entry(
         "jax-assertion",
         "while jax traced the kernel",
-        title="jax's own code failed a check of its state while it traced a kernel",
-        cause="the assertion is jax's, not the kernel's: this release of jax does not expect what "
-        "the kernel passes to that function, or has a bug in it",
-        advice="run the kernel with the release of jax that it was written for, or call the "
-        "function in a simpler form, with fewer of its options; report it to jax with the kernel",
+        title="an internal assertion of jax failed while it traced a kernel",
+        cause="the assertion is in jax, not in the kernel: this jax release does not expect the "
+        "arguments that the kernel passes to that function, or has a bug",
+        advice="run the kernel with the jax release that it was written for, or call the function "
+        "with fewer options; report the assertion to jax together with the kernel",
     ),
     entry(
         "automatic-partitioning",
@@ -347,16 +350,16 @@ ENTRIES = (
         "pallas_call requires all mesh axes to be Manual",
         "Cannot use communication in pallas_call without shard_map",
         title="a kernel runs on several devices without shard_map",
-        cause="XLA shards only operations that it understands, and a kernel is opaque to it",
-        advice="call it within jax.shard_map over all axes of the mesh, with the specs of its "
+        cause="XLA can shard only operations that it understands, and a kernel is opaque to it",
+        advice="call it inside jax.shard_map over all axes of the mesh, with specs for its "
         "operands",
     ),
     entry(
         "varying-axes",
         "When `check_vma=True` on `jax.shard_map`",
         title="shard_map does not know how the kernel's outputs vary over the mesh",
-        cause="jax cannot see from a kernel which mesh axes its outputs depend on",
-        advice="say so in out_shape (jax.ShapeDtypeStruct(…, manual_axis_type=…)), or pass "
+        cause="jax cannot determine from a kernel which mesh axes its outputs depend on",
+        advice="specify it in out_shape (jax.ShapeDtypeStruct(…, manual_axis_type=…)), or pass "
         "check_vma=False to shard_map",
         versions="jax 0.10 and later; vma= before",
     ),
@@ -364,37 +367,37 @@ ENTRIES = (
         "collective-id-missing",
         "collective_id has to be specified when using a custom barrier",
         title="a kernel uses the barrier semaphore without a collective_id",
-        cause="pltpu.get_barrier_semaphore returns a semaphore that all devices share, and the "
-        "number tells it from those of other kernels",
-        advice="pass compiler_params=pltpu.CompilerParams(collective_id=0), and another number to "
-        "each kernel that may run at the same time",
+        cause="pltpu.get_barrier_semaphore returns a semaphore that all devices share, and "
+        "collective_id distinguishes it from those of other kernels",
+        advice="pass compiler_params=pltpu.CompilerParams(collective_id=0), with a different "
+        "number for each kernel that may run at the same time",
         versions="jax 0.10.2 and 0.12",
     ),
     entry(
         "collective-id-unused",
         "collective_id has to be unspecified or None when not using a custom",
-        title="a kernel has a collective_id and uses no barrier semaphore",
-        cause="collective_id is the number of the barrier semaphore, which the kernel never asks "
-        "for",
+        title="a kernel has a collective_id but uses no barrier semaphore",
+        cause="collective_id is the number of the barrier semaphore, which the kernel never "
+        "requests",
         advice="before the first remote copy, signal the barrier semaphore "
-        "(pltpu.get_barrier_semaphore) of each neighbour and wait for theirs; if the kernel "
-        "communicates with no other device, leave collective_id out",
+        "(pltpu.get_barrier_semaphore) of each neighbour and wait for their signals; if "
+        "the kernel does not communicate with other devices, remove collective_id",
         versions="jax 0.10.2 and 0.12",
     ),
     entry(
         "seed-numbers",
         "Setting seed with more than 2 values is not supported",
         title="pltpu.prng_seed is called with more than two numbers",
-        cause="the TPU's generator takes one or two numbers of 32 bits",
-        advice="make one number of several program ids: pl.program_id(0) * pl.num_programs(1) + "
-        "pl.program_id(1)",
+        cause="the TPU's generator takes one or two 32-bit numbers",
+        advice="combine several program ids into one number: pl.program_id(0) * "
+        "pl.num_programs(1) + pl.program_id(1)",
         versions="jax 0.10.2 and 0.12",
     ),
     entry(
         "compiler-params-type",
         "vmem_limit_bytes must be an int",
         title="vmem_limit_bytes is not an integer",
-        cause="a computed limit is a float or a numpy value",
+        cause="a computed limit is a float or a NumPy value",
         advice="pass int(limit)",
     ),
 )

@@ -7,48 +7,50 @@ from pallas_debug.findings.explain.catalogue.record import JAX, PALLAS, entry
 ENTRIES = (
     entry(
         "uninitialized",
-        title="memory is read that was never written",
-        cause="scratch and outputs hold what was there before until they are written",
+        title="memory is read before it is written",
+        cause="scratch and outputs hold whatever was in memory before until they are written",
         advice="write it at the first step: @pl.when(pl.program_id(axis) == 0)",
         kinds=("UninitializedRead",),
     ),
     entry(
         "output-not-written",
-        title="a part of an output is never written",
-        cause="no store reaches it, each store is under a condition, or the grid has too few steps",
+        title="part of an output is never written",
+        cause="no store reaches it, each store is conditional, or the grid has too few steps",
         advice="write every block at every grid point; count steps with pl.cdiv",
         kinds=("OutputNotWritten",),
     ),
     entry(
         "input-not-read",
         title="part of an input is never read",
-        cause="the grid, a loop or an inner pipeline has size // block steps, and the size is no "
-        "multiple of the block, or one step less; or an index map ignores a dimension of the grid",
-        advice="count steps with pl.cdiv and mask the padding of the last block, handle what is "
-        "left on its own, or take a block that divides the size; let the index map use each "
-        "dimension of the grid along which the array is divided",
+        cause="the grid, a loop or an inner pipeline has size // block steps although the size is "
+        "not a multiple of the block, or one step too few; or an index map ignores a "
+        "dimension of the grid",
+        advice="count steps with pl.cdiv and mask the padding of the last block, handle the rest "
+        "separately, or use a block size that divides the array; let the index map use "
+        "each dimension of the grid along which the array is divided",
         kinds=("InputNotRead",),
     ),
     entry(
         "unseeded-random-bits",
-        title="random bits are drawn from a generator that nothing has seeded",
-        cause="each core has a generator of its own, which keeps the state of earlier programs: a "
-        "kernel has to seed it, and on a parallel axis of the grid at each grid point",
-        advice="call pltpu.prng_seed first, each grid point with another number; it takes at most "
-        "two",
+        title="random bits are drawn from an unseeded generator",
+        cause="each core has its own generator, which keeps the state of earlier programs: a "
+        "kernel must seed it, at each grid point of a parallel grid axis",
+        advice="call pltpu.prng_seed first, with a different number at each grid point; it takes "
+        "at most two numbers",
         kinds=("UnseededRandomBits",),
     ),
     entry(
         "repeated-random-bits",
         title="each grid point or iteration draws the same random bits",
-        cause="the seed is the same each time: a dropout mask, say, is that of the first block",
+        cause="the seed is the same each time: a dropout mask, for example, repeats that of the "
+        "first block",
         advice="let the seed depend on pl.program_id, or fold it into the key: "
         "jax.random.fold_in(key, pl.program_id(0))",
         kinds=("RepeatedRandomBits",),
     ),
     entry(
         "stale-read",
-        title="scratch is read that still holds data of another output block",
+        title="scratch is read while it still holds data of another output block",
         cause="scratch keeps its contents from one grid point to the next: without a reset where "
         "a block begins, that block starts from the sum or the maximum of the previous one",
         advice="reset it at the first step of each block, not at the start of the grid: "
@@ -57,54 +59,54 @@ ENTRIES = (
     ),
     entry(
         "overwritten-read",
-        title="an aliased operand is read after it was overwritten",
-        cause="input_output_aliases makes the input and the output one array: what a grid point "
-        "writes is what later ones read",
-        advice="give both the same index map, keep what is still needed in scratch, or do not "
-        "alias them",
+        title="an aliased operand is read after being overwritten",
+        cause="input_output_aliases makes the input and the output share one array: later grid "
+        "points read what earlier ones wrote",
+        advice="give both the same index map, keep the data that is still needed in scratch, or "
+        "do not alias them",
         kinds=("OverwrittenRead",),
     ),
     entry(
         "lost-write",
-        title="what was written for an output block is replaced or reset unread",
-        cause="the output block stays the same over several grid points, and each of them replaces "
-        "it, or a sum in scratch; or each resets the sum; or the block is visited again after "
-        "another one, and is not read back",
-        advice="add to what is there (`+=`) after a reset at the first step, and put the grid axes "
-        "over which the block stays the same last",
+        title="data written for an output block is replaced or reset before it is read",
+        cause="the output block stays the same over several grid points, and each of them "
+        "replaces it or a sum in scratch, or resets the sum; or the block is visited again "
+        "after another block and is not read back",
+        advice="add to the previous value (`+=`) after a reset at the first step, and put the "
+        "grid axes along which the block stays the same last",
         kinds=("LostWrite",),
     ),
     entry(
         "conflicting-writes",
-        title="several grid points write different values to one element of an output",
+        title="several grid points write different values to the same element of an output",
         cause="their blocks or copies overlap, and the last one to run wins",
-        advice="let each grid point write elements of its own, or add up in scratch first",
+        advice="let each grid point write its own elements, or accumulate in scratch first",
         kinds=("ConflictingWrites",),
     ),
     entry(
         "padding",
-        title="the padding of a ragged last block gets into a result",
-        cause="where a block reaches past the array, its contents are arbitrary, not zero",
-        advice="select with jnp.where(broadcasted_iota < n, x, 0) before a sum or a product, on "
-        "both sides of it",
+        title="the padding of a ragged last block reaches a result",
+        cause="the part of a block past the end of the array is arbitrary, not zero",
+        advice="mask with jnp.where(broadcasted_iota < n, x, 0) before a sum, and both factors "
+        "before a product",
         kinds=("PaddingRead",),
         links=(PALLAS + "grid_blockspec.html", JAX + "22370"),
     ),
     entry(
         "false-hint",
-        title="pl.multiple_of or pltpu.annotate claims what is not so",
-        cause="the compiler trusts it: it reads the tile that the multiple implies, and moves or "
-        "repeats loads as the annotation allows",
-        advice="correct the number, or load the aligned tile and shift it with pltpu.roll; leave "
-        "the annotation out",
+        title="pl.multiple_of or pltpu.annotate makes a false claim",
+        cause="the compiler trusts the claim: it reads the tile that the multiple implies, and "
+        "moves or repeats loads as the annotation allows",
+        advice="correct the number, or load the aligned tile and shift it with pltpu.roll; remove "
+        "the annotation",
         kinds=("FalseHint",),
     ),
     entry(
         "nan",
         title="an operation produces a NaN from operands without one",
-        cause="0/0, inf - inf, inf * 0, the logarithm of a negative number; in attention, usually "
-        "a row that is masked entirely",
-        advice="guard the divisor, subtract the maximum before exp, mask with a large finite "
+        cause="0/0, inf - inf, inf * 0, or the logarithm of a negative number; in attention, "
+        "usually a fully masked row",
+        advice="guard the divisor, subtract the maximum before exp, or mask with a large finite "
         "number instead of -inf",
         kinds=("NanProduced",),
     ),
@@ -118,30 +120,30 @@ ENTRIES = (
     entry(
         "division-by-zero",
         title="integers are divided by zero",
-        cause="nothing raises: the result is -1 or arbitrary",
+        cause="no exception is raised: the result is -1 or arbitrary",
         advice="divide by jnp.where(n == 0, 1, n), and select the result",
         kinds=("DivisionByZero",),
     ),
     entry(
         "integer-overflow",
         title="integer arithmetic wraps around",
-        cause="the exact result does not fit the dtype: nothing raises, and the result is another "
-        "number",
+        cause="the exact result does not fit the dtype: no exception is raised, and the result is "
+        "a different number",
         advice="accumulate in int32 with preferred_element_type=jnp.int32, widen before the "
-        "arithmetic, or compute in uint32 where it is meant to wrap",
+        "arithmetic, or compute in uint32 if wrapping is intended",
         kinds=("IntegerOverflow",),
     ),
     entry(
         "narrowing",
         title="a cast changes a value that the new dtype cannot hold",
-        cause="an integer loses its upper bits; what a float out of range becomes differs between "
-        "chips",
+        cause="an integer loses its upper bits; the result of casting an out-of-range float "
+        "differs between chips",
         advice="clip before the cast, or keep the wider dtype",
         kinds=("NarrowingLoss",),
     ),
     entry(
         "precision",
-        title="a sum in a narrow float is off by more than is allowed",
+        title="a sum in a narrow float type exceeds the allowed error",
         cause="bfloat16 keeps 8 bits of each sum: a small term is lost where the sum so far is "
         "large",
         advice="accumulate in a float32 scratch buffer, and cast at the last step",
@@ -158,24 +160,24 @@ ENTRIES = (
     entry(
         "engines-disagree",
         title="two engines give different results",
-        cause="the kernel depends on something that none of them guarantees: the order of its "
-        "grid points, what a buffer holds before it is written, what scratch keeps along a "
-        "parallel axis, when a copy arrives",
-        advice="look for outputs that are left and revisited, for copies without a wait, and for "
-        "blocks that reach past their arrays",
+        cause="the kernel depends on something that neither guarantees: the order of its grid "
+        "points, the contents of a buffer before it is written, the contents of scratch "
+        "along a parallel axis, or the arrival of a copy",
+        advice="look for outputs that are revisited after another block, for copies without a "
+        "wait, and for blocks that reach past their arrays",
         kinds=("EnginesDisagree",),
     ),
     entry(
         "value-mismatch",
         title="a result differs from the reference's",
-        cause="the kernel, or the code around it, computes something else",
-        advice="begin with the first grid point and the pattern",
+        cause="the kernel, or the code around it, computes something different",
+        advice="start with the first grid point and the pattern",
         kinds=("ValueMismatch",),
     ),
     entry(
         "low-precision-product",
         title="a TPU rounds the float32 operands of a product, and a result is far off",
-        cause="at default precision the MXU multiplies float32 in one pass, rounded to bfloat16; "
+        cause="at default precision, the MXU multiplies float32 in one pass, rounded to bfloat16; "
         "on a CPU the same product is exact to float32",
         advice="pass precision=jax.lax.Precision.HIGHEST to products whose operands need more "
         "than 8 bits: indices, counts, running sums, logarithms",

@@ -102,8 +102,8 @@ def advise_arithmetic(subject: AdviceSubject) -> tuple[Advice, ...]:
             kind=KIND.name,
             source=dear.chain[0],
             message=(
-                f"{dear.what}, of {registers} registers in a loop of {loop.size} bundles, whose "
-                f"busiest slot needs {now} of them, and otherwise at most {without}"
+                f"{dear.what}, for {registers} registers in a loop of {loop.size} bundles, whose "
+                f"busiest slot needs {now} of them, but at most {without} without it"
             ),
             remedy=dear.remedy,
             evidence=(
@@ -133,10 +133,10 @@ def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
             chain=chain,
             opcodes=("vrsqrt", "vrcp"),
             saved=OF_ROOTS,
-            what="a division by a square root, which takes a root and a reciprocal",
+            what="a division by a square root, which computes a root and a reciprocal",
             remedy=(
-                "multiply by lax.rsqrt(…) instead of dividing by jnp.sqrt(…), which may round the "
-                "last bit differently"
+                "multiply by lax.rsqrt(…) instead of dividing by jnp.sqrt(…); the last bit may be "
+                "rounded differently"
             ),
         )
     if operation.name == "arith.divf" and _is_one_and_exponential(program, other):
@@ -144,10 +144,10 @@ def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
             chain=chain,
             opcodes=("vrcp",),
             saved=OF_SIGMOIDS,
-            what="a sigmoid made of an exponential and a division, which refines a reciprocal",
+            what="a sigmoid computed by an exponential and a division, which refines a reciprocal",
             remedy=(
-                "compute 1 / (1 + jnp.exp(-x)) as 0.5 + 0.5 * jnp.tanh(0.5 * x), which may differ "
-                "by 1e-7, so that results below that lose their relative precision"
+                "compute 1 / (1 + jnp.exp(-x)) as 0.5 + 0.5 * jnp.tanh(0.5 * x); it may differ by "
+                "1e-7, so smaller results lose their relative precision"
             ),
             needs=_REFINED,
         )
@@ -159,8 +159,9 @@ def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
         chain=chain,
         opcodes=("vrsqrt",),
         saved=OF_POWERS,
-        what=f"a power with the exponent {exponent:g}, which tells special cases apart",
-        remedy=f"compute {_ROOTS[exponent]}, which is equal but for rounding, unless x is negative",
+        what=f"a power with exponent {exponent:g}, which handles special cases",
+        remedy=f"compute {_ROOTS[exponent]}, which is equal except for rounding unless x is "
+        "negative",
     )
 
 
@@ -192,14 +193,14 @@ def _is_one_and_exponential(program: MosaicProgram, operation: ProgramOperation)
 
 KIND = AdviceKind(
     name="arithmetic",
-    title="An expression for which there is a cheaper one",
+    title="An expression with a cheaper equivalent",
     condition=(
-        "A division by a square root, a power with the exponent 0.5, -0.5 or 1.5, or a sigmoid "
-        "made of an exponential and a division, where reciprocals are refined; the busiest "
-        f"issue slot of its loop needs at least {MIN_USE:.0%} of its bundles, and with the cheaper "
-        f"expression at least {MIN_GAIN:.0%} of them less."
+        "A division by a square root, a power with exponent 0.5, -0.5 or 1.5, or a sigmoid "
+        "computed by an exponential and a division, on chips that refine reciprocals; the busiest "
+        f"issue slot of its loop needs at least {MIN_USE:.0%} of the loop's bundles, and at least "
+        f"{MIN_GAIN:.0%} fewer with the cheaper expression."
     ),
-    remedy="Multiply by `lax.rsqrt`; compute roots by `jnp.sqrt` or `lax.rsqrt`, and a sigmoid by "
-    "`jnp.tanh`.",
+    remedy="Multiply by `lax.rsqrt`; compute roots with `jnp.sqrt` or `lax.rsqrt`, and a sigmoid "
+    "with `jnp.tanh`.",
     rule=advise_arithmetic,
 )

@@ -155,12 +155,12 @@ def _advice(
         return None
     axis = len(shape) - 1
     if side_by_side == 1:
-        instead = f"rotated by {width} lanes as a whole, the value takes {rotations}"
+        instead = f"rotating the whole value by {width} lanes takes {rotations}"
         rotated = f"pltpu.roll(x, {width}, {axis})"
     else:
         instead = (
-            f"with {side_by_side} such values in each register, which is rotated both ways, they "
-            f"take {rotations}"
+            f"with {side_by_side} such values in each register, rotated both ways, it takes "
+            f"{rotations}"
         )
         rotated = (
             f"jnp.where(lane % {2 * width} < {width}, pltpu.roll(x, {LANES - width}, {axis}), "
@@ -171,11 +171,12 @@ def _advice(
         source=source,
         message=(
             f"halves of {width} lanes are combined with each other, in {len(turns)} rotations; "
-            f"{instead}, and the cross-lane unit works about {saved:,.0f} of {cycles:,} cycles less"
+            f"{instead}, which saves about {saved:,.0f} of {cycles:,} cycles of the cross-lane "
+            "unit"
         ),
         remedy=(
-            f"compute on all {LANES} lanes, with factors as wide: for rotary embeddings, "
-            f"x * cos + {rotated} * sin, in which sin has the sign of each half"
+            f"compute on all {LANES} lanes, with factors of the same width: for rotary "
+            f"embeddings, x * cos + {rotated} * sin, where sin has the sign of each half"
             + (
                 f" and lane is lax.broadcasted_iota(jnp.int32, x.shape, {axis})"
                 if side_by_side > 1
@@ -259,13 +260,13 @@ def _reached(program: MosaicProgram, halves: list[_Half]) -> list[ProgramOperati
 
 KIND = AdviceKind(
     name="half-lanes",
-    title="Halves of the lanes that are combined with each other",
+    title="Halves of the lanes combined with each other",
     condition=(
-        f"Both halves of {LANES} lanes, or of groups of lanes that fill registers, are sliced, and "
-        "combined by elementwise operations or concatenated; rotations of the whole instead, one "
-        "of a group that is a register and else two, would save at least "
+        f"Both halves of {LANES} lanes, or of groups of lanes that fill registers, are sliced and "
+        "combined by elementwise operations or concatenated; rotating the whole value instead, "
+        "once if a group fills a register and twice otherwise, would save at least "
         f"{MIN_GAIN:.0%} of the executed bundles."
     ),
-    remedy="Compute on all lanes, and combine a value with its rotation by half of them.",
+    remedy="Compute on all lanes, and combine each value with its rotation by half of the lanes.",
     rule=advise_half_lanes,
 )

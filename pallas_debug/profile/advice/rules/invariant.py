@@ -83,12 +83,12 @@ def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
                 kind=KIND.name,
                 source=source,
                 message=(
-                    f"each iteration computes again what no iteration changes: "
+                    "each iteration recomputes values that no iteration changes: "
                     f"{len(computing)} of the loop's {len(inside)} vector instructions"
                 ),
                 remedy=(
-                    "compute it before the loop, and if it is too large for the vector registers, "
-                    "keep it in a scratch buffer in VMEM"
+                    "compute them before the loop; if they are too large for the vector "
+                    "registers, keep them in a VMEM scratch buffer"
                 ),
                 evidence=(
                     *([derived("iterations", loop.trips)] if loop.trips is not None else []),
@@ -152,14 +152,13 @@ def _divisions(
                 kind=KIND.name,
                 source=source,
                 message=(
-                    "each iteration divides by what no iteration changes, and computes "
-                    f"{reciprocals} {'reciprocal' if reciprocals == 1 else 'reciprocals'} again: "
-                    f"{saved} of the loop's {len(inside)} vector "
-                    "instructions"
+                    "each iteration divides by values that no iteration changes and recomputes "
+                    f"{reciprocals} {'reciprocal' if reciprocals == 1 else 'reciprocals'}: "
+                    f"{saved} of the loop's {len(inside)} vector instructions"
                 ),
                 remedy=(
-                    "compute the reciprocal before the loop, as 1.0 / d, and multiply by it in the "
-                    "loop, which may round the last bit differently"
+                    "compute the reciprocal before the loop, as 1.0 / d, and multiply by it in "
+                    "the loop; the last bit may be rounded differently"
                 ),
                 evidence=(
                     *([derived("iterations", loop.trips)] if loop.trips is not None else []),
@@ -219,7 +218,7 @@ def _columns(
                 message=(
                     f"each iteration repeats the same column of {rows} rows along the lanes, in "
                     f"{len(moves)} moves of the cross-lane unit, and waits for them: it takes "
-                    f"{cycles} cycles, and its other instructions about {needed}"
+                    f"{cycles} cycles, but only about {needed} without them"
                 ),
                 remedy=(
                     f"repeat the column before the loop, with jnp.broadcast_to(…, ({rows}, "
@@ -336,15 +335,15 @@ def most_of(instructions: list[PlacedInstruction]) -> SourceLine | None:
 
 KIND = AdviceKind(
     name="invariant",
-    title="A loop that computes the same in every iteration",
+    title="A loop that computes the same values in every iteration",
     condition=(
-        "Lines of a loop depend on nothing that its iterations change, and their instructions, "
-        f"which the compiler left in the loop, are at least {percent(MIN_SHARE, 1)} of its vector "
-        "instructions. So are those of the reciprocals of a division by such a value. Or each "
-        f"iteration repeats such a column, of at most {MAX_COLUMN} registers, along the lanes, "
-        "nothing else in it takes long, and the wait for it is at least "
-        f"{percent(MIN_SHARE, 1)} of the executed bundles."
+        "Lines of a loop, or the reciprocals of its divisions, depend on nothing that its "
+        "iterations change, and their instructions, which the compiler left in the loop, are at "
+        f"least {percent(MIN_SHARE, 1)} of its vector instructions. Or each iteration repeats "
+        f"such a column, of at most {MAX_COLUMN} registers, along the lanes, nothing else in it "
+        f"takes long, and the wait for it is at least {percent(MIN_SHARE, 1)} of the executed "
+        "bundles."
     ),
-    remedy="Compute it once, before the loop.",
+    remedy="Compute them once, before the loop.",
     rule=advise_invariant,
 )

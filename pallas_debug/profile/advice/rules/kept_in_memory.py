@@ -70,12 +70,12 @@ def advise_kept_in_memory(subject: AdviceSubject) -> tuple[Advice, ...]:
                 operand=memory.name if memory is not None else None,
                 message=(
                     f"each of the {loop.trips} iterations loads and stores {registers} "
-                    f"{'register' if registers == 1 else 'registers'} of {name} that the one "
-                    f"before has stored: it takes {cycles} cycles, and about {needed} without"
+                    f"{'register' if registers == 1 else 'registers'} of {name} that the previous "
+                    f"one stored: it takes {cycles} cycles, but only about {needed} without"
                 ),
                 remedy=(
-                    "let lax.fori_loop carry the value, as its last argument and the result of its "
-                    f"body, and store it to {name} after the loop"
+                    "carry the value through lax.fori_loop, as its last argument and the result "
+                    f"of its body, and store it to {name} after the loop"
                 ),
                 evidence=(
                     derived("iterations", loop.trips),
@@ -149,10 +149,10 @@ KIND = AdviceKind(
     name="kept-in-memory",
     title="A result that a loop keeps in memory",
     condition=(
-        f"Each of at least {MIN_TRIPS} iterations, without a matrix product, loads what the one "
-        f"before has stored at the same place, in at most {MAX_REGISTERS} registers; to carry it "
-        f"would save at least {MIN_GAIN:.0%} of the executed bundles."
+        f"Each of at least {MIN_TRIPS} iterations, without a matrix product, loads what the "
+        f"previous one stored at the same place, in at most {MAX_REGISTERS} registers; carrying "
+        f"it would save at least {MIN_GAIN:.0%} of the executed bundles."
     ),
-    remedy="Let the loop carry the value, and store it once after the loop.",
+    remedy="Carry the value through the loop, and store it once after the loop.",
     rule=advise_kept_in_memory,
 )

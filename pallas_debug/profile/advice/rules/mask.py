@@ -82,15 +82,15 @@ def advise_mask(subject: AdviceSubject) -> tuple[Advice, ...]:
             kind=KIND.name,
             source=source,
             message=(
-                f"the mask is true everywhere in {whole} of {trips} iterations, and each computes "
+                f"the mask is true everywhere in {whole} of {trips} iterations, but each computes "
                 f"and applies it: {len(compares) + len(applied)} of the loop's {len(vector)} "
                 "vector instructions"
             ),
             remedy=(
-                f"leave the mask out of the loop over the iterations in which it is true, and "
-                f"apply it in the {_times(trips - whole)} outside of that loop"
+                "split the loop: omit the mask in the iterations in which it is true everywhere, "
+                f"and apply it in the {_times(trips - whole)} outside that loop"
                 if whole < trips
-                else "leave out the mask: it is true in all iterations"
+                else "remove the mask: it is true in all iterations"
             ),
             evidence=(
                 derived("iterations in which the mask is true everywhere", whole),

@@ -63,15 +63,16 @@ def advise_masked_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
                 kind=KIND.name,
                 source=source,
                 message=(
-                    f"at {masked:,} of {points:,} grid points the mask is false everywhere, and "
-                    f"each computes scores, of which nothing is left, for about {work:,.0f} cycles"
+                    f"at {masked:,} of {points:,} grid points, the mask is false everywhere, but "
+                    f"each still computes scores, all of which are masked, for about {work:,.0f} "
+                    "cycles"
                 ),
                 remedy=(
-                    "put the work of a step under pl.when, for the grid points at which the mask "
-                    "is true somewhere"
+                    "put the work of a step under pl.when, so that it runs only at grid points "
+                    "where the mask is true somewhere"
                     + (
                         f", and let the index maps of {', '.join(inputs)} stay at the last block "
-                        "that is needed, which is not fetched again"
+                        "that is needed, which is then not fetched again"
                         if inputs
                         else ""
                     )
@@ -153,12 +154,11 @@ KIND = AdviceKind(
     name="masked-steps",
     title="Grid steps whose scores are all masked",
     condition=(
-        "A mask that depends on the place in the grid, and on no data, replaces scores by a number "
-        f"below {MIN_MASKED:,.0f}, and is known to leave none at some grid points, at which the "
-        f"kernel works all the same, though no block of an output is theirs alone; to leave "
-        f"them out would save at least {MIN_GAIN:.0%} of the "
-        "estimated cycles."
+        "A mask that depends only on the grid point, not on data, replaces scores by a number "
+        f"below {MIN_MASKED:,.0f} and masks all of them at some grid points, where the kernel "
+        "still computes; no output block is visited only by such grid points, and skipping them "
+        f"would save at least {MIN_GAIN:.0%} of the estimated cycles."
     ),
-    remedy="Leave out the work at these grid points with `pl.when`.",
+    remedy="Skip the work at these grid points with `pl.when`.",
     rule=advise_masked_steps,
 )

@@ -45,13 +45,13 @@ def advise_one_core(subject: AdviceSubject) -> tuple[Advice, ...]:
             kind=KIND.name,
             source=subject.kernel.source,
             message=(
-                f"all {blocks.points:,} steps of the grid run on one core, and "
-                f"{subject.schedule.chip} has {cores}, which share a grid along an axis that is "
-                "declared parallel"
+                f"all {blocks.points:,} steps of the grid run on one core, but "
+                f"{subject.schedule.chip} has {cores}, which can share a grid along an axis that "
+                "is declared parallel"
             ),
             remedy=(
-                f"declare axis {axis} parallel, as no step along it needs another one: "
-                "compiler_params=pltpu.CompilerParams(dimension_semantics="
+                f"declare axis {axis} parallel, since no step along it depends on another one: "
+                f"compiler_params=pltpu.CompilerParams(dimension_semantics="
                 f"({listed if len(semantics) == 1 else listed.rstrip(',')}))"
             ),
             evidence=(
@@ -66,12 +66,12 @@ def advise_one_core(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 KIND = AdviceKind(
     name="one-core",
-    title="A grid on one core of two",
+    title="A grid on one of two cores",
     condition=(
-        f"On {', '.join(CORES)}, no axis of the grid is declared parallel, one could be, as the "
-        "kernel does not read its index, lies outside of those that it reads, and each output has "
-        f"blocks of its own along it, and the other core saves at least {MIN_GAIN:.0%} of a step's "
-        "cycles."
+        f"On {', '.join(CORES)}, no axis of the grid is declared parallel, but one could be (the "
+        "kernel does not read its index, it encloses the axes whose indices the kernel reads, and "
+        "each output has its own blocks along it), and the other core would save at least "
+        f"{MIN_GAIN:.0%} of a step's cycles."
     ),
     remedy="Declare the axis parallel in `dimension_semantics`.",
     rule=advise_one_core,

@@ -188,27 +188,29 @@ def _remedy(change: _Change) -> str:
     if _COLUMN in (change.before, change.after):
         return (
             "keep it as a column: reduce with keepdims=True, and store it in scratch of shape "
-            "(rows, 128) or (rows, 1) instead of a vector along lanes"
+            "(rows, 128) or (rows, 1) instead of in a vector along lanes"
         )
     if change.is_shifted:
         return (
             "compute on whole registers instead of single columns, each of which moves to lane 0 "
-            "and back: choose columns by masks of lax.broadcasted_iota, and make a running sum "
-            "along lanes by a product with a triangular matrix of ones, with precision=HIGHEST "
-            "for f32"
+            "and back: select columns with masks of lax.broadcasted_iota, and compute a running "
+            "sum along lanes as a product with a triangular matrix of ones, with "
+            "precision=HIGHEST for f32"
         )
-    return "keep the value in one layout: produce and store it in the shape in which it is used"
+    return (
+        "keep the value in a single layout: produce and store it in the shape in which it is used"
+    )
 
 
 KIND = AdviceKind(
     name="relayout",
     title="A value changes its layout",
     condition=(
-        "The compiler inserted a relayout for the line, other than to the tiles of a matrix unit "
-        "right after a load, to those of a result or of a reduction over the axis before the "
-        "last, or of a slice that begins elsewhere, and at "
-        f"least {MIN_SHARE:.0%} of its loop's vector instructions only "
-        f"move that value; the MXU is idle in as much of the loop."
+        "The compiler inserted a relayout for the line (not counting those to the tiles of a "
+        "matrix unit right after a load, to those of a result or a reduction over the "
+        f"second-to-last axis, or of a slice with another offset), and at least {MIN_SHARE:.0%} "
+        "of its loop's vector instructions only move that value; the MXU is idle in the same "
+        "share of the loop."
     ),
     remedy="Keep reduced values as columns (`keepdims=True`), and store values as they are used.",
     rule=advise_relayout,

@@ -79,7 +79,7 @@ def advise_rounding(subject: AdviceSubject) -> tuple[Advice, ...]:
                 source=source,
                 message=(
                     "values are rounded to bf16 and converted back to f32 before they are used: "
-                    f"{needless} conversions in a loop of {loop.size} bundles; without them its "
+                    f"{needless} conversions in a loop of {loop.size} bundles; without them, its "
                     f"busiest slot needs {without} bundles instead of {now}"
                 ),
                 remedy=_remedy(is_explicit=source in explicit),
@@ -105,12 +105,12 @@ def _converts(opcode: str, kind: str | tuple[str, ...]) -> bool:
 def _remedy(*, is_explicit: bool) -> str:
     if is_explicit:
         return (
-            "unless the rounding is intended, leave out the conversion to bf16, and keep the value "
+            "unless the rounding is intended, remove the conversion to bf16, and keep the value "
             "in f32 until it is stored or multiplied"
         )
     return (
-        "convert operands to f32 once, after they are loaded, and results to bf16 once, before "
-        "they are stored: this chip computes in f32 in between anyway, and fewer bits are lost"
+        "convert operands to f32 once, after loading, and results to bf16 once, before storing: "
+        "this chip computes in f32 in between anyway, and fewer bits are lost"
     )
 
 
@@ -176,7 +176,7 @@ KIND = AdviceKind(
     condition=(
         "Values are converted to bf16 and back, by the program or because the chip has no "
         f"arithmetic in bf16; the busiest issue slot of the loop needs at least {MIN_USE:.0%} of "
-        f"its bundles, and without these conversions at least {MIN_GAIN:.0%} of them less."
+        f"its bundles, and at least {MIN_GAIN:.0%} fewer without these conversions."
     ),
     remedy="Convert to f32 once, after loads, and to bf16 once, before stores.",
     rule=advise_rounding,

@@ -87,14 +87,15 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
                 + (
                     "the iterations do not depend on each other"
                     if named[0].name in STORES
-                    else "each only combines its own with those before"
+                    else "each iteration only combines its number with the previous ones"
                 )
             )
             remedy = (
-                f"put {operand.name if operand is not None else 'the result'} and what it is "
-                "computed from in VMEM instead of SMEM, and compute it as a whole vector"
+                f"put {operand.name if operand is not None else 'the result'} and its inputs in "
+                "VMEM instead of SMEM, and compute it as a whole vector"
                 if named[0].name in STORES
-                else "put what is summed in VMEM instead of SMEM, and reduce it as a whole vector"
+                else "put the summed values in VMEM instead of SMEM, and reduce them as a whole "
+                "vector"
             )
         else:
             kind = ROW_LOOP.name
@@ -104,10 +105,10 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
                 "not depend on each other"
             )
             remedy = (
-                "process 8 rows in each iteration, with unroll=8: their loads then overlap"
+                "process 8 rows in each iteration with unroll=8, so that their loads overlap"
                 if is_gather
-                else "process 8 rows or more in each iteration, with "
-                "pl.ds(pl.multiple_of(i * 8, 8), 8), or the whole block without a loop"
+                else "process at least 8 rows in each iteration with pl.ds(pl.multiple_of(i * 8, "
+                "8), 8), or the whole block without a loop"
             )
         found.append(
             Advice(
@@ -279,9 +280,9 @@ ROW_LOOP = AdviceKind(
     title="A loop over single rows",
     condition=(
         f"A loop of at least {MIN_TRIPS} iterations loads and stores one row in each, and no "
-        "iteration depends on another one."
+        "iteration depends on another."
     ),
-    remedy="Process 8 rows or more in each iteration.",
+    remedy="Process at least 8 rows in each iteration.",
     rule=advise_row_loop,
 )
 SCALAR_LOOP = AdviceKind(
@@ -289,7 +290,7 @@ SCALAR_LOOP = AdviceKind(
     title="Arithmetic on single numbers",
     condition=(
         f"A loop of at least {MIN_TRIPS} iterations computes a floating-point number in SMEM in "
-        "each, and no iteration depends on another one, or they are only summed up."
+        "each, and no iteration depends on another, or the numbers are only summed."
     ),
     remedy="Put the operands in VMEM, and compute whole vectors.",
     rule=advise_scalar_loop,

@@ -91,11 +91,11 @@ def _of_loop(
         message=(
             f"each of the {loop.trips} iterations takes {cycles} cycles, and {unit}, the busiest "
             f"vector unit, works in {percent(needed, cycles)} of them: it waits for its own "
-            "results, and the iterations do not depend on each other"
+            "results, although the iterations do not depend on each other"
         ),
         remedy=(
             f"process {TOGETHER} times as many rows in each iteration, or pass unroll={TOGETHER} "
-            "to the loop: what one waits for, the others then fill"
+            "to the loop, so that the work of some fills the waits of others"
         ),
         evidence=(
             derived("iterations", loop.trips),
@@ -136,10 +136,10 @@ KIND = AdviceKind(
     name="short-iterations",
     title="A loop whose iterations wait for their own results",
     condition=(
-        f"No iteration of a loop of at least {MIN_TRIPS} depends on another one, each stores at "
-        f"most {MAX_STORES} registers, its busiest vector unit is used to at most {MAX_USED:.0%}, "
-        f"and {TOGETHER} iterations side by side would save at least {MIN_GAIN:.0%} of the "
-        "executed bundles."
+        f"No iteration of a loop of at least {MIN_TRIPS} depends on another, each stores at most "
+        f"{MAX_STORES} registers, its busiest vector unit is used to at most {MAX_USED:.0%}, and "
+        f"{TOGETHER} iterations side by side would save at least {MIN_GAIN:.0%} of the executed "
+        "bundles."
     ),
     remedy="Process more rows in each iteration, or unroll the loop.",
     rule=advise_short_iterations,

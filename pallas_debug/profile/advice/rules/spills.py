@@ -60,13 +60,13 @@ def advise_spills(subject: AdviceSubject) -> tuple[Advice, ...]:
                 kind=KIND.name,
                 source=most,
                 message=(
-                    f"{len(spills)} spills and {len(fills)} fills of vector registers in a loop of "
-                    f"{loop.size} bundles{begins}; without them its busiest slot needs {without} "
-                    f"bundles instead of {with_spills}"
+                    f"{len(spills)} spills and {len(fills)} fills of vector registers in a loop "
+                    f"of {loop.size} bundles{begins}; without them, its busiest slot needs "
+                    f"{without} bundles instead of {with_spills}"
                 ),
                 remedy=(
                     "process fewer rows at a time: loop over slices of the block, so that what is "
-                    "live at once, above all what the loop carries, fits in the vector registers"
+                    "live at once, above all the loop's carry, fits in the vector registers"
                 ),
                 evidence=(
                     counted("spills in the loop", len(spills)),
@@ -122,11 +122,11 @@ def _lines(subject: AdviceSubject, instructions: list[PlacedInstruction]) -> lis
 
 KIND = AdviceKind(
     name="spills",
-    title="Spilled vector registers decide the length of a loop",
+    title="Spilled vector registers determine the length of a loop",
     condition=(
-        f"The busiest issue slot of a loop needs at least {MIN_USE:.0%} of its bundles, and "
-        f"without spills and fills at least {MIN_GAIN:.0%} of them less. The loop reduces nothing "
-        "over lanes: slices would wait for each reduction."
+        f"The busiest issue slot of a loop needs at least {MIN_USE:.0%} of its bundles, and at "
+        f"least {MIN_GAIN:.0%} fewer without spills and fills. The loop does not reduce over "
+        "lanes, since slices would wait for each reduction."
     ),
     remedy="Process the block in smaller slices, so that fewer values are live at once.",
     rule=advise_spills,

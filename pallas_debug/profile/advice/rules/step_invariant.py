@@ -64,14 +64,14 @@ def advise_step_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
             kind=KIND.name,
             source=source,
             message=(
-                f"each of the {steps:,.0f} grid steps computes again what depends on no input and "
-                f"no place in the grid: about {count} of the {len(inside)} vector instructions "
-                "of a step"
+                f"each of the {steps:,.0f} grid steps recomputes values that depend neither on "
+                f"inputs nor on the grid point: about {count} of the {len(inside)} vector "
+                "instructions of a step"
             ),
             remedy=(
-                f"compute it once, outside of the kernel, and pass it as an input whose index map "
-                f"stays at one block, of {size:,} KiB; or, where one core runs all steps in order, "
-                "in the first step, into a scratch buffer"
+                "compute them once, outside the kernel, and pass them as an input whose index map "
+                f"stays at one block, of {size:,} KiB; or, if one core runs all steps in order, "
+                "compute them in the first step and keep them in a scratch buffer"
             ),
             evidence=(
                 derived("grid steps", round(steps)),
@@ -136,12 +136,12 @@ def _varying_instructions(
 
 KIND = AdviceKind(
     name="step-invariant",
-    title="Values that every grid step computes again",
+    title="Values that every grid step recomputes",
     condition=(
-        "Lines of a kernel depend on no input, and not on the place in the grid; the compiler left "
-        "them in the loop over the grid, and their instructions are at least "
-        f"{percent(MIN_SHARE, 1)} of its vector instructions."
+        "Lines of a kernel depend neither on inputs nor on the grid point; the compiler left them "
+        f"in the loop over the grid, and their instructions are at least {percent(MIN_SHARE, 1)} "
+        "of its vector instructions."
     ),
-    remedy="Compute them once, outside of the kernel, and pass them as an input.",
+    remedy="Compute them once, outside the kernel, and pass them as an input.",
     rule=advise_step_invariant,
 )

@@ -74,7 +74,7 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
         if lost is not None:
             cycles, share = lost
             part = percent(share, 1)
-            cost = f"the MXU waits for it about {cycles:,.0f} cycles, {part} of the computation"
+            cost = f"the MXU waits for it for about {cycles:,.0f} cycles, {part} of the computation"
             evidence = derived("cycles in which the MXU waits for it", round(cycles), unit="cycles")
         else:
             share, least = subject.share(p for p in feeds if p.bundle not in products), MIN_SHARE
@@ -90,11 +90,11 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
             source=source,
             operand=operand.name,
             message=(
-                f"every grid step transposes {operand.name} ({shape} {operand.dtype}) as it was "
-                f"loaded: {cost}"
+                f"every grid step transposes {operand.name} ({shape} {operand.dtype}) right after "
+                f"loading it: {cost}"
             ),
             remedy=(
-                f"pass {operand.name} transposed: transpose the array once, outside of the kernel, "
+                f"pass {operand.name} transposed: transpose the array once, outside the kernel, "
                 "and swap the two dimensions of its BlockSpec"
             ),
             evidence=(
@@ -167,7 +167,7 @@ def _products(subject: AdviceSubject, busy: Collection[int]) -> Iterator[Advice]
             continue
         sizes, line = "x".join(map(str, shape[0])), program.source(made)
         passed = (
-            "; best of a right operand that is passed transposed, and contracted over 1"
+            "; ideally with the right operand passed transposed and contracted over 1"
             if dimensions["right"] == "0"
             else ""
         )
@@ -177,11 +177,11 @@ def _products(subject: AdviceSubject, busy: Collection[int]) -> Iterator[Advice]
             source=source,
             message=(
                 f"every grid step transposes the result of a product ({sizes} {shape[1]}): "
-                f"{percent(share, 1)} of the executed bundles use the transpose units, and not "
-                "the MXU"
+                f"{percent(share, 1)} of the executed bundles use the transpose units but not the "
+                "MXU"
             ),
             remedy=(
-                f"swap the operands of the product{where}, which is then transposed by itself: "
+                f"swap the operands of the product{where}, so that its result is transposed: "
                 f"lax.dot_general(right, left, ((({dimensions['right']},), "
                 f"({dimensions['left']},)), ((), ())), preferred_element_type=jnp.float32)" + passed
             ),
@@ -222,11 +222,11 @@ KIND = AdviceKind(
     name="transpose",
     title="An operand or a product is transposed in every grid step",
     condition=(
-        "A block of an input is transposed as it was loaded, and not only stored, and for at least "
-        f"{MIN_WAIT:.0%} of the computation the MXU waits for it; or, without a product, at least "
-        f"{MIN_SHARE:.0%} of the executed bundles use the transpose units. Or a product is "
-        "transposed, of which only the transpose is used."
+        "A block of an input is transposed right after loading and not only stored, and the MXU "
+        f"waits for it for at least {MIN_WAIT:.0%} of the computation; or, without a product, at "
+        f"least {MIN_SHARE:.0%} of the executed bundles use the transpose units. Or a product is "
+        "transposed, and only its transpose is used."
     ),
-    remedy="Transpose the array once, outside of the kernel; swap the operands of the product.",
+    remedy="Transpose the array once, outside the kernel, or swap the operands of the product.",
     rule=advise_transpose,
 )

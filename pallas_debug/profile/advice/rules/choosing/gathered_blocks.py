@@ -61,15 +61,15 @@ def advise_gathered_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         subject,
         operand.name,
         message=(
-            f"each of {steps:,} grid steps takes {each:,.0f} cycles, of which it computes "
-            f"{step.compute:,.0f}: the index map of {operand.name} reads {names}, so that a "
-            f"step fetches {size_text(operand.block_bytes)}, of another block each time as "
-            f"far as is known, and the latency of a copy is {subject.latency:,.0f} cycles"
+            f"each of {steps:,} grid steps takes {each:,.0f} cycles, but computes for only "
+            f"{step.compute:,.0f}: the index map of {operand.name} reads {names}, so each step "
+            f"fetches {size_text(operand.block_bytes)}, of a different block as far as is known, "
+            f"and the latency of a copy is {subject.latency:,.0f} cycles"
         ),
         remedy=(
-            f"leave {operand.name} in HBM, by pl.BlockSpec(memory_space=pl.ANY), give "
-            f"{growing} blocks {TOGETHER} times as large, and start the {TOGETHER} copies of "
-            "a step, by pltpu.make_async_copy, before it waits for the first"
+            f"leave {operand.name} in HBM with pl.BlockSpec(memory_space=pl.ANY), give {growing} "
+            f"blocks {TOGETHER} times as large, and start the {TOGETHER} copies of a step with "
+            "pltpu.make_async_copy before waiting for the first"
         ),
         evidence=(
             derived("grid steps", steps),
@@ -110,13 +110,13 @@ def _can_grow(others: list[OperandBlocks], axis: int) -> bool:
 
 KIND = AdviceKind(
     name="gathered-blocks",
-    title="A small block in each step that a table selects",
+    title="A small block per step, selected by a table",
     condition=(
-        f"The index map of an input reads scalar prefetch, its blocks are small, each of at least "
-        f"{MIN_STEPS} steps waits for the latency of a copy, and nothing is kept from one step to "
-        f"the next; {TOGETHER} copies at once would save at least {MIN_GAIN:.0%} of the estimated "
-        "cycles."
+        "The index map of an input reads scalar prefetch, its blocks are small, each of at least "
+        f"{MIN_STEPS} steps waits for the latency of a copy, and nothing carries over from one "
+        f"step to the next; {TOGETHER} copies at once would save at least {MIN_GAIN:.0%} of the "
+        "estimated cycles."
     ),
-    remedy="Copy the blocks by hand, many at once.",
+    remedy="Copy the blocks manually, many at once.",
     rule=advise_gathered_blocks,
 )

@@ -125,16 +125,16 @@ def _advice(
         subject,
         output.name,
         message=(
-            f"each block of {output.name} is that of {given.name} but for one of its {rows:,} rows "
-            f"in dimension {axis}: {size_text(moved)} are fetched and written back in "
-            f"all, where {kept} rows of each block would do"
+            f"each block of {output.name} equals that of {given.name} except for one of its "
+            f"{rows:,} rows in dimension {axis}: {size_text(moved)} are fetched and written back "
+            f"in total, although {kept} rows of each block would be enough"
         ),
         remedy=(
             f"give both blocks of ({', '.join(map(str, sizes))}), with the number in "
             f"{update.table.name}{divided} as their index in dimension {axis}"
             + (", compare the rows with the remainder" if kept > 1 else "")
-            + ", and keep the rest by "
-            f"pallas_call(…, input_output_aliases={{{passed.index(given.name)}: "
+            + ", and keep the rest with pallas_call(…, "
+            f"input_output_aliases={{{passed.index(given.name)}: "
             f"{outputs.index(output.name)}}}): {size_text(then)} are moved; donate the array to "
             "the jitted function, or XLA copies it before the call"
         ),
@@ -299,10 +299,10 @@ def _of_memory(access: ProgramOperation) -> tuple[int, ...] | None:
 
 KIND = AdviceKind(
     name="unchanged-rows",
-    title="Blocks that are copied to change one row",
+    title="Blocks that are copied to change a single row",
     condition=(
-        "All that a kernel stores to an output is the block of an input, with one row chosen by a "
-        "number from scalar prefetch, and it waits for its copies; blocks of the rows around it "
+        "A kernel stores to an output only the block of an input with one row changed, chosen by "
+        "a number from scalar prefetch, and waits for its copies; blocks of the rows around it "
         f"would save at least {MIN_GAIN:.0%} of the estimated cycles."
     ),
     remedy="Alias the output to the input, and let the index maps choose the block of the row.",

@@ -67,8 +67,9 @@ def advise_copy_latency(subject: AdviceSubject) -> tuple[Advice, ...]:
                 source=program.source(starts[0]) or _around(program, loop) or subject.kernel.source,
                 message=(
                     f"each of the {loop.trips:,} iterations of a pipeline moves "
-                    f"{size_text(size)}, whose bytes take {transfer:,.0f} cycles, and waits "
-                    f"{waiting / count:,.0f}, as a copy takes {subject.latency:,.0f} to arrive"
+                    f"{size_text(size)}, which takes {transfer:,.0f} cycles, but waits "
+                    f"{waiting / count:,.0f}, because a copy takes {subject.latency:,.0f} to "
+                    "arrive"
                 ),
                 remedy=(
                     f"use blocks {factor} times as large in this pipeline: "
@@ -131,12 +132,12 @@ def _around(program: MosaicProgram, loop: ProgramLoop) -> SourceLine | None:
 
 KIND = AdviceKind(
     name="copy-latency",
-    title="A pipeline of copies that are too small",
+    title="A pipeline with copies that are too small",
     condition=(
         f"A loop of at least {MIN_TRIPS} iterations, such as that of `emit_pipeline`, starts "
-        "copies whose bytes take less than half of the time before they arrive; at least "
-        f"{MIN_WAITING:.0%} of the estimated cycles are waits, and larger blocks save at least "
-        f"{MIN_GAIN:.0%}."
+        "copies whose transfer takes less than half of the time until they arrive; at least "
+        f"{MIN_WAITING:.0%} of the estimated cycles are waits, and larger blocks would save at "
+        f"least {MIN_GAIN:.0%}."
     ),
     remedy="Use larger blocks in the pipeline.",
     rule=advise_copy_latency,

@@ -65,19 +65,19 @@ def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
                 kind=KIND.name,
                 source=source,
                 message=(
-                    f"nothing runs beside this copy of {size_text(size)}, as the kernel waits for "
-                    f"it as soon as it is started: about {copy:.0f} cycles, {count:,.0f} times, "
-                    f"beside {compute:.0f} of computation each"
+                    f"nothing overlaps with this copy of {size_text(size)}, because the kernel "
+                    f"waits for it as soon as it is started: about {copy:.0f} cycles, "
+                    f"{count:,.0f} times, next to {compute:.0f} of computation each"
                 ),
                 remedy=together
                 or _of_the_other_slot(subject, start)
                 or (
                     "start the copy for the next iteration before the work on this one, into a "
-                    "second buffer with a semaphore of its own, and wait for the one that was "
-                    "started an iteration ago; a BlockSpec does that by itself"
+                    "second buffer with its own semaphore, and wait for the one that was started "
+                    "in the previous iteration; a BlockSpec does this automatically"
                     if is_fetch
                     else "wait for the copy only before its buffer is written again, with two "
-                    "buffers and two semaphores; a BlockSpec does that by itself"
+                    "buffers and two semaphores; a BlockSpec does this automatically"
                 ),
                 evidence=(
                     counted("copies that are started here", round(count)),
@@ -144,8 +144,8 @@ def _started_together(subject: AdviceSubject, start: ProgramOperation) -> str:
     where = operand.name if operand is not None else "the buffer"
     trips = f"all {loops[0].trips:,}" if loops[0].trips is not None else "all"
     return (
-        f"start the copies of {trips} iterations in a loop of their own, as each has its own "
-        f"place in {where}, and wait for them in another loop after it"
+        f"start the copies of {trips} iterations in a separate loop, since each has its own "
+        f"place in {where}, and wait for them in a second loop"
     )
 
 
@@ -168,9 +168,9 @@ def _of_the_other_slot(subject: AdviceSubject, start: ProgramOperation) -> str:
             return ""
         operand = subject.operand(place.memory)
         return (
-            f"wait for the copy in the next iteration, before its data are loaded: this one works "
+            "wait for the copy in the next iteration, before its data are loaded: this one works "
             f"on another slot of {operand.name if operand is not None else 'the buffer'}; or let "
-            "a BlockSpec do that by itself"
+            "a BlockSpec do this automatically"
         )
     return ""
 
@@ -188,9 +188,9 @@ def _compute(subject: AdviceSubject, copy: PlacedInstruction, count: float) -> f
 
 KIND = AdviceKind(
     name="copy-wait",
-    title="A copy that nothing overlaps with",
+    title="A copy without overlap",
     condition=(
-        "The kernel starts a copy and waits for it, with no work on vectors in between; a second "
+        "The kernel starts a copy and waits for it without vector work in between; a second "
         f"buffer would save at least {MIN_GAIN:.0%} of the estimated cycles."
     ),
     remedy="Start the copy for the next iteration before the work on this one, with two buffers.",

@@ -62,12 +62,11 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
         worst.name,
         message=(
             f"in the order of this grid, blocks of {worst.name} are fetched {count:,} times, "
-            f"though there are only {worst.total:,}: {size_text(now.moved)} are moved in all"
+            f"although there are only {worst.total:,}: {size_text(now.moved)} are moved in total"
         ),
         remedy=(
-            f"let the grid go over its axes in the order {', '.join(map(str, best))}, as "
-            f"({grid}), with the arguments of the index maps swapped alike: "
-            f"{size_text(costs[best].moved)} are moved"
+            f"reorder the axes of the grid to {', '.join(map(str, best))}, as ({grid}), and the "
+            f"arguments of the index maps accordingly: {size_text(costs[best].moved)} are moved"
         ),
         evidence=(
             derived(f"copies of {worst.name}", count),
@@ -116,10 +115,10 @@ def _of(name: str, blocks: BlockMap) -> tuple[OperandBlocks, tuple[int, ...]]:
 
 KIND = AdviceKind(
     name="grid-order",
-    title="A grid whose order fetches blocks again",
+    title="A grid order that fetches blocks repeatedly",
     condition=(
-        "Another order of the grid's axes, which leaves those alone that the kernel accumulates "
-        f"over or reads, moves fewer bytes and saves at least {MIN_GAIN:.0%} of the estimated "
+        "Another order of the grid's axes, which keeps those that the kernel accumulates over or "
+        f"reads in place, moves fewer bytes and saves at least {MIN_GAIN:.0%} of the estimated "
         "cycles of a kernel that is not bound by computation."
     ),
     remedy="Swap the axes of the grid, and the arguments of the index maps.",

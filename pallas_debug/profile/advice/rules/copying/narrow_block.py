@@ -218,20 +218,20 @@ def _advice(
         long = min(max(sizes[-2], LANES), operand.shape[-2])
         filled = f"{fill.lanes} of {LANES} lanes"
         remedy = (
-            "let the last dimension of the array be a long one: transpose it outside of the "
-            f"kernel, for blocks such as {_shape_text((*sizes[:-2], sizes[-1], long))}, "
+            "make the last dimension of the array a long one: transpose it outside the kernel, "
+            f"for blocks such as {_shape_text((*sizes[:-2], sizes[-1], long))}, "
             + (
-                "and reduce over the dimension before the last one, which adds whole registers"
+                "and reduce over the second-to-last dimension, which adds whole registers"
                 if is_reduced
-                else "or reshape it, if no operation depends on its rows"
+                else "or reshape it if no operation depends on its rows"
             )
         )
     else:
         filled = f"{fill.sublanes} of {SUBLANES} sublanes"
         rows = max(math.prod(sizes[:-1]), SUBLANES)
         remedy = (
-            f"let the dimension before the last one of the array be a long one: reshape it outside "
-            f"of the kernel, for blocks such as ({rows}, {sizes[-1]})"
+            "make the second-to-last dimension of the array a long one: reshape it outside the "
+            f"kernel, for blocks such as ({rows}, {sizes[-1]})"
         )
     return Advice(
         kind=KIND.name,
@@ -239,8 +239,8 @@ def _advice(
         source=source,
         message=(
             f"a block of {shape} of {operand.name} fills {filled}: it takes {fill.registers:,} "
-            f"vector registers, where {fill.full:,} would hold it, and as many instructions for "
-            "each operation on it" + (" and each reduction over its lanes" if is_reduced else "")
+            f"vector registers instead of {fill.full:,}, and as many instructions for each "
+            "operation on it" + (" and each reduction over its lanes" if is_reduced else "")
         ),
         remedy=remedy,
         evidence=(
@@ -256,11 +256,11 @@ KIND = AdviceKind(
     title="Blocks that fill few lanes or sublanes",
     condition=(
         f"The blocks of an input fill at most {MAX_LANES} of {LANES} lanes or {MAX_SUBLANES} of "
-        f"{SUBLANES} sublanes, or {MAX_REDUCED} lanes if they are reduced over them, and make at "
-        "least half of the registers of all inputs; the kernel neither multiplies them as a matrix "
-        "nor transposes them, nor reduces them over another axis, nor repeats them along the lanes."
+        f"{SUBLANES} sublanes, or {MAX_REDUCED} lanes if they are reduced over them, and take at "
+        "least half of the registers of all inputs; the kernel does not multiply them as "
+        "matrices, transpose them, reduce them over another axis or repeat them along the lanes."
     ),
-    remedy="Transpose or reshape the array outside of the kernel, so that both of its last "
-    "dimensions are long, and no reduction is over a short last one.",
+    remedy="Transpose or reshape the array outside the kernel, so that its last two dimensions "
+    "are long and no reduction is over a short last one.",
     rule=advise_narrow_block,
 )

@@ -53,14 +53,14 @@ def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
         subject,
         worst.name,
         message=(
-            f"the grid comes back to each block of {worst.name} for every index of its {inner} "
+            f"the grid returns to each block of {worst.name} for every index of its {inner} "
             f"{axes}, which is not the innermost: {count:,} write-backs of "
-            f"{size_text(worst.block_bytes)}, though there are only {total:,} blocks"
+            f"{size_text(worst.block_bytes)}, although there are only {total:,} blocks"
         ),
         remedy=(
-            f"let the grid go over {inner} {axes} innermost, as ({grid}), so that a block is "
-            "complete when it is written; or, if only the last pass stores what counts, let "
-            f"the index map of {worst.name} stay at one block until then"
+            f"make {inner} {axes} of the grid the innermost, as ({grid}), so that a block is "
+            "complete when it is written; or, if only the last pass stores final values, let the "
+            f"index map of {worst.name} stay at one block until then"
         ),
         evidence=(
             derived(f"write-backs of {worst.name}", count),
@@ -76,14 +76,13 @@ def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 KIND = AdviceKind(
     name="rewritten-output",
-    title="Blocks of an output that are written back several times",
+    title="Output blocks that are written back several times",
     condition=(
-        "An axis of the grid on which the index map of an output does not depend has an axis "
-        "inside of it on which it does, and the order in which each block is finished at once "
-        f"saves at least {MIN_GAIN:.0%} of the estimated cycles of a kernel that is not bound by "
-        "computation."
+        "A grid axis that the index map of an output ignores encloses one that it uses, and an "
+        f"order that finishes each block before the next one would save at least {MIN_GAIN:.0%} "
+        "of the estimated cycles of a kernel that is not bound by computation."
     ),
-    remedy="Make the axes innermost that an output does not depend on, or keep its index map at "
-    "one block until the last pass.",
+    remedy="Make the axes that an output does not depend on the innermost, or keep its index map "
+    "at one block until the last pass.",
     rule=advise_rewritten_output,
 )

@@ -63,8 +63,7 @@ def advise_round_trip(subject: AdviceSubject) -> tuple[Advice, ...]:
                 ),
                 remedy=(
                     f"keep them in VMEM: fetch them before the first {step} and write them back "
-                    "after the last one; an output whose index map stays at one block is kept "
-                    "like that"
+                    "after the last; an output whose index map stays at one block is kept this way"
                 ),
                 evidence=(
                     counted("times that it is fetched", round(count)),
@@ -99,9 +98,9 @@ def _is_round_trip(subject: AdviceSubject, fetch: ProgramOperation, back: Progra
 
 KIND = AdviceKind(
     name="round-trip",
-    title="Data that goes to HBM and back",
+    title="Data that is moved to HBM and back",
     condition=(
-        "Each iteration of a loop, or each grid step, copies a buffer from HBM, and back to the "
+        "Each iteration of a loop, or each grid step, copies a buffer from HBM and back to the "
         f"same place, which takes at least {MIN_GAIN:.0%} of the estimated cycles."
     ),
     remedy="Keep the buffer in VMEM over all iterations, and copy it once.",

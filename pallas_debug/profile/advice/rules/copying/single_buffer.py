@@ -33,14 +33,13 @@ def advise_single_buffer(subject: AdviceSubject) -> tuple[Advice, ...]:
                 subject,
                 operand.name,
                 message=(
-                    f"{operand.name} has one buffer, so its {count:,} copies of "
-                    f"{size_text(operand.block_bytes)} run while the kernel waits: about "
-                    f"{waiting:,.0f} cycles in each grid step, beside {step.compute:,.0f} of "
-                    "computation"
+                    f"{operand.name} has a single buffer, so the kernel waits for its {count:,} "
+                    f"copies of {size_text(operand.block_bytes)}: about {waiting:,.0f} cycles in "
+                    f"each grid step, next to {step.compute:,.0f} of computation"
                 ),
                 remedy=(
-                    f"leave out pipeline_mode=pl.Buffered(1) in the BlockSpec of {operand.name}: "
-                    f"with two buffers the kernel uses {size_text(larger)} of VMEM{limit}"
+                    f"remove pipeline_mode=pl.Buffered(1) from the BlockSpec of {operand.name}: "
+                    f"with two buffers, the kernel uses {size_text(larger)} of VMEM{limit}"
                 ),
                 evidence=(
                     derived(f"buffers of {operand.name}", operand.buffers),
@@ -56,11 +55,11 @@ def advise_single_buffer(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 KIND = AdviceKind(
     name="single-buffer",
-    title="One buffer for blocks that change",
+    title="A single buffer for blocks that change",
     condition=(
         "An operand with `Buffered(1)` whose block changes along the grid; its copies take at "
-        f"least {MIN_SHARE:.0%} of a step, and VMEM has room for a second buffer."
+        f"least {MIN_SHARE:.0%} of a step, and VMEM has space for a second buffer."
     ),
-    remedy="Leave out `pipeline_mode=pl.Buffered(1)`.",
+    remedy="Remove `pipeline_mode=pl.Buffered(1)`.",
     rule=advise_single_buffer,
 )

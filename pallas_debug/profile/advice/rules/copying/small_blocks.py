@@ -100,16 +100,18 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     waiting, again = _waiting(subject), _done_again(subject, growth, chosen, overhead)
     if is_repeated:
         cause = (
-            f"{worst.name} is {copied} {count} times over, {size_text(now.moved)} are moved in all"
+            f"{worst.name} is {copied} {count} times over, {size_text(now.moved)} are moved in "
+            "total"
         )
     elif again > max(waiting, overhead):
         cause = (
-            f"about {again:,.0f} of {subject.step.compute if subject.step is not None else 0:,.0f} "
-            "cycles of each are work that would not grow with the blocks"
+            f"about {again:,.0f} of "
+            f"{subject.step.compute if subject.step is not None else 0:,.0f} cycles of each step "
+            "are work that would not grow with the blocks"
         )
     elif waiting > overhead:
         cause = (
-            f"each waits {waiting:,.0f} cycles for its copies, whose bytes take "
+            f"each step waits {waiting:,.0f} cycles for its copies, whose transfer takes "
             f"{subject.step.copies if subject.step is not None else 0:,.0f}"
         )
     elif latency is not None and latency.cycles > idle:
@@ -118,16 +120,15 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
             f"unit, is used to {percent(latency.used, 1)}"
         )
     else:
-        cause = f"{idle:.0f} bundles of each do no vector work"
+        cause = f"{idle:.0f} bundles of each step do no vector work"
     advice = KIND.of_block(
         subject,
         worst.name,
         message=f"blocks of {_sizes(worst, blocks)} make {now.steps:,} grid steps: {cause}",
         remedy=(
-            f"use larger blocks, such as {_proposal(blocks, chosen)}"
-            f"{_tables(subject)}: {chosen.steps:,} steps, "
-            f"{_moved(chosen.moved)}, in {size_text(chosen.vmem)} of the {size_text(limit)} of "
-            "VMEM that the kernel may use"
+            f"use larger blocks, such as {_proposal(blocks, chosen)}{_tables(subject)}: "
+            f"{chosen.steps:,} steps, {_moved(chosen.moved)}, using {size_text(chosen.vmem)} of "
+            f"the {size_text(limit)} of VMEM that the kernel may use"
         ),
         evidence=(
             derived("bytes moved", now.moved, unit="bytes"),
@@ -145,7 +146,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
             derived(
                 "VMEM with larger blocks",
                 chosen.vmem,
-                "assuming that all that is no window grows with the blocks",
+                "assuming that everything except windows grows with the blocks",
                 unit="bytes",
             ),
             derived("estimated cycles", round(now.cycles), unit="cycles"),
@@ -200,7 +201,7 @@ def _done_again(
 def _moved(size: float) -> str:
     """Describe how many bytes the steps copy: none if XLA placed all arrays in VMEM."""
     if not size:
-        return "which copy nothing, as XLA has placed the arrays in VMEM"
+        return "which copy nothing, since XLA has placed the arrays in VMEM"
     return f"which move {size_text(size)}"
 
 
@@ -309,7 +310,7 @@ def _proposal(blocks: BlockMap, cost: PipelineCost) -> str:
 def _tables(subject: AdviceSubject) -> str:
     """Name the tables whose values may have to change with the blocks."""
     names = [operand.name for operand in subject.kernel.of_kind("scalar_prefetch")]
-    return f", with {', '.join(names)} made for them where they count blocks" if names else ""
+    return f", with {', '.join(names)} adapted to them if they count blocks" if names else ""
 
 
 def _changed(blocks: BlockMap, cost: PipelineCost) -> list[OperandBlocks]:
@@ -321,7 +322,7 @@ KIND = AdviceKind(
     title="Blocks that are too small",
     condition=(
         f"Larger blocks that fit in VMEM would save at least {MIN_GAIN:.0%} of the estimated "
-        "cycles, by fewer bytes to move, by fewer grid steps, or by more work that overlaps."
+        "cycles, through fewer bytes to move, fewer grid steps, or more overlapping work."
     ),
     remedy="Use larger blocks.",
     rule=advise_small_blocks,

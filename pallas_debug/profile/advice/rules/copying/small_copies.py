@@ -39,10 +39,10 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
         trips = loops[0].trips
         cycles = max(1, round(running))
         takes = (
-            f"to start one takes {loop.size} bundles, while the copy itself takes about {cycles} "
+            f"starting one takes {loop.size} bundles, while the copy itself takes about {cycles} "
             f"{'cycle' if cycles == 1 else 'cycles'}"
             if is_started
-            else f"to make one by loads and stores takes {loop.size} bundles"
+            else f"copying with loads and stores takes {loop.size} bundles each"
         )
         found.append(
             Advice(
@@ -50,8 +50,8 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
                 source=source,
                 message=f"a loop starts {trips} copies of {size:,} bytes each; {takes}",
                 remedy=(
-                    "copy all of it at once: one make_async_copy of the whole slice, from an array "
-                    "in which what is copied together lies together"
+                    "copy everything at once: one make_async_copy of the whole slice, from an "
+                    "array in which it is contiguous"
                 ),
                 evidence=(
                     derived("copies that the loop starts", trips),
@@ -76,7 +76,7 @@ KIND = AdviceKind(
     name="small-copies",
     title="Copies that take longer to start than to run",
     condition=(
-        f"A loop that does not compute starts at least {MIN_TRIPS} copies at regular places, and "
+        f"A loop without computation starts at least {MIN_TRIPS} copies at regular places, and "
         "its bundles for each exceed the cycles that the copy takes at peak bandwidth."
     ),
     remedy="Copy the whole slice at once, from an array in which it is contiguous.",

@@ -42,22 +42,21 @@ def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
             block, size = _spanning(subject, blocks, operand, whole)
             moved = count * operand.block_bytes
             fits = (
-                f"let a block span what one pass covers, such as {block}: "
-                f"{size_text(size)} with both buffers, of the {size_text(limit)} of VMEM that "
-                "the kernel may use"
+                f"let a block span the range of one pass, such as {block}: {size_text(size)} with "
+                f"both buffers, of the {size_text(limit)} of VMEM that the kernel may use"
                 if size <= ROOM * limit
-                else "compute what the first pass finds together with the second one's result"
+                else "compute the results of the first pass together with those of the second"
             )
             found.append(
                 KIND.of_block(
                     subject,
                     operand.name,
                     message=(
-                        f"the grid goes over {operand.name} {passes} times, as no index map of an "
-                        f"input uses its axis {axis}: {size_text(moved)} are fetched of an array "
-                        f"of {size_text(moved / passes)}"
+                        f"the grid goes over {operand.name} {passes} times, because no input's "
+                        f"index map uses grid axis {axis}: {size_text(moved)} are fetched from an "
+                        f"array of {size_text(moved / passes)}"
                     ),
-                    remedy=f"fetch it once: {fits}, and make the passes over it in one grid step",
+                    remedy=f"fetch it once: {fits}, and make all passes over it in one grid step",
                     evidence=(
                         derived(f"times {operand.name} is fetched", passes),
                         derived("bytes fetched of it", moved, unit="bytes"),
@@ -123,9 +122,9 @@ KIND = AdviceKind(
     name="two-passes",
     title="Several passes over the same data",
     condition=(
-        "No input depends on an axis of the grid, so that its steps fetch the same blocks again, "
-        "and the kernel is not bound by computation."
+        "No input depends on some axis of the grid, so its steps fetch the same blocks again, and "
+        "the kernel is not bound by computation."
     ),
-    remedy="Let a block span what a pass covers, and make all passes over it in one grid step.",
+    remedy="Let a block span the range of a pass, and make all passes over it in one grid step.",
     rule=advise_two_passes,
 )

@@ -79,9 +79,8 @@ def advise_vmem_copy(subject: AdviceSubject) -> tuple[Advice, ...]:
                 source=line,
                 operand=source.name,
                 message=(
-                    f"{source.name} is copied to {target.name}, both of which are in VMEM: "
-                    f"{share:.0%} of the executed bundles do this, and no other work on "
-                    "vectors".replace("%", " %")
+                    f"{source.name} is copied to {target.name}, both in VMEM: {share:.0%} of the "
+                    "executed bundles do this and no other vector work".replace("%", " %")
                 ),
                 remedy=remedy,
                 evidence=(
@@ -164,7 +163,7 @@ def _remedy(program: MosaicProgram, move: _Move, source: Operand, target: Operan
     if target.kind == "scratch" and source.kind == "input":
         if _writes(program, move.source, made_by) or _writes(program, move.target, made_by):
             return None
-        return f"leave {target.name} out, and read {source.name} where it is read"
+        return f"remove {target.name}, and read {source.name} instead"
     if source.kind == "scratch" and target.kind == "output":
         others = _uses(program, move.target, made_by)
         reads = [o for o in _uses(program, move.source, made_by) if o.name not in STORES]
@@ -173,7 +172,7 @@ def _remedy(program: MosaicProgram, move: _Move, source: Operand, target: Operan
             return None
         if any(program.is_conditional(o.line) for o in stores):
             return None
-        return f"leave {source.name} out, and store to {target.name} what is stored to it"
+        return f"remove {source.name}, and store to {target.name} instead"
     return None
 
 
@@ -235,10 +234,10 @@ KIND = AdviceKind(
     name="vmem-copy",
     title="Data that is copied within VMEM",
     condition=(
-        "Each step copies an input to scratch that is only read, or scratch that is not read "
-        "otherwise to an output, and at least "
-        f"{MIN_SHARE:.0%} of the executed bundles do so, and no other work on vectors."
+        "Each step copies an input to scratch that is only read, or scratch that nothing else "
+        f"reads to an output, and at least {MIN_SHARE:.0%} of the executed bundles do this and no "
+        "other vector work."
     ),
-    remedy="Use the data where they are, and store results where they belong.",
+    remedy="Use the data in place, and store results directly to their destination.",
     rule=advise_vmem_copy,
 )

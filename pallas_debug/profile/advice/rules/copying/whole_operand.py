@@ -71,14 +71,14 @@ def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
         subject,
         operand.name,
         message=(
-            f"blocks of {operand.name} are fetched {count:,} times, though there are only "
-            f"{total:,}, and all of it is {size_text(size)}: {size_text(now.moved)} are moved "
-            "in all"
+            f"blocks of {operand.name} are fetched {count:,} times, although there are only "
+            f"{total:,} and the whole operand has {size_text(size)}: {size_text(now.moved)} are "
+            "moved in total"
         ),
         remedy=(
             f"fetch {operand.name} once, with pl.BlockSpec(({shape}), lambda {indices}: "
-            f"({zeros}), pipeline_mode=pl.Buffered(1)), and let the kernel read the part that "
-            f"it needs: {size_text(moved)} are moved, in {size_text(vmem)} of the "
+            f"({zeros}), pipeline_mode=pl.Buffered(1)), and let the kernel read the part that it "
+            f"needs: {size_text(moved)} are moved, using {size_text(vmem)} of the "
             f"{size_text(limit)} of VMEM that the kernel may use"
         ),
         evidence=(
@@ -100,13 +100,13 @@ def _bytes(operand: OperandBlocks) -> int:
 
 KIND = AdviceKind(
     name="whole-operand",
-    title="An input that is fetched again, and would fit in VMEM",
+    title="An input that is fetched repeatedly but would fit in VMEM",
     condition=(
-        "The grid comes back to blocks of an input, neither larger blocks, nor more rows in a "
-        "step, nor another order of the grid is advised, and with all of it in VMEM, of which at "
-        f"most {ROOM:.0%} of what the kernel may use is then used, at least {MIN_GAIN:.0%} of the "
-        "estimated cycles of a kernel that is not bound by computation would be saved."
+        "The grid returns to blocks of an input; neither larger blocks, more rows in a step nor "
+        "another grid order is advised; and keeping all of the input in VMEM, with at most "
+        f"{ROOM:.0%} of the VMEM that the kernel may use, would save at least {MIN_GAIN:.0%} of "
+        "the estimated cycles of a kernel that is not bound by computation."
     ),
-    remedy="Give the input one block, the whole array, in one buffer, and read parts of it.",
+    remedy="Give the input a single block, the whole array, with one buffer, and read parts of it.",
     rule=advise_whole_operand,
 )

@@ -56,18 +56,22 @@ def advise_wide_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
                 operand=operand.name,
                 source=program.source(loads[0]),
                 message=(
-                    f"{operand.name} is fetched in f32, {size_text(moved)} in all"
-                    + (", if each step needs another block" if operand.unknown is not None else "")
-                    + ", and rounded to bf16 as it is loaded; the kernel waits for its copies"
+                    f"{operand.name} is fetched in f32, {size_text(moved)} in total"
+                    + (
+                        ", if each step needs a different block"
+                        if operand.unknown is not None
+                        else ""
+                    )
+                    + ", and rounded to bf16 when it is loaded; the kernel waits for its copies"
                 ),
                 remedy=(
-                    f"pass {operand.name} in bf16, which is half of the bytes: "
+                    f"pass {operand.name} in bf16, with half the bytes: "
                     + (
-                        f"it is fetched {times:.0f} times, so that converting it before the call "
-                        "pays"
+                        f"it is fetched {times:.0f} times, so converting it before the call pays "
+                        "off"
                         if times >= MIN_FETCHED
-                        else "store it in bf16, as weights can be; to convert it before each call "
-                        "takes longer than this saves"
+                        else "store it in bf16, which is possible for weights; converting it "
+                        "before each call takes longer than this saves"
                     )
                 ),
                 evidence=(
@@ -107,12 +111,12 @@ def _outputs(
                 operand=operand.name,
                 source=program.source(stores[0]),
                 message=(
-                    f"{operand.name} is written in f32, {size_text(moved)} in all, though each "
-                    "value is converted from bf16; the kernel waits for its copies"
+                    f"{operand.name} is written in f32, {size_text(moved)} in total, although "
+                    "each value is converted from bf16; the kernel waits for its copies"
                 ),
                 remedy=(
-                    f"make {operand.name} a bf16 array, which is half of the bytes and loses "
-                    "nothing, and convert it where it is used"
+                    f"make {operand.name} a bf16 array, with half the bytes and no loss, and "
+                    "convert it where it is used"
                 ),
                 evidence=(
                     derived(f"bytes written of {operand.name}", moved, unit="bytes"),
@@ -177,11 +181,11 @@ KIND = AdviceKind(
     name="wide-operand",
     title="An array in f32 that is used in bf16",
     condition=(
-        "All that a kernel loads of an input in f32 is rounded to bf16 at once, it waits for its "
-        "copies, and half of this input's bytes would save at least "
-        f"{MIN_GAIN:.0%} of their cycles. Or all that it stores to an output was converted from "
-        "bf16."
+        "A kernel rounds everything that it loads from an f32 input to bf16 at once and waits for "
+        f"its copies, and half of this input's bytes would save at least {MIN_GAIN:.0%} of their "
+        "cycles. Or everything that it stores to an output was converted from bf16."
     ),
-    remedy="Pass the array in bf16: keep it like that, or convert it before it is fetched often.",
+    remedy="Pass the array in bf16: store it that way, or convert it before it is fetched many "
+    "times.",
     rule=advise_wide_operand,
 )

@@ -109,19 +109,19 @@ def _found(subject: AdviceSubject) -> list[tuple[Advice, frozenset[Place]]]:
             message=(
                 f"the vector unit {what} all {rows} by {columns} pairs of rows, of {summed} "
                 f"elements each, and sums them, which takes about {now:,.0f} of "
-                f"{step.compute:,.0f} cycles of a step; the MXU needs about {then:,} for it"
+                f"{step.compute:,.0f} cycles of a step; the MXU would need about {then:,}"
             ),
             remedy=(
                 "multiply on the MXU, "
                 + (
-                    "as |x - y|² is |x|² - 2 x·y + |y|²: lax.dot_general, "
+                    "since |x - y|² = |x|² - 2 x·y + |y|²: lax.dot_general, "
                     if pairs.is_distance
                     else "without broadcasting to three dimensions: lax.dot_general, "
                 )
                 + precision
                 + (
-                    "; subtract the mean from both before, as differences of large squares are "
-                    "less exact"
+                    "; subtract the mean from both first, because differences of large squares "
+                    "are less exact"
                     if pairs.is_distance
                     else ""
                 )
@@ -188,9 +188,9 @@ KIND = AdviceKind(
     title="Products of all pairs of rows on the vector unit",
     condition=(
         "Two arrays are repeated along each other's rows, multiplied or subtracted and squared, "
-        "and summed over what they share; the MXU, in the "
-        f"{PASSES} passes of the highest precision, or one for values from bf16, would save at "
-        f"least {MIN_GAIN:.0%} of the executed bundles."
+        f"and summed over their shared dimension; the MXU, in the {PASSES} passes of the highest "
+        f"precision, or one for values from bf16, would save at least {MIN_GAIN:.0%} of the "
+        "executed bundles."
     ),
     remedy="Multiply with `lax.dot_general`; expand the square of a difference.",
     rule=advise_broadcast_product,

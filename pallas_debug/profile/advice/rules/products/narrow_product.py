@@ -53,16 +53,16 @@ def advise_narrow_product(subject: AdviceSubject) -> tuple[Advice, ...]:
                 kind=KIND.name,
                 source=source,
                 message=(
-                    f"the product of ({rows}, {columns}) fills {columns} of {LANES} lanes, and is "
-                    f"reduced over them: it takes {fill.registers} vector registers, where "
-                    f"{fill.full} would hold it, and {share:.0%} of the executed bundles work on "
-                    "it, and not on the product".replace("%", " %")
+                    f"the product of ({rows}, {columns}) fills {columns} of {LANES} lanes and is "
+                    f"reduced over them: it takes {fill.registers} vector registers instead of "
+                    f"{fill.full}, and {share:.0%} of the executed bundles work on it, not on the "
+                    "product itself".replace("%", " %")
                 ),
                 remedy=(
-                    "swap the operands of the product, which is then transposed by itself: pass "
-                    "the right one transposed, and multiply by lax.dot_general(right, left, "
-                    "(((1,), (1,)), ((), ())), preferred_element_type=jnp.float32), for a result "
-                    f"of ({columns}, {rows}); reduce it over axis 0, and store it like that"
+                    "swap the operands of the product, so that its result is transposed: pass the "
+                    "right one transposed, and multiply with lax.dot_general(right, left, (((1,), "
+                    "(1,)), ((), ())), preferred_element_type=jnp.float32), for a result of "
+                    f"({columns}, {rows}); reduce it over axis 0, and store it that way"
                 ),
                 evidence=(
                     derived("registers that the result takes", fill.registers),
@@ -79,9 +79,9 @@ KIND = AdviceKind(
     name="narrow-product",
     title="A product with few columns that is reduced over them",
     condition=(
-        f"A product has at most {MAX_REDUCED} columns, is reduced over them, and neither "
-        f"multiplied nor transposed; at least {MIN_SHARE:.0%} of the executed bundles work on it, "
-        "and not on the product."
+        f"A product has at most {MAX_REDUCED} columns, is reduced over them, and is neither "
+        f"multiplied nor transposed; at least {MIN_SHARE:.0%} of the executed bundles work on its "
+        "result, not on the product itself."
     ),
     remedy="Swap the operands of the product, and reduce its rows.",
     rule=advise_narrow_product,

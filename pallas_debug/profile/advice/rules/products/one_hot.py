@@ -61,12 +61,12 @@ def advise_one_hot(subject: AdviceSubject) -> tuple[Advice, ...]:
                 message=(
                     f"{rows} rows are taken from a table of {table[0]:,} by a product with a "
                     f"one-hot matrix of ({rows}, {table[0]}): about {taken:,.0f} bundles in each "
-                    f"step, where to copy {rows} rows takes about {copied:,}"
+                    f"step, while copying {rows} rows takes about {copied:,}"
                 ),
                 remedy=(
-                    f"take each row by its index: pass {name} by scalar prefetch, and copy "
-                    "table_ref[pl.ds(ids_ref[n], 1), :] for each n; or, from a table in HBM, fetch "
-                    "only the rows that are needed, by an index map that reads the indices"
+                    f"copy each row by its index: pass {name} as scalar prefetch, and copy "
+                    "table_ref[pl.ds(ids_ref[n], 1), :] for each n; or, if the table is in HBM, "
+                    "fetch only the rows that are needed, with an index map that reads the indices"
                 ),
                 evidence=(
                     derived("rows of the product", rows),
@@ -122,10 +122,10 @@ KIND = AdviceKind(
     name="one-hot-gather",
     title="A gather by a product with a one-hot matrix",
     condition=(
-        "The left operand of a product comes from a comparison of loaded indices with the columns, "
-        f"both take at least {MIN_SHARE:.0%} of the executed bundles, and twice what copying the "
-        f"rows takes, at {ROW_BUNDLES} bundles for 128 elements."
+        "The left operand of a product comes from a comparison of loaded indices with the "
+        f"columns; together they take at least {MIN_SHARE:.0%} of the executed bundles, and twice "
+        f"as many as copying the rows, at {ROW_BUNDLES} bundles for 128 elements."
     ),
-    remedy="Copy each row by its index, which is passed by scalar prefetch.",
+    remedy="Copy each row by its index, passed as scalar prefetch.",
     rule=advise_one_hot,
 )

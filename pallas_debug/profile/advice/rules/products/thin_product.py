@@ -87,10 +87,9 @@ def advise_thin_product(subject: AdviceSubject) -> tuple[Advice, ...]:
                 kind=KIND.name,
                 source=source,
                 message=(
-                    f"each of the {trips} iterations loads {same} into the "
-                    f"MXU, in {len(loads)} instructions, to multiply {rows} rows by "
-                    f"{'it' if len(operations) == 1 else 'them'} in "
-                    f"{len(multiplied)}"
+                    f"each of the {trips} iterations loads {same} into the MXU, in {len(loads)} "
+                    f"instructions, to multiply {rows} {'row' if rows == 1 else 'rows'} by "
+                    f"{'it' if len(operations) == 1 else 'them'} in {len(multiplied)}"
                 ),
                 remedy=(
                     f"multiply the rows of all {trips} iterations at once, before the loop"
@@ -207,11 +206,11 @@ KIND = AdviceKind(
     name="thin-product",
     title="A product of a few rows in every iteration",
     condition=(
-        f"A loop multiplies other rows, at most {MAX_ROWS}, in each iteration by a matrix that "
-        "stays the same, needs no other iteration for it, and at least "
-        f"{MIN_LOADS} instructions load the matrix into the MXU for each that multiplies by it; "
-        f"the matrix is at least {MIN_OF_RECURRENT} times as large as those by which what the "
-        "iteration before computed is multiplied, if there are such."
+        f"A loop multiplies different rows, at most {MAX_ROWS} per iteration, by a matrix that "
+        f"stays the same, independently of other iterations, and at least {MIN_LOADS} "
+        "instructions load the matrix into the MXU for each that multiplies by it; the matrix is "
+        f"at least {MIN_OF_RECURRENT} times as large as any by which results of the previous "
+        "iteration are multiplied."
     ),
     remedy="Multiply all rows at once, or at least 128 in each iteration.",
     rule=advise_thin_product,

@@ -85,12 +85,12 @@ def advise_thin_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
             operand=found.left.name,
             message=(
                 f"each of the {blocks.points:,} grid steps multiplies {rows} of {found.left.name} "
-                f"by blocks of {matrices} that {found.times} steps multiply by; a vector register "
-                f"has {SUBLANES} rows, and the MXU takes as long for all of them"
+                f"by blocks of {matrices} that {found.times} steps share; a vector register has "
+                f"{SUBLANES} rows, and the MXU takes as long for all of them"
             ),
             remedy=(
-                f"let a step take what {together} do, with {together} times the rows in the block "
-                f"of {found.left.name} and in those of the outputs, and multiply them at once as "
+                f"let one step do the work of {together}, with {together} times the rows in the "
+                f"blocks of {found.left.name} and of the outputs, and multiply them at once as "
                 f"the rows of one matrix: about {then:,.0f} of {subject.cycles:,.0f} cycles"
             ),
             evidence=(
@@ -234,9 +234,9 @@ KIND = AdviceKind(
     title="A product of a few rows in every grid step",
     condition=(
         f"Each product of a grid step has at most {SUBLANES // 2} rows, the steps with other rows "
-        "multiply by the same blocks and pass nothing on to each other, and up to "
-        f"{SUBLANES} rows in a step would save at least {MIN_GAIN:.0%} of the estimated cycles."
+        f"multiply by the same blocks and do not depend on each other, and up to {SUBLANES} rows "
+        f"per step would save at least {MIN_GAIN:.0%} of the estimated cycles."
     ),
-    remedy="Let a step take more rows, such as all query heads that share a head of keys.",
+    remedy="Process more rows per step, such as all query heads that share a key head.",
     rule=advise_thin_steps,
 )

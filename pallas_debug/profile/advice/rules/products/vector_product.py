@@ -105,15 +105,15 @@ def _found(subject: AdviceSubject) -> list[tuple[Advice, ScheduledLoop]]:
                     if product.is_outer
                     else "one row in each of "
                 )
-                + f"{loop.trips} iterations, which take about {now:,.0f} cycles; the MXU "
-                f"needs about {then:,} for it"
+                + f"{loop.trips} iterations, which take about {now:,.0f} cycles; the MXU would "
+                f"need about {then:,}"
             ),
             remedy=(
                 "multiply once on the MXU, before or instead of the loop: lax.dot_general, "
                 + (
-                    "contracted over what the loop counts"
+                    "contracted over the dimension that the loop iterates over"
                     if product.is_outer
-                    else f"of all {rows} rows at once, contracted over what is summed"
+                    else f"of all {rows} rows at once, contracted over the summed dimension"
                 )
                 + ", with preferred_element_type=jnp.float32, and with "
                 "precision=lax.Precision.HIGHEST unless products of values rounded to bf16 are "
@@ -267,9 +267,9 @@ KIND = AdviceKind(
     title="A matrix product on the vector unit",
     condition=(
         f"Each of at least {MIN_TRIPS} iterations of a loop multiplies a row by a matrix that "
-        "stays the same, element by element, and sums; or adds the product of a column and a row. "
-        f"The MXU, in the {PASSES} passes of the highest precision, would save at least "
-        f"{MIN_GAIN:.0%} of the executed bundles."
+        "stays the same, element by element, and sums the products, or adds the product of a "
+        f"column and a row. The MXU, in the {PASSES} passes of the highest precision, would save "
+        f"at least {MIN_GAIN:.0%} of the executed bundles."
     ),
     remedy="Multiply once, with `lax.dot_general`.",
     rule=advise_vector_product,

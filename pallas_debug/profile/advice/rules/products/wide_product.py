@@ -49,7 +49,7 @@ def advise_wide_product(subject: AdviceSubject) -> tuple[Advice, ...]:
             what = f"of two operands that were {dtype}"
             why = f"where the product of {dtype} values is exact in f32"
             remedy = (
-                "multiply the operands as they are, without astype and precision, and ask for f32 "
+                "multiply the operands as they are, without astype and precision, and request f32 "
                 "sums with preferred_element_type=jnp.float32"
             )
         else:
@@ -57,9 +57,9 @@ def advise_wide_product(subject: AdviceSubject) -> tuple[Advice, ...]:
             what = f"although its {side} operand was {dtype}"
             why = "for several passes over the operands"
             remedy = (
-                f"leave the {side} operand as it is, and if {dtype} is precise enough for the "
-                "other one, as it is for probabilities, convert that one to it; leave out "
-                "precision, and ask for f32 sums with preferred_element_type=jnp.float32"
+                f"keep the {side} operand as it is; if {dtype} is precise enough for the other "
+                f"one, as for probabilities, convert that one to {dtype}; remove precision, and "
+                "request f32 sums with preferred_element_type=jnp.float32"
             )
         found.append(
             Advice(
@@ -105,9 +105,9 @@ def _of_integers(subject: AdviceSubject, program: MosaicProgram) -> Iterator[Adv
             kind=KIND.name,
             source=source,
             message=(
-                "a matrix product in floats of two operands that were int8: "
-                f"{len(products)} instructions for the MXU, and those that convert; the MXU "
-                "multiplies int8 directly, at twice the rate of bf16, and sums exactly in int32"
+                f"a floating-point matrix product of two operands that were int8: {len(products)} "
+                "instructions for the MXU, plus the conversions; the MXU multiplies int8 "
+                "directly, at twice the rate of bf16, and sums exactly in int32"
             ),
             remedy=(
                 "multiply the operands as they are, with preferred_element_type=jnp.int32, and "
@@ -136,10 +136,10 @@ KIND = AdviceKind(
     name="wide-product",
     title="A product in a wider type than its operands",
     condition=(
-        "A matrix product in f32 with `precision=HIGHEST`, of which an operand was converted from "
-        "bf16; without a precision, a product in f32 takes no longer. Or a product in floats of "
-        "operands that were int8, on a chip whose matrix unit multiplies int8, which takes at "
-        f"least {MIN_SHARE:.0%} of the executed bundles."
+        "A matrix product in f32 with `precision=HIGHEST`, one of whose operands was converted "
+        "from bf16; without a precision, a product in f32 takes no longer. Or a floating-point "
+        "product of operands that were int8, on a chip whose matrix unit multiplies int8, if it "
+        f"takes at least {MIN_SHARE:.0%} of the executed bundles."
     ),
     remedy=(
         "Multiply in bf16 with `preferred_element_type=jnp.float32`: products of bf16 values are "

@@ -76,12 +76,12 @@ def advise_lane_reduction(subject: AdviceSubject) -> tuple[Advice, ...]:
                 source=source,
                 message=(
                     f"each of the {trips} iterations reduces over lanes and only combines the "
-                    f"result with the one before: {len(instructions)} cross-lane instructions in "
-                    f"{loop.size} bundles, whose results the iteration waits for"
+                    f"result with the previous one: {len(instructions)} cross-lane instructions "
+                    f"in {loop.size} bundles, for whose results the iteration waits"
                 ),
                 remedy=(
                     "accumulate whole vectors elementwise in the loop, and reduce over lanes once "
-                    "after it"
+                    "after the loop"
                 ),
                 evidence=(
                     counted("cross-lane instructions in each iteration", len(instructions)),
@@ -133,13 +133,13 @@ def _of_sublanes(
             source=source,
             message=(
                 f"each of the {trips.trips} iterations reduces over the 8 rows of a register and "
-                f"only combines the result with the one before: {len(rotations)} rotations, of "
-                f"which each needs the one before, in an iteration of {cycles} cycles, which "
-                f"otherwise takes about {needed}"
+                f"only combines the result with the previous one: {len(rotations)} rotations, "
+                f"each of which depends on the previous one, in an iteration of {cycles} cycles, "
+                f"which would take about {needed} without them"
             ),
             remedy=(
                 f"accumulate whole vectors of ({rows}, {columns}) elementwise in the loop, and "
-                "reduce over the rows once after it"
+                "reduce over the rows once after the loop"
             ),
             evidence=(
                 derived("iterations", trips.trips),
@@ -215,10 +215,10 @@ KIND = AdviceKind(
     name="lane-reduction",
     title="A reduction in every iteration",
     condition=(
-        "A loop reduces over the last axis in each iteration, and does nothing with the result but "
-        "combine it with what it carries, or keeps in a ref, by the same operation. Or it does so "
-        "over the axis before, and to accumulate whole vectors, in at most "
-        f"{MAX_REGISTERS} registers, would save at least {MIN_GAIN:.0%} of the executed bundles."
+        "A loop reduces over the last axis in each iteration and only combines the result, by the "
+        "same operation, with a value that it carries or keeps in a ref. Or it reduces over the "
+        f"second-to-last axis, and accumulating whole vectors, in at most {MAX_REGISTERS} "
+        f"registers, would save at least {MIN_GAIN:.0%} of the executed bundles."
     ),
     remedy="Accumulate elementwise, and reduce once after the loop.",
     rule=advise_lane_reduction,

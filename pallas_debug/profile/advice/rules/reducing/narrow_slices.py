@@ -86,14 +86,14 @@ def _of_loop(
         kind=KIND.name,
         source=source,
         message=(
-            f"each of the {loop.trips} iterations reduces {columns} columns over the lanes, and "
-            f"rescales by the result what those before made: it takes {cycles} cycles, most of "
-            f"which do not depend on the number of columns; {factor} times as many would take "
+            f"each of the {loop.trips} iterations reduces {columns} columns over the lanes and "
+            f"rescales the results of previous ones: it takes {cycles} cycles, most of which do "
+            f"not depend on the number of columns; {factor} times as many columns would take "
             f"about {together:.0f}"
         ),
         remedy=(
-            f"take {factor * columns} columns in each iteration: {trips // factor} iterations "
-            "wait for as many reductions, and rescale as often"
+            f"process {factor * columns} columns in each iteration: only {trips // factor} "
+            "iterations then wait for reductions and rescale"
         ),
         evidence=(
             derived("iterations", loop.trips),
@@ -211,13 +211,12 @@ def _further(subject: AdviceSubject, slots: dict[str, int], wider: float) -> flo
 
 KIND = AdviceKind(
     name="narrow-slices",
-    title="A softmax that is rescaled for few columns at a time",
+    title="A softmax that is rescaled for a few columns at a time",
     condition=(
-        "A loop takes slices of fewer than "
-        f"{MAX_COLUMNS} columns, reduces each to its maxima, and rescales by them what the "
-        f"iterations before made; wider slices, up to {MAX_COLUMNS} columns, would save at least "
-        f"{MIN_GAIN:.0%} of the executed bundles."
+        f"A loop takes slices of fewer than {MAX_COLUMNS} columns, reduces each to its maxima, "
+        f"and rescales previous results by them; wider slices, up to {MAX_COLUMNS} columns, would "
+        f"save at least {MIN_GAIN:.0%} of the executed bundles."
     ),
-    remedy="Take more columns in each iteration.",
+    remedy="Process more columns in each iteration.",
     rule=advise_narrow_slices,
 )

@@ -82,16 +82,16 @@ def advise_narrow_values(subject: AdviceSubject) -> tuple[Advice, ...]:
         where = f"keep the {narrow.lanes} lanes together"
         remedy = (
             f"{where}, and sum groups of {columns} of them by a product with a matrix of 128 by "
-            "128 that is 1 where both lanes belong to one group, with precision=lax.Precision."
-            "HIGHEST, which repeats each sum along its group as well; rows that are summed too, "
-            "before the product"
+            "128 that is 1 where both lanes belong to the same group, with "
+            "precision=lax.Precision.HIGHEST, which also repeats each sum along its group; if "
+            "rows are summed, too, sum them before the product"
         )
     else:
         turned = ", ".join(map(str, (*narrow.shape[:-2], columns, narrow.shape[-2])))
         remedy = (
-            f"let the long dimension be the last one: keep ({turned}) in {narrow.kept}, so that "
-            f"rows of {narrow.shape[-2]} elements are used as they are loaded; pass what has "
-            f"{columns} elements with a last dimension of 1, as columns"
+            f"make the long dimension the last one: keep ({turned}) in {narrow.kept}, so that "
+            f"rows of {narrow.shape[-2]} elements are used as loaded; pass values of {columns} "
+            "elements as columns, with a last dimension of 1"
         )
     return (
         Advice(
@@ -99,8 +99,8 @@ def advise_narrow_values(subject: AdviceSubject) -> tuple[Advice, ...]:
             source=subject.program.source(narrow.first),
             message=(
                 f"values of f32[{size}] fill {columns} of {LANES} lanes: each takes "
-                f"{narrow.registers} vector registers, where {narrow.full} would hold it, and "
-                f"{share:.0%} of the executed bundles work on them".replace("%", " %")
+                f"{narrow.registers} vector registers instead of {narrow.full}, and {share:.0%} "
+                "of the executed bundles work on them".replace("%", " %")
             ),
             remedy=remedy,
             evidence=(
@@ -165,7 +165,7 @@ def _follow(
         made = program.producer(value, operation.line)
         if made is None:
             loops = [loop for loop in program.loops_around(operation.line) if value in loop.carried]
-            narrow.kept = narrow.kept or ("what the loop carries" if loops else None)
+            narrow.kept = narrow.kept or ("the loop's carry" if loops else None)
             continue
         around.append(made)
         spread: ProgramOperation | None = made
@@ -202,10 +202,10 @@ KIND = AdviceKind(
     title="Arithmetic on values that fill few lanes",
     condition=(
         f"Values with at most {MAX_LANES} elements in the last dimension take at least "
-        f"{MIN_REGISTERS} registers, and {MIN_EMPTY} times as many as would hold them; they are "
-        "kept in scratch or carried by a loop, or they are groups of lanes that are reduced; and "
-        f"at least {MIN_SHARE:.0%} of the executed bundles work on them."
+        f"{MIN_REGISTERS} registers, {MIN_EMPTY} times as many as needed; they are kept in "
+        "scratch, carried by a loop, or are groups of lanes that are reduced; and at least "
+        f"{MIN_SHARE:.0%} of the executed bundles work on them."
     ),
-    remedy="Let the long dimension be the last one; sum groups of lanes by a product.",
+    remedy="Make the long dimension the last one; sum groups of lanes by a product.",
     rule=advise_narrow_values,
 )

@@ -123,17 +123,17 @@ def advise_running_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
                 message=(
                     f"each of the {loop.trips} iterations {way.verb} {one} "
                     f"{'to' if way is _SUM else 'with'} the {way.result} of those before it: 8 "
-                    f"rows of {width} columns take {now:.0f} cycles, as one of the 8 rows of a "
-                    "register is used at a time"
+                    f"rows of {width} columns take {now:.0f} cycles, because only one of the 8 "
+                    "rows of a register is used at a time"
                 ),
                 remedy=(
-                    "take 32 rows or more in each iteration, and combine them in steps: for k in "
-                    "(1, 2, 4, 8, 16), s = "
+                    "process at least 32 rows in each iteration, and combine them in steps: for k "
+                    "in (1, 2, 4, 8, 16), s = "
                     + way.expression.format(
                         f"jnp.where({_shifted(program, loop, scan)}, {way.neutral})"
                     )
                     + ", with row = lax.broadcasted_iota(jnp.int32, s.shape, 0); then combine all "
-                    "of them with the row at which the iteration before ended"
+                    "of them with the last row of the previous iteration"
                     + (_moved_on(program, loop, scan) if scan.is_exclusive else "")
                 ),
                 evidence=(
@@ -172,8 +172,8 @@ def _moved_on(program: MosaicProgram, loop: ProgramLoop, scan: _Scan) -> str:
     """Describe what to store where each row gets the result of previous rows, without its own."""
     shift, end = (31, "last") if _goes_back(program, loop, scan) else (1, "first")
     return (
-        f", and store pltpu.roll(s, {shift}, 0) with that row as its {end} one, as each row gets "
-        f"the {_WAYS[scan.combined[0].name].result} of those before it"
+        f", and store pltpu.roll(s, {shift}, 0) with that row as its {end} one, since each row "
+        f"gets the {_WAYS[scan.combined[0].name].result} of those before it"
     )
 
 
@@ -338,11 +338,11 @@ KIND = AdviceKind(
     name="running-sum",
     title="A running sum over single rows",
     condition=(
-        f"A loop of at least {MIN_TRIPS} iterations adds one row to the sum of those before it, or "
-        "takes the maximum or minimum, and stores it; to combine many rows at once, in steps, at "
-        f"about {IN_STEPS} cycles for each register of 8 rows, would save at least "
+        f"A loop of at least {MIN_TRIPS} iterations adds one row to the sum of those before it, "
+        "or takes the maximum or minimum, and stores it; combining many rows at once, in steps, "
+        f"at about {IN_STEPS} cycles for each register of 8 rows, would save at least "
         f"{MIN_GAIN:.0%} of the executed bundles."
     ),
-    remedy="Combine 32 rows or more at once, in steps of `pltpu.roll`.",
+    remedy="Combine at least 32 rows at once, in steps of `pltpu.roll`.",
     rule=advise_running_sum,
 )

@@ -77,12 +77,13 @@ def advise_single_rolls(subject: AdviceSubject) -> tuple[Advice, ...]:
             kind=KIND.name,
             source=source,
             message=(
-                f"a value is combined with {rolls.count} rotations of it, one by one; in steps "
-                f"that double, {rolls.steps} give the same"
+                f"a value is combined with {rolls.count} rotations of itself, one by one; with "
+                f"doubling steps, {rolls.steps} give the same result"
             ),
             remedy=(
-                "rotate what was combined so far: for k in (1, 2, 4, …), s = s + jnp.where(index "
-                ">= k, pltpu.roll(s, k, axis), 0), with the operation and the mask of the rotations"
+                "rotate the value combined so far: for k in (1, 2, 4, …), s = s + jnp.where(index "
+                ">= k, pltpu.roll(s, k, axis), 0), with the operation and the mask of the "
+                "rotations"
             ),
             evidence=(
                 derived("rotations", rolls.count),
@@ -184,12 +185,12 @@ def _is_by_place(program: MosaicProgram, user: ProgramOperation) -> bool:
 
 KIND = AdviceKind(
     name="single-rolls",
-    title="A sum of rotations, one by one",
+    title="A sum of rotations computed one by one",
     condition=(
-        f"A value is combined with at least {MIN_ROLLS} rotations of it, by 1, 2, 3 and so on, by "
-        "a sum, maximum or minimum, and steps that double would save at least "
-        f"{MIN_GAIN:.0%} of the executed bundles."
+        f"A value is combined with at least {MIN_ROLLS} rotations of itself, by 1, 2, 3 and so "
+        f"on, by a sum, maximum or minimum, and doubling steps would save at least {MIN_GAIN:.0%} "
+        "of the executed bundles."
     ),
-    remedy="Rotate by 1, 2, 4 and so on what was combined so far.",
+    remedy="Rotate the value combined so far by 1, 2, 4 and so on.",
     rule=advise_single_rolls,
 )
