@@ -559,6 +559,6 @@ def test_a_state_whose_outputs_differ_in_when_they_move_on(rows: int) -> None:
     assert finding.advice == (
         "write it where its sum begins: @pl.when(pl.program_id(1) == 0)"
         if rows == 1
-        else "write it before this line at each grid point; or, if it is carried along a grid axis, "
-        "at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
+        else "write it before this line at each grid point or, if its value carries over along a "
+        "grid axis, at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
     )

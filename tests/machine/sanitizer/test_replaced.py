@@ -275,7 +275,7 @@ def test_windows_of_a_block_that_the_kernel_pads(how: str) -> None:
         return
     (finding,) = lost
     assert (finding.operand, finding.grid_point) == ("acc_ref", (0,))
-    assert finding.cause == "each iteration stores its part here, in place of the one before"
+    assert finding.cause == "each iteration stores its part here, replacing the one before"
     assert finding.source == finding.witness.other
 
 
