@@ -246,7 +246,7 @@ SHAPES = {
         "x_ref, float32[32, 200], is divided into blocks of (12, 128): 12 is neither a multiple "
         "of 8 nor the whole dimension",
         "a tile has 8 rows of 128 lanes",
-        "use 16 rows, or all 32; or reshape the array so that its blocks span the last two "
+        "use 16 rows or all 32; or reshape the array so that its blocks span the last two "
         "dimensions",
     ),
 }

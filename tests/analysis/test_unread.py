@@ -239,7 +239,7 @@ def test_an_index_map_unlike_that_of_a_packed_operand(
     (finding,) = unread
     what = "elements" if dtype is F32 else "blocks"
     assert finding.cause == (
-        f"its index map does not use dimension 0, with which w_ref moves through as many {what}"
+        f"its index map does not use dimension 0, along which w_ref moves through as many {what}"
     )
 
 

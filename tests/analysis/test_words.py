@@ -269,14 +269,14 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "x_ref, float32[16, 128], is divided into blocks of (4, 128): 4 is neither a multiple of "
         "8 nor the whole dimension",
         "a tile has 8 rows of 128 lanes",
-        "use 8 rows, or all 16; or reshape the array so that its blocks span the last two "
+        "use 8 rows or all 16; or reshape the array so that its blocks span the last two "
         "dimensions",
     ),
     "block_of_one_row": (
         "x_ref, float32[16, 128], is divided into blocks of (1, 128): 1 is neither a multiple of "
         "8 nor the whole dimension",
         "a tile has 8 rows of 128 lanes",
-        "use 8 rows, or all 16; or reshape the array so that its blocks span the last two "
+        "use 8 rows or all 16; or reshape the array so that its blocks span the last two "
         "dimensions",
     ),
     "block_of_100_elements": (

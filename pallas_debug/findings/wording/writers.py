@@ -318,7 +318,7 @@ def dropped_sum(
         )
     change = ""
     if element.before == element.before:  # a NaN marks unwritten memory here
-        change = f": {element.name(name)} was {number(element.before)}, and is "
+        change = f": {element.name(name)} was {number(element.before)} and is now "
         change += number(element.value)
     count = f" in {element.count()}" if element.count() else ""
     is_here = (lost.grid_point, lost.loop) == (reset.grid_point, reset.loop)
