@@ -107,7 +107,7 @@ CHECKS = {
     "div": "an integer divided by zero",
     "float_div": "a float divided by zero",
     "hint": "a `pl.multiple_of` that is not true",
-    "uninitialized": "a scratch buffer, output or padding that is read before it was written, "
+    "uninitialized": "a scratch buffer, output or padding that is read before it is written, "
     "where the NaN it holds reaches an output (interpret modes only)",
 }
 """What each check detects."""
