@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
 
 from pallas_debug.model import Operand
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
@@ -17,18 +16,16 @@ from pallas_debug.profile.advice.program import (
     shape_of,
 )
 from pallas_debug.profile.advice.rules.row_loop import index_values, memory_of
+from pallas_debug.profile.advice.steady import SteadyOperand, steady_cycles
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import OperandBlocks
-from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand
+from pallas_debug.profile.timeline.parts import Direction
 
 MIN_GAIN = 0.25
 """Minimum share of the estimated cycles that the change must save."""
 
 MIN_STEP = 190
 """Minimum cycles of a step whose index maps read a table; compiled kernels take 112 to 193."""
-
-MAX_STEPS = 4096
-"""Maximum steps to simulate; the remaining steps are assumed to be similar."""
 
 SUBLANES = 8
 
@@ -75,7 +72,7 @@ def advise_unchanged_rows(subject: AdviceSubject) -> tuple[Advice, ...]:
         compute = max(idle + max(step.compute - idle, 0.0) * kept / rows, MIN_STEP)
         others = step.copies - 2 * (size - small) * count / blocks.points / rate
         # The table itself is fetched before the first step.
-        cycles = subject.latency + _in_small_blocks(subject, small, rate, compute)
+        cycles = subject.latency + _in_small_blocks(subject, small, compute)
         cycles = max(cycles, others * subject.core_points)
         if cycles > (1 - MIN_GAIN) * subject.cycles:
             continue
@@ -83,30 +80,12 @@ def advise_unchanged_rows(subject: AdviceSubject) -> tuple[Advice, ...]:
     return tuple(found)
 
 
-def _in_small_blocks(subject: AdviceSubject, size: int, rate: float, compute: float) -> float:
+def _in_small_blocks(subject: AdviceSubject, size: int, compute: float) -> float:
     """Estimate the cycles of all steps if each fetches and writes back a block of this size."""
-    steps = max(round(subject.core_points), 1)
-
-    def operand(lane: int, direction: Literal["in", "out"]) -> PipelineOperand:
-        return PipelineOperand(
-            lane=lane,
-            direction=direction,
-            buffers=2,
-            reads_back=False,
-            block=lambda step: (step,),
-            size=lambda _: size,
-            fetch=lambda moved: (subject.latency, moved / rate),
-            write=lambda moved: (subject.write_latency, moved / rate),
-        )
-
-    pipeline = Pipeline(
-        [operand(0, "in"), operand(1, "out")],
-        steps=steps,
-        compute=lambda _: compute,
-        keeps=lambda _: False,
-    )
-    count = min(steps, MAX_STEPS)
-    return pipeline.run(0, count).end * steps / count
+    steps = subject.core_points
+    directions: tuple[Direction, ...] = ("in", "out")
+    moved = [SteadyOperand(direction=d, size=size, copies=steps) for d in directions]
+    return steady_cycles(subject, moved, steps=steps, compute=compute)
 
 
 def _advice(

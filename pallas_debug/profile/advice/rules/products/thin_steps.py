@@ -16,6 +16,7 @@ from pallas_debug.profile.advice.program import (
     shape_of,
 )
 from pallas_debug.profile.advice.rules.row_loop import memory_of
+from pallas_debug.profile.advice.steady import SteadyOperand, steady_cycles
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 
@@ -56,23 +57,13 @@ class _ThinProducts:
 
 def advise_thin_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
     program, blocks, step = subject.program, subject.blocks, subject.step
-    rate = subject.bytes_per_cycle
-    if program is None or blocks is None or step is None or not rate or not subject.cycles:
+    if program is None or blocks is None or step is None or not subject.cycles:
         return ()
     found = _products(subject, program, blocks)
     if found is None or subject.depends_on_tables:
         return ()
     together = min(found.times, SUBLANES // found.rows)
-    points = subject.core_points
-    copies = step.copies * points
-    for operand in found.right:
-        if operand.visits is not None and operand.name not in subject.resident:
-            count = operand.visits.copies
-            saved = count - max(count / together, operand.visits.distinct)
-            copies -= max(saved, 0.0) * operand.block_bytes / rate / subject.cores
-    ends = sum(o.block_bytes for o in blocks.pipelined if o.name not in subject.resident) / rate
-    compute = step.compute * points * LONGER / together
-    then = max(compute, copies) + ends + subject.latency
+    then = _together(subject, blocks, found, together, step.compute * LONGER)
     if together < 2 or then > (1 - MIN_GAIN) * subject.cycles:
         return ()
     rows = "1 row" if found.rows == 1 else f"{found.rows} rows"
@@ -105,6 +96,39 @@ def advise_thin_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
     )
 
 
+def _together(
+    subject: AdviceSubject, blocks: BlockMap, found: _ThinProducts, together: int, compute: float
+) -> float:
+    """Estimate the cycles if a step takes what several do.
+
+    Args:
+      together: number of current steps in a step.
+      compute: compute cycles of such a step.
+    """
+    steps = subject.core_points / max(together, 1)
+    right = {operand.name for operand in found.right}
+    moving = []
+    for operand in blocks.pipelined:
+        if operand.name in subject.resident:
+            continue
+        visits = operand.visits
+        count: float = visits.copies if visits else blocks.points
+        distinct = visits.distinct if visits else blocks.points
+        if operand.name in right:
+            count, size = max(count / together, distinct), float(operand.block_bytes)
+        else:
+            count, size = count / together, float(operand.block_bytes * together)
+        moving.append(
+            SteadyOperand(
+                direction="in" if operand.kind == "input" else "out",
+                size=size,
+                copies=count / subject.cores,
+                buffers=operand.buffers,
+            )
+        )
+    return steady_cycles(subject, moving, steps=steps, compute=compute)
+
+
 def _products(
     subject: AdviceSubject, program: MosaicProgram, blocks: BlockMap
 ) -> _ThinProducts | None:
@@ -117,7 +141,7 @@ def _products(
     right: dict[str, OperandBlocks] = {}
     left: dict[str, OperandBlocks] = {}
     for product in products:
-        count, size = _sizes(product)
+        count, size = product_sizes(product)
         rows.add(count)
         sources = [_inputs(subject, program, product, place) for place in (0, 1)]
         if size < MIN_MATRIX or not all(sources):
@@ -160,7 +184,7 @@ def _is_thin(operand: OperandBlocks, rows: int, others: int) -> bool:
     return not changes or math.prod(d.size for d in operand.dimensions[:-1]) <= rows
 
 
-def _sizes(product: ProgramOperation) -> tuple[int, int]:
+def product_sizes(product: ProgramOperation) -> tuple[int, int]:
     """Return the rows of a product's left operand, and the elements of its right one."""
     types = re.findall(r"vector<[^>]*>", product.text)
     contracted = _CONTRACTED.search(product.text)
