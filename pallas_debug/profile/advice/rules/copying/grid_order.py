@@ -14,6 +14,7 @@ from pallas_debug.profile.advice.pipelines import (
     repeated_copies,
     size_text,
 )
+from pallas_debug.profile.advice.steady import affine_cycles
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 
@@ -51,7 +52,8 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
     if not costs:
         return ()
     best = min(costs, key=lambda order: (costs[order].moved, order))
-    if costs[best].cycles > (1 - MIN_GAIN) * now.cycles or costs[best].moved >= now.moved:
+    cycles = cycles_in_order(subject, blocks, best)
+    if cycles is None or cycles > (1 - MIN_GAIN) * subject.cycles or costs[best].moved >= now.moved:
         return ()
     moving = [o for o in blocks.pipelined if o.name not in subject.resident]
     worst = max(moving, key=lambda o: repeated_copies(o, blocks.grid) * o.block_bytes)
@@ -73,15 +75,19 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
             derived(f"copies of {worst.name} in the other order", after),
             derived("bytes moved", now.moved, unit="bytes"),
             derived("bytes moved in the other order", costs[best].moved, unit="bytes"),
-            derived("estimated cycles", round(now.cycles), unit="cycles"),
-            derived(
-                "estimated cycles in the other order",
-                round(costs[best].cycles),
-                unit="cycles",
-            ),
+            derived("estimated cycles", round(subject.cycles), unit="cycles"),
+            derived("estimated cycles in the other order", round(cycles), unit="cycles"),
         ),
     )
     return (advice,)
+
+
+def cycles_in_order(subject: AdviceSubject, blocks: BlockMap, order: Order) -> float | None:
+    """Estimate the kernel's cycles with the grid axes in another order; None if unknown."""
+    now, after = affine_cycles(subject, blocks), affine_cycles(subject, reordered(blocks, order))
+    if now is None or after is None or not now or not subject.cycles:
+        return None
+    return subject.cycles * after / now
 
 
 def is_affine(operand: OperandBlocks) -> bool:

@@ -13,6 +13,7 @@ from pallas_debug.profile.advice.pipelines import (
 from pallas_debug.profile.advice.rules.copying.grid_order import (
     MAX_ERROR,
     MIN_GAIN,
+    cycles_in_order,
     is_affine,
     reordered,
 )
@@ -42,7 +43,8 @@ def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
     after = enlarged(subject, reordered(blocks, order), {}, 0.0)
     if now is None or after is None or abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
         return ()
-    if after.cycles > (1 - MIN_GAIN) * now.cycles or after.moved >= now.moved:
+    cycles = cycles_in_order(subject, blocks, order)
+    if cycles is None or cycles > (1 - MIN_GAIN) * subject.cycles or after.moved >= now.moved:
         return ()
     count, total = copies(worst, blocks.grid) or 0, worst.total or 0
     repeats = [axis for axis in unused if blocks.grid[axis] > 1]
@@ -67,8 +69,8 @@ def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
             derived(f"blocks of {worst.name}", total),
             derived("bytes moved", now.moved, unit="bytes"),
             derived("bytes moved in the other order", after.moved, unit="bytes"),
-            derived("estimated cycles", round(now.cycles), unit="cycles"),
-            derived("estimated cycles in the other order", round(after.cycles), unit="cycles"),
+            derived("estimated cycles", round(subject.cycles), unit="cycles"),
+            derived("estimated cycles in the other order", round(cycles), unit="cycles"),
         ),
     )
     return (advice,)
