@@ -119,3 +119,24 @@ def test_a_triangle_that_is_multiplied_grows_with_its_square(tmp_path: Path) -> 
 
     growth = grown(sums, jax.ShapeDtypeStruct((512, 512), jnp.float32), to=tmp_path)
     assert growth.units["MXU"].keys() == {(0, 0, 1)}
+
+
+@pytest.mark.slow
+def test_a_line_of_two_sizes_grows_in_part(tmp_path: Path) -> None:
+    def function(x: jax.Array) -> jax.Array:
+        """A sum over blocks of columns, which is rescaled on the line that adds to it."""
+
+        def kernel(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = jnp.tanh(o_ref[...]) + jnp.sum(jnp.exp(x_ref[...]), axis=1, keepdims=True)
+
+        return pl.pallas_call(
+            kernel,
+            out_shape=jax.ShapeDtypeStruct((128, 1), jnp.float32),
+            grid=(4,),
+            in_specs=[pl.BlockSpec((128, 128), lambda i: (0, i))],
+            out_specs=pl.BlockSpec((128, 1), lambda i: (0, 0)),
+        )(x)
+
+    growth = grown(function, jax.ShapeDtypeStruct((128, 512), jnp.float32), to=tmp_path)
+    assert growth.units["EUP"].keys() == {(), (0,)}
+    assert growth.shares[()] > 0.2

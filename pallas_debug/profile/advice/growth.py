@@ -8,15 +8,29 @@ not understood is assumed to grow along every axis.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.moves import is_vector_instruction
-from pallas_debug.profile.advice.pipelines import Axes, Powers, WorkGrowth, followed
-from pallas_debug.profile.advice.program import LOADS, STORES, MosaicProgram, ProgramOperation
+from pallas_debug.profile.advice.pipelines import (
+    LANES,
+    SUBLANES,
+    Axes,
+    Powers,
+    WorkGrowth,
+    followed,
+)
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    PASSED_ON,
+    STORES,
+    MosaicProgram,
+    ProgramOperation,
+)
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 from pallas_debug.profile.units import VECTOR, units_of
@@ -68,7 +82,7 @@ def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
     if program is None or program.loops or table is None or not subject.executions:
         return WorkGrowth()
     lines = _Followed(subject, program, blocks).lines()
-    in_bundle: dict[int, list[tuple[str, Powers]]] = defaultdict(list)
+    in_bundle: dict[int, list[tuple[str, Mapping[Powers, float]]]] = defaultdict(list)
     vector = [p for p in subject.instructions if is_vector_instruction(p.opcode) and p.weight]
     # Code that runs in some steps only, such as in the first, is assumed to grow along every axis.
     weights: dict[float, int] = defaultdict(int)
@@ -76,19 +90,20 @@ def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
         weights[placed.weight] += 1
     usual = max(weights, key=lambda weight: weight * weights[weight], default=0.0)
     for placed in vector:
-        powers = every
+        split: Mapping[Powers, float] = {every: 1.0}
         if placed.source is not None and placed.weight >= usual:
-            powers = lines.get((placed.source.file, placed.source.line), every)
-        in_bundle[placed.bundle].append((placed.opcode, powers))
+            split = lines.get((placed.source.file, placed.source.line), split)
+        in_bundle[placed.bundle].append((placed.opcode, split))
     shares: dict[Powers, float] = defaultdict(float)
     uses: dict[str, dict[Powers, float]] = {name: defaultdict(float) for name in VECTOR}
     for at, found in in_bundle.items():
         weight = subject.executions[at]
-        for opcode, powers in found:
-            shares[powers] += weight / len(found)
-            for name in units_of(opcode, ""):
-                if name in uses:
-                    uses[name][powers] += weight
+        for opcode, split in found:
+            named = [name for name in units_of(opcode, "") if name in uses]
+            for powers, part in split.items():
+                shares[powers] += part * weight / len(found)
+                for name in named:
+                    uses[name][powers] += part * weight
     total = sum(shares.values())
     needed = {
         name: sum(map(float.__mul__, map(float, subject.executions), map(float, column))) / capacity
@@ -121,20 +136,37 @@ class _Followed:
             elif operand is not None and operand.kind == "scratch":
                 self._memory[name] = [_Dimension() for _ in operand.shape]
 
-    def lines(self) -> dict[tuple[str, int], Powers]:
-        """Return the axes along which the work of each line grows."""
+    def lines(self) -> dict[tuple[str, int], dict[Powers, float]]:
+        """Return the axes along which the work of each line grows, each with its share of it.
+
+        The work of an operation is assumed to follow the registers that it reads or writes. A line
+        with a matrix product, of which that is not true, has a single share.
+        """
         vectors = [o for o in self._program.operations if "vector<" in o.text]
         for _ in range(MAX_ROUNDS):
             for operation in vectors:
                 self._forward(operation)
         for operation in reversed(vectors):
             self._backward(operation)
-        found: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
+        on_line: dict[tuple[str, int], list[ProgramOperation]] = defaultdict(list)
         for operation in vectors:
             source: SourceLine | None = self._program.source(operation)
             if source is not None:
-                found[source.file, source.line] |= self._powers(operation)
-        return {place: tuple(sorted(powers.elements())) for place, powers in found.items()}
+                on_line[source.file, source.line].append(operation)
+        return {place: self._split(operations) for place, operations in on_line.items()}
+
+    def _split(self, operations: list[ProgramOperation]) -> dict[Powers, float]:
+        weights: dict[Powers, float] = defaultdict(float)
+        together: Counter[int] = Counter()
+        for operation in operations:
+            powers = self._powers(operation)
+            together |= powers
+            if operation.name not in (*PASSED_ON, *_FREE):
+                weights[tuple(sorted(powers.elements()))] += _registers(operation)
+        total = sum(weights.values())
+        if not total or any(operation.name == "tpu.matmul" for operation in operations):
+            return {tuple(sorted(together.elements())): 1.0}
+        return {powers: weight / total for powers, weight in weights.items()}
 
     def _powers(self, operation: ProgramOperation) -> Counter[int]:
         """Return the axes of an operation's work: its result, its operands, and what it sums."""
@@ -260,6 +292,16 @@ def _shapes(operation: ProgramOperation) -> list[Sizes]:
     return [
         tuple(int(n) for n in found["sizes"].split("x") if n) for found in _SHAPED.finditer(types)
     ]
+
+
+def _registers(operation: ProgramOperation) -> int:
+    """Count the registers of the largest vector that an operation reads or writes."""
+    most = 1
+    for shape in _shapes(operation):
+        rows, columns = (1, 1, *shape)[-2:]
+        count = -(-rows // SUBLANES) * -(-columns // LANES) * math.prod(shape[:-2])
+        most = max(most, count)
+    return most
 
 
 def _is_known(operation: ProgramOperation) -> bool:
