@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.pipelines import LANES
 from pallas_debug.profile.advice.program import (
     LOADS,
@@ -37,6 +38,9 @@ MIN_SHARE = 0.5
 
 MAX_REDUCED = 64
 """Maximum lanes of a narrow block that is reduced over lanes; reducing rows is cheaper."""
+
+MIN_GAIN = 0.15
+"""Minimum share of the estimated cycles that full registers would save."""
 
 _TURNED = ("tpu.matmul", "tpu.transpose", "vector.transpose")
 """Operations that depend on which dimension is narrow."""
@@ -112,6 +116,8 @@ def advise_narrow_block(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         if not (fill.is_narrow_to_reduce if uses.is_reduced else fill.is_narrow):
             continue
+        if _saved(subject, loads, uses, fill) < MIN_GAIN * (subject.cycles or subject.executed):
+            continue
         at_line = selected(subject.at(source), lambda name: name.startswith("vld"))
         found.append(_advice(operand, fill, source, len(at_line), uses.is_reduced))
     return tuple(found)
@@ -128,6 +134,14 @@ def _fill(operand: OperandBlocks) -> Fill:
         lanes=lanes,
         sublanes=min(sizes[-2], SUBLANES),
     )
+
+
+def _saved(subject: AdviceSubject, loads: list[ProgramOperation], uses: Uses, fill: Fill) -> float:
+    """Return the bundles that the kernel would not run if the block filled its registers."""
+    assert subject.program is not None
+    lines = {subject.program.source(o) for o in (*loads, *uses.operations)}
+    work = [p for line in lines for p in subject.at(line) if is_vector_instruction(p.opcode)]
+    return subject.share(work) * subject.executed * (1 - fill.full / fill.registers)
 
 
 def _loads(subject: AdviceSubject, operand: OperandBlocks) -> Iterator[ProgramOperation]:
@@ -258,7 +272,8 @@ KIND = AdviceKind(
         f"The blocks of an input fill at most {MAX_LANES} of {LANES} lanes or {MAX_SUBLANES} of "
         f"{SUBLANES} sublanes, or {MAX_REDUCED} lanes if they are reduced over them, and take at "
         "least half of the registers of all inputs; the kernel does not multiply them as "
-        "matrices, transpose them, reduce them over another axis or repeat them along the lanes."
+        "matrices, transpose them, reduce them over another axis or repeat them along the lanes; "
+        f"full registers would save at least {MIN_GAIN:.0%} of the estimated cycles."
     ),
     remedy="Transpose or reshape the array outside the kernel, so that its last two dimensions "
     "are long and no reduction is over a short last one.",
