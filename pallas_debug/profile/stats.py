@@ -289,6 +289,10 @@ def _stats(profile: Profile) -> Stats:
     )
 
 
+_OPERANDS = "inlined_call_operand"
+"""Prefix of opcodes that name operands, in a bundle that libtpu counts as empty."""
+
+
 def _counts(schedule: Schedule) -> ScheduleCounts:
     def counted(value: int, note: str) -> Figure:
         if not schedule.bundles:
@@ -299,7 +303,10 @@ def _counts(schedule: Schedule) -> ScheduleCounts:
     for bundle in schedule.bundles:
         spills.append(sum(units.is_spill(i.opcode, i.text) for i in bundle.instructions))
         fills.append(sum(units.is_fill(i.opcode, i.text) for i in bundle.instructions))
-    empty = sum(not bundle.instructions for bundle in schedule.bundles)
+    empty = sum(
+        all(i.opcode.startswith(_OPERANDS) for i in bundle.instructions)
+        for bundle in schedule.bundles
+    )
     return ScheduleCounts(
         bundles=counted(len(schedule.bundles), "final bundles of the kernel"),
         empty_bundles=counted(empty, "final bundles without an instruction"),

@@ -6,6 +6,7 @@ import pytest
 
 from pallas_debug.profile import units
 from pallas_debug.profile.schedule import schedule_of
+from pallas_debug.profile.stats import _counts
 
 LOOP = """\
      0   :  { %s1_s0 = smov 0 } /* Start region 1 */
@@ -47,6 +48,17 @@ def test_a_loop_reaches_from_its_body_to_the_delay_slots() -> None:
     assert schedule.loop_at(9) is None
     assert [(r.number, r.start, r.stop) for r in schedule.regions] == [(1, 0, 10), (5, 1, 9)]
     assert schedule.problems == ()
+
+
+def test_empty_bundles_as_libtpu_counts_them() -> None:
+    """A bundle that only names the kernel's operands runs nothing."""
+    _, rest = LOOP.split("\n", 1)
+    operand = "%s9_s9 = inlined_call_operand.hbm [shape: f32[8,128], index: 0, kind: input]"
+    for text, empty in (
+        (LOOP, 4),
+        (f"     0   :  {{ {operand} }} /* Start region 1 */\n{rest}", 5),
+    ):
+        assert _counts(schedule_of(text, UTILIZATION)).empty_bundles.value == empty
 
 
 def test_delay_slots_of_a_known_chip() -> None:
