@@ -12,12 +12,13 @@ from . import (
     products,
     recurrences,
     steps,
+    together,
 )
 from .slow import SlowKernel as SlowKernel
 
 TOPICS = (
     *(layouts, precision, pipelines, copies, blocks, loops, products, recurrences, steps),
-    *(memory, narrow),
+    *(memory, narrow, together),
 )
 SLOW: tuple[SlowKernel, ...] = tuple(kernel for topic in TOPICS for kernel in topic.KERNELS)
 

@@ -264,6 +264,7 @@ KERNELS = (
         remedied=rows_by_index_map_remedied,
         args=(jax.ShapeDtypeStruct((256,), jnp.int32), jax.ShapeDtypeStruct((1024, 1, 512), F32)),
         parts=("the index map of table_ref reads", "start the 32 copies of a step"),
+        targets=("v5e", "v6e", "tpu7x"),
     ),
     SlowKernel(
         advice="small-blocks",

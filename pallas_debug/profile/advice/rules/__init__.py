@@ -19,8 +19,6 @@ from pallas_debug.profile.advice.rules import (
 )
 from pallas_debug.profile.advice.rules.choosing import gathered_blocks, unchanged_rows
 from pallas_debug.profile.advice.rules.copying import (
-    copy_latency,
-    copy_wait,
     grid_order,
     narrow_block,
     rewritten_output,
@@ -49,6 +47,7 @@ from pallas_debug.profile.advice.rules.reducing import (
     running_sum,
     single_rolls,
 )
+from pallas_debug.profile.advice.rules.waiting import copy_latency, copy_wait
 
 KINDS: tuple[AdviceKind, ...] = (
     one_core.KIND,

@@ -57,8 +57,8 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
     for loop in program.loops_of(MIN_TRIPS):
         body = [o for o in program.operations if o.line in loop]
         named = independent_stores(program, loop, body)
-        if not named and is_scalar:
-            named = _sums(program, loop, body)
+        if not named:
+            named = (_sums if is_scalar else _scattered)(program, loop, body)
         if not named or not is_narrow(body, is_scalar):
             continue
         source = program.source(named[0])
@@ -170,6 +170,25 @@ def _sums(
                 return []
             found.append(operation)
     return found if len(found) == len(loop.carried) else []
+
+
+def _scattered(
+    program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
+) -> list[ProgramOperation]:
+    """Return the store of a loop that puts rows of other operands at places listed in a table."""
+    if loop.carried or any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
+        return []
+    stores = [o for o in body if o.name in STORES]
+    # Before each store, jax loads what was there, and does not use it.
+    loaded = {memory_of(program, o) for o in body if o.name in LOADS and program.users(o)}
+    if len(stores) != 1 or memory_of(program, stores[0]) in loaded:
+        return []
+    if not loaded <= set(program.arguments):
+        return []
+    for value in index_values(stores[0]):
+        if any(s.name in LOADS for s in program.sources_of(value, stores[0].line) or ()):
+            return stores
+    return []
 
 
 def memory_of(program: MosaicProgram, access: ProgramOperation) -> str | None:

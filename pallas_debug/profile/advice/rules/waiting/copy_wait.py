@@ -131,18 +131,22 @@ def _is_of_both(subject: AdviceSubject, start: ProgramOperation) -> bool:
 
 
 def _started_together(subject: AdviceSubject, start: ProgramOperation) -> str:
-    """Return the remedy for copies in a loop to places of their own; empty for other copies."""
-    program, value = subject.program, target_value(start)
+    """Return the remedy for copies in a loop that each have their own place; empty for others."""
+    program, is_fetch = subject.program, is_into_vmem(start)
     assert program is not None
     loops = program.loops_around(start.line)
-    place = target_of(program, start)
-    if not loops or not is_into_vmem(start) or not value:
-        return ""
-    if not has_own_place(program, loops[0], value, start.line):
+    value = target_value(start) if is_fetch else source_value(start)
+    place = target_of(program, start) if is_fetch else source_of(program, start)
+    if not loops or not value or not has_own_place(program, loops[0], value, start.line):
         return ""
     operand = subject.operand(place.memory) if place is not None else None
     where = operand.name if operand is not None else "the buffer"
     trips = f"all {loops[0].trips:,}" if loops[0].trips is not None else "all"
+    if not is_fetch:
+        return (
+            f"wait for the copies of {trips} iterations in a loop of its own after this one, as "
+            f"each has its own place in {where}"
+        )
     return (
         f"start the copies of {trips} iterations in a separate loop, since each has its own "
         f"place in {where}, and wait for them in a second loop"

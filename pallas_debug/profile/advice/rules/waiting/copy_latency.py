@@ -6,10 +6,10 @@ from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
 from pallas_debug.profile.advice.pipelines import idle_bundles, latency_of, size_text
 from pallas_debug.profile.advice.program import MosaicProgram, ProgramLoop
-from pallas_debug.profile.advice.rules.copying.copy_wait import advise_copy_wait
 from pallas_debug.profile.advice.rules.copying.places import copy_size, is_regular
 from pallas_debug.profile.advice.rules.copying.round_trip import advise_round_trip
 from pallas_debug.profile.advice.rules.copying.small_copies import advise_small_copies
+from pallas_debug.profile.advice.rules.waiting.copy_wait import advise_copy_wait
 from pallas_debug.profile.advice.subject import AdviceSubject
 
 MIN_TRIPS = 8

@@ -1,0 +1,1 @@
+"""Rules about waits for copies that the kernel itself starts."""
