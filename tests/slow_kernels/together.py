@@ -314,4 +314,13 @@ KERNELS = (
         args=(jax.ShapeDtypeStruct((512,), jnp.int32), jax.ShapeDtypeStruct((512, 256), F32)),
         parts=("with unroll=8",),
     ),
+    SlowKernel(
+        advice="wait-for-all",
+        summary="Pages that are all waited for before the work on the first.",
+        function=pages_waited_for_at_once,
+        remedied=pages_waited_for_at_once_remedied,
+        helper=_summed_pages,
+        args=(jax.ShapeDtypeStruct((64,), jnp.int32), jax.ShapeDtypeStruct((64, 64, 512), F32)),
+        parts=("all 8 copies of 128.0 KiB to buffer", "right before its data are loaded"),
+    ),
 )

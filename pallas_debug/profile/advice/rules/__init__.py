@@ -47,7 +47,7 @@ from pallas_debug.profile.advice.rules.reducing import (
     running_sum,
     single_rolls,
 )
-from pallas_debug.profile.advice.rules.waiting import copy_latency, copy_wait
+from pallas_debug.profile.advice.rules.waiting import copy_latency, copy_wait, wait_for_all
 
 KINDS: tuple[AdviceKind, ...] = (
     one_core.KIND,
@@ -62,6 +62,7 @@ KINDS: tuple[AdviceKind, ...] = (
     round_trip.KIND,
     small_copies.KIND,
     copy_wait.KIND,
+    wait_for_all.KIND,
     copy_latency.KIND,
     vmem_copy.KIND,
     wide_operand.KIND,

@@ -27,6 +27,9 @@ _WAIT = re.compile(r"semaphore\((?P<value>%[\w$.-]+)")
 
 _SOURCE = re.compile(r"(?<!\w)source\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
 _TARGET = re.compile(r"(?<!\w)target\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
+_WAITED = re.compile(r"(?<!\w)(?:dst|target)\((?P<value>%[\w$.-]+)")
+"""Pattern of the target of the copy that is waited for: `dst(…)`, or `target(…)` with jax 0.12."""
+
 _BITS = re.compile(r"[a-z]+(?P<bits>\d{1,3})")
 _VIEWS = ("tpu.memref_slice", "tpu.memref_squeeze", "memref.subview")
 _BUFFERS = ("memref.alloca", "tpu.sem_alloc")
@@ -56,6 +59,11 @@ def source_of(program: MosaicProgram, start: ProgramOperation) -> CopyPlace | No
 def target_of(program: MosaicProgram, start: ProgramOperation) -> CopyPlace | None:
     """Return the target of a copy; None if unknown."""
     return _matched(program, start, _TARGET)
+
+
+def waited_target(program: MosaicProgram, wait: ProgramOperation) -> CopyPlace | None:
+    """Return the target of the copy that is waited for; None if unknown."""
+    return _matched(program, wait, _WAITED)
 
 
 def source_value(start: ProgramOperation) -> str | None:
