@@ -323,4 +323,12 @@ KERNELS = (
         args=(jax.ShapeDtypeStruct((64,), jnp.int32), jax.ShapeDtypeStruct((64, 64, 512), F32)),
         parts=("all 8 copies of 128.0 KiB to buffer", "right before its data are loaded"),
     ),
+    SlowKernel(
+        advice="small-blocks",
+        summary="One chunk of a sequence in each grid step.",
+        function=one_chunk_in_each_step,
+        remedied=one_chunk_in_each_step_remedied,
+        args=(jax.ShapeDtypeStruct((64, 64, 128), F32),) * 2,
+        parts=("make 64 grid steps", "parts are computed side by side, by an unrolled loop"),
+    ),
 )

@@ -217,7 +217,7 @@ def simple_dimension(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -
                 return None
         elif dimension.strides[axis]:
             others = [s for i, s in enumerate(dimension.strides) if i != axis and s]
-            if others or dimension.strides[axis] != 1 or dimension.kind != "blocked":
+            if others or dimension.strides[axis] != 1 or dimension.kind == "element":
                 return None
             found.append(n)
     return found[0] if len(found) == 1 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import (
@@ -17,6 +18,7 @@ from pallas_debug.profile.advice.advice import (
 from pallas_debug.profile.advice.growth import growth_of
 from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.pipelines import (
+    UNKNOWN_GROWTH,
     PipelineCost,
     StepLatency,
     WorkGrowth,
@@ -32,6 +34,9 @@ from pallas_debug.profile.advice.pipelines import (
     size_text,
 )
 from pallas_debug.profile.advice.program import LOADS, STORES
+from pallas_debug.profile.advice.rules.choosing.gathered_blocks import advise_gathered_blocks
+from pallas_debug.profile.advice.rules.products.thin_product import advise_thin_product
+from pallas_debug.profile.advice.rules.products.thin_steps import advise_thin_steps
 from pallas_debug.profile.advice.rules.row_loop import index_values
 from pallas_debug.profile.advice.skips import has_skips, stepped
 from pallas_debug.profile.advice.subject import AdviceSubject
@@ -53,6 +58,16 @@ MAX_BLOCK = 1024
 MIN_BLOCK = 8
 """Minimum size of a dimension along which a block is enlarged."""
 
+MIN_BATCHED_STEPS = 32
+MIN_BATCHED_GAIN = 0.4
+"""Minimum grid steps, and minimum share of the estimated cycles that is saved, where a step would
+take several entries of a batch: the kernel has to be written for that."""
+
+MAX_BATCHED = 1_000
+"""Maximum cycles of a step whose work overlaps with that on other entries of a batch; that of
+longer ones has too many values for it. Compiled kernels: of 284 to 567 cycles, 52 to 290 are left
+for each entry; of 1,398 and 1,570 cycles, 1,023 and 1,180."""
+
 MAX_SETTINGS = 1_000
 
 MAX_STEPPED = 8
@@ -73,18 +88,30 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         return ()
     if abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
         return ()  # something else limits the kernel, such as steps that are skipped
-    growth = growth_of(subject, blocks)
-    settings = (enlarged(subject, blocks, f, overhead, growth) for f in _settings(subject, blocks))
-    fitting = [s for s in settings if s is not None and s.vmem <= limit]
-    good = [s for s in fitting if s.cycles <= (1 - MIN_GAIN) * now.cycles]
-    if good and has_skips(blocks):
-        stalled = overhead - idle
-        good = sorted(good, key=lambda s: s.cycles)[:MAX_STEPPED]
-        ran = [stepped(subject, blocks, cost, idle, stalled, growth) for cost in (now, *good)]
-        if ran[0] is None or abs(ran[0].cycles / subject.cycles - 1) > MAX_ERROR:
-            return ()
-        now = ran[0]
-        good = [s for s in ran[1:] if s is not None and s.cycles <= (1 - MIN_GAIN) * now.cycles]
+    stalled = overhead - idle
+    good: list[PipelineCost] = []
+    is_short = subject.step is not None and subject.step.compute <= MAX_BATCHED
+    for settings, fixed, growth, gain in (
+        (_settings(subject, blocks), overhead, growth_of(subject, blocks), MIN_GAIN),
+        (
+            _batched_settings(subject, blocks),
+            overhead if is_short else idle,
+            UNKNOWN_GROWTH,
+            MIN_BATCHED_GAIN,
+        ),
+    ):
+        costs = (enlarged(subject, blocks, f, fixed, growth) for f in settings)
+        fitting = [c for c in costs if c is not None and c.vmem <= limit]
+        good = [c for c in fitting if c.cycles <= (1 - gain) * now.cycles]
+        if good and has_skips(blocks):
+            good = sorted(good, key=lambda s: s.cycles)[:MAX_STEPPED]
+            ran = [stepped(subject, blocks, cost, idle, stalled, growth) for cost in (now, *good)]
+            if ran[0] is None or abs(ran[0].cycles / subject.cycles - 1) > MAX_ERROR:
+                return ()
+            now = ran[0]
+            good = [s for s in ran[1:] if s is not None and s.cycles <= (1 - gain) * now.cycles]
+        if good:
+            break
     if not good or _selects_by_table(subject):
         return ()
     # Prefer the smallest VMEM among settings that are nearly as good as the best.
@@ -126,9 +153,10 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         worst.name,
         message=f"blocks of {_sizes(worst, blocks)} make {now.steps:,} grid steps: {cause}",
         remedy=(
-            f"use larger blocks, such as {_proposal(blocks, chosen)}{_tables(subject)}: "
-            f"{chosen.steps:,} steps, {_moved(chosen.moved)}, using {size_text(chosen.vmem)} of "
-            f"the {size_text(limit)} of VMEM that the kernel may use"
+            f"use larger blocks, such as {_proposal(blocks, chosen)}"
+            f"{_tables(subject)}{_parts(blocks, chosen)}: {chosen.steps:,} steps, "
+            f"{_moved(chosen.moved)}, using {size_text(chosen.vmem)} of the {size_text(limit)} of "
+            "VMEM that the kernel may use"
         ),
         evidence=(
             derived("bytes moved", now.moved, unit="bytes"),
@@ -220,6 +248,48 @@ def _settings(subject: AdviceSubject, blocks: BlockMap) -> Iterator[dict[int, in
         yield dict(zip(axes, factors, strict=True))
 
 
+def _batched_settings(subject: AdviceSubject, blocks: BlockMap) -> Iterator[dict[int, int]]:
+    """Yield settings in which a step takes several entries of a batch, such as several heads.
+
+    Other advice on steps with few rows, or with a block that a table selects, saves more.
+    """
+    ordered = ordered_axes(subject, blocks)
+    if ordered is None or any(blocks.grid[axis] > 1 for axis in ordered):
+        return  # steps that depend on each other, or on their place
+    if blocks.points < MIN_BATCHED_STEPS or subject.kernel.of_kind("scratch"):
+        return
+    if any(repeated_copies(o, blocks.grid) for o in blocks.pipelined) or _is_thin(subject):
+        return  # fewer fetches of the same blocks need no other kernel
+    axes = [n for n, size in enumerate(blocks.grid) if size > 1 and _is_batch(blocks, n)]
+    choices = [[f for f in FACTORS if blocks.grid[axis] % f == 0] for axis in axes]
+    for factors in itertools.islice(itertools.product(*choices), 1, MAX_SETTINGS):
+        yield dict(zip(axes, factors, strict=True))
+
+
+def _is_thin(subject: AdviceSubject) -> bool:
+    rules = (advise_thin_steps, advise_gathered_blocks, advise_thin_product)
+    return any(rule(subject) for rule in rules)
+
+
+def _is_batch(blocks: BlockMap, axis: int) -> bool:
+    """Whether blocks have one index along an axis, in a dimension before the last two."""
+    found = False
+    for operand in blocks.pipelined:
+        if not depends(operand, axis):
+            continue
+        n = simple_dimension(operand, axis, blocks.grid)
+        if n is None or n >= len(operand.dimensions) - 2 or operand.dimensions[n].size != 1:
+            return False
+        found = True
+    return found
+
+
+def _parts(blocks: BlockMap, cost: PipelineCost) -> str:
+    """Say how a kernel computes several entries of a batch; empty for blocks of rows."""
+    count = math.prod(f for axis, f in cost.factors.items() if f > 1 and _is_batch(blocks, axis))
+    return f", whose {count} parts are computed side by side, by an unrolled loop" * (count > 1)
+
+
 def _is_allowed(blocks: BlockMap, axis: int, factor: int) -> bool:
     """Whether blocks can grow along an axis and keep a reasonable size.
 
@@ -296,7 +366,7 @@ def _sizes(operand: OperandBlocks, blocks: BlockMap, cost: PipelineCost | None =
         for axis, factor in (cost.factors if cost is not None else {}).items():
             if simple_dimension(operand, axis, blocks.grid) == n:
                 size *= factor
-        if dimension.kind != "squeezed":
+        if dimension.kind != "squeezed" or size > 1:
             sizes.append(str(size))
     return f"({', '.join(sizes)})"
 
@@ -322,7 +392,9 @@ KIND = AdviceKind(
     title="Blocks that are too small",
     condition=(
         f"Larger blocks that fit in VMEM would save at least {MIN_GAIN:.0%} of the estimated "
-        "cycles, through fewer bytes to move, fewer grid steps, or more overlapping work."
+        "cycles, through fewer bytes to move, fewer grid steps, or more overlapping work; or each "
+        f"of at least {MIN_BATCHED_STEPS} steps takes one entry of a batch, none depends on "
+        f"another, and several per step would save at least {MIN_BATCHED_GAIN:.0%}."
     ),
     remedy="Use larger blocks.",
     rule=advise_small_blocks,
