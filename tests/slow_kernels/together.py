@@ -289,6 +289,15 @@ _TABLE = (
 
 KERNELS = (
     SlowKernel(
+        advice="repeated-product",
+        summary="Query heads that are multiplied by the same keys one by one.",
+        function=heads_one_by_one,
+        remedied=heads_one_by_one_remedied,
+        helper=_decoded,
+        args=(jax.ShapeDtypeStruct((8, 8, 128), BF16), _KEYS, _KEYS),
+        parts=("8 products, each of 1 row", "of k_ref and v_ref", "multiply all 8 rows at once"),
+    ),
+    SlowKernel(
         advice="gathered-blocks",
         summary="A scatter of one row in each grid step, by its index map.",
         function=scattered_by_index_map,
