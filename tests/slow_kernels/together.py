@@ -298,6 +298,18 @@ KERNELS = (
         parts=("8 products, each of 1 row", "of k_ref and v_ref", "multiply all 8 rows at once"),
     ),
     SlowKernel(
+        advice="product-order",
+        summary="Two narrow matrices that are multiplied by each other first.",
+        function=adapters_multiplied_first,
+        remedied=adapters_multiplied_first_remedied,
+        args=(
+            jax.ShapeDtypeStruct((512, 1024), F32),
+            jax.ShapeDtypeStruct((1024, 64), F32),
+            jax.ShapeDtypeStruct((64, 1024), F32),
+        ),
+        parts=("a matrix of 1024 by 1024", "x @ (a @ b) as (x @ a) @ b"),
+    ),
+    SlowKernel(
         advice="gathered-blocks",
         summary="A scatter of one row in each grid step, by its index map.",
         function=scattered_by_index_map,
