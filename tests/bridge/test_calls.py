@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge.lowering import calls, replay
 from pallas_debug.bridge.lowering.calls import CallRecorder
@@ -43,6 +44,32 @@ def test_a_call_is_made_again_with_its_arrays(dtype: str) -> None:
     with Session(Options(interpret="tpu")):
         ((out,),) = replay.replay(captured, [(operands,)])()
     np.testing.assert_array_equal(out.astype("float32"), (x + x).astype("float32"))
+
+
+def test_a_key_of_the_tpu_is_kept() -> None:
+    def draw(key: jax.Array) -> jax.Array:
+        def kernel(key_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = jax.random.bits(key_ref[...], (8, 128))
+
+        return pl.pallas_call(
+            kernel,
+            grid=(2,),
+            in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM)],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+            out_shape=jax.ShapeDtypeStruct((16, 128), jnp.uint32),
+        )(key)
+
+    captured, recorder = recorded(jax.jit(draw), pltpu.to_pallas_key(jax.random.key(3)))
+    ((operands,),) = recorder.calls(captured.kernel.digest)
+    assert [array.dtype for array in operands] == [np.uint32]
+    with Session(Options(interpret="machine,sanitize"), runs=True) as session:
+        ((out,),) = replay.replay(captured, [(operands,)])()
+        session.wait_for_runs()
+    np.testing.assert_array_equal(out[:8], out[8:])
+    (finding,) = session.observer.findings
+    assert (finding.kind, finding.count) == ("RepeatedRandomBits", 2)
+    assert finding.source is not None
+    assert finding.source.text == "o_ref[...] = jax.random.bits(key_ref[...], (8, 128))"
 
 
 @pytest.mark.slow

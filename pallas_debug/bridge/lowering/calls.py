@@ -18,7 +18,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
+from jax._src import core as jax_core
 
 from pallas_debug.bridge import inline
 from pallas_debug.bridge.active import ActiveStack
@@ -145,7 +147,7 @@ def emit(context: Any, nodes: Sequence[Any], digest: str) -> None:
         device = inline.lowered(
             context, lambda: [meshes.device_number(mesh)], (), [meshes.DEVICE_NUMBER], ()
         )
-        avals = [meshes.DEVICE_NUMBER, *context.avals_in]
+        avals = [meshes.DEVICE_NUMBER, *map(jax_core.physical_aval, context.avals_in)]
         observe.call_back(context, record, [*device, *nodes], avals)
 
 
@@ -163,11 +165,17 @@ def _recorded(recorder: CallRecorder, digest: str, count: int) -> Callable[..., 
     return record
 
 
+def is_key(dtype: Any) -> bool:
+    """Whether the elements of an operand are random keys, which are kept as their integers."""
+    return dtype is not None and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
+
+
 def _why_not(context: Any) -> str | None:
     """Reason why the calls of a kernel cannot be replayed separately; None if they can."""
     if meshes.is_partitioned(context):
         return meshes.PARTITIONED
     for aval in context.avals_in:
-        if not isinstance(getattr(aval, "dtype", None), np.dtype):
+        dtype = getattr(aval, "dtype", None)
+        if not isinstance(dtype, np.dtype) and not is_key(dtype):
             return f"an operand of type {aval.str_short()} cannot be kept"
     return None

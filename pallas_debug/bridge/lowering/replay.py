@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import hook
-from pallas_debug.bridge.lowering.calls import KernelCall
+from pallas_debug.bridge.lowering.calls import KernelCall, is_key
 
 
 def replay(captured: Capture, calls: Sequence[KernelCall]) -> Callable[[], list[Any]]:
@@ -25,7 +25,8 @@ def replay(captured: Capture, calls: Sequence[KernelCall]) -> Callable[[], list[
     params.pop("kernel_arg_transforms", None)  # present only under the GPU's interpreter
 
     def kernel(*operands: Any) -> Any:
-        return primitive.bind(*operands, **params)
+        given = zip(operands, captured.avals, strict=True)
+        return primitive.bind(*(_as_key(o, aval.dtype) for o, aval in given), **params)
 
     def replayed() -> list[Any]:
         with jax.enable_x64(captured.enable_x64):
@@ -37,6 +38,10 @@ def replay(captured: Capture, calls: Sequence[KernelCall]) -> Callable[[], list[
             return [jax.block_until_ready(program(*operands)) for operands in stacked]
 
     return replayed
+
+
+def _as_key(operand: Any, dtype: Any) -> Any:
+    return jax.random.wrap_key_data(operand, impl=dtype._impl.name) if is_key(dtype) else operand
 
 
 def _on_devices(kernel: Callable[..., Any], mesh: Any) -> Callable[..., Any]:

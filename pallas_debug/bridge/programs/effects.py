@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import checkify, debugging
+from jax._src import checkify, debugging, source_info_util
 from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.random import prng
 
@@ -121,7 +121,8 @@ def _inlined(decoder: Decoder, function: Any, eqn: Any, inputs: list[Any]) -> li
     """The key's implementation, as in Mosaic."""
     assert is_tpu_key(eqn.invars[0].aval)
     avals = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in eqn.invars]
-    closed = jax.make_jaxpr(lambda *args: function(*args, **eqn.params))(*avals)
+    with source_info_util.user_context(eqn.source_info.traceback):
+        closed = jax.make_jaxpr(lambda *args: function(*args, **eqn.params))(*avals)
     results = decoder.run(*nested.opened(closed), inputs)
     dtype = eqn.outvars[0].aval.dtype
     if isinstance(dtype, np.dtype):  # Mosaic does not distinguish signed from unsigned words
