@@ -541,3 +541,16 @@ def test_gpu_has_parameters_of_its_own() -> None:
     with pytest.raises(UsageError, match="`vector_clock_size` must be `None` for GPU"):
         Mode.parse("gpu,vector_clock_size=3")
     assert Mode.parse("gpu,detect_races").value().detect_races is True
+
+
+def test_a_nan_of_an_eager_kernel_ends_under_debug_nans() -> None:
+    """jax alone would jit and call the kernel again and again, to the limit of recursion."""
+
+    def log(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.log(x_ref[...])
+
+    with jax.debug_nans(True), interpret.interpreting("hlo"):
+        for _ in range(2):
+            with pytest.raises(FloatingPointError, match="encountered in pallas_call"):
+                call(log, -1 - X)
+        np.testing.assert_array_equal(call(log, 0 * X + 1), 0 * X)

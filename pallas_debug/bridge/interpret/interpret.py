@@ -32,7 +32,7 @@ from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import vmap as interpret_vmap
 from pallas_debug.bridge.interpret.params import Kind, Mode, is_hlo, is_substitute, substitute
 from pallas_debug.bridge.jaxprs.params import name_of
-from pallas_debug.errors import InterpretModeError, PallasDebugError
+from pallas_debug.errors import DebugNansError, InterpretModeError, PallasDebugError
 from pallas_debug.guards import guarded
 
 
@@ -420,9 +420,28 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
         asked = _current()
         if asked is not None:
             params["interpret"] = _chosen_value(asked, params)
-        return bind(*args, **params)
+        if asked is None or not _is_eager_under_debug_nans():
+            return bind(*args, **params)
+        # After a NaN, jax calls what it jitted without jit. For an eager pallas_call, that is this
+        # primitive, which it jits again: without an end, and each time we instrument the kernel.
+        if getattr(_eager, "is_inside", False):
+            raise DebugNansError("Invalid value (nan or inf) encountered in pallas_call")
+        _eager.is_inside = True
+        try:
+            return bind(*args, **params)
+        finally:
+            _eager.is_inside = False
 
     return bind_in_mode
+
+
+_eager = threading.local()
+"""Whether this thread is within an eager call of a kernel, under `jax_debug_nans`."""
+
+
+def _is_eager_under_debug_nans() -> bool:
+    is_debugged = jax.config.jax_debug_nans or jax.config.jax_debug_infs
+    return bool(is_debugged) and core.trace_state_clean()
 
 
 def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
