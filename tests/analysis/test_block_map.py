@@ -107,6 +107,19 @@ def test_dynamic_grids_are_unknown(captures: Captures) -> None:
     assert blocks.unknown == "its grid has a dimension whose size is known only at run time"
 
 
+def test_a_grid_too_long_for_an_array_of_its_steps_is_unknown(captures: Captures) -> None:
+    """Its positions are not made: they would take more memory than the machine has."""
+
+    def call(x: Any) -> Any:
+        spec = pl.BlockSpec((8, 128), lambda i: (0, 0))
+        n = 1 << 40
+        return pl.pallas_call(copy, grid=(n,), in_specs=[spec], out_specs=spec, out_shape=x)(x)
+
+    blocks = mapped(captures, call, jax.ShapeDtypeStruct((8, 128), F32))
+    reason = "its grid has 1,099,511,627,776 steps along a dimension"
+    assert {operand.unknown for operand in blocks.operands} == {reason}
+
+
 def test_blocks_outside_and_parts_never_touched(captures: Captures) -> None:
     def call(x: Any) -> Any:
         return pl.pallas_call(

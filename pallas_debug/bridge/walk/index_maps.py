@@ -14,6 +14,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend, static_shape
 from pallas_debug.bridge.walk.events import Event, Walked
+from pallas_debug.bridge.walk.numbers import MAX_ELEMENTS
 from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value
 from pallas_debug.bridge.walk.walker import Walker
 from pallas_debug.model import SourceLine
@@ -237,7 +238,13 @@ def grid(captured: Capture) -> Grid:
 
 
 def program_ids(sizes: Sequence[int]) -> list[np.ndarray]:
-    """Program ids: one array per grid dimension, with size 1 along all other dimensions."""
+    """Program ids: one array per grid dimension, with size 1 along all other dimensions.
+
+    Raises:
+      Exhausted: a dimension has too many steps for an array of them.
+    """
+    if max(sizes, default=0) > MAX_ELEMENTS:
+        raise Exhausted(f"its grid has {max(sizes):,} steps along a dimension")
     return [
         np.arange(size, dtype=np.int32).reshape([-1 if i == d else 1 for i in range(len(sizes))])
         for d, size in enumerate(sizes)
@@ -262,7 +269,10 @@ def indices(
     mapping = captured.params["grid_mapping"]
     block = mapping.block_mappings[position]
     inner, _ = nested.opened(block.index_map_jaxpr)
-    ids = program_ids(mapping.grid)
+    try:
+        ids = program_ids(mapping.grid)
+    except Exhausted as error:
+        return Indices(dims=None, reason=str(error))
     walker = Walker(
         ids=ids, sizes=mapping.grid, rank=len(ids), tables=tables, unrolls=True, deadline=deadline
     )
@@ -310,7 +320,10 @@ def _why_unknown(
 def walk(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -> Walked:
     mapping = captured.params["grid_mapping"]
     jaxpr = captured.params["jaxpr"]
-    ids = program_ids(mapping.grid)
+    try:
+        ids = program_ids(mapping.grid)
+    except Exhausted as error:
+        return Walked(events=(), incomplete=str(error))
     seen = [i for i in range(len(ids)) if i not in mapping.vmapped_dims]
     known = dict(tables)
     while True:
