@@ -38,6 +38,10 @@ _DO_NOT_RETRIEVE = -1
 _TRUE = frozenset(("y", "yes", "t", "true", "on", "1"))
 
 
+class TopologyError(Exception):
+    """A target for which no kernel can be compiled, or not this one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExecutableReport:
     """libtpu's facts about an executable."""
@@ -59,12 +63,18 @@ def compile_module(
       options: per-compile options by name, as for `jax.stages.Lowered.compile`.
 
     Raises:
-      jax.errors.JaxRuntimeError: libtpu rejects the topology or the module.
-      ValueError: the topology has too few devices.
+      jax.errors.JaxRuntimeError: libtpu rejects the module.
+      TopologyError: libtpu rejects the topology, or it has too few devices.
     """
-    devices = _devices(topology)
+    try:
+        devices = _devices(topology)
+    except Exception as error:
+        raise TopologyError(
+            f"libtpu has no topology {topology or 'for this host'}: {error}. Name another target; "
+            "`pallas-debug targets` lists them"
+        ) from error
     if len(devices) < num_devices:
-        raise ValueError(
+        raise TopologyError(
             f"the kernel is partitioned for {num_devices} devices, but {topology or 'this host'} "
             f"has {len(devices)}; use a larger topology as the target"
         )

@@ -45,6 +45,7 @@ OUTCOMES: dict[str, Exit] = {
     "no such file or directory, or a file in place of a directory of dumps": Exit.USAGE,
     "the directory contains no kernel to show, or several and none was selected": Exit.USAGE,
     "jax or libtpu is missing, or does not fit": Exit.CANNOT_RUN,
+    "libtpu lacks the topology that a target names": Exit.CANNOT_RUN,
     "`doctor` found that kernels cannot be dumped": Exit.CANNOT_RUN,
     "a kernel was dumped without the schedule that a command reads": Exit.CANNOT_RUN,
     "part of a dump is damaged or cannot be read": Exit.CANNOT_RUN,

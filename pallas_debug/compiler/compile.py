@@ -167,6 +167,12 @@ def _failure(
         )
     if reply.error is None:
         return None
+    if reply.is_of_target:
+        return Failure(
+            stage="setup",
+            type=reply.error_type or "unknown",
+            message=reply.error,
+        )
     source = first_source_line(reply.error) or _failed_operation(passes, files)
     return Failure(
         stage="compile",

@@ -35,7 +35,11 @@ class CompileRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """Result of a request; without an `error` there is an executable."""
+    """Result of a request; without an `error` there is an executable.
+
+    Attributes:
+      is_of_target: whether the error is about the target's topology, not about the module.
+    """
 
     seconds: float
     device_kind: str | None = None
@@ -43,6 +47,7 @@ class Reply:
     memory: Memory | None = None
     error: str | None = None
     error_type: str | None = None
+    is_of_target: bool = False
 
 
 def write_request(pipe: BinaryIO, request: CompileRequest) -> None:

@@ -84,6 +84,7 @@ def _serve(request: CompileRequest) -> Reply:
             seconds=time.perf_counter() - start,
             error=str(error) or type(error).__name__,
             error_type=type(error).__name__,
+            is_of_target=isinstance(error, libtpu.TopologyError),
         )
     return Reply(
         seconds=time.perf_counter() - start,

@@ -95,6 +95,8 @@ def test_mosaic_refuses(shared: Pool, module: Module) -> None:
             "the target",
         ),
         ("v9:2x2", 1, "v9"),
+        ("v5e:99x99", 1, "libtpu has no topology v5e:99x99: INVALID_ARGUMENT: Topology layout"),
+        ("v5e:99x99", 1, ". Name another target; `pallas-debug targets` lists them"),
     ],
 )
 def test_topologies_that_will_not_do(
@@ -105,6 +107,7 @@ def test_topologies_that_will_not_do(
         assert outcome.reply is not None
         assert outcome.reply.error
         assert message in outcome.reply.error
+        assert outcome.reply.is_of_target
         assert outcome.dumps == ()
     assert before in ([], shared.pids())
 
