@@ -266,6 +266,22 @@ def test_a_kernel_for_a_gpu_is_not_judged() -> None:
     }
 
 
+def test_a_kernel_called_with_arrays_is_not_said_to_store_to_a_value() -> None:
+    def indexed(o_ref: Any) -> None:
+        o_ref[pl.program_id(0)] = 1
+
+    for finding in (one(copy, X, X, engines="static"), one(indexed, X, engines="static")):
+        assert finding.message.endswith(" is a kernel, and was called with arrays")
+        assert finding.advice == (
+            "name or call the function that passes this kernel to pl.pallas_call"
+        )
+
+    def assigns(x_ref: Any, o_ref: Any) -> None:
+        x_ref[...].__setitem__(0, 1)
+
+    assert "immutable" in one(called(assigns), X, engines="static").message
+
+
 def test_a_refusal_by_jax_is_said_to_be_of_jax() -> None:
     def fails(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.reshape(x_ref[...], (3, 3))

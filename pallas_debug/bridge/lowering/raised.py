@@ -48,6 +48,8 @@ _SHAPE_NEEDED = "Shapes must be 1D sequences of concrete values"
 
 _INDEXING = str(PurePath("jax/_src/state/indexing.py"))
 
+_IMMUTABLE = "JAX arrays are immutable and do not support in-place item assignment"
+
 _MASKED = re.compile(
     r"Ref shape: (?P<shape>\([\d, ]*\))\..* Transforms: \(NDIndexer\(indices=\(ShapedArray\("
     r"(?P<mask>bool\[[\d,]*\])"
@@ -73,7 +75,7 @@ def failure(error: BaseException) -> Failure:
         return explained(replace(found, message=error.headline, source=error.where))
     if not found.message and isinstance(error, AssertionError):
         found = replace(found, message=_assertion(error))
-    misuses = (_miscalled, _sliced, _masked, _swapped, _leaked, _lacking)
+    misuses = (_not_by_pallas, _miscalled, _sliced, _masked, _swapped, _leaked, _lacking)
     misuse = next(filter(None, (look(error) for look in misuses)), None)
     if misuse is not None:
         _, end, rest = found.message.partition("\n")
@@ -241,6 +243,20 @@ def _miscalled(error: BaseException) -> _Misuse | None:
         if isinstance(value, types.FunctionType) and value.__qualname__ == called["name"]:
             return _Misuse(f"{error}, while jax called the kernel", _definition(value))
     return None
+
+
+def _not_by_pallas(error: BaseException) -> _Misuse | None:
+    """A kernel function that is called with arrays: the call of `pallas_call` was meant."""
+    theirs = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if _is_users(frame)]
+    is_store = isinstance(error, TypeError) and str(error).startswith(_IMMUTABLE)
+    is_grid = isinstance(error, AssertionError) and not str(error)
+    if not theirs or not (is_store or is_grid):
+        return None
+    code = theirs[0].f_code
+    names = code.co_varnames[: code.co_argcount]
+    if not any(name.endswith("_ref") for name in names) or code.co_name == "<module>":
+        return None
+    return _Misuse(f"{code.co_name} is a kernel, and was called with arrays", _innermost(error))
 
 
 def _sliced(error: BaseException) -> _Misuse | None:

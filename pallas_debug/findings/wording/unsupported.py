@@ -334,6 +334,8 @@ def _of_exception(failure: Failure, raiser: str, pretended: str | None) -> str:
         return f"correct this line: Python {version} cannot compile the file"
     if failure.type in _OF_IMPORTS:
         return "install the package that the message names, or correct the import"
+    if failure.type == "SystemExit":
+        return "fix what the script reports, or pass the arguments that it needs: it ends here"
     if lacking := _LACKS.search(failure.headline):
         package, name = lacking["module"].partition(".")[0], lacking["name"]
         return f"use another name on this line: the installed {package} has no {name} there"

@@ -84,6 +84,14 @@ ENTRIES = (
         ambiguous=True,
     ),
     entry(
+        "kernel-with-arrays",
+        " is a kernel, and was called with arrays",
+        title="a kernel function is called directly",
+        cause="its parameters are references only while pl.pallas_call or pl.kernel calls it",
+        advice="name or call the function that passes this kernel to pl.pallas_call",
+        links=(PALLAS + "quickstart.html",),
+    ),
+    entry(
         "reference-as-value",
         "'AbstractRef' object has no attribute '",
         "requires ndarray or scalar arguments, got <class '…DynamicJaxprTracer'>",
