@@ -9,7 +9,7 @@ from typing import Any
 
 from pallas_debug.analysis.block_map import block_map
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.lowering import trace
+from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
 from pallas_debug.guards import guarded
@@ -76,6 +76,16 @@ def dump_function(
             + another_path()
         )
     return Dumped(dumps=tuple(session.dumps), spared=tuple(session.problems))
+
+
+def explanation_of(error: BaseException) -> str | None:
+    """Explain an exception that the function raised while it was traced; None if it is unknown."""
+    failure = raised.failure(error)
+    known = failure.explanation
+    if known is None:
+        return None
+    title = known.title if failure.headline in str(error) else failure.headline
+    return f"{title}: {known.cause}; {known.advice}"
 
 
 def _is_spared(session: Session, problem: PallasDebugError) -> bool:

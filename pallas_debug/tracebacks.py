@@ -86,8 +86,15 @@ def is_installed(file: str) -> bool:
     return file.startswith(_PACKAGES) or not _OF_PACKAGES.isdisjoint(PurePath(file).parts)
 
 
-def remove(error: BaseException, is_removed: Callable[[TracebackType], bool]) -> None:
-    """Remove frames from the traceback of an exception and of its causes, in place."""
+def remove(
+    error: BaseException, is_removed: Callable[[TracebackType], bool], *, is_theirs: bool = False
+) -> None:
+    """Remove frames from the traceback of an exception and of its causes, in place.
+
+    Args:
+      is_theirs: whether the exception is known not to be our mistake, even if our frame is the
+        last: jax removes its own frames.
+    """
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
     while todo:
@@ -96,7 +103,7 @@ def remove(error: BaseException, is_removed: Callable[[TracebackType], bool]) ->
             continue
         seen.add(id(this))
         todo += [this.__cause__, this.__context__]
-        if not _is_our_mistake(this):
+        if is_theirs or not _is_our_mistake(this):
             this.__traceback__ = _without(this.__traceback__, is_removed)
 
 

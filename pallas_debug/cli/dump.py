@@ -86,7 +86,10 @@ def run(options: DumpOptions) -> int:
         output.print_json("dump", {"dumps": dumps})
     for line in _lines(dumps, options):
         output.message(line)
-    return Exit.OK if all(dump.ok for dump in dumps) else Exit.FAILED
+    failed = [c.failure for dump in dumps for c in dump.compilations if not c.ok]
+    if failed and all(failure and failure.is_of_the_machine for failure in failed):
+        return Exit.CANNOT_RUN
+    return Exit.FAILED if failed else Exit.OK
 
 
 command = shared.make(
@@ -155,13 +158,13 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
         except PallasDebugError:
             raise
         except Exception as error:
-            from pallas_debug.findings.explain import explain
+            from pallas_debug.dumping import explanation_of
 
-            programs.print_their_traceback(error)
-            known = explain(str(error), in_context=True)
             advice = "Are shapes and dtypes what it expects?"
+            known = explanation_of(error)
+            programs.print_their_traceback(error)
             if known is not None:
-                advice = f"{known.title}: {known.cause}; {known.advice}"
+                advice = known
             elif isinstance(error, ImportError):
                 advice = "Install what the message names, or correct the import."
             raise ProgramFailed(

@@ -116,7 +116,9 @@ def import_function(module: str, name: str) -> Callable[..., Any]:
             hint = meant(part, [n for n in dir(found) if n[:1] != "_"])
             raise UsageError(f"{module} has no {name!r}{hint}") from error
     if not callable(found):
-        raise UsageError(f"{module}:{name} is {type(found).__name__}, not a function")
+        kind = type(found).__name__
+        article = "an" if kind[0] in "aeiouAEIOU" else "a"
+        raise UsageError(f"{module}:{name} is {article} {kind}, not a function")
     return found  # type: ignore[no-any-return]
 
 
@@ -295,9 +297,13 @@ def run_program(what: str, rest: tuple[str, ...], *, module: bool) -> str | None
     if error is None:
         return None
     if isinstance(error, SystemExit):
-        return f"{what} exited with {error.code!r}"
+        return exited(what, error)
     print_their_traceback(error)
     return f"{what} raised {type(error).__name__}"
+
+
+def exited(what: str, error: SystemExit) -> str:
+    return f"{what} exited with {error.code!r}"
 
 
 def execute(what: str, rest: tuple[str, ...], *, module: bool) -> BaseException | None:
@@ -359,8 +365,14 @@ def check_exists(what: str, *, module: bool) -> None:
       UsageError: it does not exist.
     """
     if module:
-        if _spec(what) is None:
-            raise _no_module(what)
+        _check_module(what)
+    elif what.endswith(":"):
+        raise UsageError(
+            f"{what} lacks the name of a function, as in {what}function. To run it as a script or "
+            "module, leave out the colon."
+        )
+    elif Path(what).is_symlink() and not Path(what).exists():
+        raise UsageError(f"{what} is a link to {Path(what).readlink()}, which does not exist")
     elif Path(what).is_dir():
         raise UsageError(
             f"{what} is a directory. Name a Python file in it, `-m` and a module, "
@@ -371,6 +383,19 @@ def check_exists(what: str, *, module: bool) -> None:
         raise UsageError(
             f"no such script: {what}{near}. Name a Python file, `-m` and a module, "
             "or package.module:function."
+        )
+
+
+def _check_module(what: str) -> None:
+    spec = _spec(what)
+    if spec is None:
+        raise _no_module(what)
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    is_package = bool(folders) and all(folder.is_dir() for folder in folders)
+    if is_package and not any(any(folder.glob("__main__.*")) for folder in folders):
+        raise UsageError(
+            f"{what} is a package without a __main__, which -m cannot run: name a module in it, "
+            f"such as {what}.module"
         )
 
 
@@ -395,10 +420,17 @@ def imported(module: str, name: str) -> Callable[..., Any]:
 def print_their_traceback(error: BaseException) -> None:
     """Print the traceback without the frames of pallas-debug, runpy, importlib and jax."""
     if not tracebacks.is_asked_to_keep():
-        tracebacks.remove(error, _is_outside)
+        tracebacks.remove(error, _is_outside, is_theirs=_is_by_jax(error))
         if type(error.__cause__).__module__.partition(".")[0] == "jax":
             error.__cause__ = None  # jax's note that it removed its own frames
     traceback.print_exception(error)
+
+
+def _is_by_jax(error: BaseException) -> bool:
+    """Whether jax raised an exception, and removed its own frames from the traceback."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    cause = type(error.__cause__).__module__.partition(".")[0]
+    return cause == "jax" or any("JAX has removed its internal frames" in note for note in notes)
 
 
 def _is_outside(frame: TracebackType) -> bool:

@@ -220,7 +220,21 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump", "nowhere:f"], "there is no module 'nowhere': is it installed, or should you be "
      "in another directory?"),
     (["dump", "json:nothing"], "json has no 'nothing'"),
-    (["dump", "json:__doc__"], "json:__doc__ is str, not a function"),
+    (["dump", "json:__doc__"], "json:__doc__ is a str, not a function"),
+    (["dump", "json:"], "json: lacks the name of a function, as in json:function. To run it"),
+    (["dump", "dangling.py"], "dangling.py is a link to nowhere, which does not exist"),
+    (["dump", "-m", "package"], "package is a package without a __main__, which -m cannot run: "
+     "name a module in it, such as package.module"),
+    (["dump", "--target=", "script.py"], "'--target': names nothing; leave it out for the default"),
+    (["dump", "--to=", "script.py"], "Invalid value for '-o' / '--to': the path is empty."),
+    (["ls", ""], "Invalid value for '[DIRECTORY]': the path is empty."),
+    (["explain", ""], "say what to explain: a file, a directory of dumps"),
+    (["timeline", "dumps", "--clock=nan"], "Invalid value for '--clock': nan is not a number."),
+    (["verify", "script.py", "--stop-after=nan"], "'--stop-after': nan is not a number."),
+    (["stats", "-m", "script"], "pallas-debug dump --stages estimate -m script"),
+    (["step", "script.py", "--line=3"], "--line chooses what --record saves: pass --record FOLDER"),
+    (["step", "json:dumps", "-a", "3"], "no Pallas kernel was called. Does the program take "
+     "another path off a TPU, or only define its kernels?"),
     (["dump", "-a", "wat[", "json:dumps"], "--arg 'wat[', column 4: unknown dtype 'wat'; "
      "write it as jax does, such as bf16, f32, i32 or float8_e4m3fn; an argument is an array"),
     (["dump", "-a", "f33[2]", "json:dumps"], "unknown dtype 'f33' (did you mean 'f32'?); write"),
@@ -250,6 +264,9 @@ NO_SENSE: list[tuple[list[str], str]] = [
 
 @pytest.mark.large
 def test_what_makes_no_sense_exits_with_2(commands: Any, script: Path) -> None:
+    script.with_name("dangling.py").symlink_to("nowhere")
+    script.with_name("package").mkdir()
+    script.with_name("package").joinpath("__init__.py").touch()
     results = commands(*(arguments for arguments, _ in NO_SENSE))
     for done, (_, message) in zip(results, NO_SENSE, strict=True):
         assert done.returncode == 2
@@ -262,6 +279,41 @@ def test_a_function_that_raises_while_it_is_traced(command: Any) -> None:
     assert done.returncode == 1
     assert "pallas_debug_kernels:matmul raised ValueError when it was traced with" in done.stderr
     assert "Are shapes and dtypes what it expects?" in done.stderr
+
+
+KERNEL_ALONE = """
+import jax
+
+@jax.jit
+def flag(x, kind):
+    return x
+
+def kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
+"""
+
+
+def test_what_jax_refuses_is_shown_without_our_frames(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "alone.py").write_text(KERNEL_ALONE)
+    done = command("dump", "--arg=f32[3,3]", "--arg='relu'", "alone:flag")
+    assert done.returncode == 1
+    assert "TypeError: Error interpreting argument to <function flag" in done.stderr
+    assert "File " not in done.stderr
+    done = command("dump", "--arg=f32[8,128]", "--arg=f32[8,128]", "alone:kernel")
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "alone:kernel raised TypeError when it was traced with f32[8,128], f32[8,128]. kernel is a "
+        "kernel, and was called with arrays: its parameters are references only while "
+        "pl.pallas_call or pl.kernel calls it; name or call the function that passes this kernel "
+        "to pl.pallas_call\n"
+    )
+
+
+def test_a_result_that_is_no_array_is_ignored(command: Any, tmp_path: Path) -> None:
+    text = "from pallas_debug_kernels import softmax\ndef f(x):\n    return softmax(x), 'label'\n"
+    (tmp_path / "labelled.py").write_text(text)
+    done = command("dump", "--arg=f32[8,128]", "labelled:f")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

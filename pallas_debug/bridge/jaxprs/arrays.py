@@ -226,7 +226,8 @@ def of_arrays(
 ) -> tuple[Callable[..., Any], list[Any]]:
     """A function of the arrays among some arguments alone, and these arrays.
 
-    `jax.ShapeDtypeStruct`s count as arrays; all other arguments are passed unchanged.
+    `jax.ShapeDtypeStruct`s count as arrays; all other arguments are passed unchanged. Results that
+    jax cannot return from a traced function, such as strings, are replaced with None.
     """
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
     at = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
@@ -236,6 +237,12 @@ def of_arrays(
         for i, array in zip(at, given, strict=True):
             filled[i] = array
         a, k = jax.tree.unflatten(tree, filled)
-        return function(*a, **k)
+        return jax.tree.map(_traceable, function(*a, **k))
 
     return call, [leaves[i] for i in at]
+
+
+def _traceable(leaf: Any) -> Any:
+    """A leaf of a result, or None if a traced function cannot return it."""
+    is_number = isinstance(leaf, (bool, int, float, complex))
+    return leaf if is_number or hasattr(leaf, "dtype") else None
