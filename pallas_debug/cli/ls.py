@@ -54,7 +54,7 @@ def run(options: LsOptions) -> int:
     directory, prefix = where.split_prefix(options.directory)
     reader = open_dumps(directory)
     of_one = options.kernel is not None
-    wanted = options.kernel or prefix
+    wanted = where.either(prefix, options.kernel)
     kernels = reader.kernels() if wanted is None else [reader.find(wanted)]
     where.check_targets(() if options.target is None else (options.target,), kernels)
     name, test, status = options.name, options.test, options.status

@@ -64,8 +64,9 @@ def run(options: ShowOptions) -> int:
     """
     found, of_path = where.kernel_at(options.directory, options.kernel)
     target, stage = options.target or of_path, options.stage
+    where.check_targets(() if target is None else (target,), [found])
     if stage == "summary":
-        text = _summary(found)
+        text = _summary(found, target)
     elif stage == "error":
         stored = found.target(target)
         text, target = _error(found, stored), stored.target
@@ -115,7 +116,7 @@ def _line_of(kernel: StoredKernel, file: str, line: int) -> str | None:
     return lines[line - 1].strip() if 0 < line <= len(lines) else None
 
 
-def _summary(stored: StoredKernel) -> str:
+def _summary(stored: StoredKernel, target: str | None) -> str:
     kernel = stored.kernel
     if kernel is None:
         raise DumpFormatError(f"{one_line(stored.folder)} cannot be read")
@@ -146,6 +147,8 @@ def _summary(stored: StoredKernel) -> str:
     if aliases:
         lines.append(f"  {'aliases':15} {aliases}")
     for compilation in stored.compilations:
+        if target not in (None, compilation.target, compilation.folder.name):
+            continue
         status = render.status(compilation.compilation) if compilation.compilation else "unreadable"
         lines.append(f"  {compilation.target:15} {status}")
         if compilation.compilation is not None:

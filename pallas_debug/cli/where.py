@@ -46,6 +46,21 @@ def split_prefix(where: Path) -> tuple[Path, str | None]:
     return where.parent, where.name
 
 
+def either(prefix: str | None, name: str | None) -> str | None:
+    """Return the kernel that a path ends with, or that `--kernel` names; the longer, if both do.
+
+    Raises:
+      UsageError: they name different kernels.
+    """
+    if prefix is None or name is None or prefix.startswith(name):
+        return prefix or name
+    if name.startswith(prefix):
+        return name
+    raise UsageError(
+        f"the path names the kernel {prefix!r}, and --kernel {name!r}: give only one of them"
+    )
+
+
 def _holds_dumps(folder: Path) -> bool:
     """Whether a folder is a dump directory or contains raw dumps directly."""
     try:
@@ -82,7 +97,7 @@ def _starting_with(name: str) -> list[Path]:
 def _found(where: Path, name: str | None) -> tuple[StoredKernel, str | None]:
     where, prefix = split_prefix(where)
     if prefix is not None:
-        return open_dumps(where).find(prefix), None
+        return open_dumps(where).find(either(prefix, name) or prefix), None
     target = None
     if is_there(where / COMPILATION):
         where, target = where.absolute().parent, where.absolute().name

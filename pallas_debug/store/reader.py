@@ -147,13 +147,13 @@ class DumpReader:
         if len(found) == 1:
             return found[0]
         if found:
-            listed = ", ".join(one_line(k.name) for k in found)
-            raise UsageError(f"{wanted!r} names several kernels in {root}: {listed}")
-        listed = ", ".join(map(one_line, names[:20])) or "none"
-        more = f", and {len(names) - 20} more" if len(names) > 20 else ""
+            listed = _listed([k.name for k in found])
+            raise UsageError(
+                f"{wanted!r} names several kernels in {root}: {listed}. Add more of the name."
+            )
         known = [name for k in kernels for name in (k.name, k.kernel.name if k.kernel else k.name)]
         hint = meant(wanted, known)
-        raise UsageError(f"no kernel {wanted!r}{hint} in {root}; there are: {listed}{more}")
+        raise UsageError(f"no kernel {wanted!r}{hint} in {root}; there are: {_listed(names)}")
 
     def runs(self) -> list[RunRecord]:
         """Return the readable records of tests and scripts, run by run."""
@@ -167,6 +167,11 @@ class DumpReader:
                 if path.suffix == DOCUMENT:
                     with contextlib.suppress(OSError, DumpFormatError):
                         yield schema.decode(files.read(path, self.root), RunRecord, path)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f", and {len(names) - 20} more" if len(names) > 20 else ""
+    return (", ".join(map(one_line, names[:20])) or "none") + more
 
 
 def open_dumps(root: str | Path) -> DumpReader:

@@ -335,7 +335,10 @@ def test_find(several: DumpReader, wanted: str, name: str) -> None:
 def test_find_several(several: DumpReader, wanted: str, names: str) -> None:
     with pytest.raises(UsageError) as error:
         several.find(wanted)
-    assert str(error.value) == f"{wanted!r} names several kernels in {several.root}: {names}"
+    assert (
+        str(error.value)
+        == f"{wanted!r} names several kernels in {several.root}: {names}. Add more of the name."
+    )
 
 
 def test_find_none(several: DumpReader) -> None:

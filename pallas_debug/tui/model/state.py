@@ -164,7 +164,9 @@ def find_kernel(browser: Browser, wanted: str) -> Entry:
             return first[0]
         if found:
             listed = _listed(e.name for e in first)
-            raise UsageError(f"{wanted!r} names several kernels in {where}: {listed}")
+            raise UsageError(
+                f"{wanted!r} names several kernels in {where}: {listed}. Add more of the name."
+            )
     names = dict.fromkeys(e.name for e in entries)
     raise UsageError(f"no kernel {wanted!r} in {where}; there are: {_listed(names)}")
 
