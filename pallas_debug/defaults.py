@@ -48,6 +48,9 @@ WORKER_EXIT = 10.0
 COMPILE_TIMEOUT = 120.0
 """Time limit in seconds for one compilation."""
 
+MAX_SECONDS = 1e9
+"""Maximum of any time limit in seconds: 31 years. Timers of the system overflow at 292 years."""
+
 HANG_AFTER = 30.0
 """Seconds without progress after which an interpreted kernel is stopped."""
 

@@ -11,7 +11,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import calls, trace
 from pallas_debug.bridge.programs import single
 from pallas_debug.bridge.programs.launch import launch
-from pallas_debug.errors import CannotRunError, UsageError, meant
+from pallas_debug.errors import CannotRunError, ProgramFailed, UsageError, meant
 from pallas_debug.guards import check_function
 from pallas_debug.inputs.made_up import filled
 from pallas_debug.machine import run as machine_run
@@ -161,7 +161,10 @@ def capture(
     if not captures:
         if error is not None:
             raise error
-        raise UsageError("no Pallas kernel was called")
+        raise UsageError(
+            "no Pallas kernel was called. Does the program take another path off a TPU, or only "
+            "define its kernels?"
+        )
     names = [captured.kernel.name for captured in captures]
     chosen = [c for c in captures if kernel is None or c.kernel.name == kernel]
     if not chosen:
@@ -179,7 +182,9 @@ def capture(
         single.prepare(program)
     track = LiveRun(lambda events: Machine(decoded, operands, observer=events, fill="mark"))
     notes = []
-    if error is not None:
+    if isinstance(error, ProgramFailed):
+        notes.append(str(error))
+    elif error is not None:
         notes.append(f"the function raised {type(error).__name__}: {str(error).splitlines()[0]}")
     stepping = StepSession(track)
     if post_mortem:
@@ -214,9 +219,7 @@ def _not_called(
     count = recorder.counts.get(kernel.digest, 0)
     if count:
         times = "once" if count == 1 else f"{count} times"
-        return UsageError(
-            f"kernel `{kernel.name}` was called {times}, but call={call} was requested"
-        )
+        return UsageError(f"kernel `{kernel.name}` was called {times}: there is no call {call}")
     why = recorder.left_out(kernel.digest)
     if why is not None and error is None:
         return CannotRunError(f"kernel `{kernel.name}` cannot be stepped through: {why}")

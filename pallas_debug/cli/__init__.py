@@ -14,6 +14,7 @@ from typing import Any
 
 def console() -> None:
     """Entry point of the console script: `main`, in a process that ends with it."""
+    _open_streams()
     codes: list[object] = []
     atexit.register(_end, codes)  # as the first one, which is called last
     try:
@@ -21,6 +22,21 @@ def console() -> None:
     except SystemExit as end:
         codes.append(end.code)
         raise
+
+
+def _open_streams() -> None:
+    """Replace standard streams that are closed, as by `>&-`, for which Python's are None.
+
+    Otherwise the next file to be opened, such as one in the dump directory, would take the number
+    of the stream, and get what compilers print on it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 def _end(codes: list[object]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
 from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.render import one_line, plural, typed
 
@@ -66,9 +66,12 @@ def schedule_of(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfil
 
     Raises:
       CannotRunError: the kernel was dumped without a schedule, or did not compile.
+      DumpFormatError: the compilation cannot be read.
     """
     from pallas_debug.store.profiles import read_profile
 
+    if stored.problem:
+        raise DumpFormatError(stored.problem)
     read = read_profile(kernel, stored)
     check_compiled(read, kernel, stored)
     if read is None:

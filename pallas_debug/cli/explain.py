@@ -70,7 +70,7 @@ def run(options: ExplainOptions) -> int:
 
         output.echo(agents.guide(), newline=False)
         return Exit.OK
-    if not options.what:
+    if not options.what or not all(item.strip() for item in options.what):
         raise UsageError(
             "say what to explain: a file, a directory of dumps, `-`, a code such as E1001, an id "
             "or a message; --list lists the entries"

@@ -6,6 +6,7 @@ code. `make` connects the two to click, so only this module deals with click's p
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,6 +86,8 @@ class _Place(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not os.fsdecode(value):  # of an unset shell variable; Path("") is the current directory
+            self.fail("the path is empty.", param, ctx)
         if "://" not in os.fsdecode(value):
             return super().convert(value, param, ctx)
         from pallas_debug.store.remote.paths import place
@@ -93,6 +96,31 @@ class _Place(click.Path):
 
 
 PLACE = _Place()
+
+
+class _Finite(click.FloatRange):
+    """A number in a range, but not `nan`, which no comparison excludes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
+
+
+class _Seconds(_Finite):
+    """A number of seconds above 0; more than a timer can wait, or `inf`, is its longest wait."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return min(super().convert(value, param, ctx), defaults.MAX_SECONDS)
+
+
+SECONDS = _Seconds()
+
+RATE = _Finite(min=1e-3, max=1e9)
 
 pretend = click.option(
     "--pretend",
@@ -137,7 +165,7 @@ stages = click.option(
 
 timeout = click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     default=defaults.COMPILE_TIMEOUT,
     show_default=True,
     help="Maximum seconds for one compilation. Waiting for another process that compiles the "
@@ -178,6 +206,13 @@ def directory(name: str, help_: str, default: Path | None = None) -> Decorator:
     )
 
 
+def _named(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Reject an option that names nothing, such as one whose value is an unset shell variable."""
+    if given and not any(name.strip() for text in given for name in text.split(",")):
+        raise click.BadParameter("names nothing; leave it out for the default.", ctx, param)
+    return given
+
+
 def targets(default: str) -> Decorator:
     """Option for the chips to compile for."""
     return click.option(
@@ -185,6 +220,7 @@ def targets(default: str) -> Decorator:
         "--target",
         "targets",
         multiple=True,
+        callback=_named,
         default=[default],
         show_default=True,
         help="Chips, joined by commas or repeated; `all` for every generation. See `targets`.",

@@ -10,10 +10,13 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import click
 
+from pallas_debug.errors import CannotRunError
+from pallas_debug.render import one_line
 from pallas_debug.render import visible as visible
 
 _UNSAFE = re.compile(
@@ -47,6 +50,12 @@ SCHEMAS = {
 It is incremented when a field is removed, renamed or changes its type or meaning, but not for a new
 field.
 """
+
+
+def unwritable(path: Path, error: OSError) -> CannotRunError:
+    """Error for a file, named by an option, that cannot be written."""
+    cause = error.strerror or type(error).__name__
+    return CannotRunError(f"{one_line(path)} cannot be written: {cause}. Name another file.")
 
 
 def print_json(command: str, fields: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.errors import UsageError
 from pallas_debug.render import one_line, plural
 
 
@@ -51,7 +51,7 @@ def run(options: ReportOptions) -> int:
 
     directory, prefix = where.split_prefix(options.directory)
     reader = open_dumps(directory)
-    wanted = options.kernel or prefix
+    wanted = where.either(prefix, options.kernel)
     kernels = reader.kernels() if wanted is None else [reader.find(wanted)]
     kernels = list(where.without_strangers(kernels, directory))
     if not kernels and not any(record.findings for record in reader.iter_runs()):
@@ -68,11 +68,7 @@ def run(options: ReportOptions) -> int:
             jobs=min(defaults.MAX_REPORT_JOBS, os.cpu_count() or 1),
         )
     except OSError as error:
-        kind = UsageError if isinstance(error, _NAMES_NO_FILE) else CannotRunError
-        raise kind(
-            f"{one_line(options.to)} cannot be written: {error.strerror}. Name another file "
-            "with -o."
-        ) from error
+        raise output.unwritable(options.to, error) from error
     compilations = [c for k in kernels for c in k.compilations]
     found = [k.problem for k in kernels] + [c.problem for c in compilations]
     problems = [*filter(None, found), *(d for c in compilations for d in c.damaged())]
@@ -85,9 +81,6 @@ def run(options: ReportOptions) -> int:
         )
     output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {written.size:,} B")
     return Exit.CANNOT_RUN if problems else Exit.OK
-
-
-_NAMES_NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 command = shared.make("report", ReportOptions, run)

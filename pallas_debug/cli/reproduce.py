@@ -15,7 +15,7 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.where import kernel_at
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.installed import require_jax
-from pallas_debug.render import one_line
+from pallas_debug.render import one_line, typed
 
 if TYPE_CHECKING:
     from pallas_debug.model import Failure
@@ -60,7 +60,7 @@ class ReproduceOptions:
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=shared.SECONDS,
     default=120.0,
     show_default=True,
     help="Time limit for --run and --shrink, in seconds.",
@@ -134,8 +134,8 @@ def _write(text: str, to: Path | None) -> None:
     try:
         to.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CannotRunError(f"{to} cannot be written: {error.strerror}") from error
-    output.message(f"wrote {to}; next: python {to}")
+        raise output.unwritable(to, error) from error
+    output.message(f"wrote {one_line(to)}; next: python {typed(to)}")
 
 
 def _run(found: Recorded, text: str, timeout: float) -> int:

@@ -244,7 +244,10 @@ def _none_there(
         return f"the texts of {kernel.name} name no Python line: they were dumped without locations"
     near = sorted(number for name, number in known if is_file(name, file, own))
     if not near:
-        files = ", ".join(sorted({PurePath(name).name for name, _ in known}))
+        # The frames around a kernel that pallas-debug lowered are its own.
+        named = {PurePath(name) for name, _ in known}
+        theirs = {path for path in named if "pallas_debug" not in path.parts} or named
+        files = ", ".join(sorted({path.name for path in theirs}))
         return f"no operation comes from {line}; there are some from {files}"
     listed = ", ".join(map(str, near[:40])) + (", …" if len(near) > 40 else "")
     return f"no operation comes from line {line}; there are some from {listed}"

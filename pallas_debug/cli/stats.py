@@ -120,7 +120,8 @@ def _of_dump(options: StatsOptions) -> StoredProfile:
     if options.module or options.rest or is_script:
         raise UsageError(
             f"stats does not run {one_line(options.what)}. Dump its kernels first: "
-            f"pallas-debug dump --stages estimate {typed(options.what)}"
+            f"pallas-debug dump --stages estimate {'-m ' if options.module else ''}"
+            f"{typed(options.what)}"
         )
     found, of_path = where.kernel_at(place(options.what), options.kernel)
     return schedule_of(found, found.target(options.target or of_path))

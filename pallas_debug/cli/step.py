@@ -12,7 +12,7 @@ import click
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError
 from pallas_debug.guards import problem_of
 from pallas_debug.installed import require_jax
 from pallas_debug.render import typed
@@ -106,6 +106,9 @@ def run(options: StepOptions) -> int:
         open_session(StepSession(opened), plain=plain, post_mortem=options.post_mortem)
         return Exit.OK
     require_jax("`step`")
+    if options.record is None and (options.lines or options.points):
+        name = "--line" if options.lines else "--point"
+        raise UsageError(f"{name} chooses what --record saves: pass --record FOLDER as well")
     from pallas_debug import stepper
 
     points = [_point(text) for text in options.points]
@@ -170,7 +173,9 @@ def _called(
 
         def execute() -> None:
             error = programs.execute(what, options.rest, module=options.module)
-            if isinstance(error, Exception):
+            if isinstance(error, SystemExit):
+                raise ProgramFailed(programs.exited(what, error))
+            if error is not None:
                 raise error
 
         return None, execute, ()

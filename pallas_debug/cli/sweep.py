@@ -85,7 +85,7 @@ class SweepOptions(shared.FunctionOptions):
 @click.option("--check", is_flag=True, help="Verify the best setting, as `verify` does.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=shared.SECONDS,
     default=defaults.COMPILE_TIMEOUT,
     show_default=True,
     help="Maximum seconds for one setting.",

@@ -14,7 +14,6 @@ from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import CannotRunError
 
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile
@@ -55,13 +54,13 @@ class TimelineOptions:
 @click.option(
     "--clock",
     metavar="MHZ",
-    type=click.FloatRange(min=0, min_open=True),
+    type=shared.RATE,
     help="Clock of the core, instead of the published one.",
 )
 @click.option(
     "--bandwidth",
     metavar="GB/S",
-    type=click.FloatRange(min=0, min_open=True),
+    type=shared.RATE,
     help="Bandwidth of HBM, instead of the one in libtpu's own estimates.",
 )
 @click.option("--ascii", "plain", is_flag=True, help="Draw with ASCII characters only.")
@@ -140,9 +139,7 @@ def _write(timeline: Timeline, to: Path) -> None:
     try:
         to.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise CannotRunError(
-            f"the trace cannot be written to {to}: {error.strerror}. Name another file with -o."
-        ) from error
+        raise output.unwritable(to, error) from error
     output.message(f"wrote {to}: open it at https://ui.perfetto.dev, or in chrome://tracing")
 
 

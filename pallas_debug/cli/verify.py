@@ -14,7 +14,7 @@ from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.deadline import Cause, deadline
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import CannotRunError, InvalidReference, PallasDebugError, UsageError
+from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.guards import problem_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class VerifyOptions(shared.ProgramOptions):
 @shared.timeout
 @click.option(
     "--stop-after",
-    type=click.FloatRange(min=0, min_open=True),
+    type=shared.SECONDS,
     metavar="SECONDS",
     help="End the command after this time, and name the line where the program was; by default "
     f"after {defaults.MAX_BUSY:,.0f} s of CPU time. A kernel that does not end is stopped earlier.",
@@ -299,4 +299,4 @@ def _write(path: Path, text: bytes) -> None:
     try:
         path.write_bytes(text)
     except OSError as error:
-        raise CannotRunError(f"{path} cannot be written: {error.strerror}") from error
+        raise output.unwritable(path, error) from error

@@ -347,7 +347,7 @@ class _Child:
             overdue.set()
             self.stop()
 
-        timer = threading.Timer(timeout, stop)
+        timer = threading.Timer(min(timeout, defaults.MAX_SECONDS), stop)
         timer.daemon = True
         timer.start()
         try:

@@ -74,6 +74,7 @@ LINES: dict[str, list[list[str]]] = {
     "the program exited with a status other than 0": [
         ["dump", "exits.py"],
         ["verify", "exits.py", *V5E],
+        ["step", "leaves.py"],
     ],
     "`verify` found something, whether or not it could judge the rest": [
         ["verify", "rows:split", "--arg", "f32[128,128]", *V5E, "--engine=compile"]
@@ -103,6 +104,9 @@ LINES: dict[str, list[list[str]]] = {
         *([name, "dumps", "-k", "dubble"] for name in ("ls", "show", "diff", "source")),
         *([name, "dumps", "-t", "v5"] for name in ("ls", "diff", "source", "reproduce")),
         ["show", "dumps", "mosaic", "-t", "v5"],
+        ["show", "dumps", "jaxpr", "-t", "v5"],
+        ["show", "dumps", "-t", "v5"],
+        *([name, "dumps/vector", "-k", "matmul"] for name in ("ls", "show", "report")),
         ["reproduce", "dumps", "-k", "dubble"],
         ["grep", "x", "dumps", "-k", "dubble"],
         ["grep", "x", "dumps", "-t", "v5"],
@@ -155,6 +159,10 @@ LINES: dict[str, list[list[str]]] = {
         ["report", "empty"],
         ["report", "."],
     ],
+    "libtpu lacks the topology that a target names": [
+        ["dump", "rows:double", *X, "-t", "v5e:99x99"],
+        ["verify", "rows:double", *X, "-t", "v5e:99x99", "--engine=compile"],
+    ],
     "a kernel was dumped without the schedule that a command reads": [
         ["stats", "dumps"],
         ["timeline", "dumps"],
@@ -162,12 +170,17 @@ LINES: dict[str, list[list[str]]] = {
         ["diff", "--stats", "dumps", "dumps"],
     ],
     "part of a dump is damaged or cannot be read": [
-        *([name, "damaged"] for name in ("ls", "show", "diff", "source", "explain", "reproduce"))
+        *([name, "damaged"] for name in ("ls", "show", "diff", "source", "explain", "reproduce")),
+        ["stats", "unreadable"],
+        ["timeline", "unreadable"],
     ],
     "a file or directory cannot be written: no permission, a full disk": [
         ["dump", "rows:double", *X, "--to", "/proc/dumps"],
         ["demo", "--to", "/proc/dumps"],
         ["reproduce", "dumps", "-o", "/proc/script.py"],
+        ["reproduce", "dumps", "-o", "no/such/script.py"],
+        ["report", "dumps", "-o", "/proc/report.html"],
+        ["report", "dumps", "-o", "no/such/report.html"],
         ["verify", "rows:double", *X, *V5E, "--engine=static", "--sarif", "/proc/found.sarif"],
     ],
     "`browse` without a terminal": [["browse", "dumps"]],
@@ -201,6 +214,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "raises.py").write_text(f"{ones}rows.raises(x)\n")
     (root / "double.py").write_text(f"{ones}rows.double(x)\n")
     (root / "nothing.py").write_text(f"{ones}rows.nothing(x)\n")
+    (root / "leaves.py").write_text("raise SystemExit(5)\n")
     (root / "exits.py").write_text(f"{ones}rows.double(x)\nraise SystemExit(5)\n")
     (root / "empty").mkdir()
     x = jax.ShapeDtypeStruct((1024,), jnp.float32)
@@ -208,6 +222,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kernel = root / "dumps" / dump.name
     shutil.copytree(kernel, root / "damaged" / dump.name)
     (root / "damaged" / dump.name / "kernel.json").write_text("{")
+    shutil.copytree(kernel, root / "unreadable" / dump.name)
+    (root / "unreadable" / dump.name / "v5e" / "compilation.json").write_text("{")
     for name in ("one-01234567", "two-01234567"):
         shutil.copytree(kernel, root / "two" / name)
     return root
@@ -277,6 +293,19 @@ guard.guarded(cli)
         ["bash", "-c", script, sys.executable, code], capture_output=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (Exit.OK, b"a line\n", b"")
+
+
+def test_a_closed_output(folder: Path) -> None:
+    def code(line: str) -> tuple[int, str]:
+        script = f"{installed()} {line}"
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stderr
+
+    assert code("ls dumps >&-") == (Exit.OK, "")
+    assert code("ls nowhere 2>&-") == (Exit.USAGE, "")
+    assert code("ls dumps <&- >&- 2>&-") == (Exit.OK, "")
 
 
 def test_an_output_without_room() -> None:

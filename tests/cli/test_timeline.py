@@ -130,5 +130,5 @@ def test_a_dump_without_bundles(command: Any, dumps: Path, tmp_path: Path) -> No
 def test_a_file_that_cannot_be_written(command: Any, dumps: Path, tmp_path: Path) -> None:
     done = command("timeline", dumps, "-t", "v5e", "-o", tmp_path / "none" / "trace.json")
     assert done.returncode == 3
-    assert "the trace cannot be written to" in done.stderr
+    assert "cannot be written: " in done.stderr
     assert done.stderr.endswith("No such file or directory. Name another file with -o.\n")

@@ -146,7 +146,7 @@ def test_devices_that_run_a_kernel_each_on_its_own() -> None:
         assert prompt.execute("p whole(out_ref)[0, 1]") == [f"{2.0 * (device * 1024 + 1)}"]
     with pytest.raises(UsageError) as error:
         opened(doubled, call=2)
-    assert str(error.value) == ("kernel `doubled_kernel` was called once, and call=2 was asked")
+    assert str(error.value) == ("kernel `doubled_kernel` was called once: there is no call 2")
 
 
 def test_an_error_of_the_run_says_more_than_why_its_calls_were_not_kept() -> None:

@@ -289,7 +289,7 @@ def test_the_command_and_what_it_reports(command, dump: Dump, tmp_path: Path) ->
     assert "<title>T</title>" in (tmp_path / "one.html").read_text()
     assert 'href="#k0/t1"' not in (tmp_path / "one.html").read_text()
     done = command("report", dump.folder.parent, "-o", "no/where.html")
-    assert done.returncode == Exit.USAGE
+    assert done.returncode == Exit.CANNOT_RUN
     assert "no/where.html cannot be written: No such file or directory" in done.stderr
     done = command("report", dump.folder.parent, "-t", "v4", "-o", "x.html")
     assert done.returncode == Exit.USAGE
