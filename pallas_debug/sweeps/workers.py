@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from pallas_debug import defaults
-from pallas_debug.errors import WorkerError
+from pallas_debug.errors import DumpDirectoryError, WorkerError
 
 _START = 120.0
 """Time limit in seconds for a process to import jax."""
@@ -207,6 +207,8 @@ class _Process:
             self._process.join(defaults.WORKER_EXIT)
             raise WorkerDied(f"the worker process that ran it died ({self._how()})") from None
         if isinstance(answer, _Failed):
+            if answer.type == DumpDirectoryError.__name__:  # as in this process: it ends the sweep
+                raise DumpDirectoryError(answer.text)
             raise RuntimeError(f"{answer.type}: {answer.text}")
         return answer
 

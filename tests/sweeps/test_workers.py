@@ -10,6 +10,8 @@ from concurrent.futures import CancelledError
 
 import pytest
 
+from pallas_debug.errors import DumpDirectoryError
+from pallas_debug.store.base import open_store
 from pallas_debug.sweeps.workers import LocalWorkers, SettingTimeout, WorkerDied
 
 
@@ -26,6 +28,7 @@ def test_one_process_dies_and_another_hangs(workers: LocalWorkers) -> None:
     killed = workers.submit(signal.raise_signal, signal.SIGKILL)
     hung = workers.submit(time.sleep, 1000)
     raised = workers.submit(int, "x")
+    unwritable = workers.submit(open_store, "/dev/null/dumps")
     last = workers.submit(os.getpid)
     assert first.result() != os.getpid()
     with pytest.raises(WorkerDied) as ended:
@@ -41,6 +44,8 @@ def test_one_process_dies_and_another_hangs(workers: LocalWorkers) -> None:
     )
     with pytest.raises(RuntimeError, match="ValueError: invalid literal for int"):
         raised.result()
+    with pytest.raises(DumpDirectoryError, match="cannot dump to /dev/null/dumps: it is a file"):
+        unwritable.result()
     assert last.result() not in (os.getpid(), first.result())
 
 

@@ -50,7 +50,9 @@ def record(
         (partial / form.FILE).write_bytes(form.encode(found))
         partial.rename(to)
     except OSError as error:
-        raise CannotRunError(f"{to} cannot be written: {error.strerror}") from error
+        raise CannotRunError(
+            f"{to} cannot be written: {error.strerror}. Name another folder."
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return found
