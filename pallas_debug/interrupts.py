@@ -169,6 +169,11 @@ def count() -> int:
     return 0 if _listener is None else _listener.count
 
 
+def is_pressed() -> bool:
+    """Whether ctrl+c was pressed so far, including signals that no thread has counted yet."""
+    return _listener is not None and _listener.drain() > 0
+
+
 def end_if_since(begin: int) -> None:
     """Abort the program of a callback if ctrl+c was pressed since `count` returned `begin`.
 

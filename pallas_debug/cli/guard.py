@@ -60,8 +60,10 @@ def guarded(command: click.Command) -> NoReturn:
             raise
         code = _reader_went_away()  # click catches it first, replaces stdout, and exits with 1
     except Exception as error:  # noqa: BLE001 - the last guard of the command line
-        _print_message(_unexpected(error))
-        code = Exit.CANNOT_RUN
+        # An extension module in whose initialisation ctrl+c falls raises an ImportError.
+        is_stopped = isinstance(error, ImportError) and interrupts.is_pressed()
+        _print_message(_stopped() if is_stopped else _unexpected(error))
+        code = Exit.INTERRUPTED if is_stopped else Exit.CANNOT_RUN
     sys.exit(code if isinstance(code, int) else Exit.OK)
 
 

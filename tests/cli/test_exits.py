@@ -337,11 +337,17 @@ guard.guarded(cli)
 def test_internal_errors_and_ctrl_c(run_python: Any) -> None:
     code = """
 from pallas_debug.cli import guard
+import signal
 import click
 
 @click.command()
 @click.option("--kind")
 def cli(kind):
+    if kind == "extension":
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("Encountered an error while initializing the extension.") from None
     raise {"bug": ZeroDivisionError, "memory": MemoryError, "disk": OSError,
            "interrupt": KeyboardInterrupt}[kind]("mine")
 
@@ -349,7 +355,7 @@ guard.guarded(cli)
 """
     codes = {
         kind: run_python("-c", code, "--kind", kind).returncode
-        for kind in ("bug", "memory", "disk", "interrupt")
+        for kind in ("bug", "memory", "disk", "interrupt", "extension")
     }
     internal = OUTCOMES["an internal error in pallas-debug"]
     assert codes == {
@@ -357,6 +363,7 @@ guard.guarded(cli)
         "memory": internal,
         "disk": internal,
         "interrupt": OUTCOMES["ctrl+c"],
+        "extension": OUTCOMES["ctrl+c"],
     }
 
 
