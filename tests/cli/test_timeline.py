@@ -131,4 +131,4 @@ def test_a_file_that_cannot_be_written(command: Any, dumps: Path, tmp_path: Path
     done = command("timeline", dumps, "-t", "v5e", "-o", tmp_path / "none" / "trace.json")
     assert done.returncode == 3
     assert "cannot be written: " in done.stderr
-    assert done.stderr.endswith("No such file or directory. Name another file with -o.\n")
+    assert done.stderr.endswith("No such file or directory. Name another file.\n")
