@@ -140,7 +140,7 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "@a b,c.npy": "holds values of 2 bytes without a dtype, as numpy writes bfloat16 and the "
         "like: name it, as in bf16[2,4]=@a b,c.npy",
         "f32[2,4]=@a b,c.npy": "the file holds values of 2 bytes, but float32 has 4",
-        "i32[3]=@lengths.npy": "the file has shape [2], and not [3]",
+        "i32[3]=@lengths.npy": "the file has shape [2], not [3]",
     }.items():
         with pytest.raises(UsageError) as error:
             one(text)

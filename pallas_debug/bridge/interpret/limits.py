@@ -188,8 +188,7 @@ def _shared_lack(params: Mapping[str, Any]) -> SharedLack | None:
         return SharedLack(
             why=f"it takes or returns the semaphores {', '.join(shared)}, but jax's interpreters "
             "free semaphores at the end of a kernel",
-            way_out=f"Run it {_ON_MACHINE}, on a TPU, or start the copy and wait for it in the "
-            "same kernel",
+            way_out=f"Run it {_ON_MACHINE}, on a TPU, or start and wait for the copy in one kernel",
         )
     return None
 

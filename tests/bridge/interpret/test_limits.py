@@ -231,7 +231,7 @@ def test_no_interpreter_hands_semaphores_on(mode: str) -> None:
         "kernel `start` cannot be interpreted: it takes or returns the semaphores sem, but jax's "
         "interpreters free semaphores at the end of a kernel. Run it in interpret mode `machine` "
         '(--pallas-interpret=machine, pallas_debug.interpret("machine")), on a TPU, or start '
-        "the copy and wait for it in the same kernel"
+        "and wait for the copy in one kernel"
     )
 
 

@@ -177,8 +177,9 @@ def test_a_sum_goes_on_after_a_block_of_one_grid_point() -> None:
     assert not found(sums_by_table, SORTED, X)
     (stale,) = found(lambda *args: sums_by_table(*args, resets=False), SORTED, X)
     assert (stale.kind, stale.grid_point) == (Fault.STALE_READ, (3,))
-    assert "for block (2, 0) of out_ref, reads what (2,) left there for block (1, 0)" in (
-        stale.message
+    assert (
+        "for block (2, 0) of out_ref, reads what grid point (2,) left in acc_ref for block (1, 0)"
+        in (stale.message)
     )
 
 

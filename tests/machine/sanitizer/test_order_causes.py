@@ -125,7 +125,7 @@ def test_a_copy_from_another_device_that_is_not_waited_for(missing: str) -> None
     (race,) = [f for f in found(on_ring(kernel, scratch), X) if f.kind is Fault.DATA_RACE]
     starts = "nothing waits for received, so the copy on it"
     if missing == "first":
-        starts = "3 copies are started on received, but only 2 waited for, so one"
+        starts = "3 copies are started on received, but only 2 are waited for, so one"
     assert race.cause == f"{starts} may be in flight until the kernel ends or longer"
     assert race.advice == "wait for received before this copy starts"
     assert Fault.DMA_NOT_AWAITED in {one.kind for one in race.consequences}
@@ -181,7 +181,7 @@ def test_one_semaphore_counts_two_copies_of_which_one_is_awaited(missing: str) -
 
     findings = found(pages, X)
     assert {f.kind for f in findings} == {Fault.DATA_RACE}
-    assert "8 copies are started on sem, and 4 waited for" in str(findings[0].cause)
+    assert "8 copies are started on sem, but only 4 are waited for" in str(findings[0].cause)
     (left,) = [f for race in findings for f in race.consequences if f.kind is Fault.DMA_NOT_AWAITED]
     source = "tile_ref" if missing == "store" else "x_ref[0:8, 0:128]"
     assert left.message.startswith(f"the copy of {source} to ")

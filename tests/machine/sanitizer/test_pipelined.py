@@ -90,12 +90,15 @@ def test_sum_in_a_pipeline(resets: str, scoped: bool, place: Any) -> None:
     assert finding.operand == ("acc_ref" if scoped else "scratch[0]")
     if resets == "each pipeline":
         assert "for out_hbm[0:8, 128:256], reads what" in finding.message
-        assert "left there for out_hbm[0:8, 0:128]" in finding.message
+        assert f"left in {finding.operand} for out_hbm[0:8, 0:128]" in finding.message
         assert "only at grid point (0,), loop iteration (0,)" in finding.cause
         assert finding.advice is not None
         assert "whenever another part of out_hbm begins" in finding.advice
     else:
-        assert "for out_hbm[8:16, 0:128], reads what (0,), loop iteration (3,)" in finding.message
+        assert (
+            "for out_hbm[8:16, 0:128], reads what grid point (0,), loop iteration (3,)"
+            in finding.message
+        )
 
 
 def sums_copied_out(x: jax.Array, *, resets: bool, runs_on: bool = False) -> jax.Array:
@@ -131,7 +134,9 @@ def test_sum_that_the_kernel_copies_out() -> None:
     x = numbers(8 * ROWS)
     (finding,) = found(lambda x: sums_copied_out(x, resets=False), x)
     assert (finding.kind, finding.operand, finding.grid_point) == ("StaleRead", "acc_ref", (1, 0))
-    assert "for out_hbm[8:16, 0:128], reads what (0, 1) left there" in finding.message
+    assert (
+        "for out_hbm[8:16, 0:128], reads what grid point (0, 1) left in acc_ref" in finding.message
+    )
     assert not found(lambda x: sums_copied_out(x, resets=True), x)
 
 
