@@ -110,7 +110,7 @@ def test_semaphores_under_a_condition_that_is_not_known_are_not_judged(captures:
 def test_a_signal_of_what_is_not_known_is_not_judged(captures: Captures, reason: str) -> None:
     def kernel(x_ref: Any, out_ref: Any, sems: Any) -> None:
         value = x_ref[0, 0].astype(jnp.int32)
-        which, amount = (0, value) if reason.startswith("by") else (value, 1)
+        which, amount = (0, value) if reason.startswith("the amount") else (value, 1)
         pl.semaphore_signal(sems.at[which], amount)
         out_ref[...] = x_ref[...]
 

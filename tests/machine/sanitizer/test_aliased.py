@@ -132,7 +132,7 @@ X = np.random.default_rng(0).standard_normal((8 * STEPS, 128)).astype(np.float32
         ),
         (
             lambda x: rotated(x, 1, doubles=True), (2,),
-            "_copied(_rows(x_hbm, (i + by) % STEPS), tile_ref, sem)", "after (0,) overwrote it",
+            "_copied(_rows(x_hbm, (i + by) % STEPS), tile_ref, sem)", "after grid point (0,) overwrote it",
         ),
     ],
 )  # fmt: skip

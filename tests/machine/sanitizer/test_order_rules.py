@@ -430,7 +430,7 @@ def test_a_copy_to_the_wrong_device_is_not_taken_for_one_that_is_still_to_come()
     ran = machine_run.run(decoded, [[X[:16]], [X[16:]]], observers=[sanitizer])
     (finding,) = [f for f in ran.findings if f.kind == "Deadlock"]
     assert finding.operand == "recv"
-    assert finding.cause == "on device 1 it is 8192 bytes: the copies went there"
+    assert finding.cause == "on device 1 it is at 8,192 bytes: the copies went there"
 
 
 @pytest.mark.parametrize("waits", [0, 1, 2])
