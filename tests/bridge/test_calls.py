@@ -93,7 +93,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         recorder.record("many", ((np.full(4, n),),))
     assert len(recorder.calls("many")) == calls.MAX_CALLS
     assert recorder.left_out("many") == (
-        "2 of 10 calls that differ in integers: the first 8 are kept"
+        "2 of 10 calls that differ in integers: only the first 8 are kept"
     )
     monkeypatch.setattr(calls, "MAX_BYTES", 1 << 20)
     recorder.record("large", ((np.zeros(1 << 20),),))

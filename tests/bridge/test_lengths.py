@@ -87,7 +87,7 @@ def test_loops_in_loops_at_each_grid_point() -> None:
             o_ref[0, 0] = lax.fori_loop(0, 1000, outer, jnp.float32(0))
 
     message = refusal(launch(kernel, grid=(64,)), "hlo")
-    assert "its grid (64,) has 64 points, and a loop in it has 2,000 iterations at " in message
+    assert "its grid (64,) has 64 points and a loop in it has 2,000 iterations at " in message
     assert "That is 128,000,000 steps, but at most 100,000,000 " in message
 
 

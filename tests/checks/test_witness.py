@@ -215,7 +215,7 @@ def test_every_region_that_is_not_written_is_listed(dtype: Any) -> None:
         "memory before: 768 of 1,024 elements",
     )
     assert finding.cause == "the stores to o_ref do not reach it"
-    assert finding.values == {"elements": "768 of 1024"}
+    assert finding.values == {"elements": "768 of 1024", "why": "stores"}
 
 
 @pytest.mark.parametrize("dtype", [jnp.int16, jnp.bool_])

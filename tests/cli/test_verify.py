@@ -212,7 +212,7 @@ def test_an_engine_that_was_named_has_to_judge(command: Any, tmp_path: Path) -> 
     assert annotation == f"::error title=not judged%3A rows races::{reason}"
     assert (header.split(), row.split()) == (["kernel", "races"], ["rows", "?"])
     assert last.startswith(f"rows.py: 1 of 1 judgement not made (races: {reason})")
-    assert last.endswith("but nothing is known about its kernels; values not judged (no reference)")
+    assert last.endswith("nothing is known about its kernels; values not judged (no reference)")
     token = begin.removeprefix("::stop-commands::")
     assert len(token) == 32
     assert end == f"::{token}::"
@@ -385,7 +385,7 @@ for order in eval(sys.argv[2]):
         ([[n % 4, n // 4, 0] for n in range(10)] * 2, [], 0, [
             "copy_page  ok*     ok*",
             "not judged: copy_page static, copy_page races: 2 of 10 calls that differ in integers: "
-            "the first 8 are kept",
+            "only the first 8 are kept",
         ]),
     ],
     ids=["sound", "faulty", "many"],
@@ -507,7 +507,7 @@ def test_a_program_that_does_not_return_is_stopped_at_its_line(
         assert last == (
             f"{what}: nothing was judged (trace: stopped after 8 s (--stop-after), at "
             "endless.py:6, `time.sleep(0.1)`: the program does not end there, or needs more "
-            "time); but nothing is known about its kernels; values not judged (no reference)"
+            "time); nothing is known about its kernels; values not judged (no reference)"
         )
 
 

@@ -347,7 +347,7 @@ def test_a_reference_that_raises_is_named_with_its_line() -> None:
     [
         (lambda x: x[:8], "output is float32[16, 256] from `double` and float32[8, 256] from `"),
         (lambda x: x.astype(jnp.int32), "must have the same dtype; convert one of the results"),
-        (lambda x: (x, x), "`double` returns float32[16, 256], and `"),
+        (lambda x: (x, x), "`double` returns float32[16, 256], but `"),
         (lambda x: (x, x), "returns 2 arrays ([0] float32[16, 256], [1] float32[16, 256]): both"),
         (lambda x: [x], "returns [0] float32[16, 256]: both must return the same structure"),
     ],

@@ -359,7 +359,7 @@ def test_who_wrote_an_element(session: StepSession) -> None:
     (never,) = session.who("acc_ref[0, 0]")
     assert (never.how, never.value) == ("never", "nan")
     assert written(never) == "acc_ref[0, 0] was never written"
-    with pytest.raises(ConditionFailed, match=r"`x_ref\[0\]` is 128 elements: name one"):
+    with pytest.raises(ConditionFailed, match=r"`x_ref\[0\]` has 128 elements: name one"):
         session.who("x_ref[0]")
 
 
@@ -400,7 +400,7 @@ def test_a_fault_stops_the_run_and_can_be_left_backwards(kernels: ModuleType) ->
     session = stepper.capture(lambda: kernels.waits(X)).session
     message = session.run()
     assert message == (
-        "the run stops here: deadlock: nothing can run. the kernel waits until `never` is 2, and "
+        "the run stops here: deadlock: nothing can run. the kernel waits until `never` is 2, but "
         "it is 0"
     )
     assert at(session)[2] == line("deadlock")

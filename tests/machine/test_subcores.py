@@ -301,6 +301,6 @@ def test_the_sanitizer_refuses_a_sparse_core_by_name() -> None:
     (skip,) = session.unchecked
     assert session.launched == {kernel.digest for kernel in session.kernels}
     assert skip.reason == (
-        "it runs on the kernel machine without being judged, since kernel `copy` runs on a "
+        "it runs on the kernel machine without being judged, because kernel `copy` runs on a "
         "SparseCore, which the sanitizer does not judge"
     )

@@ -231,4 +231,4 @@ def test_the_target(sessions: Sessions, child_files: ChildFiles) -> None:
 def test_the_words_of_help(child: Child) -> None:
     text = child("", "--fixtures", "-q").stdout.str()
     assert "The Pallas kernels of this test: `.kernels`, `.findings`, `.prints`, `.dumps`." in text
-    assert "The chip this test is for, as an abstract target" in text
+    assert "The chip of this test, as an abstract target" in text

@@ -67,6 +67,8 @@ def test_an_unknown_target(child: Child) -> None:
 REFUSED = """
 import unittest
 
+from pallas_debug.errors import InterpretModeError
+
 @jax.jit
 def random(x):
     def random(x_ref, o_ref):
@@ -81,12 +83,12 @@ def maybe(x):
     return jax.lax.cond(x[0, 0] > 5, lambda: call(copies, x), lambda: x)
 
 def test_refused():
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(InterpretModeError):
         random(GOOD)
 
 class TestCase(unittest.TestCase):
     def test_refused(self):
-        with self.assertRaises(NotImplementedError):
+        with self.assertRaises(InterpretModeError):
             random(GOOD)
 
     def test_not_taken(self):

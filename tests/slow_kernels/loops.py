@@ -412,7 +412,7 @@ KERNELS = (
         function=squares_in_smem,
         remedied=squares_in_smem_remedied,
         args=(jax.ShapeDtypeStruct((1024,), F32),),
-        parts=("only combines its number with the previous ones", "reduce it as a whole vector"),
+        parts=("only combines its number with the previous ones", "reduce them as a whole vector"),
     ),
     SlowKernel(
         advice="invariant",

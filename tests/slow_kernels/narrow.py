@@ -265,7 +265,7 @@ KERNELS = (
         remedied=rescaled_often_remedied,
         helper=_logsumexp,
         args=(jax.ShapeDtypeStruct((512, 4096), F32),),
-        parts=("each of the 32 iterations reduces 128 columns", "take 512 columns"),
+        parts=("each of the 32 iterations reduces 128 columns", "process 512 columns"),
     ),
     SlowKernel(
         advice="narrow-slices",
@@ -277,6 +277,6 @@ KERNELS = (
             jax.ShapeDtypeStruct((1024, 128), BF16),
             *[jax.ShapeDtypeStruct((2048, 128), BF16)] * 2,
         ),
-        parts=("each of the 16 iterations reduces 128 columns", "take 512 columns"),
+        parts=("each of the 16 iterations reduces 128 columns", "process 512 columns"),
     ),
 )

@@ -125,7 +125,7 @@ def test_what_was_not_made_comes_before_that_nothing_was_found() -> None:
     )
     message = verdict(table.fill(asked(engines=("machine",)), [also]))
     assert str(message).splitlines()[-1] == (
-        "f: 1 of 1 judgement not made (machine: it hangs); but nothing is known about its kernels"
+        "f: 1 of 1 judgement not made (machine: it hangs); nothing is known about its kernels"
     )
     long = verdict(
         table.fill(asked(engines=("races",)), [cell("unjudged", "races", reason="a" * 999)])

@@ -54,7 +54,7 @@ def test_memory_that_is_stored_to_is_not_without_stores() -> None:
         "scratch_ref, float32[8, 128] in VMEM, is stored to, although pltpu.annotate(…, "
         "no_store=True) says that it is not"
     )
-    assert found.cause == "the compiler may repeat a load that came before the store after it"
+    assert found.cause == "the compiler may repeat, after the store, a load that came before it"
     assert found.advice == (
         "remove no_store: it is for memory that only copies and the pipeline write to"
     )

@@ -78,7 +78,7 @@ def test_a_product_that_replaces_the_one_before(how: str) -> None:
         "what grid point (0, 0) stored to acc_ref is lost: it is replaced at grid point (0, 1) "
         "before anything reads it:"
     )
-    first, second = (float(value) for value in values.split(", and is "))
+    first, second = (float(value) for value in values.split(" and is now "))
     factor = 1 if how == "replaced" else 2
     assert first == pytest.approx((X[0, :128] @ W[:128, 0]) * factor, rel=1e-4)
     assert second == pytest.approx((X[0, 128:256] @ W[128:256, 0]) * factor, rel=1e-4)
