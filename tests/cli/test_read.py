@@ -213,7 +213,7 @@ def test_doctor_as_json_and_with_flags_of_ones_own(command: Any) -> None:
     done = command("doctor", "--json", LIBTPU_INIT_ARGS="--xla_mosaic_dump_to=elsewhere")
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["LIBTPU_INIT_ARGS"]["state"] == "warning"
-    assert "take it out" in checks["LIBTPU_INIT_ARGS"]["remedy"]
+    assert "remove it, or dump without pallas-debug" in checks["LIBTPU_INIT_ARGS"]["remedy"]
     assert checks["target v5e"]["state"] == "ok"
 
 

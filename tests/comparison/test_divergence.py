@@ -51,7 +51,7 @@ def test_an_attention_and_its_repaired_version() -> None:
     assert finding.other is not None
     assert finding.other.line == there
     assert line.startswith("the kernels first diverge at grid point (0, 1): acc_ref[0, 0] is -0.46")
-    assert f" at line {fault}, and -0.0008" in line
+    assert f" at line {fault}, but -0.0008" in line
     repaired = f"line {there} of `rescaled_by_the_wrong_maximum_repaired`"
     assert line.endswith(f" at {repaired}")
     assert finding.cause == f"line {fault} does not compute the same as {repaired}"
@@ -164,7 +164,7 @@ def test_copies_places_and_numbers_of_stores() -> None:
         "compare both indices and the values they are computed from",
     )
     assert line == (
-        f"{first}line {start} stores to tile_ref[1, 0:8, 0:128], and line {start} of `other` to "
+        f"{first}line {start} stores to tile_ref[1, 0:8, 0:128], but line {start} of `other` to "
         "tile_ref[0, 0:8, 0:128]"
     )
     _, line = compared(lambda x: scaled(x, by=3.0), other, X)

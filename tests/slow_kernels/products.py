@@ -384,7 +384,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((32, 128), BF16),
             *(jax.ShapeDtypeStruct((4, 2048, 128), BF16),) * 2,
         ),
-        parts=("1 row of q_ref by blocks of k_ref and v_ref that 8 steps", "what 8 do"),
+        parts=("1 row of q_ref by blocks of k_ref and v_ref that 8 steps", "the work of 8"),
     ),
     SlowKernel(
         advice="thin-steps",
@@ -396,7 +396,7 @@ KERNELS = (
             jax.ShapeDtypeStruct((2, 4, 2, 128), BF16),
             *(jax.ShapeDtypeStruct((2, 4096, 128), BF16),) * 2,
         ),
-        parts=("2 rows of q_ref by blocks of k_ref and v_ref that 4 steps", "what 4 do"),
+        parts=("2 rows of q_ref by blocks of k_ref and v_ref that 4 steps", "the work of 4"),
     ),
     SlowKernel(
         advice="thin-product",

@@ -315,7 +315,7 @@ KERNELS = (
         function=scattered_by_index_map,
         remedied=scattered_together,
         args=_TABLE,
-        parts=("a step writes back 2.0 KiB", "give x_ref blocks 32 times as large"),
+        parts=("each step writes back 2.0 KiB", "give x_ref blocks 32 times as large"),
     ),
     SlowKernel(
         advice="copy-wait",

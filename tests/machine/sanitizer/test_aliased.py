@@ -127,8 +127,8 @@ X = np.random.default_rng(0).standard_normal((8 * STEPS, 128)).astype(np.float32
         (
             lambda x: rotated(x, -1), (1,),
             "_copied(_rows(x_hbm, (i + by) % STEPS), tile_ref, sem)",
-            f"after grid point (0,) overwrote it through out_hbm: x_hbm[0, 0] was {X[0, 0]:g}, "
-            f"and is {X[16, 0]:g}",
+            f"after grid point (0,) overwrote it through out_hbm: x_hbm[0, 0] was {X[0, 0]:g} "
+            f"and is now {X[16, 0]:g}",
         ),
         (
             lambda x: rotated(x, 1, doubles=True), (2,),
