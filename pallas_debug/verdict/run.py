@@ -269,7 +269,7 @@ def verify_function(
     if values.integers and set(_RUN) & set(asked):
         judging.notes.append(
             f"values were made up for {' and '.join(values.integers)}: anything that depends on "
-            f"them is judged only for these. Give real ones: {REAL_INPUTS}"
+            f"them is judged only for these. Pass real ones: {REAL_INPUTS}"
         )
     seen = unused.without_unused(seen, call, found.captures, session.targets[0], judging.problems)
     seen = unused.with_separate_inputs(

@@ -135,7 +135,7 @@ def test_baselines_are_recorded_and_compared_with(
     compared = run_pytest("-n", "2", *only)
     compared.assert_outcomes(passed=1, failed=1)
     message = failure(compared, "test_baseline")
-    assert f"more than its baseline of {cost['cycles']}, and 5 % is allowed" in message
+    assert f"more than its baseline of {cost['cycles']}; 5 % is allowed" in message
     assert "if the loss is intended, record it with" in message
     assert "baselines only for other versions (0.0.1: 7)" in message
     assert "Cycles of two compilers are not compared" in message

@@ -30,7 +30,7 @@ def test_a_race_fails_its_test(child: Child, workers: list[str]) -> None:
         [
             "pallas-debug *: kernels run in TPU interpret mode "
             "(detect_races,num_cores_or_threads=2); data races fail the test",
-            "*DataRace in kernel `raced`, grid point *",
+            "*DataRace in kernel `raced`, *grid point *",
             "  kernels.py:40   out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),",
             "1 finding in 1 test: 1 DataRace",
         ]

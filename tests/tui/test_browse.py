@@ -191,6 +191,8 @@ async def test_layers_peel_off_and_only_q_leaves(raw: Path) -> None:
 async def test_the_help_lists_the_real_keys(raw: Path, golden: Golden) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
     async with app.run_test(size=(80, 40)) as pilot:
+        while not app.steps.changes:  # what each pass did is counted in the background
+            await pilot.pause(0.02)
         await until_idle(app, pilot)
         await press(pilot, "question_mark")
         golden(app, "help")

@@ -69,7 +69,7 @@ def test_what_rests_on_them_says_so_and_comes_last() -> None:
     )
     assert verdict.notes == (
         f"values were made up for {LENGTHS}: anything that depends on them is judged only for "
-        f"these. Give real ones: {REAL_INPUTS}",
+        f"these. Pass real ones: {REAL_INPUTS}",
     )
 
 
