@@ -12,7 +12,7 @@ from pallas_debug import defaults
 from pallas_debug import render as text
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.checks import names
-from pallas_debug.errors import ChecksFailed, KernelFault, KernelNotJudged, UsageError
+from pallas_debug.errors import ChecksFailed, KernelNotJudged, UsageError
 from pallas_debug.findings import stops
 from pallas_debug.guards import check_function
 from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
@@ -158,10 +158,7 @@ def check(
                 out = trace.block_until_ready(function(*args, **kwargs))
             except Exception as error:
                 if found := session.observer.findings:
-                    fault = stops.finding_of(error) or found[-1]
-                    led = stops.led_to(error, found) or [fault]
-                    words = "\n\n".join(map(text.finding_text, led))
-                    raise KernelFault(words, fault, found) from error
+                    raise stops.fault_of(error, found, text.finding_text) from error
                 raise
         if not session.used and not session.problems:
             raise UsageError(

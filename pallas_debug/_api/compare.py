@@ -17,7 +17,7 @@ from pallas_debug.comparison.compare import compare as compare_results
 from pallas_debug.comparison.judged import Judged
 from pallas_debug.comparison.rounding import compare_rounded
 from pallas_debug.comparison.tolerances import Tolerance
-from pallas_debug.errors import KernelFault, UsageError, ValuesDiffer
+from pallas_debug.errors import UsageError, ValuesDiffer
 from pallas_debug.findings import stops
 from pallas_debug.findings.faults import Fault
 from pallas_debug.guards import check_arguments, check_function
@@ -172,10 +172,7 @@ def compare(
                 session.wait_for_runs()
             except Exception as error:
                 if found := session.observer.findings:
-                    fault = stops.finding_of(error) or found[-1]
-                    led = stops.led_to(error, found) or [fault]
-                    words = "\n\n".join(map(text.finding_text, led))
-                    raise KernelFault(words, fault, found) from error
+                    raise stops.fault_of(error, found, text.finding_text) from error
                 raise
         called = [c for c in session.captures if c.kernel.digest in session.used]
         report = asked.judge(result, expected, chip=chip, captures=called)

@@ -10,7 +10,7 @@ import re
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pallas_debug.errors import KernelFault
 from pallas_debug.findings.collector import key
@@ -72,3 +72,17 @@ def led_to(error: BaseException | None, findings: Sequence[Finding]) -> list[Fin
         if is_stop(finding, error):
             return [f for f in findings[: number + 1] if f.kernel == finding.kernel]
     return []
+
+
+def fault_of(
+    error: BaseException, findings: Sequence[Finding], text: Callable[[Finding], str]
+) -> KernelFault:
+    """Return the exception for a program that was stopped, with the text of what led to the stop.
+
+    Args:
+      findings: at least one finding of the program, causes before consequences.
+      text: renders a finding.
+    """
+    fault = finding_of(error) or findings[-1]
+    led = led_to(error, findings) or [fault]
+    return KernelFault("\n\n".join(map(text, led)), fault, findings)
