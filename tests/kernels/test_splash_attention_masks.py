@@ -259,7 +259,7 @@ def test_equal_heads_and_equal_blocks_are_shared() -> None:
     info, _ = process_mask(MultiHeadMask([diagonal] * 8), (128, 128))
     assert info.block_mask.shape == (1, 4, 4)
     assert info.partial_mask_blocks.shape == (1, 128, 128)
-    assert info.partial_mask_blocks.dtype == np.int8
+    assert info.partial_mask_blocks.dtype == np.bool_
 
     other = NumpyMask(np.tri(512, k=128, dtype=bool))
     info, computed = process_mask(MultiHeadMask([diagonal, other, diagonal]), (128, 128))

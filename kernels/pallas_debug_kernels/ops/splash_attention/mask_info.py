@@ -25,8 +25,10 @@ class MaskInfo(NamedTuple):
       the block of the next non-empty one, which is thereby prefetched, once.
     block_mask: `[heads, rows, width]`, 0 to skip the step, 1 for a full block, 2 for a partial one.
     mask_next: like `data_next`, for the blocks of `partial_mask_blocks`.
-    partial_mask_blocks: int8 `[blocks, block_q, block_kv]` (dkv: transposed), the distinct partial
-      blocks; None if the kernel computes the mask, or no block is partial.
+    partial_mask_blocks: bool `[blocks, block_q, block_kv]` (dkv: transposed), the distinct partial
+      blocks; None if the kernel computes the mask, or no block is partial. Pallas passes bool to a
+      TPU kernel as int32: four times the bytes of int8, but no unpacking in every step, which is a
+      seventh to a fifth of the bundles on v6e.
     q_sequence: `[q_seq]`, the positions of the queries if the kernel computes the mask.
     """
 
@@ -91,7 +93,7 @@ def process_dynamic_mask(
     )
     ids = jnp.arange(kinds.size, dtype=jnp.int32).reshape(kinds.shape)
     info = _schedule(kinds, ids, kinds.shape[-1], jnp)
-    flat_blocks = blocks.reshape(-1, *blocks.shape[-2:]).astype(jnp.int8)
+    flat_blocks = blocks.reshape(-1, *blocks.shape[-2:]).astype(jnp.bool_)
     return info._replace(partial_mask_blocks=flat_blocks)
 
 
@@ -106,7 +108,7 @@ def _table(
     for i, j in np.ndindex(*kinds.shape):
         rows = slice(i * block_q, (i + 1) * block_q)
         columns = slice(j * block_kv, (j + 1) * block_kv)
-        block = np.asarray(mask[rows, columns], np.int8)
+        block = np.asarray(mask[rows, columns], np.bool_)
         if block.all():
             kinds[i, j] = FULL
         elif block.any():

@@ -41,7 +41,7 @@ class Score:
 class Masking(NamedTuple):
     """Mask operands: as arrays, as block specs, and in a kernel as refs.
 
-    blocks: int8, a partial block, `[block_q, block_kv]`.
+    blocks: bool, a partial block, `[block_q, block_kv]`.
     q_sequence, q_ids: int32, one for each query, `[block_q, 128]`.
     kv_ids: int32, one for each key, `[1, block_kv]`.
 
@@ -166,9 +166,8 @@ def masked(
     visible = []
     if masking.blocks is not None:
         block = masking.blocks[(queries, keys) if kv_axis == 1 else (keys, queries)]
-        # In a full block every entry exceeds -1, whatever was loaded.
-        threshold = jnp.where(kind == FULL, -1, 0).astype(jnp.int32)
-        visible.append(block.astype(jnp.int32) > threshold)
+        # In a full block every key is visible, whatever was loaded.
+        visible.append(jnp.logical_or(block, jnp.broadcast_to(kind == FULL, block.shape)))
     if score.computed is not None:
         first_key = kv_block * block_kv + kv_start
         key = lax.broadcasted_iota(jnp.int32, scores.shape, kv_axis)
