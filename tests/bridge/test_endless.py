@@ -84,6 +84,22 @@ def test_a_loop_whose_values_alternate() -> None:
     assert stopped(call(alternates), "hlo").cause == COMES_BACK
 
 
+@pytest.mark.parametrize("mode", ["hlo", "auto"])
+def test_a_loop_whose_result_xla_knows(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing signals the semaphore, so XLA knows the count, and would remove the loop."""
+
+    def waits(_: Any, o_ref: Any, semaphore: Any) -> None:
+        count = lax.while_loop(
+            lambda count: count == 0, lambda _: pl.semaphore_read(semaphore), jnp.int32(0)
+        )
+        o_ref[...] = jnp.full_like(o_ref, count)
+
+    monkeypatch.setattr(endless, "MANY", dict.fromkeys(endless.MANY, 2048))
+    function = call(waits, scratch_shapes=[pltpu.SemaphoreType.REGULAR])
+    finding = stopped(function, mode, hang_after=0.2)
+    assert ", with count = 0" in finding.message
+
+
 @pytest.mark.parametrize("mode", ["hlo", "tpu"])
 def test_a_loop_that_steps_past_its_end(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def steps_past(n_ref: Any, o_ref: Any) -> None:

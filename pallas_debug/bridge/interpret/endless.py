@@ -2,8 +2,8 @@
 
 The callback stops a loop if nothing that its condition depends on changes between two iterations,
 or if it takes too many and too long. The loop's own jaxpr is extended in place:
-its carry by a count and the identity of this entry, its body by the guard, its condition by a term
-that is always true and keeps XLA from removing the guard. Everything else stays as it was.
+its carry by a count and the identity of this entry, its body by the guard. Everything else stays
+as it was.
 
 `fori_loop` with known bounds is a `scan`, which ends by itself.
 """
@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax._src import callback
 from jax._src import core as jax_core
+from jax._src.interpreters import mlir
 from jax._src.lax.control_flow import loops
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax._src.state.types import ReadEffect, RefEffect
@@ -179,26 +180,21 @@ class _Guard:
             )
         )
         known = dict(zip(guard.invars[2:], (of_body[i] for i in scalars), strict=True))
-        goes_on, _ = nested.opened(
-            jax.make_jaxpr(lambda holds, count, entry: holds & (entry >= np.int32(0)))(
-                jax.ShapeDtypeStruct((), "bool"), *_two_counters()
-            )
+        for_cond, ends = (
+            nested.opened(jax.make_jaxpr(lambda count, entry: ())(*_two_counters()))[0].invars
+            for _ in range(2)
         )
-        holds = {goes_on.invars[0]: cond.outvars[0]}
-        ends, _ = nested.opened(jax.make_jaxpr(lambda count, entry: ())(*_two_counters()))
         new_body = _extended(
             body, guard.invars[:2], [*_renamed(guard, known), *body.eqns], guard.outvars
         )
-        new_cond = _extended(cond, goes_on.invars[1:], [*cond.eqns, *_renamed(goes_on, holds)])
+        new_cond = _extended(cond, for_cond, cond.eqns)
         zero = jax_core.Literal(np.int32(0), _I32)
         return eqn.replace(
             invars=[*eqn.invars, zero, zero],
-            outvars=[*eqn.outvars, *ends.invars],
+            outvars=[*eqn.outvars, *ends],
             params={
                 **params,
-                "cond_jaxpr": _closed_as(
-                    params["cond_jaxpr"], new_cond.replace(outvars=list(goes_on.outvars))
-                ),
+                "cond_jaxpr": _closed_as(params["cond_jaxpr"], new_cond),
                 "body_jaxpr": _closed_as(params["body_jaxpr"], new_body),
             },
         )
@@ -316,14 +312,37 @@ def _guarding(loop: GuardedLoop) -> Callable[..., Any]:
         is_due = (is_power & (count >= FIRST)) | ((count & np.int32(EVERY - 1)) == 0)
 
         def ask() -> Any:
-            return jax.pure_callback(
-                look, jax.ShapeDtypeStruct((), jnp.int32), count, entry, *values
-            )
+            return _look_p.bind(count, entry, *values, look=look)
 
         return count, lax.cond(is_due, ask, lambda: entry)
 
     return guard
 
+
+# Not `jax.pure_callback`: XLA removes a loop without side effects if it can replace each of its
+# results by a constant, and a kernel that waits for ever would return.
+_look_p = jax_core.Primitive("pallas_debug_loop_guard")
+_look_p.def_abstract_eval(lambda *_, look: _I32)
+
+
+def _lowered_look(context: Any, *nodes: Any, look: Callable[..., np.ndarray]) -> Any:
+    results, _, _ = callback.emit_python_callback(
+        context,
+        lambda *values: (look(*values),),
+        None,
+        list(nodes),
+        context.avals_in,
+        context.avals_out,
+        has_side_effect=True,
+        returns_token=False,
+        sharding=callback._callback_op_sharding(
+            context.module_context.axis_context, None, context.avals_out
+        ),
+    )
+    return results
+
+
+mlir.register_lowering(_look_p, _lowered_look, cacheable=False)
 
 _lock = threading.Lock()
 _entries: OrderedDict[int, _Entry] = OrderedDict()
