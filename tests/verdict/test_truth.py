@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import types
 from typing import Any
 
 import jax
@@ -257,13 +259,30 @@ def test_a_kernel_for_a_gpu_is_not_judged() -> None:
     assert {o.engine for o in verdict.outcomes if o.status == "ok"} == {"trace", "checks"}
     assert {gap.engine: gap.reason for gap in verdict.gaps} == {
         "static": "it is a kernel for a GPU (Triton)",
-        "v5e": "copy is a kernel for a GPU: its compiler parameters are those of Triton. Kernels "
-        "are compiled for TPUs here",
+        "v5e": "copy is a kernel for a GPU (Triton). Kernels are compiled for TPUs here",
         "machine": "it runs in HLO interpret mode instead, because kernel `copy` is for a GPU "
         "(Triton), but the kernel machine runs kernels as a TPU does",
         "races": "kernel `copy` is for a GPU (Triton), but TPU interpret mode runs kernels as a "
         "TPU does",
     }
+
+
+def test_a_kernel_over_a_mesh_of_a_gpu_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its mesh names Mosaic GPU; it has no compiler parameters."""
+    absl = types.ModuleType("absl")  # a mock: Mosaic GPU needs it, and jax does not install it
+    absl.logging = logging  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "absl", absl)
+    from jax.experimental.pallas import mosaic_gpu
+
+    function = mosaic_gpu.kernel(copy, out_type=X)
+    verdict = verify(function, X, targets="v5e", engines="static,compile,checks,machine")
+    assert verdict.findings == ()
+    assert not verdict.ok
+    reasons = {gap.engine: gap.reason for gap in verdict.gaps}
+    assert reasons["static"] == "it is a kernel for a GPU (Mosaic GPU)"
+    assert reasons["v5e"] == (
+        "copy is a kernel for a GPU (Mosaic GPU). Kernels are compiled for TPUs here"
+    )
 
 
 def test_a_kernel_called_with_arrays_is_not_said_to_store_to_a_value() -> None:

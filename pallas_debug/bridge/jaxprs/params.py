@@ -49,8 +49,18 @@ _OF_GPUS = {"triton": "Triton", "mosaic_gpu": "Mosaic GPU"}
 
 
 def gpu_backend(params: Mapping[str, Any]) -> str | None:
-    """Back end of a kernel that is written for a GPU; None unless its parameters say so."""
-    packages = type(params.get("compiler_params")).__module__.split(".")
+    """Back end of a kernel that is written for a GPU; None unless its parameters say so.
+
+    These are its compiler parameters, its mesh, and the memory spaces of its operands and scratch.
+    """
+    refs = (variable for jaxpr in jaxprs_of(params) for variable in jaxpr.invars)
+    stated = (
+        params.get("compiler_params"),
+        params.get("mesh"),
+        *params.get("meshes", ()),
+        *(getattr(ref.aval, "memory_space", None) for ref in refs),
+    )
+    packages = (name for value in stated for name in type(value).__module__.split("."))
     return next((_OF_GPUS[name] for name in packages if name in _OF_GPUS), None)
 
 

@@ -73,8 +73,8 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
     """
     if backend := gpu_backend(captured.params):
         raise CannotRunError(
-            f"{captured.kernel.name} is a kernel for a GPU: its compiler parameters are those of "
-            f"{backend}. Kernels are compiled for TPUs here"
+            f"{captured.kernel.name} is a kernel for a GPU ({backend}). Kernels are compiled for "
+            "TPUs here"
         )
     shared = semaphores_of(captured.params)
     if shared:

@@ -195,11 +195,11 @@ def grid(captured: Capture) -> Grid:
         time.
     """
     params = captured.params
+    if backend := gpu_backend(params):
+        raise NotReadable(f"it is a kernel for a GPU ({backend})")
     if "grid_mapping" not in params:
         raise NotReadable("it is a kernel over a mesh, which has no grid and no blocks")
     mapping = params["grid_mapping"]
-    if backend := gpu_backend(params):
-        raise NotReadable(f"it is a kernel for a GPU ({backend})")
     if is_unsized(captured):
         raise NotReadable(UNSIZED)
     names = nested.arg_names(params["jaxpr"])
