@@ -1,13 +1,13 @@
 """Our cycle estimates against libtpu's own, and bundles traced to lines, for the bundled kernels.
 
     python benchmarks/cycles.py [--targets v5e,v6e] [--operations matmul,softmax] [--tags small]
-                                [--gradients] [--table] [--advice] [--to dumps]
+                                [--gradients] [--table] [--advice] [--to dumps] [--page page.md]
 
 Prints, per target, the median ratio of our estimate to libtpu's and their rank correlation, over
 all kernels for which libtpu gives an estimate, and the share of the bundles with vector or matrix
 work that are traced to a Python line. `--table` adds a row for each kernel, and `--advice` each
 piece of advice. With `--to`, the dumps are kept, and kernels that are in there already are not
-compiled again.
+compiled again. `--page` writes the page docs/reference/estimates.md.
 
 `ours` is the estimate that `pallas-debug stats` prints, over all kernels, and over those of which
 no region or copy depends on data: libtpu takes data to be zero, where `stats` takes scalar operands
@@ -20,9 +20,10 @@ bandwidth of HBM.
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,14 +85,53 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--advice", action="store_true")
     parser.add_argument("--to", type=Path)
+    parser.add_argument("--page", type=Path)
     options = parser.parse_args()
+    by_target: dict[str, list[Row]] = {}
     with tempfile.TemporaryDirectory() as folder:
         root = options.to or Path(folder)
         for target in options.targets.split(","):
-            rows = list(_rows(target, root / target, options))
+            rows = by_target[target] = list(_rows(target, root / target, options))
             _report(target, rows, table=options.table)
             if options.advice:
                 _list_advice(rows)
+    if options.page is not None:
+        options.page.write_text(_page(by_target))
+
+
+PAGE = """\
+# Cycle estimates, kernel by kernel
+
+libtpu's own estimate of the cycles of each bundled kernel, and ours with the same assumptions (see
+[How far to trust the cycles](../guides/performance.md#how-far-to-trust-the-cycles)). Where libtpu
+estimates nothing, as for v4, a cell is empty. Written by `benchmarks/cycles.py --page` with libtpu
+{libtpu}.
+
+"""
+
+
+def _page(by_target: Mapping[str, Sequence[Row]]) -> str:
+    """Return the page that compares the estimates: a row per kernel, and two columns per target."""
+    columns = {
+        target: {row.name: row for row in rows}
+        for target, rows in by_target.items()
+        if any(row.libtpu for row in rows)
+    }
+    lines = [
+        "| operation, spec: kernel | " + " | ".join(f"{t}: libtpu | ours" for t in columns) + " |",
+        "|---|" + "--:|--:|" * len(columns),
+    ]
+    for name in dict.fromkeys(name for rows in columns.values() for name in rows):
+        cells = [cell for rows in columns.values() for cell in _compared(rows.get(name))]
+        if any(cells):
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return PAGE.format(libtpu=importlib.metadata.version("libtpu")) + "\n".join(lines) + "\n"
+
+
+def _compared(row: Row | None) -> tuple[str, str]:
+    if row is None or not row.libtpu or row.same is None:
+        return "", ""
+    return f"{row.libtpu:,.0f}", f"{row.same:,.0f}"
 
 
 def _rows(target: str, root: Path, options: Any) -> Iterator[Row]:
