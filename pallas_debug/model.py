@@ -221,10 +221,10 @@ class Failure:
     explanation: Explanation | None = None
 
     @property
-    def is_of_the_machine(self) -> bool:
-        """Whether the machine is the cause, not the kernel: no compiler, or one that was killed."""
+    def is_undecided(self) -> bool:
+        """Whether the kernel was not judged: no compiler, one that was killed, too little time."""
         killed = self.stage == "crash" and self.type in ("SIGKILL", "SIGTERM")
-        return killed or self.stage == "setup"
+        return killed or self.stage in ("setup", "timeout")
 
     @property
     def headline(self) -> str:

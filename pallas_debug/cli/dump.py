@@ -87,7 +87,7 @@ def run(options: DumpOptions) -> int:
     for line in _lines(dumps, options):
         output.message(line)
     failed = [c.failure for dump in dumps for c in dump.compilations if not c.ok]
-    if failed and all(failure and failure.is_of_the_machine for failure in failed):
+    if failed and all(failure and failure.is_undecided for failure in failed):
         return Exit.CANNOT_RUN
     return Exit.FAILED if failed else Exit.OK
 

@@ -51,6 +51,7 @@ OUTCOMES: dict[str, Exit] = {
     "part of a dump is damaged or cannot be read": Exit.CANNOT_RUN,
     "a file or directory cannot be written: no permission, a full disk": Exit.CANNOT_RUN,
     "`browse` without a terminal": Exit.CANNOT_RUN,
+    "a compilation reached its time limit, and no kernel failed": Exit.CANNOT_RUN,
     "`verify` found nothing, but could not judge everything requested": Exit.CANNOT_RUN,
     "`browse` was ended by a signal, or its terminal went away": Exit.CANNOT_RUN,
     "`verify` was ended by SIGTERM, and printed what was judged until then": Exit.CANNOT_RUN,

@@ -146,9 +146,9 @@ def _failure(
         log = outcome.log.decode(errors="replace")
         if stage == "timeout":
             message = (
-                f"the compiler did not finish {kernel.name} within {timeout:g} s and was stopped; "
-                f"the last pass it wrote is {last or 'none'}. Allow more time with --timeout "
-                "(--pallas-timeout in pytest), or make the kernel smaller."
+                f"the compiler was stopped after {timeout:g} s, {_reached(outcome, last)}: "
+                f"{kernel.name} was not judged. Allow more time with --timeout (--pallas-timeout "
+                f"in pytest){', or make the kernel smaller' if last else ''}."
             )
         else:
             words = last_words(log)
@@ -181,6 +181,15 @@ def _failure(
         last_pass=last,
         source=source,
     )
+
+
+def _reached(outcome: RequestOutcome, last: str | None) -> str:
+    """How far a compiler got that was stopped."""
+    if last is not None:
+        return f"after it wrote the pass {last}"
+    if outcome.was_read:
+        return "before it wrote a pass"
+    return "while it loaded libtpu"
 
 
 def last_words(log: str) -> str:

@@ -220,7 +220,7 @@ class Queue:
             if made is None:
                 is_known = has_ended or (digest, target) in self.lost
                 reason = self.not_compiled(kernel, target) if is_known else None
-            elif made.failure is not None and made.failure.is_of_the_machine:
+            elif made.failure is not None and made.failure.is_undecided:
                 reason = made.failure.headline
             if digest in wanted and reason is not None:
                 yield Gap(kernel=kernel.name, engine=target, reason=reason)

@@ -329,7 +329,7 @@ def prefetched(
 def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     """Results of jax's lowering and libtpu for one target."""
     failure, target = compilation.failure, compilation.target
-    if failure is not None and failure.is_of_the_machine:
+    if failure is not None and failure.is_undecided:
         return Seen(outcomes=(not_compiled(kernel, target, failure.headline),))
     outcome = replace(
         outcome_of(kernel, "compile", "found" if failure else "ok"),

@@ -159,6 +159,10 @@ LINES: dict[str, list[list[str]]] = {
         ["report", "empty"],
         ["report", "."],
     ],
+    "a compilation reached its time limit, and no kernel failed": [
+        ["dump", "rows:double", *X, "--timeout=1e-3"],
+        ["verify", "rows:double", *X, *V5E, "--engine=compile", "--timeout=1e-3"],
+    ],
     "libtpu lacks the topology that a target names": [
         ["dump", "rows:double", *X, "-t", "v5e:99x99"],
         ["verify", "rows:double", *X, "-t", "v5e:99x99", "--engine=compile"],

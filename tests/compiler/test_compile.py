@@ -130,6 +130,26 @@ def test_last_words(log: bytes, words: str | None) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "was_read, reached, id",
+    [
+        (True, "before it wrote a pass", "compiler-timeout"),
+        (False, "while it loaded libtpu", "compiler-timeout-at-start"),
+    ],
+)
+def test_timeout_before_the_first_pass(was_read: bool, reached: str, id: str) -> None:
+    outcome = RequestOutcome(reply=None, ended="timeout", log=b"", dumps=(), was_read=was_read)
+    failure = finished(outcome)[0].failure
+    assert failure is not None
+    assert failure.explanation is not None
+    assert failure.explanation.id == id
+    assert failure.is_undecided
+    assert failure.message == (
+        f"the compiler was stopped after 1.5 s, {reached}: add was not judged. Allow more time "
+        "with --timeout (--pallas-timeout in pytest)."
+    )
+
+
 def test_timeout() -> None:
     dumps = tuple((DATA / "libtpu-0.0.50" / "aborting").iterdir())
     outcome = RequestOutcome(
@@ -142,9 +162,9 @@ def test_timeout() -> None:
     assert replace(failure, explanation=None) == Failure(
         stage="timeout",
         type="timeout",
-        message="the compiler did not finish add within 1.5 s and was stopped; the last pass it "
-        "wrote is infer-vector-layout. Allow more time with --timeout (--pallas-timeout "
-        "in pytest), or make the kernel smaller.",
+        message="the compiler was stopped after 1.5 s, after it wrote the pass "
+        "infer-vector-layout: add was not judged. Allow more time with --timeout "
+        "(--pallas-timeout in pytest), or make the kernel smaller.",
         last_pass="infer-vector-layout",
         source=SourceLine(file="a.py", line=3, function="k"),
     )

@@ -211,7 +211,7 @@ def test_a_compiler_that_is_not_given_enough_time(tmp_path: Path) -> None:
     assert failure is not None
     found = explain.of_failure(failure, kernel)
     assert found is not None, failure.message
-    assert found.id == "compiler-timeout"
+    assert found.id.startswith("compiler-timeout")
 
 
 @pytest.mark.slow

@@ -307,10 +307,8 @@ def test_a_child_that_hangs_is_stopped_and_replaced(tmp_path: Path) -> None:
     failure = first.compilation("v5e").failure
     assert failure is not None
     assert failure.stage == "timeout"
-    assert f"the compiler did not finish {first.kernel.name} within 6 s" in failure.message
-    assert "the last pass it wrote is none." in failure.message
-    assert "Allow more time with --timeout" in failure.message
-    assert "(--pallas-timeout in pytest), or make the kernel smaller." in failure.message
+    assert failure.message.startswith("the compiler was stopped after 6 s, ")
+    assert f": {first.kernel.name} was not judged. Allow more time with" in failure.message
     assert second.ok
 
 

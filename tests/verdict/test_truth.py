@@ -107,6 +107,14 @@ def test_a_name_that_a_module_lacks_is_not_put_down_to_the_chip() -> None:
     )
 
 
+def test_a_kernel_that_had_too_little_time_is_not_said_to_be_wrong() -> None:
+    found = verify(called(), X, targets="v5e", engines="compile", timeout=1e-4)
+    (outcome,) = found.unjudged
+    assert found.findings == ()
+    assert str(outcome.reason).startswith("the compiler was stopped after 0.0001 s, ")
+    assert ": copy was not judged. Allow more time with --timeout" in str(outcome.reason)
+
+
 def on_host(x: Any) -> Any:
     return np.asarray(x) + 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pallas_debug.defaults import COMPILE_TIMEOUT
 from pallas_debug.findings.explain.catalogue.record import JAX, entry
 
 ENTRIES = (
@@ -74,9 +75,20 @@ ENTRIES = (
     entry(
         "compiler-timeout",
         "and was stopped; the last pass it wrote is",
+        "the compiler was stopped after … s, before it wrote a pass",
+        "the compiler was stopped after … s, after it wrote the pass",
         title="the compiler took longer than the time limit",
-        cause="an unrolled loop or a very large block produces a program with many instructions",
+        cause="the limit is too short for this kernel; or an unrolled loop or a very large block "
+        "produces a program with many instructions",
         advice="allow more time with --timeout; or use a lax.fori_loop instead of a Python loop, "
         "and smaller blocks",
+    ),
+    entry(
+        "compiler-timeout-at-start",
+        "the compiler was stopped after … s, while it loaded libtpu",
+        title="the time limit ended before the compiler had started",
+        cause="a new compiler process first loads libtpu, which takes seconds; it had not yet "
+        "looked at the kernel",
+        advice=f"allow more time with --timeout; the default is {COMPILE_TIMEOUT:g} s",
     ),
 )
