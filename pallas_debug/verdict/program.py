@@ -18,7 +18,7 @@ from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Kernel, Target, Witness
 from pallas_debug.session import Session, only_defines, resolve_targets
 from pallas_debug.verdict import engines as ask
-from pallas_debug.verdict import interpreted
+from pallas_debug.verdict import interpreted, points
 from pallas_debug.verdict.answers import Answers
 from pallas_debug.verdict.engines import Seen
 from pallas_debug.verdict.result import Engine, Verdict
@@ -69,6 +69,8 @@ def verify_program(
             f"{name} called no Pallas kernel: nothing to verify. "
             + only_defines(name, "--pallas-verify")
         )
+    if not any(one.findings for one in answers.seen):  # the program was not stopped
+        points.require(request.watched, [captured.kernel for captured in captures])
     wanted = session.targets or resolve_targets(request.chips, session.plugins)
     if "static" in asked:
         for captured in captures:

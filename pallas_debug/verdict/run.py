@@ -23,7 +23,7 @@ from pallas_debug.model import Finding, Target
 from pallas_debug.render import REAL_INPUTS
 from pallas_debug.session import Options, Session, another_path, sanitizing
 from pallas_debug.tracebacks import WithoutOurFrames
-from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table, unused
+from pallas_debug.verdict import compared, interpreted, made_up, points, suppressions, table, unused
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.answers import Answers
 from pallas_debug.verdict.engines import Call, Seen, Traced
@@ -407,6 +407,8 @@ def _ask(
             f"{call.name} calls no Pallas kernel with these arguments: nothing to verify. "
             + another_path()
         )
+    if not found.failed:
+        points.require(request.watched, [captured.kernel for captured in captures])
     if not captures:
         return found
     wanted = [(captured, found.targets[captured.kernel.digest]) for captured in captures]

@@ -354,6 +354,28 @@ def test_verify_does_not_count_a_kernel_watched_in_part_as_judged() -> None:
         pallas_debug.verify(totals, X, engines="static", watch="0,*")
 
 
+@pytest.mark.parametrize(
+    "points, why",
+    [
+        (
+            "8,*",
+            "there are no grid points '8,*' to watch: kernel `totals_kernel` has the grid (8, 3)",
+        ),
+        (
+            "0,0;0",
+            "there are no grid points '0' to watch: kernel `totals_kernel` has the grid (8, 3)",
+        ),
+        (
+            "totals_kernal=0,0",
+            "no kernel 'totals_kernal' to watch (did you mean 'totals_kernel'?); there is totals_",
+        ),
+    ],
+)
+def test_verify_refuses_grid_points_that_no_kernel_has(points: str, why: str) -> None:
+    with pytest.raises(UsageError, match="^" + re.escape(why)):
+        pallas_debug.verify(totals, X, targets="v5e", engines="machine", watch=points)
+
+
 def test_without_the_sanitizer_it_is_refused() -> None:
     with pytest.raises(UsageError) as error:
         pallas_debug.check(totals, watch="0,*")
