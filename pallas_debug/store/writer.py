@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from pallas_debug.errors import DumpDirectoryError, LockTimeoutError
+from pallas_debug.errors import DumpDirectoryError, LockTimeoutError, NoDumpsError
 from pallas_debug.model import Compilation, FileRecord, Kernel
 from pallas_debug.store import layout, locks, schema, scratch
 from pallas_debug.store.base import DumpStore
@@ -64,7 +64,7 @@ class Store(DumpStore):
         try:
             self._make_folders(self.root)
         except (FileExistsError, NotADirectoryError) as error:
-            raise DumpDirectoryError(
+            raise NoDumpsError(
                 f"cannot dump to {root}: it is a file, or lies below one. "
                 "Name a directory; it is made when it does not exist."
             ) from error
