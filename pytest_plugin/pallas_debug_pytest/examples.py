@@ -1,4 +1,7 @@
-"""Support for hypothesis: each example is judged as it ends, so that failures are shrunk.
+"""Support for tests that hypothesis or unittest runs, where a judgement after the test is too late.
+
+hypothesis: each example is judged as it ends, so that failures are shrunk. unittest: a test that is
+expected to fail is judged as it ends, because unittest decides then whether it failed.
 
 Imports neither jax nor hypothesis: a test that hypothesis runs has an attribute `hypothesis`.
 
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -46,6 +50,45 @@ def judged_one_by_one(
         yield
     finally:
         handle.inner_test = inner  # type: ignore[union-attr]
+
+
+@contextlib.contextmanager
+def judged_if_expected_to_fail(item: pytest.Item, judge: Callable[[], None]) -> Iterator[None]:
+    """Call `judge` at the end of a test of unittest that is an `expectedFailure`.
+
+    A no-op for any other test.
+    """
+    test = getattr(item, "obj", None)
+    case = getattr(test, "__self__", None)
+    expected = "__unittest_expecting_failure__"
+    if not (getattr(test, expected, False) or getattr(case, expected, False)):
+        yield
+        return
+    judged = _then(test, judge)  # type: ignore[arg-type]
+    item.obj = judged  # type: ignore[attr-defined]
+    setattr(case, item.name, judged)  # unittest looks a coroutine function up in its instance
+    try:
+        yield
+    finally:
+        item.obj = test  # type: ignore[attr-defined]
+
+
+def _then(test: Callable[..., Any], judge: Callable[[], None]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(test):
+
+        @functools.wraps(test)
+        async def awaited(*args: Any, **kwargs: Any) -> None:
+            await test(*args, **kwargs)
+            judge()
+
+        return awaited
+
+    @functools.wraps(test)
+    def called(*args: Any, **kwargs: Any) -> None:
+        test(*args, **kwargs)
+        judge()
+
+    return called
 
 
 def notes_of(error: BaseException) -> str:

@@ -28,7 +28,7 @@ from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
 from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
 from pallas_debug_pytest import REPORTED, coverage, failures, marks, unjudged
 from pallas_debug_pytest.callers import Callers
-from pallas_debug_pytest.examples import judged_one_by_one, notes_of
+from pallas_debug_pytest.examples import judged_if_expected_to_fail, judged_one_by_one, notes_of
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks
 from pallas_debug_pytest.running import Running
@@ -262,11 +262,12 @@ class Watcher:
         try:
             result = skipped = None
             try:
-                with judged_one_by_one(
-                    item,
-                    running.apart,
-                    lambda: self._fail(running),
-                    lambda error: self._stopped(running, error),
+                judge, stopped = (
+                    functools.partial(f, running) for f in (self._fail, self._stopped)
+                )
+                with (
+                    judged_one_by_one(item, running.apart, judge, stopped),
+                    judged_if_expected_to_fail(item, lambda: self._judge(running)),
                 ):
                     result = yield
             except pytest.skip.Exception as error:

@@ -55,6 +55,19 @@ class TestCase(unittest.TestCase):
 
     def test_good_again(self):
         log(GOOD)
+
+    @unittest.expectedFailure
+    def test_expected_to_be_bad(self):
+        log(BAD)
+
+    @unittest.expectedFailure
+    def test_expected_to_be_bad_but_good(self):
+        log(GOOD)
+
+class Async(unittest.IsolatedAsyncioTestCase):
+    @unittest.expectedFailure
+    async def test_expected_to_be_bad(self):
+        log(BAD)
 """
 
 
@@ -83,14 +96,14 @@ def test_what_is_found_fails_the_test_it_belongs_to(
     child: Child, pytester: pytest.Pytester, workers: list[str]
 ) -> None:
     result = child(TESTS, "--pallas-check", "--junitxml=report.xml", "--tb=short", *workers)
-    result.assert_outcomes(passed=3, failed=5, xfailed=1, errors=1)
+    result.assert_outcomes(passed=3, failed=6, xfailed=3, errors=1)
     result.stdout.fnmatch_lines(
         [
             "pallas-debug *: kernels run in HLO interpret mode, as there is no accelerator; "
             f"checks: {', '.join(options.DEFAULT_CHECKS)}",
             "*- pallas-debug -*",
             "6 findings in 6 tests: 4 NanProduced, 2 OutOfBoundsRead",
-            "2 kernels used by 9 tests",
+            "2 kernels used by 12 tests",
         ]
     )
     for test in ("test_beyond", "test_beyond_once_more"):  # jitted and checked before
@@ -111,7 +124,7 @@ def test_what_is_found_fails_the_test_it_belongs_to(
         for case in root.iter("testcase")
         if case.find("failure") is not None
     }
-    assert len(failures) == 5
+    assert len(failures) == 6
     assert str(failures["test_beyond"]).startswith("Failed: OutOfBoundsRead in kernel `rows`")
 
 
