@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.walk import names
+from pallas_debug.findings.faults import NO_KERNEL
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Finding, Witness
@@ -32,12 +33,11 @@ _ASKS = ("version", "hasattr", "getattr", "find_spec")
 """Substrings that mark code as testing which jax is installed."""
 
 
-def look(file: str | Path, kernel: str, at: int | None = None) -> list[Finding]:
+def look(file: str | Path, at: int | None = None) -> list[Finding]:
     """Report missing names, each once per line.
 
     Args:
       file: Python source. A file that cannot be read or parsed yields no findings.
-      kernel: name of the kernel to put in the findings.
       at: a line in a top-level statement: only that statement and the definitions it refers to,
         directly or indirectly, are checked. None checks the whole file.
     """
@@ -51,15 +51,13 @@ def look(file: str | Path, kernel: str, at: int | None = None) -> list[Finding]:
             if message is not None and not source.is_guarded(used, name):
                 line = used.end_lineno or used.lineno
                 found.setdefault(line, {})[name] = (message, _instead(module, name))
-    return [_finding(str(file), kernel, line, found[line].values()) for line in sorted(found)]
+    return [_finding(str(file), line, found[line].values()) for line in sorted(found)]
 
 
-def _finding(
-    file: str, kernel: str, line: int, used: Collection[tuple[str, str | None]]
-) -> Finding:
+def _finding(file: str, line: int, used: Collection[tuple[str, str | None]]) -> Finding:
     witness = Witness(source=lines.line_of(file, line))
     return unsupported.removed_names(
-        Sighting(kernel=kernel, engine="static", witness=witness),
+        Sighting(kernel=NO_KERNEL, engine="static", witness=witness),
         messages=[message for message, _ in used],
         instead=[instead for _, instead in used],
     )

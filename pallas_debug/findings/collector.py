@@ -9,7 +9,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pallas_debug.findings.faults import Fault, Severity
+from pallas_debug.findings.faults import NO_KERNEL, Fault, Severity
 from pallas_debug.findings.rewording import reworded
 from pallas_debug.findings.several import of_one_slip
 from pallas_debug.findings.slips import (
@@ -364,7 +364,7 @@ _UNCLASSIFIED = (
 
 
 def _follows(failure: Finding, cause: Finding, begins: Collection[tuple[str, int]]) -> bool:
-    if failure.kernel != cause.kernel or "static" not in cause.engines:
+    if cause.kernel not in (failure.kernel, NO_KERNEL) or "static" not in cause.engines:
         return False
     line = failure.witness.line
     if failure.kind is Fault.COMPILER_ABORT and (line is None or line in begins):

@@ -220,7 +220,7 @@ def traced(call: Call, session: Session) -> Traced:
         except PallasDebugError:
             raise
         except Exception as error:  # noqa: BLE001 - of the user's code, or jax's word on it
-            finding = not_traced(error, call.name)
+            finding = not_traced(error)
             outcome, findings = replace(outcome, status="found"), (finding,)
             reason = f"the call could not be traced for {target.name}: see the finding"
             untraced |= {left.name: reason for left in session.targets[i:]}
@@ -281,19 +281,19 @@ def static(
     return Seen(outcomes=(outcome,), findings=findings, scratch=frozenset(scratch))
 
 
-def names_of(function: Callable[..., Any], name: str) -> Seen:
+def names_of(function: Callable[..., Any]) -> Seen:
     """Find Pallas names in the source of a function that the installed jax does not have."""
     while isinstance(function, functools.partial):
         function = function.func
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return Seen()
-    return _removed(names.look(code.co_filename, name, code.co_firstlineno))
+    return _removed(names.look(code.co_filename, code.co_firstlineno))
 
 
 def names_in(source: Path) -> Seen:
     """Like `names_of`, for a whole file."""
-    return _removed(names.look(source, NO_KERNEL))
+    return _removed(names.look(source))
 
 
 def _removed(findings: Sequence[Finding]) -> Seen:
@@ -477,15 +477,15 @@ def tracked(seen: Sequence[Seen]) -> dict[str, frozenset[Fault]]:
     }
 
 
-def not_traced(error: BaseException, name: str) -> Finding:
-    """Finding for a call that raised while jax traced or ran it."""
+def not_traced(error: BaseException) -> Finding:
+    """Finding for a call that raised while jax traced or ran it, in a kernel or outside of one."""
     failure, raiser = raised.failure(error), raised.raiser(error)
     if raiser != "jax":
         message = f"{failure.type}: {failure.message.lstrip()}".removesuffix(": ")
         failure = replace(failure, message=message)
-    seen, pretended = Sighting(kernel=name, engine="trace"), chip.pretended()
-    name_of_chip = None if pretended is None else pretended.name
-    return unsupported.failed(seen, failure, raiser=raiser, pretended=name_of_chip)
+    seen = Sighting(kernel=raised.kernel_of(error) or NO_KERNEL, engine="trace")
+    name = None if (pretended := chip.pretended()) is None else pretended.name
+    return unsupported.failed(seen, failure, raiser=raiser, pretended=name)
 
 
 def known_issues(captured: Capture, targets: Sequence[Target], asked: Collection[str]) -> list[str]:

@@ -328,7 +328,7 @@ def ran_once(
             as_it_ran(kernel, "checks", session, stopped, is_explained=True) for kernel in kernels
         ]
     if error is not None and not findings:
-        findings.append(not_traced(error, NO_KERNEL))
+        findings.append(not_traced(error))
         outcomes.append(Outcome(kernel="", engine="trace", status="found"))
     return Seen(
         outcomes=tuple(outcomes), findings=tuple(findings), dropped=session.observer.dropped
@@ -377,15 +377,13 @@ _JUDGES: Mapping[Engine, Judge] = {
 }
 
 
-def disagreement(
-    call: Call, kernels: Sequence[Kernel], results: Mapping[Engine, Any]
-) -> list[Finding]:
+def disagreement(kernels: Sequence[Kernel], results: Mapping[Engine, Any]) -> list[Finding]:
     """Compare the results of two engines that found nothing."""
     where = arrays.first_difference(*results.values())
     if where is None:
         return []
     kernel = kernels[0]
-    seen = Sighting(kernel=call.name, engine="checks")
+    seen = Sighting(kernel=NO_KERNEL, engine="checks")
     if len(kernels) == 1:
         witness = Witness(source=kernel.source)
         seen = replace(seen, kernel=kernel.name, witness=witness)

@@ -400,7 +400,7 @@ def _ask(
     found = ask.traced(call, session)
     answers.add(found.seen)
     if "static" in asked:
-        answers.add(ask.guarded("static", (), lambda: ask.names_of(call.function, call.name)))
+        answers.add(ask.guarded("static", (), lambda: ask.names_of(call.function)))
     captures = found.captures
     if not captures and not session.uncaptured and not any(s.findings for s in answers.seen):
         raise UsageError(
@@ -488,7 +488,7 @@ def _interpret(
 
         def compare() -> Seen:
             results = {engine: runs[engine].result for engine in (first, second)}
-            return Seen(findings=tuple(interpreted.disagreement(call, kernels, results)))
+            return Seen(findings=tuple(interpreted.disagreement(kernels, results)))
 
         answers.add(ask.guarded(second, kernels, compare))
     if expected is not None:

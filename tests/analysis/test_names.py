@@ -24,7 +24,7 @@ def source(tmp_path: Path) -> Path:
 
 def found(source: Path, code: str, at: int | None = None, imports: str = IMPORTS) -> list[Finding]:
     source.write_text(imports + textwrap.dedent(code))
-    return names.look(source, "rows", at)
+    return names.look(source, at)
 
 
 def lines(findings: list[Finding]) -> list[int]:
@@ -33,7 +33,11 @@ def lines(findings: list[Finding]) -> list[int]:
 
 def test_a_name_that_is_called_otherwise_today(source: Path) -> None:
     (finding,) = found(source, "params = pltpu.TPUCompilerParams()\n")
-    assert (finding.kind, finding.kernel, finding.engines) == ("RemovedName", "rows", ("static",))
+    assert (finding.kind, finding.kernel, finding.engines) == (
+        "RemovedName",
+        "no kernel",
+        ("static",),
+    )
     assert finding.source is not None
     assert (finding.source.file, finding.source.line) == (str(source), 4)
     assert finding.source.text == "params = pltpu.TPUCompilerParams()"
@@ -157,7 +161,7 @@ def test_other_things_of_that_name_are_not_meant(source: Path, code: str) -> Non
 
 
 def test_a_file_that_is_not_there_has_none(tmp_path: Path) -> None:
-    assert names.look(tmp_path / "gone.py", "rows") == []
+    assert names.look(tmp_path / "gone.py") == []
 
 
 def test_of_a_function_only_what_it_names_is_looked_at(source: Path) -> None:

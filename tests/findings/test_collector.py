@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pallas_debug.findings.collector import Collector, key, merged
-from pallas_debug.findings.faults import FORMER, Fault, Severity, named
+from pallas_debug.findings.faults import FORMER, NO_KERNEL, Fault, Severity, named
 from pallas_debug.findings.wording.order import PIPELINE, WRITES_BACK
 from pallas_debug.model import Finding, SourceLine, Witness
 
@@ -278,7 +278,7 @@ def test_a_compiler_that_dies_died_of_what_it_was_to_refuse() -> None:
 
 
 def test_what_jax_stumbles_over_is_what_the_static_analysis_saw_at_that_line() -> None:
-    removed = finding("RemovedName", "static", 9)
+    removed = finding("RemovedName", "static", 9, kernel=NO_KERNEL)
     (found,) = merged([finding("TraceError", "trace", 9), removed])
     assert (found.kind, found.engines) == ("RemovedName", ("static", "trace"))
     assert len(merged([finding("TraceError", "trace", 8), removed])) == 2

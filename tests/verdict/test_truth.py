@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import types
@@ -70,6 +71,27 @@ def test_an_index_map_of_jax_is_not_said_to_be_the_users() -> None:
 
 
 # Errors while the call is traced.
+
+
+def test_only_what_fails_in_a_kernel_is_said_to_be_in_one() -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("not today")
+
+    def no_kernel(x: Any) -> Any:
+        return fails() or called()(x)
+
+    short = pl.BlockSpec((8,), lambda i: (i,))
+    functions = {
+        "no kernel": no_kernel,
+        "fails": called(functools.partial(fails)),
+        "named": called(fails, name="named"),
+        "copy": called(in_specs=[short]),
+        "body": lambda x: pl.kernel(
+            fails, out_type=x, mesh=pltpu.create_tensorcore_mesh("core"), name="body"
+        )(x),
+    }
+    for name, function in functions.items():
+        assert one(function, X, engines="static").kernel == name
 
 
 def test_an_exception_of_the_users_own_code_is_not_said_to_be_of_jax() -> None:

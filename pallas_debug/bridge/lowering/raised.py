@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import source_info_util
+from jax._src import core, source_info_util, util
 from jax.experimental import pallas as pl
 
 from pallas_debug import tracebacks
@@ -47,6 +47,11 @@ _SHAPE_NEEDED = "Shapes must be 1D sequences of concrete values"
 """Beginning of jax's message about a traced value in a shape."""
 
 _INDEXING = str(PurePath("jax/_src/state/indexing.py"))
+
+_CALLING = str(PurePath("jax/_src/pallas/pallas_call.py"))
+
+_OF_KERNELS = ("pallas_call kernel", "pallas_core_map", "mpmd_map")
+"""What jax says of a kernel's function while it traces it."""
 
 _IMMUTABLE = "JAX arrays are immutable and do not support in-place item assignment"
 
@@ -131,6 +136,24 @@ def raiser(error: BaseException) -> str:
     if not _is_installed(last):
         return ""
     return str(last.f_globals.get("__name__", "another package")).partition(".")[0]
+
+
+def kernel_of(error: BaseException) -> str | None:
+    """Name of the kernel that jax was tracing; None if the exception came from outside a kernel.
+
+    For an exception raised within `with_all_frames`.
+    """
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if source_info_util.is_user_filename(frame.f_code.co_filename):
+            continue
+        values = frame.f_locals
+        if frame.f_code.co_filename.endswith(_CALLING) and callable(values.get("kernel")):
+            found = values.get("name") or util.fun_name(values["kernel"])
+        for value in list(values.values()):
+            if isinstance(value, core.DebugInfo) and value.traced_for in _OF_KERNELS:
+                found = value.func_name
+    return None if found is None else str(found)
 
 
 def _is_of_python(frame: types.FrameType) -> bool:
