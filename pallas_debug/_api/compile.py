@@ -29,7 +29,7 @@ def compile(
     transpose_trace: bool = False,
     poison_buffers: bool = False,
     assertions: bool = False,
-    chip: str = defaults.CHIP,
+    chip: str | None = None,
     stages: object = None,
 ) -> Compiled[P, R]:
     """Compile `function` for the TPU of this host, with these switches.
@@ -52,7 +52,8 @@ def compile(
       transpose_trace: trace transposes for the profiler.
       poison_buffers: initialise buffers of `pl.run_scoped` with NaN, or with the smallest integer.
       assertions: halt the device at a `pl.debug_check` that fails.
-      chip: target whose chip is reported to code that queries it, on hosts without a TPU.
+      chip: target whose chip is reported to code that queries it, on hosts without a TPU; v5e by
+        default.
       stages: not supported, because libtpu reads the flags that write stages only once per process,
         before this call. Pass them to `pallas_debug.dump` instead.
 
@@ -75,7 +76,7 @@ def compile(
         "assertions": assertions,
     }
     chosen = switches.parse(name for name, is_on in given.items() if is_on)
-    return Compiled(function, switches=chosen, chip=chip)
+    return Compiled(function, switches=chosen, chip=chip or defaults.CHIP)
 
 
 def _no_stages(function: Callable[..., object], stages: object) -> str:

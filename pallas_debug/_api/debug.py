@@ -50,7 +50,7 @@ def debug(
     /,
     *,
     to: str | Path = ...,
-    targets: str | Iterable[str] = ...,
+    targets: str | Iterable[str] | None = ...,
     interpret: Interpret = ...,
     sanitize: bool = ...,
     watch: str | None = ...,
@@ -68,7 +68,7 @@ def debug(
     /,
     *,
     to: str | Path = defaults.DIRECTORY,
-    targets: str | Iterable[str] = defaults.TARGETS,
+    targets: str | Iterable[str] | None = defaults.TARGETS,
     interpret: Interpret = None,
     sanitize: bool = False,
     watch: str | None = None,
@@ -124,7 +124,7 @@ def debug(
         )
     options = Options(
         dumps=place(to),
-        targets=targets_by_name(targets),
+        targets=targets_by_name(targets, defaults.TARGETS),
         interpret=judging(interpret, sanitize=sanitize, watch=watch),
         pretend=pretend,
         timeout=timeout,

@@ -13,6 +13,7 @@ from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.dumping import dump_function
+from pallas_debug.errors import UsageError
 from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
@@ -24,7 +25,7 @@ def dump(
     function: Callable[..., Any],
     /,
     *args: Any,
-    targets: str | Iterable[str] = defaults.TARGETS,
+    targets: str | Iterable[str] | None = defaults.TARGETS,
     to: str | Path = defaults.DIRECTORY,
     timeout: float = defaults.COMPILE_TIMEOUT,
     jobs: int = 0,
@@ -62,7 +63,7 @@ def dump(
 
     Raises:
       UnknownTargetError: an unknown target.
-      UsageError: the function calls no kernel, or a switch or stage is unknown.
+      UsageError: the function calls no kernel, there is no target, or a switch or stage is unknown.
       DumpDirectoryError: `to` is not writable.
       LibtpuError: the TPU compiler is not available here.
       InternalError: a bug in pallas-debug prevented a kernel from being captured or compiled.
@@ -71,9 +72,15 @@ def dump(
         check_function("pallas_debug.dump", function)
         own = inspect.signature(dump).parameters
         check_arguments("pallas_debug.dump", function, args, kwargs, own)
+        names = targets_by_name(targets, defaults.TARGETS)
+        if not names:
+            raise UsageError(
+                f"dump needs a target to compile for: pass one, such as targets={defaults.CHIP!r}, "
+                'or omit the argument; pallas_debug.debug(targets="") captures without compiling'
+            )
         options = Options(
             dumps=place(to),
-            targets=targets_by_name(targets),
+            targets=names,
             interpret="off",
             timeout=timeout,
             jobs=jobs,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pallas_debug import defaults
 from pallas_debug._api.dump import dump
+from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.findings.sighting import with_text
 from pallas_debug.guards import check_arguments, check_function
@@ -27,7 +28,7 @@ def stats(
     function: Callable[..., Any],
     /,
     *args: Any,
-    target: str = defaults.TARGETS,
+    target: str | None = defaults.TARGETS,
     kernel: str | None = None,
     estimate: bool = True,
     timeout: float = defaults.COMPILE_TIMEOUT,
@@ -59,24 +60,26 @@ def stats(
         check_function("pallas_debug.stats", function)
         own = inspect.signature(stats).parameters
         check_arguments("pallas_debug.stats", function, args, kwargs, own)
-        if "," in target:
-            raise UsageError(f"stats are for a single target, but {target!r} lists several")
+        names = targets_by_name(target, defaults.TARGETS)
+        if len(names) != 1 or names == ("all",):
+            count = "several" if names else "none"
+            raise UsageError(f"stats are for a single target, but {target!r} lists {count}")
         with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
             dumps = dump(
                 function,
                 *args,
-                targets=target,
+                targets=names,
                 to=Path(folder),
                 timeout=timeout,
                 stages="estimate" if estimate else "bundles",
                 **kwargs,
             )
-            names = [found.kernel.name for found in dumps]
+            kernels = [found.kernel.name for found in dumps]
             chosen = [d for d in dumps if kernel is None or kernel in (d.kernel.name, d.name)]
             if len(chosen) != 1:
                 name = getattr(function, "__qualname__", repr(function))
                 wanted = "select one with kernel=" if kernel is None else f"but not {kernel!r}"
-                raise UsageError(f"{name} calls the kernels {', '.join(names)}: {wanted}")
+                raise UsageError(f"{name} calls the kernels {', '.join(kernels)}: {wanted}")
             compilation = chosen[0].compilations[0]
             if compilation.failure is not None:
                 raise CannotRunError(

@@ -9,8 +9,9 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
-from pallas_debug.errors import UnknownTargetError
+from pallas_debug.errors import UnknownTargetError, UsageError
 from pallas_debug.model import Target
 
 BUILTIN: tuple[Target, ...] = (
@@ -66,16 +67,17 @@ def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
 
     Raises:
       UnknownTargetError: unknown; the message lists the known ones.
+      UsageError: not text.
     """
     named = {target.name: target for target in known(extra)}
-    wanted = name.strip()
+    wanted = _name(name)
     if wanted in named:
         return named[wanted]
     match = _TOPOLOGY.fullmatch(wanted)
     chip = named.get(match["chip"]) if match else None
     if chip is not None and (chip.topology or "").startswith(f"{chip.name}:"):
         return replace(chip, name=wanted, topology=wanted, summary=f"topology {wanted}")
-    raise UnknownTargetError(name, list(named))
+    raise UnknownTargetError(wanted, list(named))
 
 
 def resolve_all(names: str | Iterable[str], extra: Iterable[Target] = ()) -> tuple[Target, ...]:
@@ -87,10 +89,10 @@ def resolve_all(names: str | Iterable[str], extra: Iterable[Target] = ()) -> tup
     listed = names.split(",") if isinstance(names, str) else list(names)
     found: dict[str, Target] = {}
     extra = tuple(extra)
-    for name in listed:
-        if name.strip() == "all":
+    for name in filter(None, map(_name, listed)):
+        if name == "all":
             found |= {t.name: t for t in BUILTIN}
-        elif name.strip():
+        else:
             target = resolve(name, extra)
             found[target.name] = target
     if not found:
@@ -125,7 +127,24 @@ def for_devices(target: Target, num_devices: int) -> str | None:
     return f"{chip}:{'x'.join(map(str, sides))}"
 
 
-def split(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Split `"v5e,v6e"` or a list into names."""
-    given = names.split(",") if isinstance(names, str) else names
-    return tuple(name.strip() for name in given if name.strip())
+def split(names: str | Iterable[str] | None, default: str = "") -> tuple[str, ...]:
+    """Split `"v5e,v6e"` or a list into names; None stands for `default`.
+
+    Raises:
+      UsageError: a name is not text.
+    """
+    given: Any = default if names is None else names
+    listed = given.split(",") if isinstance(given, str) else given
+    found = list(map(_name, listed if isinstance(listed, Iterable) else [listed]))
+    return tuple(filter(None, found))
+
+
+def _name(given: object) -> str:
+    """Return a target's name without white space around it.
+
+    Raises:
+      UsageError: it is not text.
+    """
+    if isinstance(given, str):
+        return given.strip()
+    raise UsageError(f"a target is given by its name, such as 'v5e', and {given!r} is not a name")

@@ -43,7 +43,7 @@ def sweep(
     over: Mapping[str, Sequence[Any]],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    targets: str | Sequence[str] = defaults.TARGETS,
+    targets: str | Sequence[str] | None = defaults.TARGETS,
     to: str | Path = defaults.DIRECTORY,
     executor: Executor | None = None,
     jobs: int = 0,
@@ -284,8 +284,8 @@ def _has_limit(executor: Executor) -> bool:
     return isinstance(executor, LocalWorkers)
 
 
-def _targets(given: str | Sequence[str]) -> tuple[str, ...]:
-    names = target_names.split(given)
+def _targets(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    names = target_names.split(given, defaults.TARGETS)
     if not names:
         raise UsageError("a sweep needs a target, such as v5e")
     return tuple(t.name for t in target_names.resolve_all(names, extra_targets(plugin_manager())))

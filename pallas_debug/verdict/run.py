@@ -38,7 +38,7 @@ _RUN: tuple[Engine, ...] = ("checks", "machine", "races", "values")
 class Request:
     """Parameters of a verification, as in `verify`."""
 
-    targets: str | Iterable[str] = defaults.VERIFY_TARGETS
+    targets: str | Iterable[str] | None = defaults.VERIFY_TARGETS
     engines: str | Iterable[str] | None = None
     suppress: str | Path | None = None
     to: str | Path | None = None
@@ -114,7 +114,7 @@ class Request:
         Raises:
           UsageError: there are no targets.
         """
-        chips = targets_by_name(self.targets)
+        chips = targets_by_name(self.targets, defaults.VERIFY_TARGETS)
         if not chips:
             raise UsageError(
                 "verify needs a target to trace the function for: pass one, such as "
@@ -146,7 +146,7 @@ def verify(
     function: Callable[..., Any],
     /,
     *args: Any,
-    targets: str | Iterable[str] = defaults.VERIFY_TARGETS,
+    targets: str | Iterable[str] | None = defaults.VERIFY_TARGETS,
     engines: str | Iterable[str] | None = None,
     suppress: str | Path | None = None,
     to: str | Path | None = None,

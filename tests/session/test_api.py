@@ -63,6 +63,42 @@ def test_a_decorator_with_options(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err == ""
 
 
+def doubled(x: Any, scale: int = 2) -> Any:
+    return vector_add(x, x) * scale
+
+
+WITH_TARGETS: dict[str, Callable[[Any], Any]] = {
+    "dump": lambda given: pallas_debug.dump(doubled, X, targets=given),
+    "stats": lambda given: pallas_debug.stats(doubled, X, target=given, estimate=False),
+    "verify": lambda given: pallas_debug.verify(doubled, X, targets=given, engines="static"),
+    "sweep": lambda given: pallas_debug.sweep(
+        doubled, over={"scale": [1]}, args=(X,), targets=given
+    ),
+    "debug": lambda given: pallas_debug.debug(doubled, targets=given)(X),
+    "compile": lambda given: pallas_debug.compile(doubled, chip=given),
+    "check": lambda given: pallas_debug.check(doubled, chip=given)(X),
+    "interpret": lambda given: pallas_debug.interpret("hlo", chip=given)(doubled)(X),
+}
+
+
+@pytest.mark.parametrize("name", WITH_TARGETS)
+def test_targets_are_alike_in_every_function(name: str) -> None:
+    call = WITH_TARGETS[name]
+    with pytest.raises(UsageError, match="given by its name, such as 'v5e', and 5 is not a name"):
+        call(5)
+    with pytest.raises(UnknownTargetError, match="unknown target 'v5'"):
+        call(" v5")
+    if name in ("dump", "verify", "sweep", "stats"):  # the others have work without one
+        with pytest.raises(UsageError, match=r"needs a target|a single target, but '' lists none"):
+            call("")
+
+
+@pytest.mark.parametrize("none", [None, " v5e ", ["v5e", ""]])
+def test_no_targets_are_the_default(none: Any, tmp_path: Path) -> None:
+    (found,) = WITH_TARGETS["dump"](none)
+    assert [c.target for c in found.compilations] == ["v5e"]
+
+
 def test_a_function_that_is_called_again_is_not_traced_again() -> None:
     traced = []
 
