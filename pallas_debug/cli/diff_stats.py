@@ -19,7 +19,7 @@ from pallas_debug.render import one_line
 from pallas_debug.store import StoredCompilation, StoredKernel, open_dumps
 from pallas_debug.store.files import is_there
 from pallas_debug.store.layout import COMPILATION, KERNEL, SPARSECORE
-from pallas_debug.store.profiles import read_profile
+from pallas_debug.store.profiles import StoredProfile, read_profile
 from pallas_debug.store.remote.paths import place
 
 if TYPE_CHECKING:
@@ -48,8 +48,21 @@ class CostSide:
     @functools.cached_property
     def stats(self) -> Stats | None:
         """Statistics of the kernel; None if its schedule was not saved or is for a SparseCore."""
-        found = read_profile(self.kernel, self.stored)
-        return None if found is None or self.is_sparse else found.profile.stats
+        return None if self._read is None or self.is_sparse else self._read.profile.stats
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Files that cannot be read; if there are manifests among them, nothing is compared."""
+        return self.unreadable or (self._read.problems if self._read is not None else ())
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Manifests that cannot be read."""
+        return tuple(filter(None, (self.kernel.problem, self.stored.problem)))
+
+    @functools.cached_property
+    def _read(self) -> StoredProfile | None:
+        return read_profile(self.kernel, self.stored)
 
     @property
     def is_sparse(self) -> bool:
@@ -92,7 +105,10 @@ def run(
         pairs, alone = _paired(old, new)
     compared = []
     unknown = []
+    damaged = [side for side in (*old, *new) if side.problems]
     for a, b in pairs:
+        if a.unreadable or b.unreadable:
+            continue
         if a.stats is None or b.stats is None:
             unknown.append(a if a.stats is None else b)
         else:
@@ -100,7 +116,9 @@ def run(
                 (a, b, compare_stats(a.stats, b.stats, old_texts=a.text, new_texts=b.text))
             )
     compared.sort(key=lambda item: item[2].rank)
-    code = Exit.CANNOT_RUN if unknown and not compared else Exit.OK
+    code = Exit.CANNOT_RUN if damaged or (unknown and not compared) else Exit.OK
+    for problem in dict.fromkeys(problem for side in damaged for problem in side.problems):
+        output.message(problem)
     if as_json:
         output.print_json(
             "diff-stats",

@@ -65,8 +65,10 @@ def run(options: ShowOptions) -> int:
     found, of_path = where.kernel_at(options.directory, options.kernel)
     target, stage = options.target or of_path, options.stage
     where.check_targets(() if target is None else (target,), [found])
+    problems: list[str] = []
     if stage == "summary":
         text = _summary(found, target)
+        problems += [c.problem for c in _chosen(found, target) if c.problem]
     elif stage == "error":
         stored = found.target(target)
         text, target = _error(found, stored), stored.target
@@ -78,10 +80,18 @@ def run(options: ShowOptions) -> int:
         output.print_json("show", shown)
     else:
         output.echo(text, newline=not text.endswith("\n"))
-    return Exit.OK
+    for problem in problems:
+        output.message(problem)
+    return Exit.CANNOT_RUN if problems else Exit.OK
 
 
 command = shared.make("show", ShowOptions, run)
+
+
+def _chosen(kernel: StoredKernel, target: str | None) -> list[StoredCompilation]:
+    """Compilations to show: those for the target, or all."""
+    found = kernel.compilations
+    return [c for c in found if target in (None, c.target, c.folder.name)]
 
 
 def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:
@@ -146,9 +156,7 @@ def _summary(stored: StoredKernel, target: str | None) -> str:
     aliases = ", ".join(f"input {i} is output {o}" for i, o in kernel.aliases)
     if aliases:
         lines.append(f"  {'aliases':15} {aliases}")
-    for compilation in stored.compilations:
-        if target not in (None, compilation.target, compilation.folder.name):
-            continue
+    for compilation in _chosen(stored, target):
         status = render.status(compilation.compilation) if compilation.compilation else "unreadable"
         lines.append(f"  {compilation.target:15} {status}")
         if compilation.compilation is not None:

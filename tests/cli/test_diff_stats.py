@@ -56,6 +56,15 @@ def test_two_dumps_two_targets_and_what_cannot_be_compared(command: Any, tmp_pat
     done = command("diff", "--stats", "old", "old")
     assert done.stdout.count("nothing changed") == 2
 
+    shutil.copytree(tmp_path / "new", tmp_path / "cut")
+    (manifest,) = (tmp_path / "cut").glob("kernel-*/v5e/compilation.json")
+    manifest.write_text("{")
+    done = command("diff", "--stats", "cut", "new")
+    assert done.returncode == 3
+    assert f"{manifest.relative_to(tmp_path)} is cut short" in done.stderr
+    assert done.stdout.count("nothing changed") == 1  # v6e: the other is not compared
+    assert "/v5e" not in done.stdout
+
     (folder,) = (tmp_path / "new").glob("kernel-*")
     shutil.rmtree(folder / "v6e" / "schedule")
     shutil.rmtree(next((tmp_path / "old").glob("kernel-*")) / "v5e")

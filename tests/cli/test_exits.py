@@ -179,8 +179,7 @@ LINES: dict[str, list[list[str]]] = {
     ],
     "part of a dump is damaged or cannot be read": [
         *([name, "damaged"] for name in ("ls", "show", "diff", "source", "explain", "reproduce")),
-        ["stats", "unreadable"],
-        ["timeline", "unreadable"],
+        *([name, "unreadable"] for name in ("show", "stats", "timeline")),
     ],
     "a file or directory cannot be written: no permission, a full disk": [
         ["dump", "rows:double", *X, "--to", "/proc/dumps"],
