@@ -156,7 +156,34 @@ def copies_other_rows(x_ref, o_ref, buffer, semaphore):
     o_ref[...] = buffer[...]
 
 
+def copies_with(semaphore, out=F32):
+    def kernel(x_ref, o_ref, sem):
+        pltpu.make_async_copy(x_ref, o_ref, sem).start()
+        pltpu.make_async_copy(x_ref, o_ref, sem).wait()
+
+    return calling(kernel, array(16, 128, dtype=out), in_specs=[ANY], scratch_shapes=[semaphore])
+
+
 REFUSED = (
+    Refused("copy-dtypes", copies_with(pltpu.SemaphoreType.DMA, out=BF16)),
+    Refused("semaphore-type", copies_with(pltpu.SemaphoreType.REGULAR)),
+    Refused("semaphore-array", copies_with(pltpu.SemaphoreType.DMA((2,)))),
+    Refused("reference-as-value", calling(lambda x, o: o.__setitem__(..., x.T), array(128, 16))),
+    Refused("float-as-index", elementwise(lambda x: sum(x for _ in range(x[0, 0])))),
+    Refused("boolean-index", elementwise(lambda x: x[x > 0].sum() + x)),
+    Refused("vector-product", elementwise(lambda x: jnp.dot(x[0], x[1]) + x)),
+    Refused("bitcast-width", elementwise(
+        lambda x: lax.bitcast_convert_type(x, BF16), array(16, 128, 2, dtype=BF16))),
+    Refused("index-map-arguments", calling(copy, grid=(2,), out_specs=ROWS, in_specs=[
+        pl.BlockSpec((8, 128), lambda i, j: (i, 0))])),
+    Refused("dimension-semantics-name", calling(
+        copy, grid=(2,), in_specs=[ROWS], out_specs=ROWS,
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("sequential",)))),
+    Refused("zero-size", elementwise(lambda x: lax.associative_scan(jnp.add, x, axis=1))),
+    Refused("grid-size", calling(copy, grid=(-1,), in_specs=[ROWS], out_specs=ROWS)),
+    Refused("grid-size", calling(
+        copy, grid=(65536, 65536), in_specs=[pl.BlockSpec((8, 128), lambda i, j: (0, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, j: (0, 0)))),
     Refused("copy-shapes", calling(copies_other_rows, in_specs=[ANY], scratch_shapes=[
         pltpu.VMEM((16, 128), F32), pltpu.SemaphoreType.DMA])),
     Refused("traced-condition", calling(conditional)),

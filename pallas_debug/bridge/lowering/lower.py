@@ -9,6 +9,7 @@ import math
 import re
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -218,9 +219,19 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(
         stage="lowering",
         type=type(error).__name__,
-        message=str(error),
+        message=str(error) or _asserted(error),
         source=_line(error),
     )
+
+
+def _asserted(error: BaseException) -> str:
+    """Text of one of jax's assertions that has no message."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not isinstance(error, AssertionError) or not frames:
+        return ""
+    frame, number = frames[-1]
+    asserted = linecache.getline(frame.f_code.co_filename, number).strip()
+    return f"an assertion of jax's failed: `{asserted}` in {frame.f_code.co_name}"
 
 
 def _line(error: BaseException) -> SourceLine | None:
@@ -231,18 +242,18 @@ def _line(error: BaseException) -> SourceLine | None:
     equations: jax appends frames of the operation at fault to the traceback.
     """
     frame, reported = None, None
-    traceback = error.__traceback__
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
+    inner = error.__traceback__
+    while inner is not None:
+        file = inner.tb_frame.f_code.co_filename
         if file == lowering.__file__:
             reported = None
         elif source_info_util.is_user_filename(file):
-            reported = file, traceback.tb_lineno, None
-        info = getattr(traceback.tb_frame.f_locals.get("eqn"), "source_info", None)
+            reported = file, inner.tb_lineno, None
+        info = getattr(inner.tb_frame.f_locals.get("eqn"), "source_info", None)
         if info is not None:
             frames = source_info_util.user_frames(info.traceback)
             frame = next((f for f in frames if f.file_name != __file__), None) or frame
-        traceback = traceback.tb_next
+        inner = inner.tb_next
     if reported is not None and isinstance(error, error_handling.VerificationError):
         return _source_line(*reported)
     if frame is not None:

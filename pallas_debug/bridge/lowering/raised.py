@@ -78,9 +78,18 @@ def failure(error: BaseException) -> Failure:
         return replace(found, message=error.msg, source=_uncompiled(error))
     if isinstance(error, JaxAssertionError):
         return explained(replace(found, message=error.headline, source=error.where))
-    if not found.message and isinstance(error, AssertionError):
+    if not str(error) and isinstance(error, AssertionError):
         found = replace(found, message=_assertion(error))
-    misuses = (_not_by_pallas, _miscalled, _sliced, _masked, _swapped, _leaked, _lacking)
+    misuses = (
+        _not_by_pallas,
+        _miscalled,
+        _mismapped,
+        _sliced,
+        _masked,
+        _swapped,
+        _leaked,
+        _lacking,
+    )
     misuse = next(filter(None, (look(error) for look in misuses)), None)
     if misuse is not None:
         _, end, rest = found.message.partition("\n")
@@ -266,6 +275,19 @@ def _miscalled(error: BaseException) -> _Misuse | None:
         if isinstance(value, types.FunctionType) and value.__qualname__ == called["name"]:
             return _Misuse(f"{error}, while jax called the kernel", _definition(value))
     return None
+
+
+def _mismapped(error: BaseException) -> _Misuse | None:
+    """An index map that does not accept the indices with which jax called it."""
+    called = _PARAMETERS.match(str(error)) if type(error) is TypeError else None
+    spec = _spec(error) if called is not None else None
+    index_map = inspect.unwrap(spec.index_map) if spec is not None and spec.index_map else None
+    if called is None or not isinstance(index_map, types.FunctionType):
+        return None
+    *_, (last, _) = traceback.walk_tb(error.__traceback__)
+    if _is_users(last) or index_map.__qualname__ != called["name"]:
+        return None  # the index map had begun
+    return _Misuse(f"{error}, while jax called the index map", _definition(index_map))
 
 
 def _not_by_pallas(error: BaseException) -> _Misuse | None:

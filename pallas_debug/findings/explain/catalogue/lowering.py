@@ -220,6 +220,52 @@ ENTRIES = (
         "x_ref.at[pl.ds(0, 8)] and buffer.at[pl.ds(0, 8)]",
     ),
     entry(
+        "copy-dtypes",
+        "DMA source and target element type mismatch",
+        kind="InvalidOperation",
+        title="a copy between references of different dtypes",
+        cause="a copy moves bytes and converts nothing: its source and destination need the same "
+        "dtype; jax reports this as an internal error",
+        advice="give the buffer the dtype of the source, and convert after the copy: "
+        "buffer[...].astype(dtype)",
+    ),
+    entry(
+        "vector-product",
+        "an assertion of jax's failed: `assert isinstance(out_type, ir.ShapedType)`",
+        kind="InvalidOperation",
+        title="a product of two vectors",
+        cause="its result is a single number, for which the lowering of jnp.dot has no rule",
+        advice="write jnp.sum(x * y), or keep a dimension of 1 in both operands",
+    ),
+    entry(
+        "bitcast-width",
+        "Changing bitwidths not supported",
+        kind="InvalidOperation",
+        title="a bitcast to a dtype of another width",
+        cause="in a kernel, jax.lax.bitcast_convert_type keeps the number of bits per element",
+        advice="use pltpu.bitcast, which changes the number of rows: (8, 128) of float32 becomes "
+        "(16, 128) of bfloat16",
+        ambiguous=True,
+    ),
+    entry(
+        "grid-size",
+        "Iteration bounds are too large: (",
+        "iteration_bounds should be between 0 and",
+        title="the grid has too many steps, or a negative size",
+        cause="the compiler counts the steps of a grid in 32 bits: each size and their product "
+        "must lie between 0 and 2,147,483,646",
+        advice="use larger blocks, or move a dimension of the grid into a loop in the kernel; if a "
+        "size is negative, correct the code that computes it",
+    ),
+    entry(
+        "dimension-semantics-name",
+        "failed to parse TPU_DimensionSemanticsEnum parameter",
+        title="dimension_semantics has an entry that the compiler does not know",
+        cause="the message lists the names that it takes",
+        advice='pass "parallel" for a dimension of the grid whose steps are independent of each '
+        'other, and "arbitrary" for any other',
+    ),
+    entry(
         "float-index",
         "'arith.index_cast' op operand",
         kind="InvalidOperation",
@@ -268,6 +314,7 @@ ENTRIES = (
     entry(
         "float32-only",
         "Only float32 is supported",
+        "Unsupported combination of input dtype … for reduce_index",
         title="an operation that supports only float32",
         cause="in a kernel, jnp.argmax and jnp.argmin have no rule for other dtypes",
         advice="cast the operand first: x.astype(jnp.float32)",
@@ -312,6 +359,7 @@ ENTRIES = (
         "failed to legalize operation 'arith.",
         "failed to legalize operation 'vector.",
         "failed to legalize operation 'tpu.",
+        "LLO_CHECK failure…target().SupportsVector",
         title="this chip or this compiler lacks an operation for the dtype",
         cause="vector units compute in float32 and int32; bfloat16 arithmetic was added in v6e, "
         "and much of the arithmetic on 16- and 8-bit integers is not supported at all",

@@ -74,6 +74,25 @@ ENTRIES = (
         ambiguous=True,
     ),
     entry(
+        "float-as-index",
+        "Only integer scalar arrays can be converted to a scalar index",
+        title="an index or a bound of range() is a float or a whole array",
+        cause="Python needs an integer there, and a value of the kernel is known only when it runs",
+        advice="loop with jax.lax.fori_loop, and index a reference rather than a list; the bounds "
+        "and the index must be integers: divide with //, or cast with .astype(jnp.int32)",
+        ambiguous=True,
+    ),
+    entry(
+        "boolean-index",
+        "Array boolean indices must be concrete",
+        title="an array is indexed by a mask",
+        cause="how many elements the mask selects is known only when the kernel runs, but arrays "
+        "in a kernel have fixed shapes",
+        advice="keep the shape, and replace the other elements with one that does not matter: "
+        "jnp.where(mask, x, 0) before a sum, -jnp.inf before a maximum",
+        ambiguous=True,
+    ),
+    entry(
         "array-assignment",
         "JAX arrays are immutable and do not support in-place item assignment",
         title="an assignment treats a value as if it were a reference",
@@ -96,10 +115,11 @@ ENTRIES = (
         "'AbstractRef' object has no attribute '",
         "requires ndarray or scalar arguments, got <class '…DynamicJaxprTracer'>",
         "got a Ref of type…, but a Ref can't be passed where an array is expected",
+        "TransformedRefs cannot be abstractified",
         title="a reference is used as if it were the array that it refers to",
         cause="the kernel gets references to memory, which support neither arithmetic nor array "
         "methods",
-        advice="load the array first: x_ref[...]",
+        advice="load the array first: x_ref[...], also before .T or another method of arrays",
         links=(PALLAS + "quickstart.html",),
     ),
     entry(
@@ -198,6 +218,9 @@ ENTRIES = (
     entry(
         "index-map-arguments",
         "<lambda>() takes … positional argument",
+        "<lambda>() missing … required positional argument",
+        "() takes … positional argument…, while jax called the index map",
+        "() missing … required … argument…, while jax called the index map",
         kind="IndexMapArity",
         title="an index map takes too few or too many arguments",
         cause="an index map is called with one index for each dimension of the grid, followed by "
@@ -247,6 +270,24 @@ ENTRIES = (
         title="the grid has a size that is not an integer",
         cause="each size must be an integer, but a division with / returns a float",
         advice="divide with //, or with pl.cdiv if the last block is partial",
+    ),
+    entry(
+        "semaphore-type",
+        "requires a DMA semaphore, but got a regular semaphore",
+        "semaphores of the following types: ",
+        title="a semaphore of the wrong type",
+        cause="a copy signals a DMA semaphore; pl.semaphore_signal and pl.semaphore_wait use "
+        "regular semaphores",
+        advice="allocate the semaphore of a copy as pltpu.SemaphoreType.DMA, and others as "
+        "pltpu.SemaphoreType.REGULAR",
+    ),
+    entry(
+        "semaphore-array",
+        "on a non-()-shaped semaphore",
+        title="an array of semaphores is used as if it were a single one",
+        cause="pltpu.SemaphoreType.DMA((2,)) allocates an array of semaphores, and each copy, "
+        "signal and wait uses one of them",
+        advice="select one: sem.at[0]; or allocate a single one, pltpu.SemaphoreType.DMA",
     ),
     entry(
         "scratch-type",

@@ -141,9 +141,11 @@ ENTRIES = (
     entry(
         "zero-size",
         "vector types must have positive constant sizes but got",
-        title="an operand has no elements",
-        cause="one of its dimensions is 0, and a TPU has no empty vectors",
-        advice="do not call the kernel if a size is 0: return jnp.zeros(shape) instead",
+        title="an array has no elements",
+        cause="a dimension of an operand, or of a value in the kernel, is 0, and a TPU has no "
+        "empty vectors",
+        advice="if an operand is empty, return jnp.zeros(shape) instead of calling the kernel; "
+        "otherwise change the line, which takes an empty slice, as jax.lax.associative_scan does",
         kinds=("ZeroSizeOperand",),
         ambiguous=True,
     ),
