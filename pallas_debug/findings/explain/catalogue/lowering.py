@@ -45,12 +45,13 @@ ENTRIES = (
         "Unsupported matmul RHS type on target",
         "Unsupported input data type in matrix multiplication",
         "Bad lhs/rhs type:",
+        "float acc with int lhs. Expected float lhs",
         code="E2001",
         name="CompileTimeMosaicUnsupportedRhsType",
         kind="UnsupportedDtype",
         title="this chip cannot multiply matrices of this dtype",
-        cause="v4 multiplies float32 and bfloat16; int8 and int4 need v5e or later, and no chip "
-        "multiplies int16 or int32",
+        cause="v4 multiplies float32 and bfloat16; int8, int4 and fp8 need v5e or later, and no "
+        "chip multiplies int16 or int32",
         advice="cast to bfloat16 or float32 in the kernel; keep --xla_mosaic_compat_mode enabled",
         links=(JAX + "37367", JAX + "23989"),
     ),
