@@ -20,8 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 SHIFT = 40
 """Number of bits of an epoch that hold the time; the bits above them hold the task."""
 
@@ -54,18 +52,6 @@ class Task:
     def follows(self, epoch: int) -> bool:
         """Return whether the event at `epoch` is ordered before the task's next action."""
         return self.clock.get(epoch >> SHIFT, 0) >= epoch & _TIMES
-
-    def unordered(self, epochs: np.ndarray) -> np.ndarray:
-        """Return a bool mask of the `epochs`, int64 of any shape, not ordered before now."""
-        if epochs.size == 0:
-            return np.zeros(epochs.shape, bool)
-        first = int(epochs.flat[0])
-        if (epochs == first).all():
-            return np.full(epochs.shape, not self.follows(first))
-        distinct, where = np.unique(epochs, return_inverse=True)
-        return np.array([not self.follows(int(epoch)) for epoch in distinct])[where].reshape(
-            epochs.shape
-        )
 
     def release(self) -> dict[int, int]:
         """Return the clock for others to join; later actions of the task are not in it."""

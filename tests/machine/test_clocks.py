@@ -8,7 +8,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 
 from pallas_debug.machine.clocks import NEVER, SemaphoreClock, Task, Tasks
@@ -155,22 +154,6 @@ def test_of_many_dmas_that_are_awaited_one_by_one_none_is_certain_before_the_las
         assert not any(map(core.follows, epochs))
     assert semaphore.take(core, 8) == ()
     assert all(map(core.follows, epochs))
-
-
-def test_arrays_of_epochs() -> None:
-    tasks, semaphore = Tasks(), SemaphoreClock()
-    core, other = tasks.new(), tasks.new()
-    early = other.epoch
-    semaphore.release(other, 1)
-    semaphore.take(core, 1)
-    late = other.epoch
-    assert not core.unordered(np.full((2, 3), early)).any()
-    assert core.unordered(np.full((2, 3), late)).all()
-    mixed = np.array([[early, late, NEVER], [core.epoch, late, early]])
-    np.testing.assert_array_equal(
-        core.unordered(mixed), [[False, True, False], [False, True, False]]
-    )
-    assert core.unordered(np.zeros((0, 4), np.int64)).shape == (0, 4)
 
 
 def test_a_copy_goes_its_own_way() -> None:

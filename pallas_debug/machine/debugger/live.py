@@ -328,9 +328,6 @@ class LiveRun:
         value: np.ndarray[Any, Any] | None = self.scope.value(name)
         return value
 
-    def whole(self, name: str) -> np.ndarray[Any, Any] | None:
-        return self.scope.whole(name)
-
     def copies(self) -> Sequence[FlyingCopy]:
         return [
             FlyingCopy(

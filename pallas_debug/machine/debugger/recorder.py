@@ -86,7 +86,6 @@ class _Recorder:
         run = self.run
         run.backward(lambda place: False)
         run.on_step = self._after
-        self._place = run.place
         try:
             self._stop(run.place)
             run.forward(self._stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,22 @@ from jax.experimental.pallas import tpu as pltpu
 from machine_runs import arrays_of, called, decoded, sanitized
 from pallas_debug_kernels import operation
 
-from pallas_debug.machine.sanitizer.shadows import tracking
+from pallas_debug.machine.sanitizer.shadows import shadow, tracking
 
 TILE = pltpu.VMEM((8, 128), jnp.float32)
+
+
+def _writers_of(tracker: Any, buffer: Any, index: Any = ...) -> list[Any]:
+    """The writes from which elements of a buffer come, latest first."""
+    found = tracker.shadows[buffer.number]
+    numbers = np.asarray(found.whole if found.numbers is None else found.numbers[index])
+    return [tracker.writes[n] for n in np.unique(numbers)[::-1].tolist() if n > shadow.GIVEN]
+
+
+def _writers(tracker: Any, output: int, index: Any = ..., device: int = 0) -> list[Any]:
+    """The writes from which elements of a result come, latest first."""
+    found = [s.buffer for s in tracker.shadows.values() if s.buffer.kind == "output"]
+    return _writers_of(tracker, [b for b in found if b.device == device][output], index)
 
 
 def test_who_wrote_an_element_of_an_output() -> None:
@@ -24,13 +38,13 @@ def test_who_wrote_an_element_of_an_output() -> None:
     (spec,) = (spec for spec in op.tagged("small") if spec.name == "f32")
     ((call, arrays),) = called(lambda *a: op.function(*a, **spec.kwargs), spec.make_args())
     _, sanitizer = sanitized(call, arrays)
-    (written,) = sanitizer.writers_of_output(0, (0, 0))
+    (written,) = _writers(sanitizer, 0, (0, 0))
     assert written.point == (0, 0, 1)
     line = written.step.site.line
     assert line is not None
     assert line.text is not None
     assert line.text.startswith("out_ref[...] = ")
-    points = {record.point for record in sanitizer.writers_of_output(0)}
+    points = {record.point for record in _writers(sanitizer, 0)}
     assert points == {(i, j, 1) for i in range(2) for j in range(2)}
     # Accesses of whole buffers keep one number, not an array of them.
     assert all(
@@ -65,12 +79,12 @@ def test_who_wrote_an_element_by_a_dma_in_a_loop(
     ((call, arrays),) = called(function, [np.zeros((8, 128), np.float32)])
     findings, sanitizer = sanitized(call, arrays)
     assert not findings
-    (written,) = sanitizer.writers_of_output(0, (3, 5))
+    (written,) = _writers(sanitizer, 0, (3, 5))
     assert written.copy is not None
     tile = written.copy.source.buffer
-    (stored,) = sanitizer.who_wrote(tile, (3, 5))
+    (stored,) = _writers_of(sanitizer, tile, (3, 5))
     assert (stored.copy, stored.iterations) == (None, (3,))
-    assert [record.iterations for record in sanitizer.who_wrote(tile)] == [
+    assert [record.iterations for record in _writers_of(sanitizer, tile)] == [
         (i,) for i in range(7, -1, -1)
     ]
     # The first eight rows were replaced.
@@ -86,6 +100,6 @@ def test_who_wrote_an_element_on_another_device(name: str) -> None:
     call = decoded(functools.partial(op.function, **spec.kwargs), args)
     findings, sanitizer = sanitized(call, arrays_of(call, args))
     assert not findings
-    (written,) = sanitizer.writers_of_output(0, (0, 0), device=1)
+    (written,) = _writers(sanitizer, 0, (0, 0), device=1)
     assert written.copy is not None
     assert (written.copy.source.buffer.device, written.copy.destination.buffer.device) == (0, 1)

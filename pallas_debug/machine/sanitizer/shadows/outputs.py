@@ -106,7 +106,6 @@ class OverwrittenBlock:
 class OverwrittenRead:
     """The first read of an overwritten block by a step."""
 
-    key: tuple[int, str]
     step: ir.MachineStep
     point: Point
     iterations: Point
@@ -349,7 +348,7 @@ class ArrayLedger:
             return
         element = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
         self.overwritten[key] = OverwrittenRead(
-            key, step, thread.point, thread.iterations, marked, region, element, int(mask.sum()),
+            step, thread.point, thread.iterations, marked, region, element, int(mask.sum()),
             int(selected.sum()), region.buffer.content[element].item(),
         )  # fmt: skip
 

@@ -284,7 +284,6 @@ class ElementEvent:
     iterations: Point
     updates: bool = False
     conditions: tuple[ir.Branch, ...] = ()
-    copy: DmaCopy | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -471,7 +470,6 @@ class ElementHistory(MachineObserver):
                     events.append(
                         ElementEvent(
                             writes, copy.step, copy.thread, moment, copy.point, copy.iterations,
-                            copy=copy,
                         )
                     )  # fmt: skip
 

@@ -424,30 +424,6 @@ class MemoryTracker(MachineObserver):
             found = self._dynamic[id(step)] = shadow.is_dynamic(step)
         return found
 
-    # Queries
-
-    def who_wrote(self, buffer: MemoryBuffer, index: Any = ...) -> list[WriteRecord]:
-        """Return the writes from which elements of a buffer come, latest first.
-
-        Elements that were passed in or never written have none.
-        """
-        found = self.shadows.get(buffer.number)
-        if found is None:
-            return []
-        numbers = np.asarray(found.whole if found.numbers is None else found.numbers[index])
-        return [self.writes[n] for n in np.unique(numbers)[::-1].tolist() if n > shadow.GIVEN]
-
-    def writers_of_output(
-        self, output: int, index: Any = ..., device: int = 0
-    ) -> list[WriteRecord]:
-        """Return the writes from which elements of a result come, latest first.
-
-        Args:
-          output: position among the kernel's results.
-        """
-        found = [b for b in self._result_buffers() if b.device == device]
-        return self.who_wrote(found[output], index)
-
     def results(self) -> list[np.ndarray[Any, Any]]:
         """Return the current contents of the results of all devices."""
         return [buffer.content for buffer in self._result_buffers()]
