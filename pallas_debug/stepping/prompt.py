@@ -23,7 +23,6 @@ class PromptCommand:
     Attributes:
       names: the full name, then short names.
       usage: arguments of the command.
-      back: name of the command that does the same backwards.
     """
 
     names: tuple[str, ...]
@@ -31,7 +30,6 @@ class PromptCommand:
     summary: str
     run: Callable[[CommandPrompt, str], Iterator[str]]
     moves: bool = False
-    back: str = ""
 
 
 class CommandPrompt:

@@ -307,7 +307,7 @@ class RecordedRun:
         called = _CALL.fullmatch(name)
         place, own = self.place, self.recording.own_axes
         if called is not None and called[1] == "whole":
-            return self.whole(called[2])
+            return self._whole(called[2])
         if called is not None:
             numbers = place.point if called[1] == "program_id" else place.grid
             axis = int(called[2]) if called[2].isdigit() else -1
@@ -320,7 +320,7 @@ class RecordedRun:
         axis = _AXES.find(name) if len(name) == 1 else -1
         return np.asarray(place.point[own[axis]]) if 0 <= axis < len(own) and place.point else None
 
-    def whole(self, name: str) -> Array | None:
+    def _whole(self, name: str) -> Array | None:
         """The whole array of an output, at the end of the run; others are not recorded."""
         output = next((o for o in self.recording.outputs if o.name == name), None)
         if output is not None:

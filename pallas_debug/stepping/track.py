@@ -182,9 +182,6 @@ class Track(Protocol):
     def value(self, name: str) -> np.ndarray[Any, Any] | None:
         """The value of a name; None if there is none."""
 
-    def whole(self, name: str) -> np.ndarray[Any, Any] | None:
-        """The whole array of an operand, of which the kernel sees only a block."""
-
     def copies(self) -> Sequence[FlyingCopy]:
         """DMAs in flight, oldest first."""
 
