@@ -134,11 +134,9 @@ def trace(
     return jaxpr, list(consts)
 
 
-def replay(
-    jaxpr: Any, args: Sequence[Any], visitor: Visitor, place: ProgramPoint | None = None
-) -> Any:
+def replay(jaxpr: Any, args: Sequence[Any], visitor: Visitor) -> Any:
     """Evaluate a jaxpr without constants under the current trace; return its outputs."""
-    return _Replay(visitor).run(jaxpr, (), args, place or ProgramPoint())
+    return _Replay(visitor).run(jaxpr, (), args, ProgramPoint())
 
 
 class _Replay:

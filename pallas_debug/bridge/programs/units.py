@@ -36,7 +36,6 @@ class Unit:
       invars: variables of the inputs.
       outvars: variables of the outputs.
       sites: places of the equations.
-      registers: register of every variable in the program, for the debugger.
       bits: variables of inputs that are random bits, not numbers.
       watched: the unit with tests of its arithmetic, cached by `numerics.watch`.
       behind: the inputs behind each output, by kind, cached by `made_of.inputs_behind`.
@@ -46,7 +45,6 @@ class Unit:
     invars: list[Any]
     outvars: list[Any]
     sites: list[ir.StepSite]
-    registers: dict[Any, ir.Reg]
     bits: Collection[Any] = field(default=(), init=False)
     watched: Any = field(default=None, init=False)
     behind: dict[bool, list[frozenset[int]]] = field(default_factory=dict, init=False)
@@ -153,14 +151,14 @@ def compute(members: Sequence[PendingEquation], used: set[int]) -> ir.Compute:
                 if value.number not in made:
                     inputs.setdefault(value.number, value)
                 if value.number not in variables:
-                    variables[value.number] = jax_core.Var(_plain(atom.aval))
+                    variables[value.number] = jax_core.Var(atom.aval)
                 atoms.append(variables[value.number])
             else:
-                atoms.append(jax_core.Literal(value, _plain(atom.aval)))
+                atoms.append(jax_core.Literal(value, atom.aval))
         outs = []
         for variable, reg in zip(item.eqn.outvars, item.outputs, strict=True):
             made[reg.number] = reg
-            variables[reg.number] = jax_core.Var(_plain(variable.aval))
+            variables[reg.number] = jax_core.Var(variable.aval)
             outs.append(variables[reg.number])
         eqns.append(item.eqn.replace(invars=atoms, outvars=outs))
     outputs = {number: reg for number, reg in made.items() if number in used}
@@ -169,7 +167,6 @@ def compute(members: Sequence[PendingEquation], used: set[int]) -> ir.Compute:
         [variables[n] for n in inputs],
         [variables[n] for n in outputs],
         [item.site for item in members],
-        {variables[n]: ir.Reg(n) for n in variables},
     )
     return ir.Compute(
         site=members[-1].site,
@@ -178,10 +175,6 @@ def compute(members: Sequence[PendingEquation], used: set[int]) -> ir.Compute:
         evaluate=_on_scalars(unit) or unit,
         unit=unit,
     )
-
-
-def _plain(aval: Any) -> Any:
-    return aval
 
 
 # Conditions

@@ -24,23 +24,21 @@ def _cond(block: Writer, eqn: Any, write: Write) -> None:
     choice = block.choice(index, of_two=len(branches) == 2)
     if len(branches) == 2 and not eqn.outvars and not nested.opened(branches[0])[0].eqns:
         block.line(f"@pl.when({choice})")
-        _function(block, "when", "", branches[1], args, write)
+        _function(block, "when", branches[1], args, write)
         return
     if len(branches) == 2:
-        yes = _function(block, "if_true", "", branches[1], args, write)
-        no = _function(block, "if_false", "", branches[0], args, write)
+        yes = _function(block, "if_true", branches[1], args, write)
+        no = _function(block, "if_false", branches[0], args, write)
         block.assign(eqn.outvars, f"lax.cond({choice}, {yes}, {no})")
         return
-    names = [_function(block, f"case_{i}", "", b, args, write) for i, b in enumerate(branches)]
+    names = [_function(block, f"case_{i}", b, args, write) for i, b in enumerate(branches)]
     block.assign(eqn.outvars, f"lax.switch({choice}, [{', '.join(names)}])")
 
 
-def _function(
-    block: Writer, wanted: str, parameters: str, inner: Any, args: Sequence[str], write: Write
-) -> str:
+def _function(block: Writer, wanted: str, inner: Any, args: Sequence[str], write: Write) -> str:
     """Write a function that returns the outputs of a jaxpr; return its name."""
     name = block.page.name(wanted)
-    block.line(f"def {name}({parameters}):")
+    block.line(f"def {name}():")
     body = block.deeper()
     jaxpr, consts = nested.opened(inner)
     _, outputs = write(body, jaxpr, [values.constant(c) for c in consts], args)
