@@ -288,7 +288,7 @@ class DebuggerApp(App[None]):
             self.exit()
             return
         self.query_one("#title", Static).update(Text(visible(prompt.location(view.place))))
-        self._show_source(follow=True)
+        self._show_source()
         self._show_values()
         self._show_sized()
         if is_first:  # notes begin with the finding where the screen opens
@@ -310,7 +310,7 @@ class DebuggerApp(App[None]):
 
     # Panes
 
-    def _show_source(self, follow: bool) -> None:
+    def _show_source(self) -> None:
         assert self.shown is not None
         line = self.shown.place.line
         if line is not None:
@@ -328,7 +328,7 @@ class DebuggerApp(App[None]):
             mark += "▶" if number == current else "│" if number in calling else " "
             style = "bold yellow" if number == current else ""
             rows.append(Text(visible(f"{number:>4} {mark} {text.expandtabs(4)}"), style=style))
-        pane.show(rows, cursor=current - 1 if follow and current is not None else None)
+        pane.show(rows, cursor=None if current is None else current - 1)
 
     def _show_values(self) -> None:
         assert self.shown is not None
@@ -429,7 +429,7 @@ class DebuggerApp(App[None]):
         self.query_one("#source", Pane).focus()
 
     def action_show_current(self) -> None:
-        self._show_source(follow=True)
+        self._show_source()
 
     def action_dismiss_top(self) -> None:
         if len(self.screen_stack) > 1:

@@ -256,12 +256,6 @@ class TextPane(FindView):
             self.changed()
             self.post_message(self.TextChanged(self))
 
-    def dismiss(self) -> bool:
-        """Remove the notice. Returns whether there was one."""
-        had, self.notice = bool(self.notice), ""
-        self.changed()
-        return had
-
     def _below(self) -> Strip:
         return self.strip([(self.notice, "text--notice")], self.base)
 

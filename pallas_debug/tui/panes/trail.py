@@ -89,9 +89,6 @@ class TrailPane(LineView):
             self.position = position
             self.line = line
 
-    class Made(ViewMessage):
-        """Message: the trail is complete."""
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._labels: Sequence[str] = ()
@@ -130,7 +127,6 @@ class TrailPane(LineView):
         if not rows:
             self._note = f"line {line + 1} is no longer in the text; it was replaced meanwhile"
         self.changed(keep=next((n for n, row in enumerate(rows) if row.here), 0))
-        self.post_message(self.Made(self))
 
     @property
     def current(self) -> TrailRow | None:
