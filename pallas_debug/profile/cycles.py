@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
 from pallas_debug.ir.operations import Module
@@ -17,7 +17,6 @@ from pallas_debug.model import Kernel
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.core.copies import copy_model
 from pallas_debug.profile.core.decode import decode
-from pallas_debug.profile.core.events import Event
 from pallas_debug.profile.core.given import given_scalars
 from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS, Walk, walk
 from pallas_debug.profile.figures import Figure, Origin, missing
@@ -95,7 +94,6 @@ def estimate_cycles(
     *,
     blocks: BlockMap | None = None,
     mosaic: Module | None = None,
-    listen: Callable[[Event], None] | None = None,
 ) -> CycleEstimate:
     """Estimate a kernel's cycles.
 
@@ -103,7 +101,6 @@ def estimate_cycles(
       estimate: text of `estimate.txt`.
       blocks: block map, for the values of scalar operands in the first call.
       mosaic: module before any pass, which shows whether copies go to other devices.
-      listen: called with the copies, waits and iterations of the estimated run, in order.
     """
     compiler = compiler_estimate(estimate)
     steps = grid_steps(kernel, blocks)
@@ -124,7 +121,7 @@ def estimate_cycles(
     decoded = decode(schedule)
     sharing = replace(model, shares_hbm=True)
     given = given_scalars(schedule, blocks.scalars if blocks is not None else ())
-    ours = walk(schedule, sharing, unknown="enter", listen=listen, decoded=decoded, given=given)
+    ours = walk(schedule, sharing, unknown="enter", decoded=decoded, given=given)
     theirs = walk(schedule, model, unknown="zero", decoded=decoded)
     rounded = {s.name for s in (blocks.scalars if blocks is not None else ()) if s.is_rounded}
     assumptions = _assumptions(schedule, ours, is_stand_in, rounded)

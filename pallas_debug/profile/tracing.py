@@ -292,7 +292,6 @@ class _Chains:
 
     def __init__(self, flow: _Flow, calls: _Calls | None) -> None:
         self._flow = flow
-        self._calls = calls
         self._own: list[Chain] = [flow.listing.sources(i) for i in flow.instructions]
         self._inherited: dict[int, Chain] = {}
         if calls is not None:

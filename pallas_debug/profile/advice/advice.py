@@ -88,9 +88,9 @@ class AdviceKind:
         )
 
 
-def counted(name: str, value: int | float | None, note: str = "", unit: str = "") -> Evidence:
+def counted(name: str, value: int | float | None, note: str = "") -> Evidence:
     """Make evidence from a number that the compiler reports."""
-    return Evidence(name=name, figure=Figure(value=value, origin="compiler", unit=unit, note=note))
+    return Evidence(name=name, figure=Figure(value=value, origin="compiler", note=note))
 
 
 def derived(name: str, value: int | float | None, note: str = "", unit: str = "") -> Evidence:

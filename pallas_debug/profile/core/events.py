@@ -35,10 +35,8 @@ class WaitEvent:
       start, stop: cycles at which the core starts waiting and continues.
     """
 
-    bundle: int
     start: float
     stop: float
-    flag: Address | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

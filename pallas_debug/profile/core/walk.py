@@ -266,7 +266,7 @@ class _Walker:
             elif isinstance(micro, DecodedCopy):
                 self._start(at, micro)
             else:
-                self._wait(at, micro)
+                self._wait(micro)
         self._spent += len(bundle.scalars)
         get = registers.get
         for scalar in bundle.scalars:
@@ -461,7 +461,7 @@ class _Walker:
         more = self._model.time(direction, before * self._model.granule)[1]
         return done + more, before + granules
 
-    def _wait(self, at: int, wait: DecodedWait) -> None:
+    def _wait(self, wait: DecodedWait) -> None:
         runs = self._holds(wait.predicate)
         if runs is False or (runs is None and self._skip):
             return
@@ -481,7 +481,7 @@ class _Walker:
         if until > self._time + _NO_TIME:
             self._result.waiting += until - self._time
         if self._listen is not None:
-            self._listen(WaitEvent(bundle=at, start=self._time, stop=until, flag=key))
+            self._listen(WaitEvent(start=self._time, stop=until))
         self._time = until
 
 
