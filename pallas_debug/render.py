@@ -36,6 +36,9 @@ REAL_INPUTS = (
 )
 """Ways to give values to arguments that are given only by shape."""
 
+MAX_HEADLINE = 160
+"""Maximum number of characters of a failure in one line, without its place."""
+
 
 def plural(count: int, noun: str) -> str:
     """Format a count and noun: `1 kernel`, `2 kernels`, `2 passes`."""
@@ -118,11 +121,11 @@ def below(file: str) -> str:
         return file
 
 
-def headline(failure: Failure, limit: int = 160) -> str:
+def headline(failure: Failure) -> str:
     """Summarise a failure in one line: the Python line if known, then the message's first line."""
     line = failure.headline
-    if len(line) > limit:
-        line = line[: limit - 1] + "…"
+    if len(line) > MAX_HEADLINE:
+        line = line[: MAX_HEADLINE - 1] + "…"
     return f"{failure.source}: {line}" if failure.source else line
 
 

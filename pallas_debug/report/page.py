@@ -139,7 +139,7 @@ def _overview(contents: Contents, title: str, stats: Sequence[FiguresByTarget]) 
     return tag(
         "section",
         tag("h1", title),
-        overview.tiles(contents, linked=True),
+        overview.tiles(contents),
         tag("div", table, class_="pd-scroll") if contents.kernels else nothing,
         tag("div", section("Findings", *of_all, level=2), id="findings"),
         section("Findings of kernels that are not in this directory", stray, level=2),

@@ -17,12 +17,8 @@ from pallas_debug.report.parts.common import mark
 from pallas_debug.store import StoredCompilation
 
 
-def tiles(contents: Contents, *, linked: bool = False) -> Markup:
-    """The most important counts.
-
-    Args:
-      linked: whether to link to the list of findings of a page.
-    """
+def tiles(contents: Contents) -> Markup:
+    """The most important counts, the bad ones linked to the page's list of findings."""
     compilations = [c for kernel in contents.kernels for c in kernel.compilations]
     failed = sum(1 for c in compilations if c.compilation is None or not c.compilation.ok)
     findings = sum(len(kernel.findings) for kernel in contents.kernels) + len(contents.stray)
@@ -37,7 +33,7 @@ def tiles(contents: Contents, *, linked: bool = False) -> Markup:
 
     def tile(value: Child, label: str) -> Child:
         content = [tag("b", value), " ", tag("span", label)]
-        if not linked or isinstance(value, int):
+        if isinstance(value, int):
             return content
         return tag("a", content, href="#overview/findings")
 
