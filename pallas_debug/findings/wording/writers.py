@@ -67,12 +67,12 @@ class OutputBlock:
         )
 
 
-def _at(access: Access, *, is_short: bool = False) -> str:
-    """Describe the place: `grid point (0, 1), loop iteration (2,)`; `(0, 1), …` if `is_short`."""
+def _at(access: Access) -> str:
+    """Describe the place: `grid point (0, 1), loop iteration (2,)`."""
     if access.loop and not access.grid_point:
         return f"loop iteration {access.loop}"
     loop = f", loop iteration {access.loop}" if access.loop else ""
-    return f"{'' if is_short else 'grid point '}{access.grid_point}{loop}"
+    return f"grid point {access.grid_point}{loop}"
 
 
 def _other(seen: Sighting, other: Access, *more: dict[str, str]) -> Sighting:
