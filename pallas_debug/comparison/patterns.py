@@ -77,9 +77,6 @@ class Pair:
         self.a, self.b, self.bad, self.room = actual, expected, bad, room
         self.is_exact = is_exact
 
-    def only(self, bad: np.ndarray) -> Pair:
-        return Pair(self.a, self.b, bad, self.room, is_exact=self.is_exact)
-
     def explains(self, predicted: np.ndarray, room: np.ndarray, bad: np.ndarray) -> np.ndarray:
         """Elements of `bad` that a prediction explains; it has a value for each of them."""
         a, b = self.a[bad], self.b[bad]

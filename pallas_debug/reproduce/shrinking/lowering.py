@@ -41,7 +41,6 @@ class Lowerer:
     """
 
     def __init__(self, *, seconds: float) -> None:
-        self._seconds = seconds
         self._ends = time.monotonic() + seconds
         self._child: ConfinedProcess | None = None
         self._stack = contextlib.ExitStack()
