@@ -140,6 +140,48 @@ def test_casts(facts: tuple[Any, ...], message: str, cause: str, advice: str) ->
     assert {"operand 0", "result"} <= set(found.witness.values)
 
 
+ROUNDED = [
+    (
+        ("bfloat16", 257, 256, "convert_element_type"),
+        "bfloat16 holds integers exactly up to 256, and the float is cast back to an integer in "
+        "line 9",
+        "keep it in int32, or split it into parts below 256",
+    ),
+    (
+        ("float16", 2049, 2048, "ge"),
+        "float16 holds integers exactly up to 2,048, and the float is compared with another "
+        "integer in line 9",
+        "compare the int32",
+    ),
+    (
+        ("bfloat16", 1001, 1000, "sin"),
+        "bfloat16 holds integers exactly up to 256, and the float is the angle of a sine in line 9",
+        "cast it to float32, and cast the sine or cosine to the narrower dtype",
+    ),
+    (
+        ("float32", 2**24 + 1, 2**24, "cos"),
+        "float32 holds integers exactly up to 16,777,216, and the float is the angle of a cosine "
+        "in line 9",
+        "reduce it in integers first",
+    ),
+]
+
+
+@pytest.mark.parametrize("facts, cause, advice", ROUNDED)
+def test_rounded_integers(facts: tuple[Any, ...], cause: str, advice: str) -> None:
+    target, value, result, operation = facts
+    found = numbers.rounded_integer(
+        SEEN.at(other=SourceLine(file="rows.py", line=9)), source="int32", target=target,
+        value=value, result=result, operation=operation, element=(0, 1),
+    )  # fmt: skip
+    assert found.kind is Fault.NARROWING_LOSS
+    assert found.message == (
+        f"the cast from int32 to {target} changes {value:,} at [0, 1] to {result:,}"
+    )
+    assert (found.cause, found.advice) == (cause, advice)
+    assert found.witness.values["used by"] == operation
+
+
 def test_precision_of_an_accumulator_and_of_single_operations() -> None:
     given: dict[str, Any] = {"dtype": "bfloat16", "result": 256.0, "exact": 300.0}
     given |= {"largest": 400.0, "bound": 0.02, "element": (1, 2)}

@@ -144,6 +144,46 @@ def narrowing_loss(
     )
 
 
+def rounded_integer(
+    seen: Sighting,
+    *,
+    source: str,
+    target: str,
+    value: int,
+    result: float,
+    operation: str,
+    element: Element = (),
+) -> Finding:
+    """Report a cast of an integer to a float dtype with too few bits; `other` is a use of it.
+
+    Args:
+      operation: primitive of the use: a cast to an integer, a comparison, a sine or a cosine.
+    """
+    line = seen.witness.other
+    where = f" in line {line.line}" if line is not None else ""
+    used = {
+        "convert_element_type": f"the float is cast back to an integer{where}",
+        "sin": f"the float is the angle of a sine{where}",
+        "cos": f"the float is the angle of a cosine{where}",
+    }.get(operation, f"the float is compared with another integer{where}")
+    most = f"{2 ** _bits(target):,}"
+    advice = f"compare the {source}"
+    if operation == "convert_element_type":
+        advice = f"keep it in {source}, or split it into parts below {most}"
+    elif operation in ("sin", "cos"):
+        advice = "cast it to float32, and cast the sine or cosine to the narrower dtype"
+        if target == "float32":
+            advice = "reduce it in integers first"
+    facts = _facts(element, (value,)) | {"result": number(result), "used by": operation}
+    return seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.NARROWING_LOSS,
+        f"the cast from {source} to {target} changes {_shown(value)}{_at(element)} to "
+        f"{_shown(int(result))}",
+        f"{target} holds integers exactly up to {most}, and {used}",
+        advice,
+    )
+
+
 def precision_loss(
     seen: Sighting,
     *,
@@ -385,7 +425,7 @@ def _bits(dtype: str) -> int:
     """Number of mantissa bits, including the implicit leading one."""
     if "m" in dtype:  # float8_e4m3fn
         return int(dtype.rpartition("m")[2][0]) + 1
-    return {"bfloat16": 8, "float16": 11}[dtype]
+    return {"bfloat16": 8, "float16": 11, "float32": 24}[dtype]
 
 
 def false_hint(seen: Sighting, *, value: int, divisor: int, of_pipeline: bool = False) -> Finding:

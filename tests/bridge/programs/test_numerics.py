@@ -13,7 +13,12 @@ import pytest
 from jax import lax
 
 from pallas_debug.bridge.jaxprs import nested, rewrite
-from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics, precision
+from pallas_debug.bridge.programs.arithmetic import (
+    numeric_faults,
+    numerics,
+    precision,
+    rounded_integers,
+)
 from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 
 I8, I32, F32, BF16 = jnp.int8, jnp.int32, jnp.float32, jnp.bfloat16
@@ -50,7 +55,9 @@ def found(function: Callable[..., Any], *args: Any) -> NumericFault | None:
             np.asarray(got, "float64"), np.asarray(want, "float64"), rtol=1e-5
         )
     assert flags.shape == (len(watched.flags),)
-    fault = numeric_faults.explain(*unit, args)
+    fault = numeric_faults.explain(*unit, args) or rounded_integers.explain(
+        *unit, args, mixed=numerics.bit_patterns(unit.eqns)
+    )
     if fault is not None:
         assert bool(flags.any()), fault
     return fault
@@ -76,6 +83,38 @@ def dot_int8(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 ROWS = np.arange(8, dtype="int32").reshape(4, 2)
+
+
+def positions(start: int, axis: int) -> jax.Array:
+    return lax.broadcasted_iota(I32, (8, 8), axis) + start
+
+
+def permuted(x: jax.Array, dtype: Any) -> jax.Array:
+    """Rows moved by a product with a permutation matrix."""
+    moves = (positions(0, 0) == (positions(0, 1) + 1) % 8).astype(dtype)
+    return jnp.dot(moves, x.astype(dtype), preferred_element_type=F32).astype(I32)
+
+
+def causal(x: jax.Array, first: int, dtype: Any) -> jax.Array:
+    is_seen = positions(first, 0).astype(dtype) >= positions(256, 1).astype(dtype)
+    return jnp.where(is_seen, x, 0)
+
+
+def angles(dtype: Any) -> jax.Array:
+    rates = jnp.exp(-positions(0, 0).astype(F32)).astype(dtype)
+    return jnp.sin(positions(1000, 1).astype(dtype) * rates)
+
+
+def requantized(x: jax.Array) -> jax.Array:
+    return jnp.clip(jnp.round(x.astype(BF16) * jnp.bfloat16(0.3)), -128, 127).astype(I8)
+
+
+def best(x: jax.Array) -> jax.Array:
+    scores = x.astype(BF16)
+    return jnp.where(scores == scores.max(axis=1, keepdims=True), 1, 0)
+
+
+NUMBERS = np.arange(250, 314, dtype="int32").reshape(8, 8)
 
 FAULTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
     "inf - inf": (
@@ -258,6 +297,50 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = 
         (array([1, 7e4, INF], F32),),
         {"trouble": "narrowing", "values": (7e4,), "result": INF, "count": 1},
     ),
+    "an integer to bfloat16 and back": (
+        lambda x: x.astype(BF16).astype(I32) + 1,
+        (NUMBERS,),
+        {
+            "trouble": "narrowing",
+            "operation": "convert_element_type",
+            "element": (0, 7),
+            "values": (257,),
+            "result": 256,
+            "exact": 257,
+            "operands": ("int32[8, 8]",),
+            "result_type": "bfloat16[8, 8]",
+        },
+    ),
+    "by float32": (
+        lambda x: x.astype(F32).astype(BF16).astype(I32),
+        (NUMBERS,),
+        {"operation": "convert_element_type", "values": (257,), "operands": ("float32[8, 8]",)},
+    ),
+    "an integer to float32 and back": (
+        lambda x: jnp.where(x > 0, x.astype(F32), 0).astype(I32),
+        (NUMBERS + (1 << 24),),
+        {"values": (2**24 + 251,), "result": 2**24 + 252},
+    ),
+    "numbers moved by a product": (
+        lambda x: permuted(x, BF16),
+        (NUMBERS,),
+        {"operation": "convert_element_type", "values": (257,)},
+    ),
+    "positions compared": (
+        lambda x: causal(x, 256, BF16),
+        (NUMBERS,),
+        {"operation": "ge", "element": (3, 4), "values": (259,), "result": 260},
+    ),
+    "numbers compared": (
+        lambda x: jnp.where(x.astype(BF16) == (x + 1).astype(BF16), 1, 0),
+        (NUMBERS,),
+        {"operation": "eq", "values": (259,), "result": 260},
+    ),
+    "positions as angles": (
+        lambda: angles(BF16),
+        (),
+        {"operation": "sin", "element": (0, 2), "values": (1002,), "result": 1000},
+    ),
 }
 
 
@@ -360,6 +443,28 @@ MASKED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (array([300, 5], I32),),
     ),
     "hashed": (hashed, (array([12345, -77777], I32),)),
+    "bits of a hash in float32": (
+        lambda x: (lax.shift_right_logical(hashed(x), jnp.int32(1)).astype(F32)).astype(I32),
+        (array([12345, -77777], I32),),
+    ),
+    "integers that bfloat16 holds": (
+        lambda x: ((x % 256).astype(BF16).astype(I32), permuted(x % 256, BF16)),
+        (NUMBERS,),
+    ),
+    "integers in float32": (lambda x: x.astype(F32).astype(I32), (NUMBERS,)),
+    "a rounded integer that is discarded": (
+        lambda x: jnp.where(x <= 256, x.astype(BF16).astype(I32), -1),
+        (NUMBERS,),
+    ),
+    "a rounded sum that is scaled": (lambda x: x.astype(BF16) * jnp.bfloat16(0.3), (NUMBERS,)),
+    "a rounded sum that is quantized again": (requantized, (NUMBERS,)),
+    "the best of rounded scores": (best, (NUMBERS,)),
+    "positions whose order rounding keeps": (lambda x: causal(x, 600, BF16), (NUMBERS,)),
+    "distances in bfloat16": (
+        lambda: (positions(2000, 0) - positions(0, 1)).astype(BF16) * jnp.bfloat16(-0.1),
+        (),
+    ),
+    "angles in float32": (lambda: angles(F32), ()),
 }
 
 

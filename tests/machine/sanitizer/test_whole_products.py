@@ -89,3 +89,26 @@ def test_nothing_is_said_of(body: Callable[[Any, Any], Any]) -> None:
 def test_nothing_is_said_of_small_numbers_and_of_floats() -> None:
     assert judged(lambda o, c: product(o, c).astype(I32), COUNTS % 256) == ()
     assert judged(product, dtype=F32) == ()
+
+
+# Integers in a float that is too narrow
+
+
+def test_an_integer_that_a_cast_rounds() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        tokens = x_ref[...].astype(jnp.bfloat16)
+        o_ref[...] = tokens.astype(I32)
+
+    def function(x: Any) -> Any:
+        return pl.pallas_call(kernel, out_shape=x)(x)
+
+    (finding,) = verify(function, COUNTS, targets="v5e", engines="machine").findings
+    assert (finding.kind, finding.witness.values["operand 0"]) == ("NarrowingLoss", "1001")
+    assert finding.message == "the cast from int32 to bfloat16 changes 1,001 at [1, 2] to 1,000"
+    source, other = finding.witness.source, finding.witness.other
+    assert source is not None
+    assert other is not None
+    assert (source.text, other.line) == (
+        "tokens = x_ref[...].astype(jnp.bfloat16)", source.line + 1
+    )  # fmt: skip
+    assert not verify(function, COUNTS % 1000, targets="v5e", engines="machine").findings

@@ -30,8 +30,7 @@ from pallas_debug.bridge.instrument.primitives import ARITHMETIC, MAKES_INFINITY
 from pallas_debug.bridge.jaxprs import likeness, nested
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import units
-from pallas_debug.bridge.programs.arithmetic import intervals
-from pallas_debug.bridge.programs.arithmetic.whole_products import cast_to_integers, loses_bits
+from pallas_debug.bridge.programs.arithmetic import intervals, whole_casts
 
 SUM_BOUND = 0.02
 """Maximum error of a 16-bit float sum, as a fraction of its largest entry in float32."""
@@ -63,8 +62,7 @@ class WatchedUnit:
 
     def __call__(self, *values: Any) -> tuple[Sequence[Any], Any]:
         """Return the outputs and the flags, a bool for each of `self.flags`."""
-        outputs, flags = self.compiled(*values)
-        return outputs, flags
+        return self.compiled(*values)
 
     @cached_property
     def flags(self) -> tuple[Flag, ...]:
@@ -88,7 +86,8 @@ class WatchedUnit:
     def _traced(self, *values: Any) -> tuple[list[Any], Any]:
         known = dict(zip(self.invars, values, strict=True))
         bounds = intervals.of_inputs(self.invars, values)
-        mixed, whole = bit_patterns(self.eqns, self.bits), cast_to_integers(self.eqns)
+        mixed = bit_patterns(self.eqns, self.bits)
+        whole = whole_casts.tests(self.eqns, mixed)
         tests: list[tuple[Flag, Any]] = []
         makers: set[Any] = set()
         infinite: set[int] = set()
@@ -102,7 +101,7 @@ class WatchedUnit:
             known.update(zip(eqn.outvars, outputs, strict=True))
             ranges = [intervals.of_atom(atom, bounds) for atom in eqn.invars]
             wraps = suspicion(eqn, inputs, outputs, ranges, may_wrap=i in mixed)
-            flag = loses_bits(inputs) if i in whole else wraps
+            flag = whole[i](inputs, outputs) if i in whole else wraps
             if flag is not None:
                 tests.append((("equation", i), flag))
             if units.may_decide(eqn) and jnp.size(outputs[0]):

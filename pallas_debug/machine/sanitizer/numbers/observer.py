@@ -17,7 +17,7 @@ import numpy as np
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics
+from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics, rounded_integers
 from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.sighting import Sighting
@@ -149,6 +149,16 @@ def _worded(seen: Sighting, fault: NumericFault, decides: str | None) -> Finding
             result=int(fault.result),
             element=fault.element,
             terms=fault.terms,
+        )
+    if isinstance(fault, rounded_integers.RoundedInteger):
+        return wording.rounded_integer(
+            seen.at(other=fault.used),
+            source=fault.operands[0].partition("[")[0],
+            target=dtype,
+            value=int(fault.values[0]),
+            result=fault.result,
+            element=fault.element,
+            operation=fault.operation,
         )
     if fault.trouble == "narrowing":
         return wording.narrowing_loss(
@@ -405,6 +415,10 @@ def _explained(
     occasion: _Occasion, kind: numeric_faults.Kind, but: Collection[int] = ()
 ) -> NumericFault | None:
     unit = occasion.step.unit
-    return numeric_faults.explain(
-        unit.eqns, unit.invars, unit.outvars, occasion.values, kind=kind, but=but, bits=unit.bits
+    given = unit.eqns, unit.invars, unit.outvars, occasion.values
+    fault = numeric_faults.explain(*given, kind=kind, but=but, bits=unit.bits)
+    if fault is not None or kind != "integers":
+        return fault
+    return rounded_integers.explain(
+        *given, but=but, mixed=numerics.bit_patterns(unit.eqns, unit.bits)
     )
