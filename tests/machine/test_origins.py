@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import passed
@@ -148,3 +149,65 @@ def test_an_entry_that_decides_between_two_indices_is_not_their_origin() -> None
     assert stopped is not None
     assert stopped.cause == "the index is not bounded by the shape of the ref"
     assert "index from" not in stopped.values
+
+
+# Values that loops carry
+
+SIZES = np.array([8, 16, 24, 16, 8, 1, 1, 1], np.int32)
+
+
+def packed(how: str) -> Callable[..., None]:
+    """A kernel that copies groups of rows, one after the other; the last begins past the end."""
+
+    def kernel(t_ref: Any, x_hbm: Any, o_ref: Any, t_smem: Any, buf: Any, sem: Any) -> None:
+        def copied(begin: Any) -> None:
+            pltpu.async_copy(x_hbm.at[pl.ds(begin, 8)], buf, sem).wait()
+            o_ref[...] = buf[...]
+
+        def group(j: Any, begin: Any) -> Any:
+            copied(begin)
+            return {
+                "sum": begin + t_ref[j],
+                "dynamic": begin + t_ref[j],
+                "two": begin + t_ref[j] + 24,
+                "list": t_ref[begin // 8],
+                "constant": begin + 16,
+            }[how]
+
+        if how == "after":
+            copied(lax.fori_loop(0, 5, lambda j, begin: begin + t_ref[j], 0))
+        elif how == "after a dynamic loop":
+            steps = 5 + pl.program_id(0)
+            copied(lax.fori_loop(0, steps, lambda j, begin: begin + t_ref[j], 0))
+        else:
+            steps = 5 + pl.program_id(0) if how == "dynamic" else 5
+            lax.fori_loop(0, steps, group, 0)
+
+    return kernel
+
+
+FIRST_AND_LAST = "t_ref[0], which is 8, and from {} more entries of t_ref, and from t_ref[{}], "
+
+
+@pytest.mark.parametrize(
+    "how, entries",
+    [
+        ("sum", FIRST_AND_LAST.format(2, 3) + "which is 16"),
+        ("dynamic", FIRST_AND_LAST.format(2, 3) + "which is 16"),
+        ("after", FIRST_AND_LAST.format(3, 4) + "which is 8"),
+        ("after a dynamic loop", FIRST_AND_LAST.format(3, 4) + "which is 8"),
+        ("two", "t_ref[0], which is 8, and from t_ref[1], which is 16"),
+        ("list", "t_ref[2], which is 72"),
+        ("constant", ""),
+    ],
+)
+def test_an_index_that_a_loop_carries_names_the_entries(how: str, entries: str) -> None:
+    table = np.array([8, 16, 72, 0, 0, 0, 0, 0], np.int32) if how == "list" else SIZES
+    launched, arrays = passed(call(packed(how), prefetch=1), (table, X))
+    stopped = run.run(launched, arrays).stopped
+    assert stopped is not None
+    where = f"comes from {entries}, and nothing keeps it within bounds"
+    assert stopped.cause == (
+        f"the index {where}" if entries else "the index is not bounded by the shape of the ref"
+    )
+    assert stopped.values.get("index from", "").partition("[")[0] == ("t_ref" if entries else "")

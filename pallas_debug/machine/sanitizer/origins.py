@@ -11,6 +11,7 @@ import numpy as np
 from pallas_debug.bridge.programs import made_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, Ref, resolve
+from pallas_debug.machine.sanitizer import carries
 from pallas_debug.machine.threads import ProgramFrame, Thread
 
 MAX_ENTRIES = 3
@@ -25,16 +26,25 @@ def of_index(thread: Thread, error: OutOfBounds, dim: int) -> list[str]:
       dim: position in the index.
 
     Returns:
-      The descriptions; empty if there are no such entries, or too many.
+      The descriptions; empty if there are no such entries, or too many of several tables.
     """
-    found = sorted(_texts(thread.frames, _of_dimension(error, dim)))
-    return found if len(found) <= MAX_ENTRIES else []
+    found = _texts(thread.frames, _of_dimension(error, dim))
+    if len(found) <= MAX_ENTRIES:
+        return sorted(found)
+    tables = {_table_of(text) for text in found}
+    if len(tables) > 1:
+        return []
+    return [found[-1], f"{len(found) - 2} more entries of {tables.pop()}", found[0]]
 
 
 def tables_of_index(thread: Thread, error: OutOfBounds, dim: int) -> list[str]:
     """Names of operands from whose entries an out-of-bounds index comes; see `of_index`."""
     found = _texts(thread.frames, _of_dimension(error, dim))
-    return sorted({text.partition("[")[0] for text in found})
+    return sorted({_table_of(text) for text in found})
+
+
+def _table_of(entry: str) -> str:
+    return entry.partition("[")[0]
 
 
 def _of_dimension(error: OutOfBounds, dim: int) -> list[ir.Reg]:
@@ -100,11 +110,13 @@ def is_of_table(program: ir.KernelProgram, number: int) -> bool:
 
 def _of_registers(frames: list[ProgramFrame], wanted: list[ir.Reg]) -> str | None:
     found = _texts(frames, wanted)
-    return found.pop() if len(found) == 1 else None
+    return found[0] if len(found) == 1 else None
 
 
-def _texts(frames: list[ProgramFrame], wanted: list[ir.Reg]) -> set[str]:
-    return {text for reg in wanted for text in _sources(frames, len(frames) - 1, reg.number)}
+def _texts(frames: list[ProgramFrame], wanted: list[ir.Reg]) -> list[str]:
+    depth = len(frames) - 1
+    found = (text for reg in wanted for text in _sources(frames, depth, reg.number))
+    return list(dict.fromkeys(found))
 
 
 def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:
@@ -118,8 +130,55 @@ def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
             yield from _sources(frames, depth, reg.number)
     elif isinstance(step, ir.Hint):
         yield from _sources(frames, depth, step.value.number)
+    elif isinstance(step, (ir.WhileLoop, ir.ScanLoop)):
+        at = next(i for i, reg in enumerate(step.outputs) if reg.number == number)
+        if at < len(step.carry):
+            done = carries.iterations_of(step, frame)
+            yield from _of_carry(frames[: depth + 1], done, step, at)
     elif depth:
         yield from _outside(frames, depth, number)
+        loop = frame.caller
+        if isinstance(loop, (ir.WhileLoop, ir.ScanLoop)) and frame.stage == "body":
+            carry = carries.carry_of(loop, number)
+            if carry is not None:
+                done = carries.iterations_before(frame, frames[depth - 1])
+                yield from _of_carry(frames[:depth], done, loop, carry)
+
+
+def _of_carry(
+    outer: list[ProgramFrame], iterations: list[ProgramFrame], loop: carries.Loop, position: int
+) -> Iterator[str]:
+    """Yield the entries behind a carried value, those of the last iteration first.
+
+    Args:
+      outer: frames up to that of the loop's step.
+      iterations: frames of the iterations before the value.
+      position: position in the carry.
+    """
+    if not iterations:
+        return
+    pending, known = [(len(iterations), position)], set[tuple[int, int]]()
+    for count, at in pending:
+        if not count:
+            yield from _sources(outer, len(outer) - 1, loop.carry[at].number)
+            continue
+        frame = iterations[count - 1]
+        registers = [loop.body.outputs[at].number]
+        for number in registers:
+            step = frame.program.maker(number)
+            carry = carries.carry_of(loop, number) if step is None else None
+            if carry is not None and (count - 1, carry) not in known:
+                known.add((count - 1, carry))
+                pending.append((count - 1, carry))
+            elif isinstance(step, ir.Compute):
+                behind = made_of.registers_behind(step, (number,), with_choices=False)
+                registers += [reg.number for reg in behind if reg.number not in registers]
+            elif isinstance(step, ir.Hint):
+                registers.append(step.value.number)
+            elif isinstance(step, ir.LoadStep):
+                yield from _entry(frame, step)
+            elif step is None and carry is None:
+                yield from _outside([*outer, frame], len(outer), number)
 
 
 def _outside(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:
