@@ -204,6 +204,8 @@ def _passages(subject: Subject, block: Block) -> list[_Passage]:
     found = []
     for dim, index in enumerate(subject.indices[block.position].dims or ()):
         axes = [axis for axis, size in enumerate(index.shape) if size > 1]
+        if not axes and (only := block.passed[dim]) is not None:
+            axes = [only]  # it has a single step
         if len(axes) == 1 and np.array_equal(index.ravel(), np.arange(index.size)):
             found.append(_Passage(block=block, dim=dim, axis=axes[0], steps=index.size))
     return found
@@ -268,7 +270,7 @@ def _still(subject: Subject, result: Result) -> None:
             }
             idle_here = [axis for axis in idle if subject.grid.sizes[axis] == blocks]
             axes = sorted(others) or idle_here
-            if index.size > 1 or blocks < 2 or not axes:
+            if index.size > 1 or block.passed[dim] is not None or blocks < 2 or not axes:
                 continue
             passage = _Passage(block=block, dim=dim, axis=axes[0], steps=1)
             reader = _reader_of_rest(subject, passage)

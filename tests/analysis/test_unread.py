@@ -175,6 +175,64 @@ def test_a_contraction_of_one_step_less(captures: Captures) -> None:
     assert [f.kind for f in found(captures, squared, square)] == ["InputNotRead"]
 
 
+@pytest.mark.parametrize("k, why", [
+    (256, "the last block is left out"), (200, "a size was rounded down")
+])  # fmt: skip
+def test_a_contraction_of_a_single_step(captures: Captures, k: int, why: str) -> None:
+    short = functools.partial(product, less=k // 128 - 1)
+    (finding,) = found(captures, short, S((16, k), F32), S((k, 128), F32))
+    assert finding.message == (
+        f"no grid point gets 128:{k} along dimension 1 of x_ref (float32[16, {k}]) and 128:{k} "
+        f"along dimension 0 of y_ref (float32[{k}, 128]): these elements are never read"
+    )
+    assert finding.cause == (
+        f"dimension 1 of the grid has 1 step, but {k} elements in blocks of 128 need 2: {why}"
+    )
+
+
+def of_one_step(*specs: Any, out: Any, shape: Any) -> Callable[..., Any]:
+    """A sum of all operands over a grid with one step along its second dimension."""
+
+    def kernel(*refs: Any) -> None:
+        refs[-1][...] = sum(ref[...] for ref in refs[:-1])
+
+    return lambda *args: pl.pallas_call(
+        kernel, out_shape=shape, grid=(2, 1), in_specs=specs, out_specs=out
+    )(*args)
+
+
+TILES = pl.BlockSpec((8, 128), lambda i, k: (i, k))
+LEFT = pl.BlockSpec((8, 128), lambda i, k: (i, 0))
+TWO = S((16, 256), F32)
+ONE_STEP = {
+    "one block": (of_one_step(TILES, out=LEFT, shape=S((16, 128), F32)), [S((16, 128), F32)]),
+    "an operand of one block": (
+        of_one_step(TILES, TILES, out=LEFT, shape=S((16, 128), F32)),
+        [TWO, S((16, 128), F32)],
+    ),
+    "an output for what is read": (
+        of_one_step(TILES, out=TILES, shape=S((16, 128), F32)),
+        [TWO],
+    ),
+    "both halves": (
+        of_one_step(
+            TILES,
+            pl.BlockSpec((8, 128), lambda i, k: (i, k + 1)),
+            out=LEFT,
+            shape=S((16, 128), F32),
+        ),
+        [TWO, TWO],
+    ),
+    "the first part alone": (of_one_step(LEFT, out=LEFT, shape=S((16, 128), F32)), [TWO]),
+}
+
+
+@pytest.mark.parametrize("name", ONE_STEP)
+def test_a_dimension_of_one_step_that_is_meant(captures: Captures, name: str) -> None:
+    function, args = ONE_STEP[name]
+    assert found(captures, function, *args) == ()
+
+
 def scaled(*in_specs: Any, shapes: Any = None, grid: Any = (2, 3)) -> Callable[..., Any]:
     def kernel(*refs: Any) -> None:
         refs[-1][...] = sum(ref[...] for ref in refs[:-1])

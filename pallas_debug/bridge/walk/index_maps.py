@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
+from jax._src import core as jax_core
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, nested
@@ -67,6 +68,7 @@ class Block:
       buffers: number of buffers requested by the kernel; None if left to Pallas.
       revisits: whether the kernel declares that an output block may be revisited.
       index_dtypes: dtypes of the results of the index map.
+      passed: for each result, the dimension of the grid whose program id it is; None for others.
       is_whole: whether the block is the whole array.
       bits: size of one element in memory.
     """
@@ -82,6 +84,7 @@ class Block:
     buffers: int | None
     revisits: bool
     index_dtypes: tuple[str, ...]
+    passed: tuple[int | None, ...]
     is_whole: bool
     bits: int
 
@@ -367,6 +370,7 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
     source = lines.of_function(block.index_map_jaxpr.debug_info)
     mode = block.pipeline_mode
     revisit = getattr(mode, "revisit", None)
+    ids = {variable: axis for axis, variable in enumerate(inner.invars)}
     return Block(
         name=name,
         kind="input" if position < num_inputs else "output",
@@ -380,6 +384,9 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
         buffers=buffer_count(mode),
         revisits=str(getattr(revisit, "value", revisit)).lower() == "any",
         index_dtypes=tuple(str(v.aval.dtype) for v in inner.outvars),
+        passed=tuple(
+            None if isinstance(v, jax_core.Literal) else ids.get(v) for v in inner.outvars
+        ),
         is_whole=bool(block.has_trivial_window()),
         bits=_bits(block.array_aval.dtype),
     )
