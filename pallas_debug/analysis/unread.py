@@ -19,7 +19,7 @@ from pallas_debug.bridge.walk.events import Dim, Event, View
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.wording import bounds
 from pallas_debug.findings.wording.facts import array_text
-from pallas_debug.model import SourceLine
+from pallas_debug.model import Finding, SourceLine
 
 MAX_SPOTS = 1 << 20
 """Maximum product of grid points and iterations of an access."""
@@ -99,7 +99,8 @@ def look(subject: Subject, known: Collection[str]) -> Result:
             if not _reads_on(subject, cut, extents) and not (cut.is_whole and cut.moves & moved):
                 cuts[cut.steps, cut.size, min(cut.start, 1)].append(cut)
     for (steps, size, _), together in cuts.items():
-        if any(_fits(block, extents.get(block.position), steps, size) for block in grid.outputs):
+        fitting = [b for b in grid.outputs if _fits(b, extents.get(b.position), steps, size)]
+        if not all(_is_slower(subject, block, together) for block in fitting):
             continue
         first = together[0].block
         result.findings.append(
@@ -113,7 +114,112 @@ def look(subject: Subject, known: Collection[str]) -> Result:
                 steps=steps,
             )
         )
+    if not grid.tables:  # a table may hold the same block for all steps
+        for block in grid.blocks[: grid.num_inputs]:
+            if (still := _still(subject, block, extents)) is not None:
+                result.findings.append(still)
     return result
+
+
+def _still(
+    subject: Subject, block: Block, extents: dict[int, list[list[_Extent]]]
+) -> Finding | None:
+    """Report an input of which a pipeline within the kernel copies one block along a dimension.
+
+    That is so on purpose unless another operand moves through as many blocks of that size while the
+    input keeps its block: along a dimension of the pipeline's grid that its index map does not use.
+    """
+    copies = _fetched(subject, block)
+    if not copies or any(b is not block and _is_alike(b, block) for b in subject.grid.blocks):
+        return None
+    for dim, along in enumerate(extents.get(block.position, [])):
+        places = {(int(start), e.size) for e in along for start in e.starts}
+        if len(places) != 1:
+            continue
+        ((start, size),) = places
+        bound = block.shape[dim]
+        if size >= bound or bound % size:
+            continue
+        other = next(
+            (
+                other
+                for other in subject.grid.blocks[: subject.grid.num_inputs]
+                for d, there in enumerate(extents.get(other.position, []))
+                if other.shape[d] == bound and {e.size for e in there} == {size}
+                and _most_beside(copies, _fetched(subject, other), d) == bound // size
+            ),
+            None,
+        )  # fmt: skip
+        if other is None:
+            continue
+        array = array_text(block.dtype, block.shape)
+        return bounds.pipelined_input_stays(
+            subject.sighting(source=along[-1].source, operand=block.name, shape=array),
+            part=bounds.UnreadPart(
+                operand=block.name, array=array, dimension=dim, start=start, stop=start + size,
+                size=bound, block=size,
+            ),
+            moving=other.name,
+        )  # fmt: skip
+    return None
+
+
+def _is_alike(one: Block, other: Block) -> bool:
+    """Whether two operands may be the same array."""
+    return (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+@dataclass(frozen=True)
+class _BlockCopy:
+    """A copy of an operand's block by a pipeline.
+
+    Attributes:
+      step: iterations of the enclosing loops: copies for one step are started in the same ones.
+      number: number of the event.
+      starts: position of the block.
+    """
+
+    step: tuple[int, ...]
+    number: int
+    starts: tuple[int, ...]
+
+
+def _fetched(subject: Subject, block: Block) -> list[_BlockCopy]:
+    """Copies of an operand's blocks by a pipeline, in order; none if anything else accesses it."""
+    position = len(subject.grid.tables) + block.position
+    found = []
+    for event in subject.walked.events:
+        views = [v for v in (event.view, event.other) if v and v.buffer.position == position]
+        if not views or event.what == "dma_wait":
+            continue
+        starts = [dim.start for view in views for dim in view.box or _copied(event, view) or ()]
+        known = [int(n.ravel()[0]) for n in starts if n is not None]  # at the first grid point
+        is_of_pipeline = event.what == "dma_start" and event.source is None and event.ordered
+        if not (is_of_pipeline and event.where.all()) or len(known) != len(block.shape):
+            return []
+        found.append(_BlockCopy(event.loops, event.number, tuple(known)))
+    return found
+
+
+def _most_beside(copies: list[_BlockCopy], others: list[_BlockCopy], dim: int) -> int:
+    """Number of positions along a dimension that an operand takes beside one block of another."""
+    here: tuple[int, ...] = ()
+    there: tuple[int, ...] = ()
+    beside: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    together = [*((copy, True) for copy in copies), *((other, False) for other in others)]
+    together.sort(key=lambda one: one[0].number)
+    for i, (copy, is_here) in enumerate(together):
+        here, there = (copy.starts, there) if is_here else (here, copy.starts)
+        if there and (i + 1 == len(together) or together[i + 1][0].step != copy.step):
+            beside[here].add(there[dim])
+    return max(map(len, beside.values()), default=0)
+
+
+def _is_slower(subject: Subject, output: Block, together: list[_Cut]) -> bool:
+    """Whether a pipeline copies an output less often than each of the inputs, as for a sum."""
+    written = len(_fetched(subject, output))
+    read = [len(_fetched(subject, cut.block)) for cut in together]
+    return 0 < written < min(read)
 
 
 def _extents(subject: Subject, block: Block) -> list[list[_Extent]] | None:

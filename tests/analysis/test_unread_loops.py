@@ -226,3 +226,166 @@ QUIET: dict[str, tuple[Callable[..., Any], Any]] = {
 def test_what_is_read_or_left_out_on_purpose(captures: Captures, name: str) -> None:
     function, argument = QUIET[name]
     assert unread(captures, function, argument) == []
+
+
+# Index maps of a pipeline within the kernel
+
+
+def block(shape: Any, *index: str) -> pl.BlockSpec:
+    """Blocks of a pipeline with the grid (i, j, k); an index of "-" stays 0."""
+
+    def at(*ids: Any) -> tuple[Any, ...]:
+        return tuple(0 if name == "-" else ids["ijk".index(name)] for name in index)
+
+    return pl.BlockSpec(shape, at)
+
+
+def pipelined(
+    x_at: str = "ik", y_at: str = "kj", bias_at: str = "-j", steps: int = 3
+) -> Callable[..., Any]:
+    """A matmul of (32, 384) and (384, 256) by `emit_pipeline`, with a bias."""
+
+    def kernel(x_hbm: Any, y_hbm: Any, bias_hbm: Any, o_hbm: Any, acc_ref: Any) -> None:
+        def step(x_ref: Any, y_ref: Any, bias_ref: Any, o_ref: Any) -> None:
+            k = pl.program_id(2)
+            acc_ref[...] = jnp.where(k == 0, 0.0, acc_ref[...]) + x_ref[...] @ y_ref[...]
+
+            @pl.when(k == pl.num_programs(2) - 1)
+            def _finish() -> None:
+                o_ref[...] = acc_ref[...] + bias_ref[...]
+
+        pltpu.emit_pipeline(
+            step,
+            grid=(2, 2, steps),
+            in_specs=[
+                block((16, 128), *x_at), block((128, 128), *y_at), block((1, 128), *bias_at)
+            ],
+            out_specs=[block((16, 128), "i", "j")],
+        )(x_hbm, y_hbm, bias_hbm, o_hbm)  # fmt: skip
+
+    return lambda *args: pl.pallas_call(
+        kernel,
+        in_specs=[HBM] * 3,
+        out_specs=HBM,
+        out_shape=S((32, 256), F32),
+        scratch_shapes=[pltpu.VMEM((16, 128), F32)],
+    )(*args)
+
+
+OPERANDS = S((32, 384), F32), S((384, 256), F32), S((1, 256), F32)
+
+
+@pytest.mark.parametrize(
+    "options, operand, part, rest, moving",
+    [
+        ({"x_at": "i-"}, "x_hbm (float32[32, 384])", "1", 256, "y_hbm"),
+        ({"y_at": "-j"}, "y_hbm (float32[384, 256])", "0", 256, "x_hbm"),
+        ({"y_at": "k-"}, "y_hbm (float32[384, 256])", "1", 128, "bias_hbm"),
+        ({"bias_at": "--"}, "bias_hbm (float32[1, 256])", "1", 128, "y_hbm"),
+    ],
+)
+def test_an_index_map_of_an_inner_pipeline_that_stays(
+    captures: Captures, options: Any, operand: str, part: str, rest: int, moving: str
+) -> None:
+    (finding,) = unread(captures, pipelined(**options), *OPERANDS)
+    assert finding.message == (
+        f"the pipeline in the kernel copies only 0:128 along dimension {part} of {operand}: the "
+        f"other {rest} elements are never read"
+    )
+    assert finding.cause == (
+        "its index map does not use the dimension of the pipeline's grid along which "
+        f"{moving} moves through as many elements"
+    )
+    assert finding.advice == (
+        "return the index of that dimension there, or pass only that part of the array"
+    )
+    assert finding.source is not None
+    assert operand.partition("_")[0] in (finding.source.text or "")
+
+
+def test_a_pipeline_in_each_step_of_a_grid(captures: Captures) -> None:
+    """Blocks of the batch's array are selected by the outer grid, and its rows by the inner one."""
+
+    def kernel(x_hbm: Any, bias_hbm: Any, o_hbm: Any) -> None:
+        def step(x_ref: Any, bias_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = x_ref[...] + bias_ref[...]
+
+        batch = pl.program_id(0)
+        rows = block((8, 128), "j", "i")
+        pltpu.emit_pipeline(
+            step, grid=(2, 3), in_specs=[rows, block((1, 128), "-", bias)], out_specs=[rows]
+        )(x_hbm.at[batch], bias_hbm.at[batch], o_hbm.at[batch])
+
+    def run(x: Any, vector: Any) -> Any:
+        return pl.pallas_call(
+            kernel, grid=(2,), in_specs=[HBM] * 2, out_specs=HBM, out_shape=x
+        )(x, vector)  # fmt: skip
+
+    args = S((2, 24, 256), F32), S((2, 1, 256), F32)
+    bias = "-"
+    (finding,) = unread(captures, run, *args)
+    assert "copies only 0:128 along dimension 2 of bias_hbm" in finding.message
+    bias = "i"
+    assert unread(captures, run, *args) == []
+
+
+def test_an_inner_pipeline_of_one_step_less(captures: Captures) -> None:
+    """The output has 256 columns, as many as the part that is read: by coincidence."""
+    (finding,) = unread(captures, pipelined(steps=2), *OPERANDS)
+    assert finding.message == (
+        "no slice or copy covers 256:384 along dimension 1 of x_hbm (float32[32, 384]) and 256:384 "
+        "along dimension 0 of y_hbm (float32[384, 256]): these elements are never read"
+    )
+
+
+def both(*specs: Any, out: Any, shape: Any, grid: Any = (2, 2, 1)) -> Callable[..., Any]:
+    """A sum by `emit_pipeline` of blocks of all operands, which may be rows."""
+
+    def kernel(*refs: Any) -> None:
+        def step(*blocks: Any) -> None:
+            blocks[-1][...] = sum(one[...] for one in blocks[:-1])
+
+        pltpu.emit_pipeline(step, grid=grid, in_specs=list(specs), out_specs=[out])(*refs)
+
+    return lambda *args: pl.pallas_call(
+        kernel, in_specs=[HBM] * len(args), out_specs=HBM, out_shape=shape
+    )(*args)
+
+
+TILE, WIDE = (8, 128), S((16, 256), F32)
+MEANT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "a matmul": (pipelined(), OPERANDS),
+    # The other operand moves with the same dimension of the grid.
+    "the left half": (
+        both(
+            block(TILE, "i", "-"), block(TILE, "-", "i"), out=block(TILE, "i", "-"),
+            shape=S((16, 128), F32), grid=(2, 1, 1),
+        ),
+        (S((16, 256), F32), S((8, 256), F32)),
+    ),
+    "an array that is given twice": (
+        both(
+            block(TILE, "i", "-"), block(TILE, "i", "j"), out=block(TILE, "i", "j"), shape=WIDE
+        ),
+        (WIDE, WIDE),
+    ),
+    "blocks of another size": (
+        both(
+            block((8, 64), "i", "-"), block((8, 64), "-", "j"), out=block((8, 64), "i", "j"),
+            shape=S((16, 128), F32),
+        ),
+        (WIDE, S((8, 128), F32)),
+    ),
+    "two of three blocks, and an output for them": (
+        both(
+            block(TILE, "-", "j"), block(TILE, "i", "j"), out=block(TILE, "i", "j"), shape=WIDE
+        ),
+        (S((8, 384), F32), S((16, 384), F32)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_inner_pipelines_that_read_what_is_meant(captures: Captures, name: str) -> None:
+    function, args = MEANT[name]
+    assert unread(captures, function, *args) == []

@@ -378,6 +378,25 @@ def input_stays(
     return replace(found, only_if=f"{part.operand} and {reader} are not the same array")
 
 
+def pipelined_input_stays(seen: Sighting, *, part: UnreadPart, moving: str) -> Finding:
+    """Report an input whose block stays the same in a pipeline within the kernel.
+
+    Args:
+      part: part with the elements that are read instead of the unread ones.
+      moving: operand that moves through as many elements.
+    """
+    left = part.size - part.block
+    rest = f"the other {left:,} elements are" if left != 1 else "the other element is"
+    return seen.at(values={"not read": f"{left} of {part.size}", "moving": moving}).found(
+        Fault.INPUT_NOT_READ,
+        f"the pipeline in the kernel copies only {part.start}:{part.stop} along dimension "
+        f"{part.dimension} of {part.operand} ({part.array}): {rest} never read",
+        "its index map does not use the dimension of the pipeline's grid along which "
+        f"{moving} moves through as many elements",
+        "return the index of that dimension there, or pass only that part of the array",
+    )
+
+
 def input_not_sliced(seen: Sighting, *, parts: Sequence[UnreadPart], steps: int) -> Finding:
     """Report inputs whose first or last block the kernel's own slices and copies leave out.
 
