@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -116,6 +117,31 @@ def test_a_condition_on_data_is_entered_or_zero() -> None:
         cycles.NO_DELAYS,
         "regions whose condition depends on data are entered every time (branches at bundles 0x2)",
     )
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("unknown", ["enter", "skip"])
+def test_of_two_regions_with_opposite_conditions_one_is_entered(
+    unknown: Literal["enter", "skip"], after: bool
+) -> None:
+    """As for `lax.cond`, whose branches may be behind two comparisons of a number from data."""
+    other = "{ %p2_p2 = scmp.gt.s32.totalorder %s2_s2, 0 }"
+    text = bundles(
+        "{ %s2_s2 = sld [smem:[#allocation2 + $0x4]] }",
+        "{}" if after else other,
+        "{ %p1_p1 = scmp.le.s32.totalorder %s2_s2, 0 }",
+        "{ %9 = sbr.rel (%p1_p1) target = $region7 }",
+        "{} /* End region 6 */",
+        "{ %v3 = vmul %v1 } /* Start/End region 8 */",
+        f"PF {other if after else '{}'} /* Start/End empty region 7 */",
+        "{ %10 = sbr.rel (%p2_p2) target = $region9 }",
+        "{}",
+        "{ %v4 = vmul %v1 } /* Start/End region 10 */",
+        "PF { %v5 = vmul %v4 } /* Start/End empty region 9 */",
+    )
+    found = walk(schedule_of(text, target="v4"), MODEL, unknown=unknown)
+    assert found.executions[5] + found.executions[9] == 1
+    assert found.executions[5] == (unknown == "enter")
 
 
 def test_a_loop_over_data_is_a_formula() -> None:

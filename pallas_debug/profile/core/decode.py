@@ -9,8 +9,10 @@ from pallas_debug.ir.bundles import Bundle, Instruction
 from pallas_debug.profile.core import scalars
 from pallas_debug.profile.core.copies import direction_of, memory_spaces
 from pallas_debug.profile.core.scalars import DecodedScalar, MemoryPlace, Scalar
-from pallas_debug.profile.schedule import Schedule
+from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 from pallas_debug.profile.units import is_copy
+
+_OPPOSITE = {"gt": "le", "le": "gt", "lt": "ge", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -169,6 +171,41 @@ def _decoded(
     if i.opcode.startswith(("sld", "sst")):
         return _move(i, predicate)
     return scalars.decode(i)
+
+
+def test_of(schedule: Schedule, loop: ScheduledLoop) -> tuple[str | Scalar, str | Scalar] | None:
+    """Return the operands of the comparison behind a loop's branch: `scmp.ge %i, 34`."""
+    predicate = scalars.predicate_of(loop.branch.instruction) if loop.branch else None
+    if predicate is None:
+        return None
+    for bundle in schedule.bundles[loop.start : loop.stop]:
+        for i in bundle.instructions:
+            if i.results[0] == predicate[0] and i.opcode.startswith("scmp."):
+                given = [scalars.argument(a) for a in i.arguments]
+                if len(given) == 2:
+                    return given[0], given[1]
+    return None
+
+
+def opposites(bundles: Sequence[Bundle]) -> dict[str, str]:
+    """Map each result of a comparison to that of an earlier one that is true if it is false.
+
+    The branches of `lax.cond` and of `if` may test two comparisons of the same registers.
+    """
+    found: dict[str, str] = {}
+    seen: dict[tuple[str, ...], str] = {}
+    for bundle in bundles:
+        for i in bundle.instructions:
+            stem, _, rest = i.opcode.partition(".")
+            kind, _, rest = rest.partition(".")
+            if stem != "scmp" or kind not in _OPPOSITE:
+                continue
+            before = seen.get((_OPPOSITE[kind], rest, *i.arguments))
+            if before is not None:
+                found[i.results[0]] = before
+            seen.setdefault((kind, rest, *i.arguments), i.results[0])
+    # Of two comparisons in one bundle, or in another order than their branches, either is earlier.
+    return found | {before: after for after, before in found.items() if before not in found}
 
 
 def _move(i: Instruction, predicate: tuple[str, bool] | None) -> DecodedMove | None:

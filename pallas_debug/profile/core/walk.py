@@ -22,8 +22,10 @@ from pallas_debug.profile.core.decode import (
     DecodedMove,
     DecodedWait,
     decode,
+    opposites,
     passed,
     scalars_by_value,
+    test_of,
 )
 from pallas_debug.profile.core.events import CopyEvent, Event, IterationEvent, WaitEvent
 from pallas_debug.profile.core.given import GivenScalars
@@ -149,6 +151,7 @@ class _Walker:
         self._before = [0, *_running(self._cost)]
         self._given = given
         self._decoded = decoded = passed(decoded, given.registers)
+        self._opposites = opposites(schedule.bundles)
         self._next = self._next_active()
         self._loop_at = {loop.start: loop for loop in schedule.loops}
         self._back = {
@@ -308,9 +311,13 @@ class _Walker:
         if runs is None:
             self._result.unknown_branches.add(at)
             # Fix the predicate, so that of a region and its counterpart exactly one is entered.
+            runs = self._skip
             if jump.predicate is not None:
-                self._registers[jump.predicate[0]] = int(jump.predicate[1] == self._skip)
-            return self._skip
+                name, wanted = jump.predicate
+                opposite = self._registers.get(self._opposites.get(name, ""))
+                if isinstance(opposite, int):
+                    runs = bool(opposite) != wanted
+                self._registers[name] = int(wanted == runs)
         return runs
 
     def _iterate(self, loop: ScheduledLoop, *, is_first: bool) -> None:
@@ -387,7 +394,7 @@ class _Walker:
 
     def _remaining(self, loop: ScheduledLoop) -> int | None:
         """Compute the remaining iterations from the comparison that ends the loop."""
-        if (test := self._test_of(loop)) is None:
+        if (test := test_of(self._schedule, loop)) is None:
             return None
         index = test[0]
         x, end = map(self._value, test)
@@ -396,21 +403,6 @@ class _Walker:
         if isinstance(index, str):
             self._registers[index] = end
         return max(end - x, 0)
-
-    def _test_of(self, loop: ScheduledLoop) -> tuple[str | Scalar, str | Scalar] | None:
-        """Find the operands of the comparison behind a loop's branch: `scmp.ge %i, 34`."""
-        if loop.branch is None:
-            return None
-        predicate = scalars.predicate_of(loop.branch.instruction)
-        if predicate is None:
-            return None
-        for at in range(loop.start, loop.stop):
-            for i in self._schedule.bundles[at].instructions:
-                if i.results[0] == predicate[0] and i.opcode.startswith("scmp."):
-                    given = [scalars.argument(a) for a in i.arguments]
-                    if len(given) == 2:
-                        return given[0], given[1]
-        return None
 
     # Copies
 
