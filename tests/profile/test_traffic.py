@@ -12,7 +12,7 @@ from pallas_debug.profile.cycles import estimate_cycles
 from pallas_debug.profile.schedule import schedule_of
 from pallas_debug.profile.stats import Profile, ScheduleTexts
 from pallas_debug.profile.tracing import trace
-from pallas_debug.profile.traffic import Traffic, traffic_of
+from pallas_debug.profile.traffic import Traffic, products_of, traffic_of
 
 LISTING = """\
      0   :  { %s1_s0 = smov 0 }
@@ -63,3 +63,32 @@ def test_copies_within_a_device_and_unknown_links() -> None:
         None,
     )
     assert "no bandwidth of links is published for v4" in unknown.roofline.note
+
+
+@pytest.mark.parametrize("unroll, count", [(1, 1), (4, 2)])
+def test_products_of_a_loop_without_iterations_do_not_count(unroll: int, count: int) -> None:
+    """As many steps as at run time: jax writes a loop over all, and one over those left over."""
+    product = "tpu.matmul %0, %0, %0 : vector<8x128xf32>, vector<128x128xf32>, vector<8x128xf32>"
+    line = f'      %9 = {product} -> vector<8x128xf32> loc("k.py":3:0 to :5)'
+    lines = [
+        "module {",
+        "  func.func @kernel(%arg0: i32, %0: i32) {",
+        "    %c0 = arith.constant 0 : i32",
+        f"    %c1 = arith.constant {unroll} : i32",
+        "    %4 = arith.addi %c0, %arg0 : i32",
+        "    %1 = arith.divsi %arg0, %c1 : i32",
+        "    %2 = arith.muli %1, %c1 : i32",
+        "    %3 = arith.addi %c0, %2 : i32",
+        "    scf.for %i = %c0 to %3 step %c1  : i32 {",
+        line,
+        "    }",
+        "    scf.for %i = %3 to %4 step %c1  : i32 {",
+        line,
+        "    }",
+        "  }",
+        "}",
+    ]
+    schedule = schedule_of(LISTING, target="v5e")
+    mosaic = Module.of("\n".join(lines) + "\n", "mlir")
+    (found,) = products_of(schedule, trace(schedule.listing), (), mosaic)
+    assert found.flops == count * 2 * 8 * 128 * 128
