@@ -120,6 +120,7 @@ def test_no_advice_on_the_twin_which_is_faster(
         pytest.param("weights_unpacked_for_few_rows", marks=pytest.mark.slow),
         pytest.param("cache_copied", marks=pytest.mark.slow),
         pytest.param("rows_by_index_map", marks=pytest.mark.slow),
+        pytest.param("loss_over_few_columns", marks=pytest.mark.slow),
     ],
 )
 def test_other_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> None:

@@ -103,7 +103,72 @@ def causal_in_every_step_remedied(q: jax.Array, k: jax.Array, v: jax.Array) -> j
     return _causal(q, k, v, skips=True)
 
 
+def _loss(x: jax.Array, w: jax.Array, t: jax.Array, columns: int) -> jax.Array:
+    """The cross entropy of 256 rows, over blocks of the vocabulary."""
+
+    def kernel(
+        x_ref: jax.Ref, w_ref: jax.Ref, t_ref: jax.Ref, out_ref: jax.Ref, *state: jax.Ref
+    ) -> None:
+        highest, total, chosen = state
+        j = pl.program_id(0)
+
+        @pl.when(j == 0)
+        def _start() -> None:
+            highest[...] = jnp.full_like(highest, -jnp.inf)
+            total[...] = jnp.zeros_like(total)
+            chosen[...] = jnp.zeros_like(chosen)
+
+        scores = jnp.dot(x_ref[...], w_ref[...], preferred_element_type=F32)
+        peak = jnp.maximum(highest[...], jnp.max(scores, axis=1, keepdims=True))
+        rescaled = total[...] * jnp.exp(highest[...] - peak)
+        total[...] = rescaled + jnp.sum(jnp.exp(scores - peak), axis=1, keepdims=True)
+        highest[...] = peak
+        column = lax.broadcasted_iota(jnp.int32, scores.shape, 1) + j * columns
+        own = jnp.where(column == t_ref[...], scores, 0)
+        chosen[...] += jnp.sum(own, axis=1, keepdims=True)
+
+        @pl.when(j == pl.num_programs(0) - 1)
+        def _end() -> None:
+            out_ref[...] = highest[...] + jnp.log(total[...]) - chosen[...]
+
+    rows = pl.BlockSpec((256, 1), lambda j: (0, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((256, 1), F32),
+        grid=(w.shape[1] // columns,),
+        in_specs=[
+            pl.BlockSpec(x.shape, lambda j: (0, 0)),
+            pl.BlockSpec((w.shape[0], columns), lambda j: (0, j)),  # SLOW
+            rows,
+        ],
+        out_specs=rows,
+        scratch_shapes=[pltpu.VMEM((256, 1), F32)] * 3,
+    )(x, w, t)
+
+
+def loss_over_few_columns(x: jax.Array, w: jax.Array, t: jax.Array) -> jax.Array:
+    """Most of a step is work on columns of one value per row, however many columns it adds."""
+    return _loss(x, w, t, 128)
+
+
+def loss_over_few_columns_remedied(x: jax.Array, w: jax.Array, t: jax.Array) -> jax.Array:
+    return _loss(x, w, t, 1024)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="small-blocks",
+        summary="A loss over 128 columns at a time.",
+        function=loss_over_few_columns,
+        remedied=loss_over_few_columns_remedied,
+        helper=_loss,
+        args=(
+            jax.ShapeDtypeStruct((256, 512), BF16),
+            jax.ShapeDtypeStruct((512, 4096), BF16),
+            jax.ShapeDtypeStruct((256, 1), jnp.int32),
+        ),
+        parts=("work that would not grow with the blocks", "(512, 1024) for w_ref"),
+    ),
     SlowKernel(
         advice="masked-steps",
         summary="Causal attention that computes the blocks above the diagonal.",

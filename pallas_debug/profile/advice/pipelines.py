@@ -38,6 +38,11 @@ MAX_USED = 0.45
 MAX_SHORT = 2_000
 """Maximum cycles of a step that counts as short."""
 
+MIN_FIXED = 0.4
+"""Minimum share of a step's work that does not grow with its blocks, so that work that does grow is
+executed while the former waits. Cross entropy over 128 and 256 columns, in steps of 870 to 4,550
+cycles, takes 0.87 to 1.08 times the cycles that are estimated with this for blocks of 1,024."""
+
 MAX_CHAIN = 12
 """Maximum instructions of a line in a dependency chain; a polynomial does not exceed this."""
 
@@ -131,6 +136,9 @@ class WorkGrowth:
     def share(self, factors: Mapping[int, int], work: float) -> float:
         """Return the work of all steps with larger blocks, relative to the current blocks.
 
+        Bundles are shared by work that grows and work that does not. If most of it does not grow,
+        what is added to a step is executed while that work waits, as far as the units allow.
+
         Args:
           factors: factor by which blocks are enlarged, by axis.
           work: current cycles of all steps that grow with the blocks.
@@ -139,15 +147,24 @@ class WorkGrowth:
             return 1.0
         whole = math.prod(factors.values())
 
-        def grown(parts: Mapping[Powers, float]) -> float:
+        def grown(parts: Mapping[Powers, float], factors: Mapping[int, int]) -> float:
             return sum(
-                part * math.prod(factors.get(axis, 1) for axis in powers) / whole
+                part * math.prod(factors.get(axis, 1) for axis in powers)
                 for powers, part in parts.items()
             )
 
-        share = grown(self.shares)
-        needed = max(map(grown, self.units.values()), default=0.0) / FILLED / work
-        return max(share, min(needed, 1.0))
+        share = grown(self.shares, factors) / whole
+        now = max((grown(unit, {}) for unit in self.units.values()), default=0.0) / work
+        then = max((grown(unit, factors) for unit in self.units.values()), default=0.0) / work
+        then = then / FILLED / whole
+        if 0 < now <= MAX_USED and self._fixed(factors) >= MIN_FIXED:
+            share = min(share, (1 - now / FILLED) / whole + then)
+        return max(share, min(then, 1.0))
+
+    def _fixed(self, factors: Mapping[int, int]) -> float:
+        """Return the share of the bundles whose work does not grow with the blocks."""
+        axes = {axis for axis, factor in factors.items() if factor > 1}
+        return sum(part for powers, part in self.shares.items() if axes.isdisjoint(powers))
 
 
 UNKNOWN_GROWTH = WorkGrowth()

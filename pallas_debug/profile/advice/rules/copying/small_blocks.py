@@ -102,14 +102,15 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     ):
         costs = (enlarged(subject, blocks, f, fixed, growth) for f in settings)
         fitting = [c for c in costs if c is not None and c.vmem <= limit]
-        good = [c for c in fitting if c.cycles <= (1 - gain) * now.cycles]
+        good = [c for c in fitting if c.cycles <= (1 - gain) * min(now.cycles, subject.cycles)]
         if good and has_skips(blocks):
             good = sorted(good, key=lambda s: s.cycles)[:MAX_STEPPED]
             ran = [stepped(subject, blocks, cost, idle, stalled, growth) for cost in (now, *good)]
             if ran[0] is None or abs(ran[0].cycles / subject.cycles - 1) > MAX_ERROR:
                 return ()
             now = ran[0]
-            good = [s for s in ran[1:] if s is not None and s.cycles <= (1 - gain) * now.cycles]
+            most = (1 - gain) * min(now.cycles, subject.cycles)
+            good = [s for s in ran[1:] if s is not None and s.cycles <= most]
         if good:
             break
     if not good or _selects_by_table(subject):
