@@ -189,6 +189,43 @@ def rows_placed_one_by_one_remedied(ids: jax.Array, x: jax.Array) -> jax.Array:
     return _placed(ids, x, 8)
 
 
+def _summed(kernel: object, ids: jax.Array, x: jax.Array, tables: int) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((64, x.shape[1]), F32),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=tables,
+            grid=(1,),
+            in_specs=[pl.BlockSpec(a.shape, lambda i, *_: (0, 0)) for a in (ids, x)[tables:]],
+            out_specs=pl.BlockSpec((64, x.shape[1]), lambda i, *_: (0, 0)),
+        ),
+    )(ids % 64, x)
+
+
+def summed_row_by_row(ids: jax.Array, x: jax.Array) -> jax.Array:
+    """The sum of the rows of each segment: each iteration adds a row to the sum of its segment."""
+
+    def kernel(ids_ref: jax.Ref, x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+        @pl.loop(0, x_ref.shape[0])
+        def _(i: jax.Array) -> None:
+            out_ref[pl.ds(ids_ref[i], 1), :] += x_ref[pl.ds(i, 1), :]  # SLOW
+
+    return _summed(kernel, ids, x, 1)
+
+
+def summed_row_by_row_remedied(ids: jax.Array, x: jax.Array) -> jax.Array:
+    def kernel(ids_ref: jax.Ref, x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        segment = lax.broadcasted_iota(jnp.int32, (64, ids_ref.shape[1]), 0)
+        is_of = (segment == ids_ref[...]).astype(F32)
+        out_ref[...] = jnp.dot(
+            is_of, x_ref[...], preferred_element_type=F32, precision=lax.Precision.HIGHEST
+        )
+
+    return _summed(kernel, ids[None], x, 0)
+
+
 def _summed_pages(ids: jax.Array, pages: jax.Array, *, at_once: bool) -> jax.Array:
     """Sums over pages that a table lists."""
     count, (rows, width) = 8, pages.shape[1:]
@@ -334,6 +371,14 @@ KERNELS = (
         helper=_placed,
         args=(jax.ShapeDtypeStruct((512,), jnp.int32), jax.ShapeDtypeStruct((512, 256), F32)),
         parts=("with unroll=8",),
+    ),
+    SlowKernel(
+        advice="segment-sum",
+        summary="Sums of the rows of each segment, one row after another.",
+        function=summed_row_by_row,
+        remedied=summed_row_by_row_remedied,
+        args=(jax.ShapeDtypeStruct((512,), jnp.int32), jax.ShapeDtypeStruct((512, 256), F32)),
+        parts=("512 rows of 256 columns", "the 64 rows of out_ref", "(64, 512), 0) == table"),
     ),
     SlowKernel(
         advice="wait-for-all",

@@ -17,7 +17,11 @@ from pallas_debug.profile.advice.rules import (
     step_invariant,
     transpose,
 )
-from pallas_debug.profile.advice.rules.choosing import gathered_blocks, unchanged_rows
+from pallas_debug.profile.advice.rules.choosing import (
+    gathered_blocks,
+    segment_sum,
+    unchanged_rows,
+)
 from pallas_debug.profile.advice.rules.copying import (
     grid_order,
     narrow_block,
@@ -94,6 +98,7 @@ KINDS: tuple[AdviceKind, ...] = (
     masked_steps.KIND,
     row_loop.ROW_LOOP,
     row_loop.SCALAR_LOOP,
+    segment_sum.KIND,
     running_sum.KIND,
     single_rolls.KIND,
     short_iterations.KIND,

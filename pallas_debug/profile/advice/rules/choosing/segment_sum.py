@@ -1,0 +1,203 @@
+"""Advice: a loop adds rows one by one to the rows that a table names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    counted,
+    derived,
+    derived_share,
+)
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    STORES,
+    MosaicProgram,
+    ProgramLoop,
+    ProgramOperation,
+    shape_of,
+)
+from pallas_debug.profile.advice.rules.row_loop import (
+    EFFECTS,
+    MIN_TRIPS,
+    index_values,
+    memory_of,
+    rows_at_once,
+    vectors_of,
+)
+from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.peaks import peaks_of
+
+MIN_GAIN = 0.25
+"""Minimum share of the executed bundles that the product must save."""
+
+PASSES = 6
+"""Number of MXU passes of an f32 product with the highest precision."""
+
+REGISTER = 8 * 128
+"""Number of 32-bit elements in a vector register."""
+
+ONE_HOT = 2
+"""Cycles to compute a register of the one-hot matrix beside the product. Compiled kernels of 512 to
+4,096 rows and 8 to 1,024 sums took 0.7 to 6, more where the product is short."""
+
+LATENCY = 300
+"""Cycles until the first result of a product is in a register; compiled kernels take 150 to 250."""
+
+LARGE_UNITS = 2
+"""Number of matrix units of chips whose units multiply by 256 × 256 values; others have more units,
+which multiply by 128 × 128."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sums:
+    """Sums that a loop computes.
+
+    Attributes:
+      stores: the stores of an iteration, one for each row that it adds.
+      memory: the memory that holds the sums.
+      sizes: number of sums, of rows that are added, and of columns.
+    """
+
+    stores: list[ProgramOperation]
+    memory: str
+    sizes: tuple[int, int, int]
+
+
+def advise_segment_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program = subject.program
+    if program is None or subject.is_memory_bound:
+        return ()
+    found = []
+    for loop in program.loops_of(MIN_TRIPS):
+        body = [o for o in program.operations if o.line in loop]
+        sums = _sums(program, loop, body)
+        then = _on_mxu(subject, sums) if sums is not None else None
+        if sums is None or then is None:
+            continue
+        source = program.source(sums.stores[0])
+        stored = selected(subject.at(source), lambda name: name.startswith("vst"))
+        scheduled = subject.loop_of(stored)
+        if scheduled is None or subject.is_of_grid(scheduled):
+            continue
+        inside = subject.inside(scheduled)
+        at_once = max(round(rows_at_once(body, inside)), 1)
+        cycles = subject.cycles_of(scheduled)
+        now, share = cycles * (loop.trips or 0) / at_once, subject.share(inside)
+        if share * (1 - then / now) < MIN_GAIN:
+            continue
+        segments, rows, columns = sums.sizes
+        operand = subject.operand(sums.memory)
+        name = operand.name if operand is not None else "the result"
+        found.append(
+            Advice(
+                kind=KIND.name,
+                source=source,
+                operand=operand.name if operand is not None else None,
+                message=(
+                    f"{rows:,} rows of {columns:,} columns are added one by one to the "
+                    f"{segments:,} rows of {name}, each to one that a table names, which takes "
+                    f"about {now:,.0f} cycles; each addition waits for the load of a row that the one "
+                    f"before may have stored, and the MXU would need about {then:,.0f}"
+                ),
+                remedy=(
+                    f"multiply once by a one-hot matrix, with the table as a row of shape (1, "
+                    f"{rows}): jnp.dot((lax.broadcasted_iota(jnp.int32, ({segments}, {rows}), 0) "
+                    "== table).astype(jnp.float32), rows, precision=lax.Precision.HIGHEST); all "
+                    "rows must be finite, as 0 times an infinity is a NaN"
+                ),
+                evidence=(
+                    derived("rows that are added", rows),
+                    counted("bundles of the loop", scheduled.size),
+                    derived("cycles of all iterations", round(now), unit="cycles"),
+                    derived("cycles on the MXU", round(then), f"in {PASSES} passes", "cycles"),
+                    derived_share("share of the executed bundles", share),
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def _on_mxu(subject: AdviceSubject, sums: _Sums) -> float | None:
+    """Return the cycles of a product with a one-hot matrix; None for an unknown chip."""
+    peaks, table = peaks_of(subject.schedule.chip), subject.schedule.table
+    if peaks is None or table is None or "MXU" not in table.names:
+        return None
+    units = table.capacity[table.names.index("MXU")]
+    tile = 256 if units <= LARGE_UNITS else 128
+    segments, rows, columns = sums.sizes
+    padded = segments * math.ceil(rows / tile) * math.ceil(columns / tile) * tile * tile
+    per_cycle = peaks.flops["bf16"] / 2 / peaks.clock
+    return PASSES * padded / per_cycle + ONE_HOT * segments * rows / REGISTER + LATENCY
+
+
+def _sums(program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]) -> _Sums | None:
+    """Return the sums of a loop that only adds rows to rows of one memory, at places of a table."""
+    if loop.carried or any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
+        return None
+    stores = [o for o in body if o.name in STORES]
+    memories = {memory_of(program, store) for store in stores}
+    if len(memories) != 1 or not all(_adds(program, loop, store) for store in stores):
+        return None
+    memory = memories.pop()
+    assert memory is not None
+    shape = _shape_of(program, memory)
+    row = vectors_of(stores[0])[-1:]
+    if shape is None or len(shape) != 2 or not row or row[0] != (1, shape[1]):
+        return None
+    return _Sums(
+        stores=stores,
+        memory=memory,
+        sizes=(shape[0], len(stores) * (loop.trips or 0), shape[1]),
+    )
+
+
+def _adds(program: MosaicProgram, loop: ProgramLoop, store: ProgramOperation) -> bool:
+    """Whether a store adds an f32 row to the row that is at its place, which a table names."""
+    memory, places = memory_of(program, store), index_values(store)
+    kind = shape_of(store.text.partition(" loc(")[0])
+    if memory is None or len(places) != 2 or kind is None or kind[1] != "f32":
+        return False
+    named = program.sources_of(places[0], store.line) or ()
+    if not any(source.name in LOADS and source.line in loop for source in named):
+        return False
+    values = [o for o in store.operands if o not in (memory, *places)]
+    add = program.producer(values[0], store.line) if values else None
+    if add is None or add.name != "arith.addf" or add.line not in loop:
+        return False
+    at = [program.identity(place, store.line) for place in places]
+    for total, value in (add.operands, add.operands[::-1]):
+        load = program.producer(total, add.line)
+        if load is None or load.name not in LOADS or memory_of(program, load) != memory:
+            continue
+        sources = program.sources_of(value, add.line)
+        if sources is None or any(
+            o.name in LOADS and memory_of(program, o) == memory for o in sources
+        ):
+            continue
+        if [program.identity(place, load.line) for place in index_values(load)] == at:
+            return True
+    return False
+
+
+def _shape_of(program: MosaicProgram, memory: str) -> tuple[int, ...] | None:
+    """Return the shape of a memory that is a parameter of the kernel; None for others."""
+    head = program.module.lines[program.span[0]]
+    found = shape_of(head.partition(f"{memory}: ")[2].partition(">")[0] + ">")
+    return found[0] if memory in program.arguments and found is not None else None
+
+
+KIND = AdviceKind(
+    name="segment-sum",
+    title="Rows added one by one to rows that a table names",
+    condition=(
+        f"Each of at least {MIN_TRIPS} iterations of a loop adds rows in f32 to rows whose places "
+        f"it reads from a table. A product with a one-hot matrix, in the {PASSES} passes of the "
+        f"highest precision, would save at least {MIN_GAIN:.0%} of the executed bundles."
+    ),
+    remedy="Multiply all rows at once by a one-hot matrix.",
+    rule=advise_segment_sum,
+)
