@@ -100,8 +100,8 @@ def advise_segment_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
                 message=(
                     f"{rows:,} rows of {columns:,} columns are added one by one to the "
                     f"{segments:,} rows of {name}, each to one that a table names, which takes "
-                    f"about {now:,.0f} cycles; each addition waits for the load of a row that the one "
-                    f"before may have stored, and the MXU would need about {then:,.0f}"
+                    f"about {now:,.0f} cycles; each addition waits for the load of a row that the "
+                    f"one before may have stored, and the MXU would need about {then:,.0f}"
                 ),
                 remedy=(
                     f"multiply once by a one-hot matrix, with the table as a row of shape (1, "
