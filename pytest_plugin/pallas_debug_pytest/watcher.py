@@ -262,11 +262,10 @@ class Watcher:
         try:
             result = skipped = None
             try:
-                judge, stopped = (
-                    functools.partial(f, running) for f in (self._fail, self._stopped)
-                )
+                fail = functools.partial(self._fail, running)
+                stopped = functools.partial(self._stopped, running)
                 with (
-                    judged_one_by_one(item, running.apart, judge, stopped),
+                    judged_one_by_one(item, running.apart, fail, stopped),
                     judged_if_expected_to_fail(item, lambda: self._judge(running)),
                 ):
                     result = yield
