@@ -165,12 +165,12 @@ def _wake(*_: object) -> None:
 
 
 def count() -> int:
-    """Number of times ctrl+c was pressed so far. Cheap enough to call in every callback."""
+    """Number of times that ctrl+c has been pressed. Cheap enough to call in every callback."""
     return 0 if _listener is None else _listener.count
 
 
 def is_pressed() -> bool:
-    """Whether ctrl+c was pressed so far, including signals that no thread has counted yet."""
+    """Whether ctrl+c has been pressed, including signals that no thread has counted yet."""
     return _listener is not None and _listener.drain() > 0
 
 

@@ -162,8 +162,8 @@ def capture(
         if error is not None:
             raise error
         raise UsageError(
-            "no Pallas kernel was called. Does the program take another path off a TPU, or only "
-            "define its kernels?"
+            "no Pallas kernel was called. Does the program call kernels only on a TPU, or only "
+            "define them?"
         )
     names = [captured.kernel.name for captured in captures]
     chosen = [c for c in captures if kernel is None or c.kernel.name == kernel]

@@ -170,7 +170,7 @@ class RunObserver:
                 self._digests.setdefault(key(finding), set()).update(digests or ("",))
         for finding in self._collector.add(*found):
             kernel = finding.kernel
-            with guarded("report", f"telling of a finding in kernel `{kernel}`", self._report):
+            with guarded("report", f"reporting a finding in kernel `{kernel}`", self._report):
                 self._on_found(finding)
 
     def printed(self, record: PrintRecord) -> None:

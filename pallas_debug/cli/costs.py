@@ -44,7 +44,8 @@ def run(
     costs = profile.lines
     if profile.schedule.is_sparse:
         raise CannotRunError(
-            f"{one_line(kernel.name)} for {one_line(stored.target)} has no cost of lines; see above"
+            f"there is no cost of lines of {one_line(kernel.name)} for {one_line(stored.target)}; "
+            "see above"
         )
     if not costs:
         raise UsageError(
@@ -125,7 +126,7 @@ def _left_out(profile: Profile, costs: Sequence[LineCost]) -> Iterator[str]:
     if rest >= MIN_REST:
         yield (
             f"{rest:.1%} of the executed bundles belong to no line: those of the pipeline around "
-            "the kernel, and what has no location"
+            "the kernel, and those without a location"
         )
     compute, executed = profile.cycles.compute.value, sum(profile.cycles.executions)
     if compute and executed and 1 - executed / compute >= MIN_REST:

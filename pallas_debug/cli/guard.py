@@ -69,7 +69,7 @@ def guarded(command: click.Command) -> NoReturn:
 
 def _stopped() -> str:
     keeps = sys.argv[1:2] and sys.argv[1] in _KEEP_RESULTS
-    return f"stopped{'; what was finished is in the dump directory' if keeps else ''}"
+    return f"stopped{'; finished compilations are in the dump directory' if keeps else ''}"
 
 
 def _hint() -> None:
@@ -123,7 +123,9 @@ def _unexpected(error: Exception) -> str:
             "or use `browse`, which reads texts in pieces."
         )
     if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
-        return f"the output cannot be written: {error.strerror}. Make room, or write elsewhere."
+        return (
+            f"the output cannot be written: {error.strerror}. Free some space, or write elsewhere."
+        )
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
         return (

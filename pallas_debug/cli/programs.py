@@ -76,8 +76,8 @@ def refuse_words(what: str, words: Sequence[str]) -> None:
         given = list(itertools.takewhile(lambda word: not word.startswith("-"), words)) or words[:1]
         advice = " ".join(f"--arg {shlex.quote(word)}" for word in given)
         raise UsageError(
-            f"{what} is a function, and takes no words after it: {words[0]!r}. Its arguments are "
-            f"given with --arg: {advice}"
+            f"{what} is a function, and takes no arguments after it: {words[0]!r}. Its arguments "
+            f"are given with --arg: {advice}"
         )
 
 

@@ -124,7 +124,7 @@ def _ask(found: Recorded, *, is_trusted: bool) -> None:
         )
     output.message(f"the dump of {what} {where}; its origin is unknown.")
     if not click.confirm("Run its kernel in a confined process?", default=False, err=True):
-        raise CannotRunError(f"{what} is not run: you did not agree to it")
+        raise CannotRunError(f"{what} is not run: you declined")
 
 
 def _write(text: str, to: Path | None) -> None:

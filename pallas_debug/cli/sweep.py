@@ -260,8 +260,8 @@ def _checked(
             targets.append(target)
         elif of_target is not None:
             output.message(
-                f"{of_target.label}, the best for {target}, is not verified: it is by the same "
-                f"command with --target {target}"
+                f"{of_target.label}, the best for {target}, is not verified: run the same command "
+                f"with --target {target}"
             )
     from pallas_debug.sweeps.grid import settings
     from pallas_debug.verdict import verify
@@ -303,7 +303,7 @@ def _print(found: SweepResult, options: SweepOptions) -> None:
     if again:
         output.message(
             f"{len({r.label for r in again})} of {_count(found)} settings failed for reasons that "
-            "may not be theirs; the same command tries them again"
+            "may have nothing to do with them; run the same command to try them again"
         )
     best = found.best()
     if best is not None and best.kernels:

@@ -137,7 +137,7 @@ def no_kernels(where: Path) -> str:
         return f"no kernels in {one_line(where)}; there are dumps in {', '.join(below)}"
     return (
         f"no kernels in {one_line(where)}; `pallas-debug dump --to {typed(where)} SCRIPT.py` "
-        "puts some there"
+        "adds some"
     )
 
 

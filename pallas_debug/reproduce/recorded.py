@@ -73,7 +73,7 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
     num_devices = compilation.num_devices if compilation else _size(stored.kernel)
     if not 0 < num_devices <= MAX_DEVICES:
         raise CannotRunError(
-            f"{shown} is said to be for {num_devices} devices, and a kernel is compiled for "
+            f"{shown} is recorded as being for {num_devices} devices, and a kernel is compiled for "
             f"1 to {MAX_DEVICES}: the dump was changed. Dump the kernel again"
         )
     _check_switches(shown, compilation)
@@ -144,7 +144,7 @@ def _target(name: str, compilation: Compilation | None, *, is_named: bool) -> Ta
             "that brings it"
         ) from error
     if target.topology is None:
-        raise UsageError(f"the target {name!r} is a device and no topology: name a generation")
+        raise UsageError(f"the target {name!r} is a device, not a topology: name a generation")
     return target
 
 

@@ -128,8 +128,8 @@ def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
 def another_path() -> str:
     """Hint, as a question, for a user whose function called no kernel."""
     if chip.pretended() is not None:
-        return "Does it take another path for them?"
-    return "Does it take another path for them, or off a TPU (--pretend)?"
+        return "Does it call one only with others?"
+    return "Does it call one only with others, or only on a TPU (--pretend)?"
 
 
 def only_defines(program: str, option: str) -> str:
@@ -140,7 +140,7 @@ def only_defines(program: str, option: str) -> str:
     """
     if re.fullmatch(r"(test_.*|.*_test)\.py", Path(program).name):
         return f"A file of tests is run by pytest: pytest {option} {program}"
-    return "Does it take another path off a TPU, or only define its kernels?"
+    return "Does it call kernels only on a TPU, or only define them?"
 
 
 @contextlib.contextmanager

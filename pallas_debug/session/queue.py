@@ -200,10 +200,10 @@ class Queue:
         if known is not None:
             return str(known)
         if (kernel.digest, target) in self.unfit:
-            return "it was not compiled: it has no room in the memory of the chip"
+            return "it was not compiled: it does not fit in the chip's memory"
         if (kernel.digest, target) in self._requested:
             return "the session ended before it was compiled"
-        return f"it was never handed to the compiler for {target}"
+        return f"it was never sent to the compiler for {target}"
 
     def uncompiled(self, kernels: Iterable[Kernel], *, has_ended: bool = True) -> Iterator[Gap]:
         """Yield requested compilations that failed for reasons other than the kernel.

@@ -401,7 +401,7 @@ class Session:
 
     def _chosen(self, choice: interpret.ModeChoice) -> None:
         """Report a kernel that `auto` does not run in HLO mode. Called within jax: never raises."""
-        with self._guarded("report", f"telling how kernel `{choice.kernel}` runs"):
+        with self._guarded("report", f"reporting how kernel `{choice.kernel}` runs"):
             sentence = choice.sentence
             with self._lock:
                 known = sentence in self._sentences
@@ -435,7 +435,7 @@ class Session:
         if not known:
             with self._guarded("store", f"keeping kernel `{kernel.name}`"):
                 self._keep(captured)
-        with self._guarded("hook", f"noting who called kernel `{kernel.name}`"):
+        with self._guarded("hook", f"recording the callers of kernel `{kernel.name}`"):
             self.callers.add(captured)
         collected: list[capture.Capture] | None = getattr(self._local, "collected", None)
         if collected is not None:
@@ -461,14 +461,14 @@ class Session:
                 self.store.put_program(kernel, unparse.program_of(captured))
             with self._guarded("capture", f"mapping the blocks of kernel `{kernel.name}`"):
                 self.store.put_blocks(kernel, block_map(captured))
-        with self._guarded("capture", f"looking at the prints of kernel `{kernel.name}`"):
+        with self._guarded("capture", f"checking the prints of kernel `{kernel.name}`"):
             for finding in job.unprintable(captured) if self.targets else ():
                 self.observer.found(finding)
 
     def ran(self, tokens: tuple[object, ...]) -> None:
         self.used.update(map(str, tokens))
         for token in tokens:
-            with self._guarded("hook", "noting which kernels ran"):
+            with self._guarded("hook", "recording which kernels ran"):
                 captured = self._captures.get(str(token))
                 if captured is not None:
                     if self._wanted is not self.targets:  # jitted before these targets were set

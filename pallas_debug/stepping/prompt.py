@@ -153,7 +153,9 @@ def _break(prompt: CommandPrompt, rest: str) -> Iterator[str]:
     item = session.add_breakpoint(int(match[1]), match[2] or match[3])
     yield f"breakpoint {item.number}: {item}"
     if item.line != int(match[1]):
-        yield f"(line {match[1]} has no operation of the kernel: {item.line} is the next that has)"
+        yield (
+            f"(line {match[1]} has no operation of the kernel; the next one is in line {item.line})"
+        )
 
 
 def _watch(on_write: bool) -> Callable[[CommandPrompt, str], Iterator[str]]:

@@ -207,7 +207,7 @@ def read(folder: Path) -> RecordedRun:
     except (msgspec.ValidationError, RecursionError) as error:
         raise RecordingError(f"{file} is damaged: {error}") from error
     if not recording.stops:
-        raise RecordingError(f"{file} has no place in it: nothing was recorded")
+        raise RecordingError(f"{file} contains no place: nothing was recorded")
     return RecordedRun(folder, recording)
 
 

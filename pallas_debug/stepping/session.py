@@ -277,7 +277,7 @@ class StepSession:
         later = [number for number in self.track.executable(file) if number >= line]
         if not later:
             raise SteppingError(
-                f"the kernel has no operation in line {line} of {Path(file).name}, nor after it"
+                f"the kernel has no operation at or after line {line} of {Path(file).name}"
             )
         return file, min(later)
 

@@ -166,7 +166,7 @@ def explained(error: OSError, root: Path) -> DumpDirectoryError:
         cause = _NO_INODES if _has_no_inodes(root) else _DISK_FULL
     elif cause is None:
         gone = not root.exists()
-        cause = "it has gone. Was it deleted while the run went on?" if gone else f"{error}"
+        cause = "it no longer exists. Was it deleted during the run?" if gone else f"{error}"
     return DumpDirectoryError(f"cannot dump to {root}: {cause}")
 
 
@@ -177,7 +177,7 @@ def _has_no_inodes(root: Path) -> bool:
     return False
 
 
-_WHOLE = "what was written is whole"
+_WHOLE = "the files written until then are complete"
 _DISK_FULL = f"the disk is full. Free some space, or dump elsewhere; {_WHOLE}"
 _NO_INODES = (
     "the file system has no inodes left, though it may have space: it holds too many files. "

@@ -199,7 +199,7 @@ def open_named(path: Path) -> int:
 
     Raises:
       FileNotFoundError: there is no such file.
-      DumpFormatError: it is no regular file, is too large, or cannot be read.
+      DumpFormatError: it is not a regular file, is too large, or cannot be read.
     """
     return _opened(path, None, MAX_TEXT)
 
@@ -244,7 +244,7 @@ def check_listable(root: Path) -> None:
     """Check that a directory that the user named can be listed.
 
     Raises:
-      DumpDirectoryError: it does not exist, is no directory, or cannot be listed.
+      DumpDirectoryError: it does not exist, is not a directory, or cannot be listed.
     """
     if isinstance(root, ObjectPath):
         from pallas_debug.store.remote import reading
@@ -279,7 +279,7 @@ def listed(folder: Path, root: Path) -> list[tuple[str, bool]]:
     """Return the names in a folder below `root`, each with whether it is a folder.
 
     Raises:
-      DumpDirectoryError: it does not exist, is no directory, is refused, or cannot be listed.
+      DumpDirectoryError: it does not exist, is not a directory, is refused, or cannot be listed.
     """
     if isinstance(folder, ObjectPath):
         from pallas_debug.store.remote import reading
@@ -302,7 +302,7 @@ def _listable(folder: Path, root: Path) -> int:
         return _below(folder, root, _LISTED)
     except FileNotFoundError:
         raise NoDumpsError(
-            f"no such directory: {one_line(folder)}. `pallas-debug dump SCRIPT.py` makes one."
+            f"no such directory: {one_line(folder)}. `pallas-debug dump SCRIPT.py` creates one."
         ) from None
     except NotADirectoryError:
         raise NoDumpsError(
@@ -326,8 +326,8 @@ def check_name(name: str, manifest: Path) -> None:
     parts = PurePath(name).parts
     if not parts or PurePath(name).is_absolute() or ".." in parts or "\0" in name:
         raise DumpFormatError(
-            f"{one_line(manifest)} names the file {one_line(name)!r}, which is no path below its "
-            "own folder: the manifest was edited, or was made to read other files. "
+            f"{one_line(manifest)} names the file {one_line(name)!r}, which is not a path below "
+            "its own folder: the manifest was edited, or was made to read other files. "
             "It is not opened; dump the kernel again."
         )
 
@@ -381,7 +381,7 @@ def _below(path: Path, root: Path, flags: int) -> int:
     try:
         return _walk(top, real.parts[len(top.parts) :], path, flags)
     except _LinkFound:
-        why = "its links lead back to themselves, or change while it is read"
+        why = "its links form a loop, or change while it is read"
         raise refused(path, why) from None
 
 

@@ -185,7 +185,7 @@ def open_dumps(root: str | Path) -> DumpReader:
     with WithoutOurFrames():
         root = place(root)
         if "\0" in str(root):
-            raise NoDumpsError(f"no such directory: {one_line(root)}: a path holds no NUL.")
+            raise NoDumpsError(f"no such directory: {one_line(root)}: a path cannot contain a NUL.")
         files.check_listable(root)
         return DumpReader(root=root)
 
@@ -222,7 +222,7 @@ def _read_kernel(folder: Path, root: Path) -> StoredKernel:
         kernel = schema.decode(files.read(path, root), Kernel, path)
     except FileNotFoundError:
         problem = (
-            f"{one_line(folder)} holds no {KERNEL}: it is no kernel's folder, or was cut short."
+            f"{one_line(folder)} holds no {KERNEL}: it is not a kernel's folder, or is incomplete."
         )
     except DumpFormatError as error:
         problem = str(error)
@@ -286,6 +286,6 @@ def _raw_failure(compile_: raw.RawCompile) -> Failure | None:
     last = compile_.passes[-1].name
     message = (
         f"the last pass that libtpu wrote is {last}, and a compile ends with {raw.LAST}: "
-        "it died in the pass after that, was stopped, is still at it, or files are missing here"
+        "it died in the pass after that, was stopped, is still running, or files are missing here"
     )
     return Failure(stage="crash", type="unknown", message=message, last_pass=last)

@@ -78,7 +78,7 @@ def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None)
         document: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DumpFormatError(
-            f"{where} is cut short or is no JSON: {error}. Delete its folder and dump again."
+            f"{where} is truncated or not valid JSON: {error}. Delete its folder and dump again."
         ) from error
     expected = KINDS[kind]
     if not isinstance(document, dict) or document.get("tool") != TOOL:
@@ -230,7 +230,7 @@ def _wrong_blocks(what: str, operand: OperandBlocks, grid: tuple[int, ...]) -> I
             yield f"`{what}.dimensions[].strides` has {len(strides)} entries for {len(grid)}"
             return
         if not all(0 <= axis < len(grid) for axis in axes) or list(axes) != sorted(set(axes)):
-            yield f"`{what}.dimensions[].axes` are no dimensions of the grid in order"
+            yield f"`{what}.dimensions[].axes` are not dimensions of the grid, in order"
             return
         steps = zip(strides or (), grid, strict=False)
         reach = abs(dimension.offset) + sum(abs(stride) * size for stride, size in steps)

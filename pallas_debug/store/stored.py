@@ -217,7 +217,7 @@ class StoredKernel:
                 raise UsageError(
                     f"{one_line(self.name)} is not compiled for any target; dump it again"
                 )
-            raise UsageError(f"{one_line(self.name)}: say which target; there are: {known}")
+            raise UsageError(f"{one_line(self.name)}: select a target; there are: {known}")
         for compilation in self.compilations:
             if compilation.target == name or compilation.folder.name == name:
                 return compilation

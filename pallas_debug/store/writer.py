@@ -66,11 +66,11 @@ class Store(DumpStore):
         except (FileExistsError, NotADirectoryError) as error:
             raise NoDumpsError(
                 f"cannot dump to {root}: it is a file, or lies below one. "
-                "Name a directory; it is made when it does not exist."
+                "Name a directory; it is created if it does not exist."
             ) from error
         except FileNotFoundError as error:  # raised below /proc, where the directory never existed
             raise DumpDirectoryError(
-                f"cannot dump to {root}: no directory can be made there. Dump elsewhere."
+                f"cannot dump to {root}: no directory can be created there. Dump elsewhere."
             ) from error
         except OSError as error:
             raise explained(error, self.root) from error

@@ -93,7 +93,7 @@ def write(app: App[None], sequence: str) -> None:
 
 
 def drawing_on_terminal(driver: type[Driver]) -> type[Driver]:
-    """Return a driver that draws on standard output if standard error is no terminal.
+    """Return a driver that draws on standard output if standard error is not a terminal.
 
     Textual draws on standard error, so `2>file` would send the screen to the file. With this
     driver, the file only gets messages and the standard error output of libraries.

@@ -72,7 +72,7 @@ def read(path: Path) -> tuple[Suppression, ...]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is no TOML: {error}") from error
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
     entries = found.get("suppress", [])
     if not isinstance(entries, list):
         raise UsageError(f"{path}: `suppress` is a list of tables: write [[suppress]]")

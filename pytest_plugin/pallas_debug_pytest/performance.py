@@ -295,7 +295,7 @@ def _read(file: Path) -> Baseline:
         raise baselines.BaselineError(f"{file} cannot be read: {error.strerror}") from error
     if len(content) > baselines.MAX_BYTES:
         raise baselines.BaselineError(
-            f"{file} is larger than {baselines.MAX_BYTES >> 20} MiB: it is no baseline"
+            f"{file} is larger than {baselines.MAX_BYTES >> 20} MiB: it is not a baseline"
         )
     return baselines.decode(content, str(file))
 

@@ -76,7 +76,7 @@ def test_raw_dumps(command: Any) -> None:
 @pytest.mark.parametrize(
     "arguments,code,message",
     [
-        ([OLD], 2, "say which target; there are: v5e, v6e"),
+        ([OLD], 2, "select a target; there are: v5e, v6e"),
         ([NEW, "1", "2", "3"], 2, "diff takes two stages at most, not 3: 1 2 3"),
         ([NEW, "jaxpr"], 2, "jaxpr is not a pass: also name the stage to compare it with"),
         ([NEW, "wat"], 2, "no pass 'wat' for v5e"),

@@ -61,7 +61,7 @@ def test_two_dumps_two_targets_and_what_cannot_be_compared(command: Any, tmp_pat
     manifest.write_text("{")
     done = command("diff", "--stats", "cut", "new")
     assert done.returncode == 3
-    assert f"{manifest.relative_to(tmp_path)} is cut short" in done.stderr
+    assert f"{manifest.relative_to(tmp_path)} is truncated" in done.stderr
     assert done.stdout.count("nothing changed") == 1  # v6e: the other is not compared
     assert "/v5e" not in done.stdout
 

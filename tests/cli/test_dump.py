@@ -172,7 +172,7 @@ def test_words_and_options_after_a_function_are_told_apart(command: Any, script:
     done = command("dump", "script:double", "--arg", "f32[8]", "f32[9]")
     assert done.returncode == 2
     assert (
-        "script:double is a function, and takes no words after it: 'f32[9]'. Its arguments are "
+        "script:double is a function, and takes no arguments after it: 'f32[9]'. Its arguments are "
         "given with --arg: --arg 'f32[9]'"
     ) in done.stderr
 
@@ -194,7 +194,7 @@ def test_a_script_without_kernels(command: Any, script: Path) -> None:
     done = command("dump", "script.py")
     assert done.returncode == 2
     assert "script.py called no Pallas kernel: nothing was dumped." in done.stderr
-    assert "Does it take another path off a TPU, or only define its kernels?" in done.stderr
+    assert "Does it call kernels only on a TPU, or only define them?" in done.stderr
 
 
 @pytest.mark.slow
@@ -233,8 +233,8 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["verify", "script.py", "--stop-after=nan"], "'--stop-after': nan is not a number."),
     (["stats", "-m", "script"], "pallas-debug dump --stages estimate -m script"),
     (["step", "script.py", "--line=3"], "--line chooses what --record saves: pass --record FOLDER"),
-    (["step", "json:dumps", "-a", "3"], "no Pallas kernel was called. Does the program take "
-     "another path off a TPU, or only define its kernels?"),
+    (["step", "json:dumps", "-a", "3"], "no Pallas kernel was called. Does the program "
+     "call kernels only on a TPU, or only define them?"),
     (["dump", "-a", "wat[", "json:dumps"], "--arg 'wat[', column 4: unknown dtype 'wat'; "
      "write it as jax does, such as bf16, f32, i32 or float8_e4m3fn; an argument is an array"),
     (["dump", "-a", "f33[2]", "json:dumps"], "unknown dtype 'f33' (did you mean 'f32'?); write"),
@@ -363,7 +363,7 @@ def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_p
     run.send_signal(signal.SIGINT)
     _, output = run.communicate(timeout=30)
     assert run.returncode == 130
-    assert "pallas-debug: stopped; what was finished is in the dump directory" in output
+    assert "pallas-debug: stopped; finished compilations are in the dump directory" in output
     assert "Traceback" not in output
     assert not [pid for pid in children if Path("/proc", pid).exists()]
     assert len(list(tmp_path.glob("dumps/vector_add-*/v5e/compilation.json"))) == 1
@@ -388,7 +388,7 @@ def test_ctrl_c_while_a_compilation_hangs(script: Path, tmp_path: Path) -> None:
     run.send_signal(signal.SIGINT)
     _, output = run.communicate(timeout=30)
     assert run.returncode == 130
-    assert "pallas-debug: stopped; what was finished is in the dump directory" in output
+    assert "pallas-debug: stopped; finished compilations are in the dump directory" in output
     assert "Traceback" not in output
     assert not [pid for pid in children if Path("/proc", pid).exists()]
 

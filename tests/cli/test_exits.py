@@ -272,7 +272,7 @@ def test_arguments_without_their_option(commands: Any) -> None:
     for done in commands(*([name, what, *words] for name in ("dump", "verify", "step"))):
         assert done.returncode == 2
         assert done.stderr == (
-            f"pallas-debug: {what} is a function, and takes no words after it: 'f32[8,128]'. Its "
+            f"pallas-debug: {what} is a function, and takes no arguments after it: 'f32[8,128]'. Its "
             "arguments are given with --arg: --arg 'f32[8,128]' --arg axis=0\n"
         )
 

@@ -44,7 +44,7 @@ def test_a_manifest_that_names_a_file_elsewhere(
     manifest(dumps, lambda d: d["passes"][12].update(file=file))
     done = command(words[0], dumps / DOUBLE, *words[1:])
     assert (done.returncode, done.stdout) == (3, "")
-    assert "which is no path below its own folder: the manifest was edited" in done.stderr
+    assert "which is not a path below its own folder: the manifest was edited" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -90,7 +90,7 @@ def test_an_unreadable_kernel_has_no_summary_and_no_error(command: Any, dumps: P
     for stage in ("summary", "error", "12"):
         done = command("show", dumps / DOUBLE, stage)
         assert (done.returncode, done.stdout) == (3, "")
-        assert "is cut short or is no JSON" in done.stderr
+        assert "is truncated or not valid JSON" in done.stderr
     assert "failed: cannot be read" in command("ls", dumps).stdout
 
 

@@ -132,7 +132,7 @@ def test_the_summary_says_what_the_kernel_is(command: Any, dumped: tuple[Path, D
 @pytest.mark.parametrize(
     "arguments,code,message",
     [
-        (["ls", "nowhere"], 2, "no such directory: nowhere. `pallas-debug dump SCRIPT.py` makes one."),
+        (["ls", "nowhere"], 2, "no such directory: nowhere. `pallas-debug dump SCRIPT.py` creates one."),
         (["stats", "{root}/.."], 2, "no kernels in {root}/..; there are dumps in {root}/../"),
         (["stats", "{root}/../nowhere"], 2, "no such directory: {root}/../nowhere. "),
         (["diff", "--stats", "{root}", "{root}-new"], 2, "no such directory: {root}-new. "),
@@ -141,9 +141,9 @@ def test_the_summary_says_what_the_kernel_is(command: Any, dumped: tuple[Path, D
         (["show", "{root}", "wat", "-t", "v5e"], 2, "no pass 'wat' for v5e: 00 deserialization, 01"),
         (["show", "{root}", "canon", "-t", "v5e"], 2, "no pass 'canon' for v5e; several match: "),
         (["show", "{root}", "mosaci", "-t", "v5e"], 2, "no pass 'mosaci' (did you mean 'mosaic'?) for v5e: 00"),
-        (["show", "{root}", "mosaic"], 2, "say which target; there are: v5e, v6e"),
+        (["show", "{root}", "mosaic"], 2, "select a target; there are: v5e, v6e"),
         (["show", "{root}", "mosaci"], 2, "no pass 'mosaci' (did you mean 'mosaic'?) for v5e: 00"),
-        (["show", "{root}", "canonicalize-mosaic"], 2, "say which target; there are: v5e, v6e"),
+        (["show", "{root}", "canonicalize-mosaic"], 2, "select a target; there are: v5e, v6e"),
         (["show", "{root}", "mosaic", "-t", "v4"], 2, "no kernel here was compiled for 'v4'; there are: v5e, v6e"),
         (["show", "{root}", "-k", "flash"], 2, "no kernel 'flash' in"),
         (["show", "{root}", "-k", "matnul"], 2, "no kernel 'matnul' (did you mean 'matmul'?) in"),
@@ -176,7 +176,7 @@ def test_a_damaged_kernel_does_not_hide_the_others(
     assert done.returncode == 3
     assert dump.name in done.stdout
     assert "damaged-00000000\t\t\tfailed: cannot be read" in done.stdout
-    assert "kernel.json is cut short or is no JSON" in done.stderr
+    assert "kernel.json is truncated or not valid JSON" in done.stderr
     assert "Delete its folder and dump again." in done.stderr
 
 

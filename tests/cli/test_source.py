@@ -57,7 +57,7 @@ def test_the_operations_of_a_line_in_every_stage(command: Any) -> None:
             "--line 'x' is neither a line such as 12 nor one such as tile.py:12",
         ),
         ([RAW], "names no Python line: it was dumped without locations"),
-        ([OLD], "say which target; there are: v5e, v6e"),
+        ([OLD], "select a target; there are: v5e, v6e"),
     ],
 )
 def test_what_cannot_be_shown(command: Any, arguments: list[Any], message: str) -> None:

@@ -388,7 +388,7 @@ def test_a_kernel_on_the_sparse_core_has_no_figures_of_the_tensor_core(
     assert "published peaks" not in printed
 
     for words, kind in (
-        (("source", "--cost"), "has no cost of lines; see above"),
+        (("source", "--cost"), "there is no cost of lines of "),
         (("timeline",), "has no timeline, as it runs on the SparseCore"),
     ):
         done = command(*words, "sparse", "-t", "v5e")

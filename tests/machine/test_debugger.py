@@ -524,11 +524,11 @@ def test_breakpoint_at_a_line_without_an_operation(session: StepSession) -> None
     wanted = line("add") - 1  # `total, last = carry`
     assert prompt.execute(f"break {wanted}") == [
         f"breakpoint 1: stepped.py:{line('add')}",
-        f"(line {wanted} has no operation of the kernel: {line('add')} is the next that has)",
+        f"(line {wanted} has no operation of the kernel; the next one is in line {line('add')})",
     ]
     session.run()
     assert at(session) == ((0, 0), (0,), line("add"))
-    with pytest.raises(SteppingError, match="has no operation in line"):
+    with pytest.raises(SteppingError, match="has no operation at or after line"):
         session.add_breakpoint(len(SOURCE.splitlines()))
 
 

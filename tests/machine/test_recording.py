@@ -165,7 +165,7 @@ def test_damage_and_other_versions_are_reported(folder: Path, tmp_path: Path) ->
     newer = message(json.dumps({**document, "schema": 2}))
     assert "was written by a newer version (schema 2; this one reads 1)" in newer
     assert "is damaged: Expected `array`" in message(json.dumps({**document, "stops": 3}))
-    assert "has no place in it" in message(json.dumps({**document, "stops": []}))
+    assert "contains no place" in message(json.dumps({**document, "stops": []}))
 
     (tmp_path / recording.FILE).write_text(whole)
     (tmp_path / recording.ARRAYS).mkdir()

@@ -94,8 +94,8 @@ ROWS = ("operands", 0, "dimensions", 0)
         (changed(*ROWS, "padding", value=[0, -1]), "`operands[0].dimensions[].padding` is -1"),
         (changed(*ROWS, "strides", value=[1]), "`operands[0].dimensions[].strides` has 1 entries"),
         (changed(*ROWS, "strides", value=[1 << 62, 0]), "has an index beyond"),
-        (changed(*ROWS, "axes", value=[2]), "`operands[0].dimensions[].axes` are no dimensions"),
-        (changed(*ROWS, "axes", value=[1, 0]), "`operands[0].dimensions[].axes` are no dimensions"),
+        (changed(*ROWS, "axes", value=[2]), "`operands[0].dimensions[].axes` are not dimensions"),
+        (changed(*ROWS, "axes", value=[1, 0]), "`operands[0].dimensions[].axes` are not dimensions"),
         (changed(*ROWS, "values", value=[1]), "values` has 1 entries for 4 grid points"),
         (changed(*ROWS, "values", value=[1 << 61] * 4), "has an index beyond"),
         (changed(*ROWS, "kind", value="round"), "Invalid enum value 'round'"),
@@ -168,7 +168,7 @@ def test_a_damaged_map_leaves_the_kernel_readable(tmp_path: Path, kernel: Kernel
     path.write_bytes(path.read_bytes()[:-10])
     (stored,) = open_dumps(store.root)
     assert stored.problem is None
-    with pytest.raises(DumpFormatError, match="cut short or is no JSON"):
+    with pytest.raises(DumpFormatError, match="truncated or not valid JSON"):
         stored.blocks()
     path.unlink()
     path.symlink_to("/etc/passwd")

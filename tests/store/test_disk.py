@@ -105,7 +105,7 @@ def test_full_disk(tmp_path: Path) -> None:
         message
         == [
             f"cannot dump to {tmp_path}: the disk is full. Free some space, or dump elsewhere; "
-            "what was written is whole"
+            "the files written until then are complete"
         ]
         * 5
     )
@@ -117,7 +117,7 @@ def test_no_inodes_are_left(tmp_path: Path) -> None:
     assert message == 2 * [
         f"cannot dump to {tmp_path}: the file system has no inodes left, though it may have space: "
         "it holds too many files. Delete files there (`df -i` counts them), or dump elsewhere; "
-        "what was written is whole"
+        "the files written until then are complete"
     ]
 
 
@@ -135,17 +135,17 @@ def test_read_only_disk(tmp_path: Path) -> None:
     [
         (
             errno.ENOSPC,
-            "the disk is full. Free some space, or dump elsewhere; what was written is whole",
+            "the disk is full. Free some space, or dump elsewhere; the files written until then are complete",
         ),
         (
             errno.EDQUOT,
             "your disk quota is used up. Free some space, or dump elsewhere; "
-            "what was written is whole",
+            "the files written until then are complete",
         ),
         (
             errno.EFBIG,
             "a file would be larger than the file system or `ulimit -f` allows. "
-            "Raise the limit, or dump elsewhere; what was written is whole",
+            "Raise the limit, or dump elsewhere; the files written until then are complete",
         ),
         (
             errno.ENAMETOOLONG,
@@ -155,7 +155,7 @@ def test_read_only_disk(tmp_path: Path) -> None:
         (
             errno.EMFILE,
             "this process has too many open files. Raise `ulimit -n`, or compile fewer kernels at "
-            "a time (--jobs); what was written is whole",
+            "a time (--jobs); the files written until then are complete",
         ),
         (errno.EACCES, "it is not writable. Dump elsewhere, or change its permissions"),
         (errno.EIO, f"[Errno {errno.EIO}] {os.strerror(errno.EIO)}: 'x'"),
@@ -185,7 +185,7 @@ def test_a_file(tmp_path: Path, below: tuple[str, ...]) -> None:
         Store(root)
     assert str(error.value) == (
         f"cannot dump to {root}: it is a file, or lies below one. "
-        "Name a directory; it is made when it does not exist."
+        "Name a directory; it is created if it does not exist."
     )
     assert (tmp_path / "file").read_text() == "precious"
 
@@ -195,7 +195,7 @@ def test_where_no_directory_can_be_made() -> None:
     with pytest.raises(DumpDirectoryError) as error:
         Store(Path("/proc/dumps"))
     assert str(error.value) == (
-        "cannot dump to /proc/dumps: no directory can be made there. Dump elsewhere."
+        "cannot dump to /proc/dumps: no directory can be created there. Dump elsewhere."
     )
 
 
@@ -204,7 +204,7 @@ def test_it_goes_while_the_run_goes_on(tmp_path: Path, kernel: Kernel) -> None:
     store = Store(root)
     store.put_kernel(kernel, jaxpr="j", source=None)
     shutil.rmtree(root)
-    message = f"cannot dump to {root}: it has gone. Was it deleted while the run went on?"
+    message = f"cannot dump to {root}: it no longer exists. Was it deleted during the run?"
     with pytest.raises(DumpDirectoryError) as error:
         store.put_kernel(kernel, jaxpr="j", source=None)
     assert str(error.value) == message

@@ -90,7 +90,9 @@ def test_links_in_a_circle(root: Path) -> None:
     (root / "a").symlink_to("b")
     (root / "b").symlink_to("a")
     for path in (root / "a", root / "a" / "file"):
-        expected = f"{path} was not read: its links lead back to themselves, or change while it is read. {OUTSIDE}"
+        expected = (
+            f"{path} was not read: its links form a loop, or change while it is read. {OUTSIDE}"
+        )
         assert refused(path, root) == expected
 
 
@@ -134,7 +136,7 @@ def test_a_folder_that_becomes_a_link_after_the_check_is_not_followed(
         return found
 
     monkeypatch.setattr(os.path, "realpath", realpath)
-    with pytest.raises(DumpFormatError, match="its links lead back to themselves, or change"):
+    with pytest.raises(DumpFormatError, match="its links form a loop, or change"):
         files.read(root / "link" / "00", root)
 
 
@@ -226,7 +228,7 @@ def test_names_in_manifests_that_lead_elsewhere(name: str) -> None:
         files.check_name(name, Path("k/v5e/compilation.json"))
     shown = name.replace("\0", "\\x00")
     assert str(error.value) == (
-        f"k/v5e/compilation.json names the file {shown!r}, which is no path below its own folder: "
+        f"k/v5e/compilation.json names the file {shown!r}, which is not a path below its own folder: "
         "the manifest was edited, or was made to read other files. "
         "It is not opened; dump the kernel again."
     )

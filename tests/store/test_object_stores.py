@@ -273,7 +273,7 @@ def test_half_written_compilation_is_none(memory: str, kernel: Kernel, compiled:
     assert store.find_compilation(kernel, "v5e", made.key) is not None
     fs.pipe_file(f"{folder}/compilation.json", b"{")
     assert store.find_compilation(kernel, "v5e", made.key) is None
-    assert "cut short" in str(open_dumps(memory).kernels()[0].compilations[0].problem)
+    assert "is truncated" in str(open_dumps(memory).kernels()[0].compilations[0].problem)
     died = Failure(stage="crash", type="x", message="m")
     store.put_compilation(kernel, replace(made, failure=died, status="failed"), files)
     assert store.find_compilation(kernel, "v5e", made.key) is None
@@ -383,7 +383,7 @@ def test_nothing_there(url: str) -> None:
         open_dumps(url)
     assert str(caught.value) == (
         f"no such directory: {url}, or there is nothing in it. "
-        f"`pallas-debug dump --to {url} SCRIPT.py` makes one."
+        f"`pallas-debug dump --to {url} SCRIPT.py` creates one."
     )
 
 

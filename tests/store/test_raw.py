@@ -15,7 +15,7 @@ from pallas_debug.store import open_dumps, raw
 VERSIONS = ["libtpu-0.0.42", "libtpu-0.0.50"]
 DIED = (
     ", and a compile ends with finalize-llo: it died in the pass after that, was stopped, "
-    "is still at it, or files are missing here"
+    "is still running, or files are missing here"
 )
 
 

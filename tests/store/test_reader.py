@@ -72,7 +72,7 @@ def test_no_such_directory(tmp_path: Path, root: str) -> None:
     with pytest.raises(DumpDirectoryError) as error:
         open_dumps(tmp_path / root)
     assert str(error.value) == (
-        f"no such directory: {tmp_path / root}. `pallas-debug dump SCRIPT.py` makes one."
+        f"no such directory: {tmp_path / root}. `pallas-debug dump SCRIPT.py` creates one."
     )
 
 
@@ -132,7 +132,7 @@ def test_it_goes_after_it_was_opened(folder: Path) -> None:
         ),
         (
             None,
-            "{folder} holds no kernel.json: it is no kernel's folder, or was cut short.",
+            "{folder} holds no kernel.json: it is not a kernel's folder, or is incomplete.",
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_damaged_compilation(folder: Path, length: int) -> None:
     v5e, v6e = stored.compilations
     assert (v5e.target, v5e.compilation) == ("v5e", None)
     assert v5e.problem is not None
-    assert v5e.problem.startswith(f"{path} is {'cut short or' if length else 'empty'}")
+    assert v5e.problem.startswith(f"{path} is {'truncated or' if length else 'empty'}")
     assert v5e.problem.endswith(" Delete its folder and dump again.")
     assert v6e.problem is None
     assert stored.stage_text("stablehlo", "v5e") == "StableHLO for v5e"
@@ -383,7 +383,7 @@ def test_target(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:
     (stored,) = open_dumps(tmp_path)
     with pytest.raises(UsageError) as error:
         stored.target(None)
-    assert str(error.value) == "add-01234567: say which target; there are: v5e:2x4, v6e"
+    assert str(error.value) == "add-01234567: select a target; there are: v5e:2x4, v6e"
 
 
 def test_a_stage_that_was_not_dumped(folder: Path) -> None:
@@ -475,7 +475,7 @@ def test_names_are_listed_without_a_look_into_folders(folder: Path, data: Path) 
     reader = open_dumps(root)
     assert reader.names() == ["add-01234567", "empty", "add"]
     assert reader.read("empty").problem == (
-        f"{root / 'empty'} holds no kernel.json: it is no kernel's folder, or was cut short."
+        f"{root / 'empty'} holds no kernel.json: it is not a kernel's folder, or is incomplete."
     )
     assert reader.read("add").compilations[0].target == "raw"
     assert reader.read("gone").problem == "gone has gone from here"

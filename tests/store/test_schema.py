@@ -194,7 +194,7 @@ def test_cut_short_anywhere() -> None:
     whole = schema.encode(FULL_KERNEL)
     for length in range(1, len(whole.rstrip())):
         message = refusal(whole[:length])
-        assert message.startswith(f"{PATH} is cut short or is no JSON: ")
+        assert message.startswith(f"{PATH} is truncated or not valid JSON: ")
         assert message.endswith(" Delete its folder and dump again.")
 
 
@@ -212,7 +212,7 @@ def test_cut_short_anywhere() -> None:
 )
 def test_no_json(data: bytes) -> None:
     message = refusal(data)
-    assert message.startswith(f"{PATH} is cut short or is no JSON: ")
+    assert message.startswith(f"{PATH} is truncated or not valid JSON: ")
     assert message.endswith(". Delete its folder and dump again.")
 
 
@@ -407,7 +407,7 @@ def test_what_a_document_says_is_quoted_without_its_controls() -> None:
 
 
 def test_deep_nesting_is_no_json() -> None:
-    with pytest.raises(DumpFormatError, match=r"is cut short or is no JSON: maximum recursion"):
+    with pytest.raises(DumpFormatError, match=r"is truncated or not valid JSON: maximum recursion"):
         schema.decode(b"[" * 1_000_000, Kernel, Path("d.json"))
 
 

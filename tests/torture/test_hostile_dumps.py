@@ -64,14 +64,14 @@ FIELDS = [
     ({"target": "v5e:9999x9999"}, "the dump is for the unknown target 'v5e:9999x9999'; "),
     ({"target": "../../etc"}, "the dump is for the unknown target '../../etc'; "),
     ({"target": "a\nb"}, "the dump is for the unknown target 'a\\nb'; "),
-    ({"num_devices": 10**9}, "is said to be for 1000000000 devices, and a kernel is compiled for "
+    ({"num_devices": 10**9}, "is recorded as being for 1000000000 devices, and a kernel is compiled for "
      "1 to 1024: the dump was changed. Dump the kernel again"),
-    ({"num_devices": 0}, "is said to be for 0 devices"),
+    ({"num_devices": 0}, "is recorded as being for 0 devices"),
     ({"num_devices": -1}, "`num_devices` is -1, which is not between 0 and "),
     ({"switches": ["log_recorder", "__import__"]}, "was compiled with the switch '__import__', "
      "which this version of pallas-debug does not have; it has log_recorder, "),
     ({"switches": ["\x1b[2J"]}, "was compiled with the switch '\\x1b[2J', "),
-    ({"target": "tpu", "device_kind": "TPU v9\nimport os"}, "is a device and no topology"),
+    ({"target": "tpu", "device_kind": "TPU v9\nimport os"}, "is a device, not a topology"),
 ]  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def test_a_mesh_of_any_size(dumps: Dumps) -> None:
     shutil.rmtree(dumps.folder / "v5e")
     dumps.change("kernel.json", mesh={"x": 10**18, "y": 10**18})
     (stored,) = open_dumps(dumps.root).kernels()
-    with pytest.raises(CannotRunError, match="is said to be for 1025 devices"):
+    with pytest.raises(CannotRunError, match="is recorded as being for 1025 devices"):
         recorded.read(stored, "v5e")
 
 
@@ -201,6 +201,6 @@ def test_the_question(dumps: Dumps, tmp_path: Path) -> None:
     assert f"pallas-debug: the dump of {shown} was not made by you on this machine" in text
     assert "its origin is unknown." in text
     assert "Run its kernel in a confined process? [y/N]:" in text
-    assert "is not run: you did not agree to it" in text
+    assert "is not run: you declined" in text
     assert "\x1b" not in text
     assert "\u202e" not in text

@@ -92,7 +92,7 @@ FAULTS = (
         "pallas_debug.bridge.lowering.hook", "_without_outer_line", "keeping the lines of a kernel"
     ),
     Fault("pallas_debug.session.session:Session", "_keep", "keeping kernel", is_kept=False),
-    Fault("pallas_debug.session.session:Session", "ran", "noting which kernels ran"),
+    Fault("pallas_debug.session.session:Session", "ran", "recording which kernels ran"),
     Fault("pallas_debug.compiler.pool:Pool", "close", "stopping the compiler processes"),
     Fault("pallas_debug.session.session:Session", "wait", "waiting for compilations"),
     Fault("pallas_debug._api.debug", "_report", "printing what was dumped"),

@@ -95,7 +95,9 @@ def test_ctrl_c_while_a_lock_is_waited_for(tmp_path: Path) -> None:
         run.send_signal(signal.SIGINT)
         _, output = run.communicate(timeout=100)  # which is less than it would wait for the lock
     assert run.returncode == 130
-    assert output.endswith("pallas-debug: stopped; what was finished is in the dump directory\n")
+    assert output.endswith(
+        "pallas-debug: stopped; finished compilations are in the dump directory\n"
+    )
     assert "Traceback" not in output
 
 

@@ -16,7 +16,7 @@ from pallas_debug.verdict import Verdict, verify
 
 LARGE = jax.ShapeDtypeStruct((2048, 4096), jnp.float32)
 
-NO_ROOM = "it was not compiled: it has no room in the memory of the chip"
+NO_ROOM = "it was not compiled: it does not fit in the chip's memory"
 
 
 def has_no_room(x: jax.Array, rows: int = 1024) -> jax.Array:

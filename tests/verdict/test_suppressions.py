@@ -78,7 +78,7 @@ def test_one_that_fits_nothing_is_said() -> None:
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("kind = ", "is no TOML"),
+        ("kind = ", "is not valid TOML"),
         ('suppress = "all"', "`suppress` is a list of tables: write [[suppress]]"),
         ("suppress = [1]", "number 1: is not a table"),
         ("[[suppress]]\nkind = 'A'\nreson = 'b'", "unknown reson; a suppression has kind, kernel"),

@@ -327,7 +327,7 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
             _local.collected = before
             if collected:  # even for a program that failed, because its kernels were lowered
                 _notify_all_ran(tuple(collected))
-        with guarded("hook", "noting which kernels a program holds", _report):
+        with guarded("hook", "recording which kernels a program holds", _report):
             if executable is not None and collected:
                 _kernels_of[executable] = tuple(collected)
             elif executable is not None and executable in _kernels_of:
@@ -359,5 +359,5 @@ def _notify_all_ran(tokens: tuple[object, ...]) -> None:
 
 
 def _notify_ran(watcher: LoweringWatcher, tokens: tuple[object, ...]) -> None:
-    with guarded("hook", "noting which kernels ran", watcher.report):
+    with guarded("hook", "recording which kernels ran", watcher.report):
         watcher.ran(tokens)

@@ -456,5 +456,5 @@ def _below(folder: str, key: str) -> tuple[str, ...]:
 def _nothing(folder: ObjectPath) -> str:
     return (
         f"no such directory: {one_line(folder)}, or there is nothing in it. "
-        f"`pallas-debug dump --to {one_line(folder)} SCRIPT.py` makes one."
+        f"`pallas-debug dump --to {one_line(folder)} SCRIPT.py` creates one."
     )

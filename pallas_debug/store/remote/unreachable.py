@@ -99,7 +99,7 @@ def _sentence(verb: str, path: ObjectPath, error: Exception, seconds: float) -> 
         check = f"the network and {variable}" if variable else "the network"
         return (
             f"{begin}the server did not answer, for {seconds:.0f} s ({text}). Check {check}, then "
-            "run again: what was written before is whole, and is not compiled again."
+            "run again: the kernels stored until then are complete, and are not compiled again."
         )
     return f"{begin}{text}. If it can be read with other tools, run again."
 
