@@ -261,7 +261,7 @@ def _depends_on(eqn: Any, cond: Any, body: Any) -> _Dependency:
         more = {i for i, variable in enumerate(of_body) if variable in used}
         within = [i for i in outer if n_cond <= i < n_cond + n_body]
         refs |= {eqn.invars[i] for i in within if body.invars[i - n_cond] in used}
-    refs = {variable for variable in refs if hasattr(variable.aval, "inner_aval")}
+    refs = set(filter(nested.is_ref, refs))
     return _Dependency(carried=frozenset(carried), refs=frozenset(refs))
 
 

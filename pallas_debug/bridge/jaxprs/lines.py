@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,9 +28,10 @@ _INTERNAL = str(Path("jax", "_src"))
 _FUNCTION = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)")
 
 
-def source_of(eqn: Any) -> SourceLine | None:
-    """Innermost line of `eqn` outside jax, with its text."""
-    return of_traceback(eqn.source_info.traceback)
+def source_of(eqn: Any, calls: Sequence[Any] = ()) -> SourceLine | None:
+    """Innermost line of `eqn` outside jax, or of the innermost of its calls that has one."""
+    found = (of_traceback(e.source_info.traceback) for e in (eqn, *reversed(calls)))
+    return next((line for line in found if line is not None), None)
 
 
 def of_traceback(traceback: Any) -> SourceLine | None:

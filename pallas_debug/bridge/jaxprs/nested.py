@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from jax._src import ad_checkpoint, custom_derivatives, pjit
 from jax._src import core as jax_core
+
+T = TypeVar("T")
 
 _JAXPRS = (jax_core.Jaxpr, getattr(jax_core, "ClosedJaxpr", jax_core.Jaxpr))
 """Up to jax 0.11, a jaxpr with constants has a class of its own."""
@@ -62,10 +64,46 @@ def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
+def scan_operands(
+    params: Mapping[str, Any], operands: Iterable[T]
+) -> tuple[list[T], list[T], list[T]]:
+    """Split what a `scan` takes: constants, carried values, and values of one iteration each."""
+    consts, carry = scan_sizes(params)
+    every = list(operands)
+    return every[:consts], every[consts : consts + carry], every[consts + carry :]
+
+
+def while_operands(
+    params: Mapping[str, Any], operands: Iterable[T]
+) -> tuple[list[T], list[T], list[T]]:
+    """Split what a `while` takes: constants of the condition and of the body, carried values."""
+    cond, body = params["cond_nconsts"], params["body_nconsts"]
+    every = list(operands)
+    return every[:cond], every[cond : cond + body], every[cond + body :]
+
+
+class JaxprValues(dict[Any, T]):
+    """Values of a jaxpr's variables while its equations are evaluated."""
+
+    def __init__(self, variables: Iterable[Any], values: Iterable[T]) -> None:
+        super().__init__(zip(variables, values, strict=True))
+
+    def bind(self, variables: Iterable[Any], values: Iterable[T]) -> None:
+        self.update(zip(variables, values, strict=True))
+
+    def read(self, atoms: Iterable[Any]) -> list[T]:
+        """Values of variables and literals."""
+        return [atom.val if isinstance(atom, jax_core.Literal) else self[atom] for atom in atoms]
+
+
 def arg_names(jaxpr: Any, unknown: str = "args") -> list[str]:
     """Names of a jaxpr's arguments in the user's function; `args[0]`, as in jax, if unknown."""
     names = list(jaxpr.debug_info.arg_names or ())[: len(jaxpr.invars)]
     return names + [f"{unknown}[{i}]" for i in range(len(names), len(jaxpr.invars))]
+
+
+def is_ref(atom: Any) -> bool:
+    return hasattr(atom.aval, "inner_aval")
 
 
 def variables(atoms: Iterable[Any]) -> list[Any]:
@@ -75,7 +113,7 @@ def variables(atoms: Iterable[Any]) -> list[Any]:
 
 def results_of_refs(jaxpr: Any) -> frozenset[int]:
     """Positions of the results of an index map that depend on what it reads from its refs."""
-    made = {variable for variable in jaxpr.invars if hasattr(variable.aval, "inner_aval")}
+    made = {variable for variable in jaxpr.invars if is_ref(variable)}
     for eqn in jaxpr.eqns:
         if made & set(variables(eqn.invars)):
             made.update(eqn.outvars)

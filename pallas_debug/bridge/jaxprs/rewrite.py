@@ -155,20 +155,14 @@ class _Replay:
     def _equations(
         self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], place: ProgramPoint
     ) -> list[Any]:
-        known: dict[Any, Any] = {}
-        known.update(zip(jaxpr.constvars, consts, strict=True))
-        known.update(zip(jaxpr.invars, args, strict=True))
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
-
+        known = nested.JaxprValues((*jaxpr.constvars, *jaxpr.invars), (*consts, *args))
         for eqn in jaxpr.eqns:
-            inputs = [read(atom) for atom in eqn.invars]
+            inputs = known.read(eqn.invars)
             self._steps += 1
             with _line_of(eqn):
                 outputs = self._equation(eqn, inputs, replace(place, step=self._steps))
-            known.update(zip(eqn.outvars, outputs, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+            known.bind(eqn.outvars, outputs)
+        return known.read(jaxpr.outvars)
 
     def _equation(self, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
         replaced = self.visitor.before(eqn, inputs, place)
@@ -229,10 +223,8 @@ def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Se
 
 def _scan(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
     params = eqn.params
-    num_consts, num_carry = nested.scan_sizes(params)
-    consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
-    xs = inputs[num_consts + num_carry :]
-    counter = _loop_counter(params["jaxpr"], num_consts, carry)
+    consts, carry, xs = nested.scan_operands(params, inputs)
+    counter = _loop_counter(params["jaxpr"], len(consts), carry)
     begins = place.step
 
     def body(carried: Any, x: Any) -> Any:
@@ -244,7 +236,7 @@ def _scan(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Se
         run = walk.region(params["jaxpr"], inner)
         outputs = run(*args)
         following = None if counter is not None else number + 1
-        return (outputs[:num_carry], following), tuple(outputs[num_carry:])
+        return (outputs[: len(carry)], following), tuple(outputs[len(carry) :])
 
     start = None if counter is not None else lax.full((), 0, "int32")
     (values, _), ys = lax.scan(
@@ -260,9 +252,7 @@ def _scan(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Se
 
 def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
     params = eqn.params
-    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
-    cond_consts, body_consts = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
-    carry = inputs[n_cond + n_body :]
+    cond_consts, body_consts, carry = nested.while_operands(params, inputs)
     # A `fori_loop` with explicit bounds has its index first.
     counted = bool(carry) and _is_int_scalar(carry[0])
     begins = place.step

@@ -45,7 +45,7 @@ def _copied(jaxpr: Any, known: Mapping[Any, str | _Window]) -> Iterator[tuple[_W
     """Windows and named arrays between which a pipeline copies."""
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "dma_start" and lines.is_of_pipeline(eqn):
-            here, there, *_ = (known.get(atom) for atom in eqn.invars if _is_ref(atom))
+            here, there, *_ = (known.get(atom) for atom in eqn.invars if nested.is_ref(atom))
             if isinstance(here, _Window) and isinstance(there, str):
                 yield here, there
             elif isinstance(here, str) and isinstance(there, _Window):
@@ -57,14 +57,10 @@ def _copied(jaxpr: Any, known: Mapping[Any, str | _Window]) -> Iterator[tuple[_W
             # An inner jaxpr takes the last operands, in a `run_scoped` the first.
             outer = eqn.invars if _is_scope(eqn) else eqn.invars[-len(binders) :]
             for atom, binder in zip(outer, binders, strict=False):
-                if _is_ref(atom) and atom in known:
+                if nested.is_ref(atom) and atom in known:
                     bound[binder] = known[atom]
             if bound:
                 yield from _copied(inner, bound)
-
-
-def _is_ref(atom: Any) -> bool:
-    return hasattr(atom.aval, "inner_aval")
 
 
 def _is_scope(eqn: Any) -> bool:

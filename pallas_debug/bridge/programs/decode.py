@@ -126,8 +126,7 @@ class Decoder:
 
     def run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         """Decode the equations of a jaxpr; return its outputs as registers or constants."""
-        known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-        known.update(zip(jaxpr.invars, args, strict=True))
+        known = nested.JaxprValues((*jaxpr.constvars, *jaxpr.invars), (*consts, *args))
 
         def read(atom: Any) -> Any:
             if isinstance(atom, jax_core.Literal):
@@ -137,7 +136,7 @@ class Decoder:
         for eqn in jaxpr.eqns:
             inputs = [read(atom) for atom in eqn.invars]
             outputs = self._equation(eqn, inputs)
-            known.update(zip(eqn.outvars, outputs, strict=True))
+            known.bind(eqn.outvars, outputs)
         return [read(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: Any, inputs: list[Any]) -> list[Any]:
@@ -319,7 +318,7 @@ def is_plain(eqn: Any, *, is_inner: bool = False) -> bool:
 
 def _is_special(atom: Any) -> bool:
     """Whether jax has no value of this type outside a kernel: a ref, or a key of the TPU."""
-    return hasattr(atom.aval, "inner_aval") or is_tpu_key(atom.aval)
+    return nested.is_ref(atom) or is_tpu_key(atom.aval)
 
 
 def is_tpu_key(aval: Any) -> bool:
@@ -345,16 +344,16 @@ def _cond(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
 @rule(loops.while_p)
 def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     params = eqn.params
-    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     regs = [decoder.reg(value) for value in inputs]
+    condition_constants, body_constants, carry = nested.while_operands(params, regs)
     outputs = tuple(decoder.new() for _ in eqn.outvars)
     step = ir.WhileLoop(
         site=site,
         condition=decoder.inner(params["cond_jaxpr"]),
         body=decoder.inner(params["body_jaxpr"]),
-        condition_constants=tuple(regs[:n_cond]),
-        body_constants=tuple(regs[n_cond : n_cond + n_body]),
-        carry=tuple(regs[n_cond + n_body :]),
+        condition_constants=tuple(condition_constants),
+        body_constants=tuple(body_constants),
+        carry=tuple(carry),
         outputs=outputs,
         of_pipeline=lines.is_of_pipeline(eqn),
         is_counted=_is_counted(params),
@@ -394,17 +393,17 @@ def _is_counted(params: Any) -> bool:
 @rule(loops.scan_p)
 def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     params = eqn.params
-    n_consts, n_carry = nested.scan_sizes(params)
     regs = [decoder.reg(value) for value in inputs]
+    constants, carry, stacked = nested.scan_operands(params, regs)
     outputs = tuple(decoder.new() for _ in eqn.outvars)
     step = ir.ScanLoop(
         site=site,
         body=decoder.inner(params["jaxpr"]),
         length=int(params["length"]),
         reverse=bool(params["reverse"]),
-        constants=tuple(regs[:n_consts]),
-        carry=tuple(regs[n_consts : n_consts + n_carry]),
-        stacked=tuple(regs[n_consts + n_carry :]),
+        constants=tuple(constants),
+        carry=tuple(carry),
+        stacked=tuple(stacked),
         outputs=outputs,
         of_pipeline=lines.is_of_pipeline(eqn),
     )

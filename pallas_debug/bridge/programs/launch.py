@@ -330,7 +330,7 @@ def _on_cores(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: b
                 type=type_,
                 array=tuple(type_.shape) if is_array else None,
                 alias=aliases.get(output) if output >= 0 else None,
-                is_value=not hasattr(variable.aval, "inner_aval"),
+                is_value=not nested.is_ref(variable),
                 core_mesh=_mesh_of(space, params["meshes"]),
             )
         )

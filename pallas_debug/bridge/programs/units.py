@@ -59,14 +59,10 @@ class Unit:
         return _compiled.get(self.eqns, self.invars, self.outvars, lambda: jax.jit(self.traced))
 
     def traced(self, *values: Any) -> list[Any]:
-        known = dict(zip(self.invars, values, strict=True))
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
-
+        known = nested.JaxprValues(self.invars, values)
         for eqn in self.eqns:
-            known.update(zip(eqn.outvars, bound(eqn, map(read, eqn.invars)), strict=True))
-        return [known[variable] for variable in self.outvars]
+            known.bind(eqn.outvars, bound(eqn, known.read(eqn.invars)))
+        return known.read(self.outvars)
 
 
 def _conv(x: Any, y: Any, *initial: Any, **params: Any) -> Any:
@@ -207,10 +203,10 @@ def false_comparison(
     unit = step.unit
     if unit is None:
         return None
-    known, makers = dict(zip(unit.invars, map(np.asarray, values), strict=True)), {}
+    known, makers = nested.JaxprValues(unit.invars, map(np.asarray, values)), {}
     for eqn in unit.eqns:
-        inputs = [a.val if isinstance(a, jax_core.Literal) else known[a] for a in eqn.invars]
-        known.update(zip(eqn.outvars, map(np.asarray, bound(eqn, inputs)), strict=True))
+        inputs = known.read(eqn.invars)
+        known.bind(eqn.outvars, map(np.asarray, bound(eqn, inputs)))
         makers.update(dict.fromkeys(eqn.outvars, (eqn, inputs)))
     atom = unit.outvars[step.outputs.index(failed)]
     is_negated = True
@@ -274,18 +270,14 @@ def turned(unit: Unit, values: Sequence[Any], otherwise: Collection[int]) -> lis
     Args:
       otherwise: numbers of equations for which a NaN has the opposite outcome.
     """
-    known = dict(zip(unit.invars, values, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
-
+    known = nested.JaxprValues(unit.invars, values)
     for i, eqn in enumerate(unit.eqns):
-        inputs = [read(atom) for atom in eqn.invars]
+        inputs = known.read(eqn.invars)
         outputs = list(bound(eqn, inputs))
         if i in otherwise:
             outputs = [_turned(eqn, inputs, outputs[0])]
-        known.update(zip(eqn.outvars, outputs, strict=True))
-    return [np.asarray(known[variable]) for variable in unit.outvars]
+        known.bind(eqn.outvars, outputs)
+    return [np.asarray(result) for result in known.read(unit.outvars)]
 
 
 def _turned(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:

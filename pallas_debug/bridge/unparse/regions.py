@@ -136,13 +136,12 @@ def _fori(block: Writer, eqn: Any, consts: list[str], carry: Sequence[Any], writ
 
 def _while(block: Writer, eqn: Any, write: Write) -> None:
     params = eqn.params
-    num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
     texts = [block.read(atom) for atom in eqn.invars]
-    start = texts[num_cond + num_body :]
+    of_condition, of_body, start = nested.while_operands(params, texts)
     names = []
     for wanted, inner, consts in (
-        ("condition", params["cond_jaxpr"], texts[:num_cond]),
-        ("body", params["body_jaxpr"], texts[num_cond : num_cond + num_body]),
+        ("condition", params["cond_jaxpr"], of_condition),
+        ("body", params["body_jaxpr"], of_body),
     ):
         jaxpr, own = nested.opened(inner)
         names.append(block.page.name(wanted))

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core as jax_core
 from jax._src.lax.control_flow import conditionals, loops
 
 from pallas_debug.bridge import chip
@@ -89,17 +88,11 @@ def trace(
 
 
 def _walk(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], path: tuple[int, ...]) -> Calls:
-    known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    known.update(zip(jaxpr.invars, args, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
-
+    known = nested.JaxprValues((*jaxpr.constvars, *jaxpr.invars), (*consts, *args))
     for position, eqn in enumerate(jaxpr.eqns):
-        inputs = [read(atom) for atom in eqn.invars]
-        results = yield from _equation(eqn, inputs, (*path, position))
-        known.update(zip(eqn.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+        results = yield from _equation(eqn, known.read(eqn.invars), (*path, position))
+        known.bind(eqn.outvars, results)
+    return known.read(jaxpr.outvars)
 
 
 def _equation(eqn: Any, inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
@@ -138,9 +131,7 @@ def _evaluated(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _while(params: Mapping[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
-    n_condition, n_body = params["cond_nconsts"], params["body_nconsts"]
-    of_condition, of_body = inputs[:n_condition], inputs[n_condition : n_condition + n_body]
-    carry = list(inputs[n_condition + n_body :])
+    of_condition, of_body, carry = nested.while_operands(params, inputs)
     iteration = 0
     while True:
         condition = nested.opened(params["cond_jaxpr"])
@@ -153,9 +144,7 @@ def _while(params: Mapping[str, Any], inputs: Sequence[Any], path: tuple[int, ..
 
 
 def _scan(params: dict[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
-    n_consts, n_carry = nested.scan_sizes(params)
-    constants, carry = inputs[:n_consts], list(inputs[n_consts : n_consts + n_carry])
-    stacked = inputs[n_consts + n_carry :]
+    constants, carry, stacked = nested.scan_operands(params, inputs)
     length = params["length"]
     order = range(length - 1, -1, -1) if params["reverse"] else range(length)
     if not length:
@@ -165,7 +154,7 @@ def _scan(params: dict[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) 
         slices = [array[iteration] for array in stacked]
         body = nested.opened(params["jaxpr"])
         results = yield from _walk(*body, [*constants, *carry, *slices], (*path, iteration))
-        carry, rows[iteration] = list(results[:n_carry]), list(results[n_carry:])
+        carry, rows[iteration] = list(results[: len(carry)]), list(results[len(carry) :])
     outputs = zip(*(rows[i] for i in range(length)), strict=True)
     with jax.default_device(_cpu()):
         return [*carry, *(jax.numpy.stack(list(of_output)) for of_output in outputs)]

@@ -356,9 +356,7 @@ def _refs(walker: Walker, jaxpr: Any, mapping: Any) -> list[Value]:
     kinds += ["input"] * mapping.num_inputs + ["output"] * mapping.num_outputs
     kinds += ["scratch"] * (len(jaxpr.invars) - len(kinds))
     return [
-        walker.buffer(v.aval, name=name, kind=kind, position=i)
-        if hasattr(v.aval, "inner_aval")
-        else UNKNOWN
+        walker.buffer(v.aval, name=name, kind=kind, position=i) if nested.is_ref(v) else UNKNOWN
         for i, (v, name, kind) in enumerate(
             zip(jaxpr.invars, nested.arg_names(jaxpr), kinds, strict=True)
         )

@@ -65,15 +65,14 @@ def _both(where: np.ndarray, chosen: np.ndarray) -> np.ndarray | None:
 
 
 def _scan(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-    n_consts, n_carry = nested.scan_sizes(eqn.params)
-    consts, carry = inputs[:n_consts], inputs[n_consts : n_consts + n_carry]
-    extra = len(inputs) - n_consts - n_carry
+    consts, carry, xs = nested.scan_operands(eqn.params, inputs)
+    n_carry = len(carry)
     inner, closed = nested.opened(eqn.params["jaxpr"])
     constants = [walker.constant(c) for c in closed]
     length = eqn.params["length"]
 
     def body(values: Sequence[Value], there: WalkState) -> list[Value]:
-        args = [*consts, *values, *[UNKNOWN] * extra]
+        args = [*consts, *values, *[UNKNOWN] * len(xs)]
         return walker.inner(inner, constants, args, there)[:n_carry]
 
     ordered = walker.unrolls or _is_ordered(inner)
@@ -82,15 +81,13 @@ def _scan(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Se
             carry = body(carry, replace(place, loops=(*place.loops, i)))
     elif length:
         steps = _leading(np.arange(min(length, MAX_ITERATIONS), dtype=np.int64), place)
-        carry = _as_a_whole(inner, n_consts, carry, steps, length, body, place)
+        carry = _as_a_whole(inner, len(consts), carry, steps, length, body, place)
     return [*carry, *[UNKNOWN] * (len(eqn.outvars) - n_carry)]
 
 
 def _while(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     params = eqn.params
-    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
-    cond_consts, body_consts = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
-    carry = inputs[n_cond + n_body :]
+    cond_consts, body_consts, carry = nested.while_operands(params, inputs)
     test, test_closed = nested.opened(params["cond_jaxpr"])
     inner, closed = nested.opened(params["body_jaxpr"])
     test_constants = [walker.constant(c) for c in test_closed]
@@ -103,7 +100,7 @@ def _while(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> S
         return walker.inner(inner, constants, [*body_consts, *values], there)
 
     if not (walker.unrolls or _is_ordered(inner)):
-        whole = _counted_while(inner, n_body, carry, goes_on, body, place)
+        whole = _counted_while(inner, len(body_consts), carry, goes_on, body, place)
         if whole is not None:
             return whole
     iteration, where = 0, place.where

@@ -135,13 +135,9 @@ def _jaxprs(eqn: Any) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
 def _partly(inner: Any, atoms: Sequence[Any], n_consts: int) -> list[tuple[Any, Any]]:
     """Pair a loop body's inputs with outer operands, or None for carried values except refs."""
     return [
-        (variable, atom if i < n_consts or _is_ref(atom) else None)
+        (variable, atom if i < n_consts or nested.is_ref(atom) else None)
         for i, (variable, atom) in enumerate(zip(inner.invars, atoms, strict=False))
     ]
-
-
-def _is_ref(atom: Any) -> bool:
-    return hasattr(atom.aval, "inner_aval")
 
 
 def _is_variable(atom: Any) -> bool:
@@ -152,7 +148,6 @@ def _operation(
     eqn: Any, refs: Mapping[Any, str], multiples: Mapping[Any, int], calls: tuple[Any, ...],
     has_rule: bool,
 ) -> Equation:  # fmt: skip
-    found = (lines.source_of(e) for e in (eqn, *reversed(calls)))
     start, size = _lane_slice(eqn, multiples)
     first = eqn.invars[0] if eqn.invars else None
     stacked = 0
@@ -160,7 +155,7 @@ def _operation(
         stacked = len(eqn.outvars) - nested.scan_sizes(eqn.params)[1]
     return Equation(
         name=eqn.primitive.name,
-        source=next((line for line in found if line is not None), None),
+        source=lines.source_of(eqn, calls),
         inputs=tuple(_typed(atom.aval) for atom in eqn.invars),
         outputs=tuple(_typed(out.aval) for out in eqn.outvars),
         has_rule=has_rule,
@@ -199,7 +194,7 @@ def _float_index(eqn: Any) -> str:
     """
     first = 0 if eqn.primitive in _COPIES else _FIRST_INDEX.get(eqn.primitive)
     for atom in () if first is None else eqn.invars[first:]:
-        dtype = "" if _is_ref(atom) else str(getattr(atom.aval, "dtype", ""))
+        dtype = "" if nested.is_ref(atom) else str(getattr(atom.aval, "dtype", ""))
         if dtype.startswith(("float", "bfloat")):
             return dtype
     return ""

@@ -17,11 +17,11 @@ import jax
 import numpy as np
 from jax._src import core as jax_core
 
-from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import arrays, nested
+from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.walk.dataflow import programs
 from pallas_debug.model import Target
 
 MAX_ELEMENTS = 1 << 25
@@ -75,12 +75,7 @@ def origins(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> list[KernelOrigin]:
     """Origin of each array that a function returns, in jax's order of leaves."""
-    call, given = arrays.of_arrays(function, args, kwargs)
-
-    shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
-    with chip.answering(target), hook.without_caches():
-        jaxpr, consts = nested.opened(jax.make_jaxpr(call)(*shapes))
-    del consts
+    jaxpr, _, _ = programs.traced(function, args, kwargs, target)
     found = _walk(jaxpr, [KernelOrigin(reason=_NOT_OF_A_KERNEL)] * len(jaxpr.invars), ())
     return [_with_reason(origin) for origin in found]
 

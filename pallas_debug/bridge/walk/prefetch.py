@@ -18,10 +18,10 @@ import numpy as np
 from jax._src import core as jax_core
 from jax._src.lax.control_flow import loops
 
-from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.walk.dataflow import programs
 from pallas_debug.model import Target
 
 Tables = tuple[np.ndarray | None, ...]
@@ -94,20 +94,11 @@ def tables_for_estimates(
 def _walked(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> _Program:
-    call, given = arrays.of_arrays(function, args, kwargs)
-    shapes = [jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf)) for leaf in given]
-    with chip.answering(target), hook.without_caches():
-        jaxpr, consts = nested.opened(jax.make_jaxpr(call)(*shapes))
-        program = _Program()
-        known = [None if arrays.is_abstract(leaf) else _Known(leaf) for leaf in given]
-        program.walk(jaxpr, [_Known(c) for c in consts], known)
+    jaxpr, consts, given = programs.traced(function, args, kwargs, target)
+    program = _Program()
+    known = [None if arrays.is_abstract(leaf) else _Known(leaf) for leaf in given]
+    program.walk(jaxpr, [_Known(c) for c in consts], known)
     return program
-
-
-def _dtype(leaf: Any) -> Any:
-    """Dtype as used by jax: without x64, int64 becomes int32, and since 0.12 with a warning."""
-    is_plain = isinstance(leaf.dtype, np.dtype)
-    return jax.dtypes.canonicalize_dtype(leaf.dtype) if is_plain else leaf.dtype
 
 
 class _Program:
@@ -119,9 +110,7 @@ class _Program:
 
     def walk(self, jaxpr: Any, consts: _Values, args: _Values) -> list[_Known | None]:
         """Walk a jaxpr; return its outputs."""
-        known: dict[Any, _Known | None] = {}
-        known.update(zip(jaxpr.constvars, consts, strict=True))
-        known.update(zip(jaxpr.invars, args, strict=True))
+        known = nested.JaxprValues((*jaxpr.constvars, *jaxpr.invars), (*consts, *args))
 
         def read(atom: Any) -> _Known | None:
             if not isinstance(atom, jax_core.Literal):
@@ -131,7 +120,7 @@ class _Program:
 
         for eqn in jaxpr.eqns:
             outputs = self._equation(eqn, [read(atom) for atom in eqn.invars])
-            known.update(zip(eqn.outvars, outputs, strict=True))
+            known.bind(eqn.outvars, outputs)
         return [read(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: Any, inputs: list[_Known | None]) -> Sequence[_Known | None]:

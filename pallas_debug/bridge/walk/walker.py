@@ -89,9 +89,7 @@ class Walker:
         if id(jaxpr) not in self._seen:
             self._seen.add(id(jaxpr))
             self.plain_stores |= refs.plain_stores(jaxpr)
-        known: dict[Any, Value] = {}
-        known.update(zip(jaxpr.constvars, consts, strict=True))
-        known.update(zip(jaxpr.invars, args, strict=True))
+        known = nested.JaxprValues((*jaxpr.constvars, *jaxpr.invars), (*consts, *args))
 
         def read(atom: Any) -> Value:
             if not isinstance(atom, jax_core.Literal):
@@ -107,7 +105,7 @@ class Walker:
             if self._equations % 16 == 1 and time.monotonic() > self.deadline:
                 raise Exhausted("it takes longer than the time limit")
             outputs = self._equation(eqn, [read(atom) for atom in eqn.invars], place)
-            known.update(zip(eqn.outvars, outputs, strict=True))
+            known.bind(eqn.outvars, outputs)
         return [read(atom) for atom in jaxpr.outvars]
 
     def constant(self, value: Any) -> Value:
@@ -180,6 +178,5 @@ class Walker:
 
     def _source(self, eqn: Any, place: WalkState) -> Any:
         if id(eqn) not in self._sources:
-            found = (lines.source_of(e) for e in (eqn, *reversed(place.calls)))
-            self._sources[id(eqn)] = next((line for line in found if line is not None), None)
+            self._sources[id(eqn)] = lines.source_of(eqn, place.calls)
         return self._sources[id(eqn)]

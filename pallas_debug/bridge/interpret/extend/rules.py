@@ -101,7 +101,7 @@ def evaluate(by_jax: Evaluate, jaxpr: Any, *args: Any, ctx: Any, token: Any) -> 
     """Evaluate a jaxpr as `_interpret_jaxpr` does, with our rules."""
     if not any(rule_of(eqn) for eqn in jaxpr.eqns):
         return by_jax(jaxpr, *args, ctx=ctx, token=token)
-    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], args, strict=True))
+    known = nested.JaxprValues((*jaxpr.constvars, *jaxpr.invars), args)
     needed = _needed_after(jaxpr)
     start = 0
     for index, eqn in enumerate(jaxpr.eqns):
@@ -112,14 +112,14 @@ def evaluate(by_jax: Evaluate, jaxpr: Any, *args: Any, ctx: Any, token: Any) -> 
         token = _evaluate_piece(by_jax, jaxpr.eqns[start:stop], needed, stop, known, ctx, token)
         start = index + 1
         if rule is not None:
-            values = [_read(known, atom) for atom in eqn.invars]
+            values = known.read(eqn.invars)
             with source_info_util.user_context(
                 eqn.source_info.traceback, name_stack=eqn.source_info.name_stack
             ):
                 step = EquationStep(eqn=eqn, values=values, ctx=ctx, token=token, evaluate=by_jax)
                 token, outputs = rule(step)
-            known.update(zip(eqn.outvars, outputs, strict=True))
-    return token, [_read(known, atom) for atom in jaxpr.outvars]
+            known.bind(eqn.outvars, outputs)
+    return token, known.read(jaxpr.outvars)
 
 
 def _needed_after(jaxpr: Any) -> dict[Any, int]:
@@ -131,16 +131,12 @@ def _needed_after(jaxpr: Any) -> dict[Any, int]:
     return last
 
 
-def _read(known: Mapping[Any, Any], atom: Any) -> Any:
-    return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
-
-
 def _evaluate_piece(
     by_jax: Evaluate,
     eqns: Sequence[Any],
     needed: Mapping[Any, int],
     stop: int,
-    known: dict[Any, Any],
+    known: nested.JaxprValues[Any],
     ctx: Any,
     token: Any,
 ) -> Any:
@@ -152,7 +148,7 @@ def _evaluate_piece(
     outvars = [variable for variable in made if needed.get(variable, -1) >= stop]
     piece = _Piece(invars, outvars, list(eqns))
     token, outputs = by_jax(piece, *(known[v] for v in invars), ctx=ctx, token=token)
-    known.update(zip(outvars, outputs, strict=True))
+    known.bind(outvars, outputs)
     return token
 
 

@@ -84,21 +84,17 @@ class WatchedUnit:
         return program
 
     def _traced(self, *values: Any) -> tuple[list[Any], Any]:
-        known = dict(zip(self.invars, values, strict=True))
+        known = nested.JaxprValues(self.invars, values)
         bounds = intervals.of_inputs(self.invars, values)
         mixed = bit_patterns(self.eqns, self.bits)
         whole = whole_casts.tests(self.eqns, mixed)
         tests: list[tuple[Flag, Any]] = []
         makers: set[Any] = set()
         infinite: set[int] = set()
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
-
         for i, eqn in enumerate(self.eqns):
-            inputs = [read(atom) for atom in eqn.invars]
+            inputs = known.read(eqn.invars)
             outputs = evaluated(eqn, inputs)
-            known.update(zip(eqn.outvars, outputs, strict=True))
+            known.bind(eqn.outvars, outputs)
             ranges = [intervals.of_atom(atom, bounds) for atom in eqn.invars]
             wraps = suspicion(eqn, inputs, outputs, ranges, may_wrap=i in mixed)
             flag = whole[i](inputs, outputs) if i in whole else wraps
@@ -120,7 +116,7 @@ class WatchedUnit:
                 nested.variables(eqn.invars)
             ):
                 makers.update(eqn.outvars)
-        results = [read(atom) for atom in self.outvars]
+        results = known.read(self.outvars)
         for k, (atom, result) in enumerate(zip(self.outvars, results, strict=True)):
             is_made = not isinstance(atom, jax_core.Literal) and atom in makers
             if is_made and jnp.size(result) and jnp.issubdtype(result.dtype, jnp.floating):
@@ -154,12 +150,12 @@ def without_ties(unit: units.Unit, values: Sequence[Any], equation: int) -> list
     its dtype: two results that overflow are unlikely to be equal.
     """
     result = _compared(unit, values, equation, apart=True)
-    known = dict(zip(unit.invars, values, strict=True))
+    known = nested.JaxprValues(unit.invars, values)
     for i, eqn in enumerate(unit.eqns):
-        inputs = [a.val if isinstance(a, jax_core.Literal) else known[a] for a in eqn.invars]
+        inputs = known.read(eqn.invars)
         outputs = [result] if i == equation else evaluated(eqn, inputs)
-        known.update(zip(eqn.outvars, outputs, strict=True))
-    return [np.asarray(known[variable]) for variable in unit.outvars]
+        known.bind(eqn.outvars, outputs)
+    return [np.asarray(result) for result in known.read(unit.outvars)]
 
 
 def is_tied(unit: units.Unit, values: Sequence[Any], equation: int) -> bool:
@@ -170,13 +166,13 @@ def is_tied(unit: units.Unit, values: Sequence[Any], equation: int) -> bool:
 
 def _compared(unit: units.Unit, values: Sequence[Any], equation: int, *, apart: bool) -> Any:
     """Result of a comparison."""
-    known = dict(zip(unit.invars, values, strict=True))
+    known = nested.JaxprValues(unit.invars, values)
     for eqn in unit.eqns[: equation + 1]:
-        inputs = [a.val if isinstance(a, jax_core.Literal) else known[a] for a in eqn.invars]
+        inputs = known.read(eqn.invars)
         outputs = evaluated(eqn, inputs)
         if apart and eqn.primitive.name in _OVERFLOWS:
             outputs = [_apart(np.asarray(outputs[0]), inputs)]
-        known.update(zip(eqn.outvars, outputs, strict=True))
+        known.bind(eqn.outvars, outputs)
     return np.asarray(outputs[0])
 
 

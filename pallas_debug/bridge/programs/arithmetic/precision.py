@@ -60,16 +60,12 @@ def shadowed(
     order = [v for v in invars if v in roots]
 
     def run(values: Sequence[Any], shadows: Sequence[Any]) -> list[Any]:
-        known = dict(zip(invars, values, strict=True))
+        known = nested.JaxprValues(invars, values)
         wide = dict(zip(order, shadows, strict=True))
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
-
         for eqn in eqns:
-            inputs = [read(atom) for atom in eqn.invars]
+            inputs = known.read(eqn.invars)
             outputs = numerics.evaluated(eqn, inputs)
-            known.update(zip(eqn.outvars, outputs, strict=True))
+            known.bind(eqn.outvars, outputs)
             variables = nested.variables(eqn.invars)
             if not any(v in wide for v in variables) or not _is_float(outputs[0]):
                 continue
@@ -78,7 +74,10 @@ def shadowed(
                 for a, x in zip(eqn.invars, inputs, strict=True)
             ]
             wide[eqn.outvars[0]] = numerics.evaluated(_in_float32(eqn), given)[0]
-        return [wide[v] if _is_shadowed(v, wide) else read(v) for v in outvars]
+        exact = known.read(outvars)
+        return [
+            wide[v] if _is_shadowed(v, wide) else x for v, x in zip(outvars, exact, strict=True)
+        ]
 
     compiled = jax.jit(run)
     return lambda values, shadows: compiled(list(values), list(shadows))

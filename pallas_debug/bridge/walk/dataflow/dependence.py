@@ -101,7 +101,7 @@ def dependences(
       named: names of arguments, by their number among the leaves of `(args, kwargs)`.
     """
     traced = programs.traced_leaves(args, kwargs)
-    jaxpr = programs.opened(function, args, kwargs, target)
+    jaxpr = programs.traced(function, args, kwargs, target)[0]
     program = _Program()
     given = [frozenset({named[i]}) if i in named else _NONE for i in traced]
     program.run(jaxpr, given, ProgramPlace())
@@ -156,13 +156,9 @@ class JaxprWalk:
             found = [self.run(branch, inputs[1:], inner) for branch in params["branches"]]
             return [_either(values, chosen) for values in zip(*found, strict=True)]
         if primitive is loops.scan_p:
-            n_consts, n_carry = nested.scan_sizes(params)
-            split = n_consts + n_carry
+            consts, carry, xs = nested.scan_operands(params, inputs)
             return self._loop(
-                inputs[n_consts:split],
-                lambda carry: self.run(
-                    params["jaxpr"], [*inputs[:n_consts], *carry, *inputs[split:]], place
-                ),
+                carry, lambda carry: self.run(params["jaxpr"], [*consts, *carry, *xs], place)
             )
         if primitive is loops.while_p:
             return self._while(eqn, inputs, place)
@@ -170,8 +166,7 @@ class JaxprWalk:
 
     def _while(self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace) -> Sequence[FlowValue]:
         params = eqn.params
-        n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
-        cond, body = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
+        cond, body, start = nested.while_operands(params, inputs)
 
         def step(carry: list[FlowValue]) -> list[FlowValue]:
             (goes_on,) = self.run(params["cond_jaxpr"], [*cond, *carry], place)
@@ -180,7 +175,7 @@ class JaxprWalk:
             found = self.run(params["body_jaxpr"], [*body, *carry], place.under(decided))
             return [_either([value], decided) for value in found]
 
-        return self._loop(inputs[n_cond + n_body :], step)
+        return self._loop(start, step)
 
     def _loop(
         self, carry: Sequence[FlowValue], step: Callable[[list[FlowValue]], list[FlowValue]]
@@ -203,8 +198,7 @@ class JaxprWalk:
 
     def line(self, eqn: Any, place: ProgramPlace) -> _Line | None:
         if id(eqn) not in self._lines:
-            found = (lines.source_of(e) for e in (eqn, *reversed(place.calls)))
-            line = next((line for line in found if line is not None), None)
+            line = lines.source_of(eqn, place.calls)
             self._lines[id(eqn)] = None if line is None else (line.file, line.line)
         return self._lines[id(eqn)]
 

@@ -20,14 +20,15 @@ def traced_leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
     return [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
 
 
-def opened(
+def traced(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
-) -> Any:
-    """Trace a function as for a target, and return its jaxpr."""
+) -> tuple[Any, Sequence[Any], list[Any]]:
+    """Trace a function as for a target; return its jaxpr, its constants and its arrays."""
     call, given = arrays.of_arrays(function, args, kwargs)
     shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
     with chip.answering(target), hook.without_caches():
-        return nested.opened(jax.make_jaxpr(call)(*shapes))[0]
+        jaxpr, consts = nested.opened(jax.make_jaxpr(call)(*shapes))
+    return jaxpr, consts, given
 
 
 def digest(eqn: Any) -> str:

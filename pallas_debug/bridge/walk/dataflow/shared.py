@@ -49,7 +49,7 @@ def operand_arrays(
     leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
     given = [frozenset({str(_memory(leaves[i]))}) for i in programs.traced_leaves(args, kwargs)]
     program = _Operands()
-    program.run(programs.opened(function, args, kwargs, target), given, ProgramPlace())
+    program.run(programs.traced(function, args, kwargs, target)[0], given, ProgramPlace())
     return program.calls
 
 

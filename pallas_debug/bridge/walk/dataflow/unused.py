@@ -21,7 +21,7 @@ def unused_outputs(
     The function's results count as used. If none of a kernel's outputs is used, none is listed
     here: the kernel is called for another purpose.
     """
-    jaxpr = programs.opened(function, args, kwargs, target)
+    jaxpr = programs.traced(function, args, kwargs, target)[0]
     found = outputs.reached(jaxpr, programs.digest)
     return {
         digest: frozenset(n for n, results in enumerate(reached) if not results)
