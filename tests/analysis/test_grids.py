@@ -14,6 +14,7 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from meshes import tensorcore_mesh
 
 from pallas_debug.analysis import Analysis, analyze
 from pallas_debug.bridge.capture.capture import Capture
@@ -345,8 +346,7 @@ def test_a_grid_whose_size_the_call_passes(captures: Captures) -> None:
 
 
 def test_a_kernel_over_a_mesh(captures: Captures) -> None:
-    made = getattr(pltpu, "TensorCoreMesh", None) or pltpu.create_tensorcore_mesh
-    mesh = made(axis_name="core", num_cores=1)
+    mesh = tensorcore_mesh()
 
     def run(x: Any) -> Any:
         def body(x_ref: Any, out_ref: Any) -> None:

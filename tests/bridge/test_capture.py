@@ -15,6 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import pallas_call as renamed_import
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
+from meshes import tensorcore_mesh
 
 from pallas_debug.model import Kernel
 from pallas_debug.session import Options, Session
@@ -66,12 +67,6 @@ def sharded(x: jax.Array) -> jax.Array:
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     body = jax.shard_map(double, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
     return body(jnp.concatenate([x] * 4))
-
-
-def tensorcore_mesh() -> Any:
-    if hasattr(pltpu, "TensorCoreMesh"):
-        return pltpu.TensorCoreMesh(axis_name="core", num_cores=1)
-    return pltpu.create_tensorcore_mesh("core", num_cores=1)
 
 
 def through_core_map(x: jax.Array) -> jax.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from meshes import tensorcore_mesh
 
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.bridge.walk.dataflow import dependence
@@ -236,11 +236,9 @@ def test_over_a_mesh_everything_may() -> None:
         def body(x_ref: Any, o_ref: Any) -> None:
             pltpu.sync_copy(x_ref, o_ref)
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
         kernel: Any = pl.kernel
-        return kernel(body, jax.ShapeDtypeStruct((8, 128), jnp.float32), mesh=mesh)(x * n[0])
+        out = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+        return kernel(body, out, mesh=tensorcore_mesh())(x * n[0])
 
     (found,) = dependence.dependences(copies, (LENGTHS, X), {}, {0: "n", 1: "x"}, V5E).values()
     assert found.of_values(None) == {"n", "x"}

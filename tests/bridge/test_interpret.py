@@ -19,6 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import tpu_sc as plsc
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from meshes import tensorcore_mesh
 from pallas_debug_kernels import BundledOperation, operations
 
 from pallas_debug.bridge import patches, selftest
@@ -132,12 +133,7 @@ def signal_by_axis_of_cores() -> Any:
 def on_cores(body: Callable[..., None], *, mesh: Any = None, **options: Any) -> Any:
     out = jax.ShapeDtypeStruct(X.shape, X.dtype)
     kernel: Any = pl.kernel
-    if mesh is not None:
-        pass
-    elif hasattr(pltpu, "TensorCoreMesh"):
-        mesh = pltpu.TensorCoreMesh(axis_name="core", num_cores=2)
-    else:
-        mesh = pltpu.create_tensorcore_mesh("core", num_cores=2)
+    mesh = mesh or tensorcore_mesh(2)
     name = "out_type" if "out_type" in inspect.signature(kernel).parameters else "out_shape"
     return kernel(body, mesh=mesh, **{name: out}, **options)(X)
 

@@ -13,6 +13,7 @@ import pytest
 from jax._src import config
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from meshes import tensorcore_mesh
 
 import pallas_debug
 from pallas_debug.errors import CannotRunError
@@ -70,16 +71,10 @@ def test_an_operand_that_varies_over_a_mesh_axis(mode):
     np.testing.assert_array_equal(run(mode, sharded, x), x + 1)
 
 
-def mesh_of(cores: int) -> Any:
-    if hasattr(pltpu, "TensorCoreMesh"):
-        return pltpu.TensorCoreMesh(axis_name="core", num_cores=cores)
-    return pltpu.create_tensorcore_mesh("core", num_cores=cores)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_captured_scalar_in_a_kernel_on_a_mesh_of_cores(cores):
-    mesh = mesh_of(cores)
+    mesh = tensorcore_mesh(cores)
 
     @jax.jit
     def call(x, row):
@@ -129,7 +124,7 @@ def test_a_kernel_on_a_mesh_that_writes_to_references_it_closes_over():
     def call(x):
         x_ref, out_ref = jax.new_ref(x), jax.new_ref(jnp.zeros_like(x))
 
-        @pl.kernel(out_type=(), mesh=mesh_of(1))
+        @pl.kernel(out_type=(), mesh=tensorcore_mesh(1))
         def copy():
             pltpu.sync_copy(x_ref, out_ref)
 

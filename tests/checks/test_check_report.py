@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from jax import lax
 from jax.experimental import checkify
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from meshes import tensorcore_mesh
 
 import pallas_debug
 from pallas_debug.errors import ChecksFailed, UsageError
@@ -150,11 +150,9 @@ def _over_a_mesh(x: jax.Array) -> jax.Array:
     def copies(x_ref: Any, o_ref: Any) -> None:
         pltpu.sync_copy(x_ref, o_ref)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
     kernel: Any = pl.kernel
-    return kernel(copies, jax.ShapeDtypeStruct((16, 128), F32), mesh=mesh, name="copies")(x)
+    out = jax.ShapeDtypeStruct((16, 128), F32)
+    return kernel(copies, out, mesh=tensorcore_mesh(), name="copies")(x)
 
 
 def _dynamic_and_parallel(x: jax.Array) -> jax.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from jax import lax
 from jax.experimental import checkify
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from meshes import tensorcore_mesh
 
 import pallas_debug
 import pallas_debug.checkify as ours
@@ -429,12 +429,9 @@ def test_a_kernel_that_it_cannot_look_into_is_warned_of() -> None:
         return call(kernel, x, grid=(n,), name="dynamic", compiler_params=params)
 
     def over_a_mesh(x: jax.Array) -> jax.Array:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
         shape = jax.ShapeDtypeStruct(x.shape, F32)
         through: Any = pl.kernel
-        return through(pltpu.sync_copy, shape, mesh=mesh, name="meshed")(x)
+        return through(pltpu.sync_copy, shape, mesh=tensorcore_mesh(), name="meshed")(x)
 
     with pytest.warns(
         ours.UncheckedKernel, match=r"does not see into kernel `dynamic`: a parallel"

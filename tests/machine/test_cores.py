@@ -12,16 +12,11 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AxisType, PartitionSpec
+from meshes import tensorcore_mesh
 
 from pallas_debug.session import Options, Session
 
 MODES = ("machine", "machine,sanitize")
-
-
-def cores(number: int) -> Any:
-    if hasattr(pltpu, "TensorCoreMesh"):
-        return pltpu.TensorCoreMesh(axis_name="core", num_cores=number)
-    return pltpu.create_tensorcore_mesh("core", num_cores=number)
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -29,7 +24,9 @@ def cores(number: int) -> Any:
 def test_each_core_runs_the_body_and_closes_over_a_scalar(mode: str, number: int) -> None:
     @jax.jit
     def call(x: jax.Array, row: Any) -> jax.Array:
-        @pl.kernel(out_type=jax.ShapeDtypeStruct((number, 8, 128), jnp.int32), mesh=cores(number))
+        @pl.kernel(
+            out_type=jax.ShapeDtypeStruct((number, 8, 128), jnp.int32), mesh=tensorcore_mesh(number)
+        )
         def copy_rows(x_ref: Any, out_ref: Any) -> None:
             core = jax.lax.axis_index("core")
             pltpu.sync_copy(x_ref.at[row + core], out_ref.at[core])
@@ -53,7 +50,7 @@ def exchanging(*, awaits: bool, signals: bool = True) -> Any:
 
         @pl.kernel(
             out_type=[jax.ShapeDtypeStruct((2, 8, 128), jnp.float32)] * 2,
-            mesh=cores(2),
+            mesh=tensorcore_mesh(2),
             scratch_types=[half, half, pltpu.SemaphoreType.REGULAR],
         )
         def exchange(
@@ -99,7 +96,9 @@ def test_cores_meet_at_a_barrier_and_copy_into_scopes_of_each_other(
         params = pltpu.CompilerParams(collective_id=0)
 
         @pl.kernel(
-            out_type=jax.ShapeDtypeStruct(x.shape, x.dtype), mesh=cores(2), compiler_params=params
+            out_type=jax.ShapeDtypeStruct(x.shape, x.dtype),
+            mesh=tensorcore_mesh(2),
+            compiler_params=params,
         )
         def swaps(x_hbm: Any, o_hbm: Any) -> None:
             core = jax.lax.axis_index("core")

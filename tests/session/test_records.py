@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from meshes import tensorcore_mesh
 
 from pallas_debug.bridge.capture import capture
 from pallas_debug.errors import CannotRunError
@@ -30,10 +31,8 @@ def copied(x: jax.Array) -> jax.Array:
 
 
 def over_a_mesh(x: jax.Array) -> jax.Array:
-    make = getattr(pltpu, "TensorCoreMesh", None) or pltpu.create_tensorcore_mesh
-    mesh = make(axis_name="core", num_cores=1)
     out = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return pl.kernel(pltpu.sync_copy, out, mesh=mesh, name="over_a_mesh")(x)
+    return pl.kernel(pltpu.sync_copy, out, mesh=tensorcore_mesh(), name="over_a_mesh")(x)
 
 
 @pytest.mark.slow

@@ -12,14 +12,13 @@ import pytest
 from broken_kernels import ALL, BrokenKernel
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from machine_runs import arrays_of, decoded
 from tiers import first_of_each_fault
 
-from pallas_debug.bridge.lowering import hook
-from pallas_debug.bridge.programs.launch import Launch, launch
+from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.model import Finding
-from pallas_debug.session import Options, Session
 
 FAULTS = (
     "DataRace",
@@ -39,21 +38,6 @@ ORDERS: dict[str, dict[str, Any]] = {
     "eager": {"eager": True},
     "backwards": {"backwards": True},
 }
-
-
-def decoded(function: Callable[..., Any], args: Sequence[Any]) -> Launch:
-    """The only kernel that a function calls."""
-    session = Session(Options(chip="v5e", interpret="off"))
-    with session, session.collecting() as captures, hook.stubbed():
-        jax.jit(function).lower(*args)
-    (captured,) = captures
-    return launch(captured)
-
-
-def arrays_of(call: Launch, args: Sequence[Any]) -> list[list[np.ndarray]]:
-    """What each device is given: its share of the rows."""
-    devices = int(np.prod(list(call.mesh.values()), dtype=int))
-    return [[np.split(np.asarray(x), devices)[i] for x in args] for i in range(devices)]
 
 
 def judged(

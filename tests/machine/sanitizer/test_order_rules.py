@@ -12,14 +12,13 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AxisType, PartitionSpec
+from machine_runs import decoded
 
-from pallas_debug.bridge.lowering import hook
-from pallas_debug.bridge.programs.launch import launch
+from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.model import Finding
-from pallas_debug.session import Options, Session
 
 F32 = jnp.float32
 HBM = pl.BlockSpec(memory_space=pl.ANY)
@@ -35,12 +34,17 @@ def judge(kernel: Callable[..., None], *args: np.ndarray, **call: Any) -> Sequen
     if "parallel" in call:
         axes = ["parallel" if x else "arbitrary" for x in call.pop("parallel")]
         call["compiler_params"] = pltpu.CompilerParams(dimension_semantics=tuple(axes))
-    session = Session(Options(chip="v5e", interpret="off"))
-    with session, session.collecting() as captures, hook.stubbed():
-        jax.jit(pl.pallas_call(kernel, **call)).lower(*args)
-    (captured,) = captures
-    decoded = launch(captured)
-    return machine_run.run(decoded, [args], observers=[OrderSanitizer(decoded)]).findings
+    launch = decoded(pl.pallas_call(kernel, **call), args)
+    return machine_run.run(launch, [args], observers=[OrderSanitizer(launch)]).findings
+
+
+def on_two_devices(function: Callable[[jax.Array], jax.Array]) -> Launch:
+    """The kernel of a function that each of two devices runs on half of `X`."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    spec = PartitionSpec("x")
+    return decoded(
+        jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False), [X]
+    )
 
 
 def kinds(findings: Sequence[Finding]) -> list[str]:
@@ -390,16 +394,10 @@ def test_a_device_reads_a_semaphore_until_another_device_signals(backwards: bool
             kernel, out_shape=x, scratch_shapes=[pltpu.SemaphoreType.REGULAR]
         )(x)  # fmt: skip
 
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    spec = PartitionSpec("x")
-    session = Session(Options(chip="v5e", interpret="off"))
-    with session, session.collecting() as captures, hook.stubbed():
-        function = jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-        jax.jit(function).lower(X)
-    decoded = launch(captures[0])
-    sanitizer = OrderSanitizer(decoded)
+    launch = on_two_devices(on_each)
+    sanitizer = OrderSanitizer(launch)
     halves = [[X[:16]], [X[16:]]]
-    results = Machine(decoded, halves, observer=sanitizer, backwards=backwards).run()
+    results = Machine(launch, halves, observer=sanitizer, backwards=backwards).run()
     np.testing.assert_array_equal(np.concatenate([out for (out,) in results]), X * 2)
     assert not sanitizer.findings()
     assert not sanitizer.compared(halves, results)
@@ -419,15 +417,9 @@ def test_a_copy_to_the_wrong_device_is_not_taken_for_one_that_is_still_to_come()
         scratch = [DMA, DMA, pltpu.SemaphoreType.REGULAR]
         return pl.pallas_call(kernel, out_shape=x, scratch_shapes=scratch)(x)
 
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    spec = PartitionSpec("x")
-    session = Session(Options(chip="v5e", interpret="off"))
-    with session, session.collecting() as captures, hook.stubbed():
-        function = jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-        jax.jit(function).lower(X)
-    decoded = launch(captures[0])
-    sanitizer = OrderSanitizer(decoded)
-    ran = machine_run.run(decoded, [[X[:16]], [X[16:]]], observers=[sanitizer])
+    launch = on_two_devices(on_each)
+    sanitizer = OrderSanitizer(launch)
+    ran = machine_run.run(launch, [[X[:16]], [X[16:]]], observers=[sanitizer])
     (finding,) = [f for f in ran.findings if f.kind == "Deadlock"]
     assert finding.operand == "recv"
     assert finding.cause == "on device 1 it is at 8,192 bytes: the copies went there"
