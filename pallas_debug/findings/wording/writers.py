@@ -281,6 +281,40 @@ def lost_write(
     )
 
 
+def lost_copy(
+    seen: Sighting,
+    *,
+    copy: tuple[str, str],
+    lost: Access,
+    replaced_by: Access,
+    element: WrittenElement,
+    of_line: tuple[int, int],
+) -> Finding:
+    """Report a copy whose data another copy or a store replaces before anything reads it.
+
+    Args:
+      seen: sighting with the replacing line as `source`, and that of the copy as `other`.
+      copy: source and destination.
+      of_line: number of copies by its line that are lost, and of all of them.
+    """
+    name = seen.witness.operand
+    count, total = of_line
+    first, second = (
+        f" at {_at(one)}" if one.grid_point or one.loop else "" for one in (lost, replaced_by)
+    )
+    most = f"{count} of the {total} copies by that line are" if total > 1 else "that copy is"
+    facts = {"lost copies": f"{count} of {total}", "source": copy[0]}
+    cause = f"{most} replaced unread, and no copy that is read brings the same data"
+    advice = f"read {name} before the next copy to it, or give each copy its own part of it"
+    return _other(seen, lost, element.facts(name), facts).found(
+        Fault.LOST_WRITE,
+        f"what the copy of {copy[0]} to {copy[1]} brought{first} is replaced{second} before "
+        f"anything reads it{element.change(name)}",
+        cause,
+        advice,
+    )
+
+
 _STORED_BEFORE = "{block} was stored before that addition but not after it"
 _STORE_LAST = "store it at the last step of each block, after the last addition"
 

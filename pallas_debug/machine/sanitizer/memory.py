@@ -40,6 +40,7 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.wording import facts, writers
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.sanitizer import unread_copies
 from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.occurrences import first_that_matters
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
@@ -58,7 +59,7 @@ from pallas_debug.machine.sanitizer.shadows.replay import (
 from pallas_debug.machine.sanitizer.shadows.shadow import ReadKind, SuspectRead
 from pallas_debug.machine.sanitizer.shadows.tracked import Point
 from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
-from pallas_debug.machine.sanitizer.shadows.wording import MemoryWording
+from pallas_debug.machine.sanitizer.shadows.wording import LAST, MemoryWording
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding
 
@@ -92,6 +93,7 @@ class MemorySanitizer(MemoryTracker):
         self._fill: OtherValues = "unlikely"
         self._sums = DroppedSums()
         self._totals = ReplacedTotals(launch)
+        self._copies = None if watched else unread_copies.UnreadCopies()
         self._copied_out: dict[str, bool] = {}
         self._order = order
 
@@ -101,6 +103,8 @@ class MemorySanitizer(MemoryTracker):
         super().loads(thread, step, region, value)
         self._sums.reads(thread, self.threads[thread.number], region)
         self._totals.reads(thread, region)
+        if self._copies is not None:
+            self._copies.reads(thread, region)
 
     def point_begins(self, thread: Thread) -> None:
         super().point_begins(thread)
@@ -112,6 +116,8 @@ class MemorySanitizer(MemoryTracker):
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:
         super().stores(thread, step, region, value)
+        if self._copies is not None:
+            self._copies.stores(thread, step, region, value)
         found = self.shadows.get(region.buffer.number)
         written = self.writes.get(self.count)
         if not isinstance(step, ir.StoreStep) or found is None or written is None:
@@ -144,10 +150,19 @@ class MemorySanitizer(MemoryTracker):
         super().copy_starts(thread, copy)
         self._sums.reads(thread, self.threads[thread.number], copy.source)
         self._totals.reads(thread, copy.source)
+        if self._copies is not None:
+            self._copies.copy_starts(thread, copy)
+
+    def copy_ends(self, copy: DmaCopy) -> None:
+        super().copy_ends(copy)
+        if self._copies is not None:
+            self._copies.copy_ends(copy)
 
     def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
         super().freed(buffer, thread)
         self._sums.freed(thread, buffer)
+        if self._copies is not None:
+            self._copies.freed(buffer)
 
     # Findings
 
@@ -186,6 +201,12 @@ class MemorySanitizer(MemoryTracker):
                 finding = wording.dropped(dropped)
                 slips[id(finding)] = dropped.conditions
                 found.append((dropped.before.number + 1, finding))
+        raced = self._order.detector.races.values() if self._order is not None else ()
+        known |= {race.earlier.buffer.name for race in raced}
+        known |= {finding.operand or "" for _, finding in found}
+        for lost in self._copies.faults() if self._copies is not None and self.has_ended else ():
+            if lost.copy.destination.buffer.name not in known:
+                found.append((LAST - 2, unread_copies.finding(self.launch, lost)))
         if reads:
             self.arrays.lost.clear()  # the replaced values were computed from these reads
         found += wording.arrays(conflicts)

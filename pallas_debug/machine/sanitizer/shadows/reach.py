@@ -115,6 +115,53 @@ def data_conditions(frames: Sequence[ProgramFrame]) -> Iterator[ir.Branch]:
             yield frame.caller
 
 
+def repeats_on_data(frames: Sequence[ProgramFrame]) -> bool:
+    """Whether values in memory decide when a loop around the current step ends."""
+    return any(
+        _ends_on_data(frames, depth, frame.caller)
+        for depth, frame in enumerate(frames)
+        if isinstance(frame.caller, ir.WhileLoop) and frame.stage == "body"
+    )
+
+
+def _ends_on_data(frames: Sequence[ProgramFrame], depth: int, loop: ir.WhileLoop) -> bool:
+    """Whether a loop's condition, or the carry that it sees, depends on values in memory.
+
+    Args:
+      depth: position of the frame of the loop's body.
+    """
+    constants = len(loop.condition_constants)
+    given = (*loop.condition_constants, *loop.carry)
+    used = _inputs_behind(loop.condition, [loop.condition.outputs[0].number])
+    if used is None:
+        return True
+    for position in used:
+        if any(True for _ in _sources(frames, depth - 1, given[position].number, set())):
+            return True
+        if position >= constants:
+            after = loop.body.outputs[position - constants].number
+            if _inputs_behind(loop.body, [after]) is None:
+                return True
+    return False
+
+
+def _inputs_behind(program: ir.KernelProgram, numbers: list[int]) -> set[int] | None:
+    """Positions of a program's inputs behind some registers; None if it loads any from memory."""
+    pending, found = list(dict.fromkeys(numbers)), set[int]()
+    for number in pending:
+        step = program.maker(number)
+        if isinstance(step, ir.Compute):
+            behind = made_of.registers_behind(step, (number,))
+            pending += [reg.number for reg in behind if reg.number not in pending]
+        elif isinstance(step, ir.Hint):
+            pending.append(step.value.number)
+        elif step is None:
+            found |= {i for i, reg in enumerate(program.inputs) if reg.number == number}
+        elif not isinstance(step, (ir.GridId, ir.AxisIndex)):
+            return None
+    return found
+
+
 def sources(frames: Sequence[ProgramFrame], number: int) -> Iterator[MemoryBuffer]:
     """Yield the buffers from whose contents a register of the innermost frame was computed."""
     return _sources(frames, len(frames) - 1, number, set())
