@@ -62,6 +62,23 @@ class Stuck:
         ).rstrip(",")
 
 
+def overlapping_copy(seen: Sighting, *, copy: tuple[str, str], overlap: str) -> Finding:
+    """Report a copy within one array that writes elements of its own source.
+
+    Args:
+      copy: source and destination.
+      overlap: elements that it both reads and writes.
+    """
+    return seen.at(values={**seen.witness.values, "overlap": overlap}).found(
+        Fault.DATA_RACE,
+        f"the copy of {copy[0]} to {copy[1]} reads {overlap}, which it also writes; nothing orders "
+        "the two",
+        "a copy moves its data in pieces, and may read what it has already written",
+        "copy by way of a buffer in VMEM, or in several copies that do not overlap, and wait for "
+        "each before the next starts",
+    )
+
+
 def copy_not_awaited(
     seen: Sighting, *, semaphore: str, source: str, destination: str, left: int | None = None,
     starts: int | None = None, waits: int | None = None,

@@ -21,6 +21,7 @@ from pallas_debug.machine.sanitizer.ordering.facts import (
     BlockVisit,
     EarlyCopy,
     LaneWait,
+    OverlappingCopy,
     RaceFact,
 )
 from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
@@ -40,6 +41,7 @@ class OrderSanitizer(OrderTracker):
         entering = [(copy.when, _early(self, copy)) for copy in self.early.values()]
         found += entering
         early = {id(finding) for _, finding in entering}
+        found += [(copy.when, _overlapping(self, copy)) for copy in self.overlapping.values()]
         found += [(wait.when, _of_lanes(self, wait)) for wait in self.lane_waits.values()]
         found += _shared_blocks(self)
         found.sort(key=lambda item: item[0])
@@ -322,6 +324,21 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
             axes=run.launch.numbers(a for a in axes if later.store.point[a] != point[a]),
         )
         yield later.when, finding
+
+
+def _overlapping(run: OrderTracker, found: OverlappingCopy) -> Finding:
+    name = found.operand
+    seen = sighting(
+        run,
+        **at(found.place),
+        operand=name,
+        index=found.names[1],
+        shape=shape_text(found.buffer),
+        count=found.count,
+    )
+    return semaphores.overlapping_copy(
+        seen, copy=found.names, overlap=box_text(name, found.overlap)
+    )
 
 
 def _early(run: OrderTracker, early: EarlyCopy) -> Finding:

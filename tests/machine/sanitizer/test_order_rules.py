@@ -242,6 +242,36 @@ def test_the_source_of_a_copy_within_one_buffer(rows: tuple[int, int], races: bo
         assert finding.witness.other.text == "copy.start()"
 
 
+@pytest.mark.parametrize("rows, to, overlap", [(8, 4, "4:8"), (4, 6, ""), (2, 0, ""), (8, 0, "")])
+def test_a_copy_that_writes_its_own_source(rows: int, to: int, overlap: str) -> None:
+    """Rows moved within one array: at once, in parts that do not overlap, and to their place."""
+
+    def kernel(x_hbm: Any, o_hbm: Any, sem: Any) -> None:
+        copy = pltpu.make_async_copy(o_hbm.at[pl.ds(0, rows)], o_hbm.at[pl.ds(to, rows)], sem)
+        copy.start()
+        copy.wait()
+
+    findings = judge(
+        kernel, X, in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA], input_output_aliases={0: 0}
+    )
+    assert len(findings) == bool(overlap)
+    for finding in findings:
+        assert (finding.kind, finding.operand) == ("DataRace", "o_hbm")
+        assert finding.message == (
+            f"the copy of o_hbm[0:{rows}, 0:128] to o_hbm[{to}:{to + rows}, 0:128] reads "
+            f"o_hbm[{overlap}, 0:128], which it also writes; nothing orders the two"
+        )
+        assert finding.cause == (
+            "a copy moves its data in pieces, and may read what it has already written"
+        )
+        assert finding.advice == (
+            "copy by way of a buffer in VMEM, or in several copies that do not overlap, and wait "
+            "for each before the next starts"
+        )
+        assert finding.source is not None
+        assert finding.source.text == "copy.start()"
+
+
 def test_a_wait_for_too_much_leads_to_a_deadlock() -> None:
     def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
         half = pl.ds(0, 8)

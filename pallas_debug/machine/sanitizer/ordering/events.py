@@ -16,6 +16,7 @@ from pallas_debug.machine.sanitizer.ordering.facts import (
     EarlyCopy,
     EventPlace,
     LaneWait,
+    OverlappingCopy,
     UndecidedOrder,
 )
 from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
@@ -28,7 +29,7 @@ from pallas_debug.machine.sanitizer.ordering.lanes import (
 )
 from pallas_debug.machine.sanitizer.ordering.ledger import SemaphoreLedger, StartedCopy
 from pallas_debug.machine.sanitizer.ordering.races import RaceDetector
-from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, boxes_text
+from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, boxes_text, first_meeting
 from pallas_debug.machine.threads import Blocked, Thread
 from pallas_debug.profile.blocks import grid_point
 
@@ -41,6 +42,7 @@ class OrderTracker(MachineObserver):
 
     Attributes:
       early: DMAs to devices that may not have entered the kernel, by line.
+      overlapping: DMAs that write elements of their own sources, by line.
       reads: reads of semaphores whose values depend on timing, by line.
       ledgers: ledgers of semaphores, by number of the buffer and entry.
       left_over: ledgers of ended scopes whose semaphores were not zero.
@@ -55,6 +57,7 @@ class OrderTracker(MachineObserver):
         self.tasks = OrderTasks(launch, devices)
         self.detector = RaceDetector(self.tasks, self.ledger)
         self.early: dict[Any, EarlyCopy] = {}
+        self.overlapping: dict[Any, OverlappingCopy] = {}
         self.reads: dict[Any, UndecidedOrder] = {}
         self.ledgers: dict[tuple[int, tuple[Any, ...]], SemaphoreLedger] = {}
         self.left_over: list[SemaphoreLedger] = []
@@ -165,6 +168,13 @@ class OrderTracker(MachineObserver):
             boxes_text(operands[0], parts[0], copy.source.buffer.content.shape),
             boxes_text(operands[1], parts[1], copy.destination.buffer.content.shape),
         )
+        if copy.source.buffer is copy.destination.buffer and parts[0] != parts[1]:
+            overlap = first_meeting(*parts)
+            if overlap is not None:
+                fact = OverlappingCopy(
+                    place, names, copy.source.buffer, operands[1], overlap, when, count=0
+                )
+                self.overlapping.setdefault(step.site.line, fact).count += 1
         near, far = self.tasks.copy(own, copy)
         started = StartedCopy(
             place, names, copy.destination.buffer, operands[1], copy.nbytes, copy.nbytes

@@ -84,6 +84,24 @@ class EarlyCopy:
 
 
 @dataclass(eq=False, slots=True)
+class OverlappingCopy:
+    """A DMA that writes elements of its own source.
+
+    Attributes:
+      names: names of its source and destination, with the slices.
+      overlap: elements that it both reads and writes.
+    """
+
+    place: EventPlace
+    names: tuple[str, str]
+    buffer: MemoryBuffer
+    operand: str
+    overlap: Box
+    when: int
+    count: int = 1
+
+
+@dataclass(eq=False, slots=True)
 class LaneWait:
     """A wait for a DMA or signal of another grid point of a parallel axis alone.
 
