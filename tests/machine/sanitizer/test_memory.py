@@ -525,3 +525,31 @@ def test_the_element_named_is_one_whose_value_is_kept(rows: int) -> None:
     assert [finding.kind for finding in findings] == ["UninitializedRead"] * (rows < 8)
     if findings:
         assert "384 of 1,024 elements, starting with sum_ref[5, 0]" in findings[0].message
+
+
+@pytest.mark.parametrize("how", ["adds", "replaces", "overlaps"])
+def test_a_state_that_each_grid_point_copies_to_one_place(how: str) -> None:
+    """The last value of a sum is its result; a value without a past, or another place, is lost."""
+
+    def kernel(x_ref, out_hbm, sum_ref, sem):
+        i = pl.program_id(0)
+        before = 0.0 if how == "replaces" else jnp.where(i == 0, 0.0, sum_ref[...])
+        sum_ref[...] = x_ref[...] + before
+        rows = pl.ds(i * 4 if how == "overlaps" else 0, 8)
+        copy = pltpu.make_async_copy(sum_ref, out_hbm.at[rows], sem)
+        copy.start()
+        copy.wait()
+
+    def function(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel,
+            grid=(3,),
+            in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
+            out_specs=pl.BlockSpec(memory_space=pl.ANY),
+            out_shape=jax.ShapeDtypeStruct((16 if how == "overlaps" else 8, 128), F32),
+            scratch_shapes=[TILE, pltpu.SemaphoreType.DMA],
+        )(x)
+
+    x = np.arange(24 * 128, dtype=np.float32).reshape(24, 128)
+    kinds = [finding.kind for finding in found(function, x)]
+    assert kinds == ([] if how == "adds" else ["ConflictingWrites"])

@@ -435,6 +435,12 @@ class ArrayLedger:
             return
         if before.thread != copy.thread or not self.is_same_lane(before.point, copy.point):
             return
+        last, state = before.copy, tracker.threads[copy.thread]
+        is_same = last is not None and (
+            shadow.index_key(last.destination) == shadow.index_key(region)
+        )
+        if is_same and state.has_carried:
+            return  # each grid point updates it, and the last value is the result
         shared = self._shared.get(region.buffer.number)
         self.conflicts[id(copy.step)] = ReplacedWrite(
             region.buffer.name if shared is None else shared.output, region.buffer, before,
