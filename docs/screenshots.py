@@ -1,17 +1,26 @@
 """Make the pictures in `docs/assets/`: `python docs/screenshots.py`.
 
 The terminal UI runs in Textual's own driver, and the report in Chromium, on a dump made for them.
+The picture of a sweep is drawn from its results, and that of a test from pytest's output.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import html
+import io
+import itertools
+import json
+import os
+import pty
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser
@@ -46,6 +55,118 @@ def main() -> None:
         picture = asyncio.run(_debugger())
         (ASSETS / "debugger.svg").write_text(_FONT.sub("", picture))
         _report(dumps, Path(scratch))
+        (ASSETS / "sweep.svg").write_text(_sweep(Path(scratch)))
+        (ASSETS / "performance-tests.svg").write_text(_FONT.sub("", _failed_test(Path(scratch))))
+
+
+SWEPT = "pallas_debug_kernels:flash_attention"
+SPEC = "bf16_4k_causal"
+SIZES = (128, 256, 512, 1024)
+"""Block sizes of the sweep, for both of its axes."""
+
+CELL = (104, 46)
+"""Width and height of a setting in the picture of the sweep."""
+
+
+def _sweep(scratch: Path) -> str:
+    """Cycles of each setting of a sweep over two block sizes, by target."""
+    targets = ("v5e", "v6e")
+    values = ",".join(map(str, SIZES))
+    command = [_installed("pallas-debug"), "sweep", SWEPT, "--spec", SPEC, "--json"]
+    command += ["--over", f"block_q={values}", "--over", f"block_k={values}"]
+    command += ["--target", ",".join(targets), "--to", str(scratch / "swept")]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    width, height = CELL
+    panel = 90 + width * len(SIZES)
+    parts = []
+    for n, target in enumerate(targets):
+        results = [r for r in found["results"] if r["target"] == target]
+        best = min(r["cycles"]["value"] for r in results if r["failure"] is None)
+        left = n * panel + 80
+        middle = left + width * len(SIZES) / 2
+        parts.append(_label(middle, 22, f"{target}: cycles, spills", "name"))
+        parts.append(_label(middle, 42, "block_k", "text"))
+        for i, size in enumerate(SIZES):
+            parts.append(_label(left + width * (i + 0.5), 60, str(size), "text"))
+            parts.append(_label(left - 26, 68 + height * (i + 0.6), str(size), "text"))
+        parts.append(_label(left - 30, 60, "block_q", "text"))
+        for i, j in itertools.product(range(len(SIZES)), repeat=2):
+            setting = {"block_q": str(SIZES[i]), "block_k": str(SIZES[j])}
+            (result,) = (r for r in results if r["setting"] == setting)
+            parts.append(_cell(result, best, left + width * j, 68 + height * i))
+    size = (2 * panel, 76 + height * len(SIZES))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" role="img" '
+        'font-family="ui-sans-serif, system-ui, sans-serif" font-size="13">\n'
+        "  <title>Cycles of flash attention by block sizes</title>\n"
+        "  <style>text { text-anchor: middle; } .name { font-weight: 600; fill: #263238; } "
+        ".text { fill: #546e7a; } .small { font-size: 11px; }</style>\n"
+        f'  <rect width="{size[0]}" height="{size[1]}" fill="#ffffff"/>\n'
+        + "".join(parts)
+        + "</svg>\n"
+    )
+
+
+def _cell(result: dict[str, Any], best: float, x: float, y: float) -> str:
+    """A setting: the darker, the more cycles it takes; the best one is framed."""
+    width, height = CELL
+    cycles = result["cycles"]["value"]
+    if result["failure"] is not None or cycles is None:
+        lines, shade, ratio = ("does not", "compile"), "#cfd8dc", 0.0
+    else:
+        ratio = cycles / best
+        light = 94 - 50 * min((ratio - 1) / 2, 1)
+        shade = f"hsl(200 45% {light:.0f}%)"
+        lines = (f"{cycles:,}", f"{result['spills']['value']:,} spills")
+    text = "#ffffff" if ratio > 2.5 else "#263238"
+    frame = ' stroke="#d84315" stroke-width="3"' if ratio == 1 else ""
+    middle = x + width / 2
+    return (
+        f'  <rect x="{x + 2}" y="{y + 2}" width="{width - 4}" height="{height - 4}" rx="4" '
+        f'fill="{shade}"{frame}/>\n'
+        f'  <text x="{middle}" y="{y + 21}" fill="{text}">{lines[0]}</text>\n'
+        f'  <text x="{middle}" y="{y + 36}" fill="{text}" class="small">{lines[1]}</text>\n'
+    )
+
+
+def _label(x: float, y: float, text: str, kind: str) -> str:
+    return f'  <text x="{x}" y="{y:.0f}" class="{kind}">{html.escape(text)}</text>\n'
+
+
+def _failed_test(scratch: Path) -> str:
+    """The failed test of the guide, as a terminal shows it."""
+    from rich.console import Console
+    from rich.text import Text
+
+    guide = (Path(__file__).parent / "guides" / "performance-tests.md").read_text()
+    for name, text in re.findall(r"<!-- file: (\S+) -->\n```\w*\n(.*?)^```", guide, _MULTILINE):
+        (scratch / name).write_text(text)
+    pytest = [sys.executable, "-m", "pytest", "-q", "--color=yes", "test_speed.py"]
+    subprocess.run([*pytest, "--pallas-update-baselines"], cwd=scratch, check=True)
+    kernel = scratch / "normalize.py"
+    kernel.write_text(kernel.read_text().replace("64", "8"))
+    printed = Text.from_ansi(_on_a_terminal(pytest, scratch))
+    console = Console(record=True, width=100, file=io.StringIO())
+    console.print(printed)
+    return console.export_svg(title="pytest -q test_speed.py", unique_id="test")
+
+
+_MULTILINE = re.MULTILINE | re.DOTALL
+
+
+def _on_a_terminal(command: list[str], folder: Path) -> str:
+    """Return what a command prints on a terminal of 100 columns."""
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"COLUMNS": "100", "TERM": "xterm-256color"}
+    process = subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    chunks = []
+    with contextlib.suppress(OSError):  # EIO: the command has closed its side
+        while chunk := os.read(ours, 1 << 16):
+            chunks.append(chunk)
+    os.close(ours)
+    process.wait()
+    return b"".join(chunks).decode().replace("\r\n", "\n")
 
 
 def _report(dumps: Path, scratch: Path) -> None:
@@ -86,8 +207,11 @@ def _dump(kernel: str, dumps: Path) -> None:
 
 
 def _run(*words: str) -> None:
-    command = [Path(sys.executable).with_name("pallas-debug"), *words]
-    subprocess.run(command, check=True)
+    subprocess.run([_installed("pallas-debug"), *words], check=True)
+
+
+def _installed(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
 
 
 async def _picture(dumps: Path, size: tuple[int, int], keys: tuple[str, ...]) -> str:
