@@ -102,14 +102,14 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     ):
         costs = (enlarged(subject, blocks, f, fixed, growth) for f in settings)
         fitting = [c for c in costs if c is not None and c.vmem <= limit]
-        good = [c for c in fitting if c.cycles <= (1 - gain) * min(now.cycles, subject.cycles)]
+        good = [c for c in fitting if c.cycles <= (1 - gain) * _least(subject, now)]
         if good and has_skips(blocks):
             good = sorted(good, key=lambda s: s.cycles)[:MAX_STEPPED]
             ran = [stepped(subject, blocks, cost, idle, stalled, growth) for cost in (now, *good)]
             if ran[0] is None or abs(ran[0].cycles / subject.cycles - 1) > MAX_ERROR:
                 return ()
             now = ran[0]
-            most = (1 - gain) * min(now.cycles, subject.cycles)
+            most = (1 - gain) * _least(subject, now)
             good = [s for s in ran[1:] if s is not None and s.cycles <= most]
         if good:
             break
@@ -183,6 +183,17 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         ),
     )
     return (advice,)
+
+
+def _least(subject: AdviceSubject, now: PipelineCost) -> float:
+    """Return the cycles of which larger blocks must save a part.
+
+    Where steps do not wait for copies, all that an estimate by blocks is too high by is waiting
+    that does not happen, which larger blocks would only seem to save.
+    """
+    if subject.is_compute_bound and subject.cycles:
+        return min(now.cycles, subject.cycles)
+    return now.cycles
 
 
 def _selects_by_table(subject: AdviceSubject) -> bool:
