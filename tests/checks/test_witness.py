@@ -15,6 +15,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
+from pallas_debug import defaults
+from pallas_debug.bridge.instrument.instrument import instrument
 from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.model import Finding
 
@@ -61,6 +63,36 @@ def test_a_quotient_says_which_of_its_two_ways_to_nan_it_took() -> None:
     assert zero.cause.startswith("0 / 0: ")
     assert infinite.cause is not None
     assert infinite.cause.startswith("infinity divided by infinity: ")
+
+
+def quotients(rows: int) -> Callable[..., None]:
+    def unrolled(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
+        for row in range(rows):
+            o_ref[row, :] = x_ref[row, :] / y_ref[row, :]
+
+    return unrolled
+
+
+@pytest.mark.slow
+def test_an_unrolled_line_is_one_finding_with_the_example_of_its_first_failure() -> None:
+    y = jnp.full_like(X, 2).at[3, 4].set(jnp.inf).at[5, 9].set(jnp.inf).at[5, 8].set(jnp.nan)
+    x = X.at[3, 4].set(jnp.inf).at[5, 9].set(-jnp.inf)
+    finding = one(quotients(8), x, y)
+    assert finding.message == "`div` produced a NaN from inf and inf at [4] of float32[128]"
+    assert finding.values == {"element": "[4]", "operands": "inf, inf"}
+
+
+def test_unrolling_a_line_does_not_add_code_that_looks_for_its_example() -> None:
+    def searches(rows: int) -> int:
+        called = pl.pallas_call(quotients(rows), out_shape=X, interpret=True)
+        (equation,) = jax.make_jaxpr(called)(X, X).eqns
+        made = instrument(equation.params, defaults.DEFAULT_CHECKS)
+        assert made is not None
+        assert made.layout is not None
+        assert sorted(made.layout.order()) == list(range(len(made.layout.sites)))
+        return str(made.params["jaxpr"]).count("argmax")
+
+    assert searches(8) == searches(2) > 0
 
 
 @pytest.mark.slow

@@ -100,6 +100,7 @@ def _with_first(context: Any, error: Any, layout: RecordLayout, rows: Any) -> An
     rows = jax.lax.reshape(rows, (layout.slices, layout.words))
     used = rows[:, : len(layout.sites) * layout.record]
     records = jnp.reshape(used, (layout.slices, len(layout.sites), layout.record))
+    records = records[:, np.array(layout.order())]
     failed = records[:, :, 0] > 0
     number = jnp.argmax(jnp.any(failed, axis=1))
     record, failed = records[number], failed[number]

@@ -181,7 +181,8 @@ class Checker(BoundsChecker):
                 },
             ),
             failed,
-            values=example.values if example is not None else lambda: [left] if kept else [],
+            values=lambda: [left] if kept else [],
+            example=example,
         )
 
     def _example(
@@ -248,7 +249,8 @@ class Checker(BoundsChecker):
             ),
             born,
             confirmed=None if elementwise else confirmed,
-            values=example.values if example is not None else lambda: scalars[:MAX_VALUES],
+            values=lambda: scalars[:MAX_VALUES],
+            example=example,
             nan_in=output if may_trip else None,
         )
 
@@ -292,7 +294,7 @@ class Checker(BoundsChecker):
                 values=example.kept if example is not None else (),
             ),
             failed,
-            values=example.values if example is not None else lambda: (),
+            example=example,
             nan_in=value if is_float else None,
             is_read=is_read,
             is_fill=is_fill,

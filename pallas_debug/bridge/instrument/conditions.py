@@ -192,12 +192,39 @@ class Example:
     def details(self) -> dict[str, Any]:
         return {"result": self.shape}
 
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Key that is equal for examples of the same shapes and types."""
+        arrays = (self.operands, self.ranges)
+        return self.shape, *(
+            tuple((jnp.shape(x), jnp.result_type(x)) for x in values) for values in arrays
+        )
+
     def values(self) -> list[Any]:
         ends = [end(wide(x)) for x in self.ranges for end in (jnp.min, jnp.max)]
         if not self.shape:
             return [*(jnp.asarray(x) for x in self.operands), *ends]
         position = first_true(self.failed())
         return [position, *(element(x, position, self.shape) for x in self.operands), *ends]
+
+
+def first_of(examples: Sequence[Example], is_set: Sequence[Any]) -> Example:
+    """The first of several examples of one kind whose flag is set; otherwise, the last."""
+    *others, last = examples
+    flags = is_set[: len(others)]
+
+    def chosen(values: Sequence[Any]) -> Any:
+        found = values[-1]
+        for flag, value in zip(reversed(flags), reversed(values[:-1]), strict=True):
+            found = jnp.asarray(lax.select(flag, jnp.asarray(value), jnp.asarray(found)))
+        return found
+
+    return Example(
+        shape=last.shape,
+        failed=lambda: chosen([e.failed() for e in examples]),
+        operands=tuple(map(chosen, zip(*(e.operands for e in examples), strict=True))),
+        ranges=tuple(map(chosen, zip(*(e.ranges for e in examples), strict=True))),
+    )
 
 
 def example_of(comparison: Comparison) -> Example | None:

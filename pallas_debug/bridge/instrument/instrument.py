@@ -7,6 +7,7 @@ HLO and TPU interpret mode, and compiled for a TPU.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +121,7 @@ def instrument(
                 num_outputs=mapping.num_outputs + 1,
             ),
         },
-        layout=replace(room, sites=made.sites),
+        layout=replace(room, sites=made.sites, rows=made.rows),
         trips=trips,
         not_entered=made.not_entered,
     )
@@ -179,6 +180,7 @@ class _Rewriting:
         self._name = str(params.get("name") or self._jaxpr.debug_info.func_name)
         self._vectors = bool(params.get("interpret"))
         self.sites: tuple[Any, ...] = ()
+        self.rows: tuple[int, ...] = ()
         self.changed = False
         self.not_entered: tuple[str, ...] = ()
 
@@ -231,6 +233,7 @@ class _Rewriting:
             visitor = rewrite.Several(printer, checker) if printer else checker
             rewrite.replay(self._jaxpr, refs, visitor)
             self.sites = checker.finished()
+            self.rows = _rows(recorder, len(self.sites))
             self.changed = bool(checker.left_out or (printer and printer.count))
             self.not_entered = tuple(dict.fromkeys(checker.not_entered))
             return []
@@ -240,6 +243,13 @@ class _Rewriting:
         if consts:
             raise CannotInstrument("its checks would need to capture constants")
         return traced
+
+
+def _rows(recorder: Recorder | Tripwire | None, number: int) -> tuple[int, ...]:
+    """Number of each site's record; those of sites that cannot fail come last, and are empty."""
+    known = recorder.rows if isinstance(recorder, Recorder) else {}
+    free = itertools.count(len(known))
+    return tuple(known[site] if site in known else next(free) for site in range(number))
 
 
 def _layout(mapping: Any, prefix: int, capacity: int) -> RecordLayout:

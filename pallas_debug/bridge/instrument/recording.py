@@ -2,7 +2,9 @@
 
 Each check computes its condition in place, as a scalar or as a mask over an array. Masks of the
 same shape are combined before they are reduced, so passing checks cost one reduction per shape;
-everything else runs only after a failure.
+everything else runs only after a failure. Checks of one kind on one line, as in a loop that Python
+unrolls, are recorded together (`Chunk`): XLA compiles one operation on many rows faster than an
+operation for each row.
 
 XLA takes a long time to compile the full recording code. If a kernel can be run a second time, a
 `Tripwire` records only that something may have failed.
@@ -22,7 +24,7 @@ from jax import lax
 
 from pallas_debug.bridge.instrument import conditions
 from pallas_debug.bridge.instrument.flow import NanFlow
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, RecordLayout
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, NO_EXAMPLE, RecordLayout
 
 
 def _nothing() -> Sequence[Any]:
@@ -37,7 +39,9 @@ class Pending:
       failed: a bool, or a mask of any shape, which may contain false positives. None for a
         tripwire, which checks `nan_in` itself.
       confirmed: computes a precise second check as a scalar bool; None if `failed` is precise.
-      values: computes the scalars to record.
+      values: computes the scalars to record, unless there is an example.
+      example: the first element that fails.
+      line: key that is equal for checks whose failures are one finding, apart from shapes.
       nan_in: the array that contains a NaN if this failed; None for checks other than NaN.
       is_read: whether the NaN has only been read so far.
       is_fill: whether it failed because an integer equals the interpreter's fill value.
@@ -47,9 +51,21 @@ class Pending:
     failed: Any
     confirmed: Callable[[], Any] | None = None
     values: Callable[[], Sequence[Any]] = field(default=_nothing)
+    example: conditions.Example | None = None
+    line: Any = None
     nan_in: Any = None
     is_read: bool = False
     is_fill: bool = False
+
+    @property
+    def kind(self) -> Any:
+        """Key that is equal for checks that are recorded together."""
+        example = (self.line, self.example.kind) if self.example is not None else None
+        return np.shape(self.failed), self.confirmed is None, example
+
+    def scalars(self) -> Sequence[Any]:
+        """The scalars to record."""
+        return self.values() if self.example is None else self.example.values()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +93,8 @@ class Recorder:
         self._layout = layout
         self._grid_point = list(grid_point)
         self.vectors = vectors
+        self.rows: dict[int, int] = {}
+        """Row of each site that has been recorded."""
 
     def clear(self) -> None:
         """Reset all failure records."""
@@ -91,39 +109,33 @@ class Recorder:
 
     def write(self, region: CheckedRegion, loops: Sequence[Any]) -> None:
         """Record the failures of a region."""
-        pending = region.pending
-        flags, any_failed = (_packed if self.vectors else _joined)(pending)
-
-        def record() -> tuple[()]:
-            failed = [
-                flag() if p.confirmed is None else flag() & p.confirmed()
-                for p, flag in zip(pending, flags, strict=True)
-            ]
-            place = [*self._grid_point, *_padded(loops[-MAX_LOOPS:], MAX_LOOPS)]
-            if self.vectors:
-                for run in _runs(pending):
-                    self._write_rows(pending[run], failed[run], place)
-            else:
-                for one, is_set in zip(pending, failed, strict=True):
-                    self._write_one(one, is_set, place)
-            return ()
-
+        place = [*self._grid_point, *_padded(loops[-MAX_LOOPS:], MAX_LOOPS)]
+        start = len(self.rows)
+        if self.vectors:
+            chunks = _chunks(region.pending)
+            pending = [p for chunk in chunks for p in chunk.pending]
+            any_failed = _or([chunk.bits for chunk in chunks]) != 0
+            record = functools.partial(self._write_rows, start, chunks, place)
+        else:
+            pending = region.pending
+            flags, any_failed = _joined(pending)
+            record = functools.partial(self._write_each, start, pending, flags, place)
+        self.rows |= {p.site: start + i for i, p in enumerate(pending)}
         lax.cond(any_failed, record, lambda: ())
 
-    def _write_rows(
-        self, pending: Sequence[Pending], failed: Sequence[Any], place: Sequence[Any]
-    ) -> None:
-        """Update the records of consecutively numbered sites at once, one row per site."""
-        width, count = self._layout.record, len(pending)
-        start = self._layout.base(pending[0].site)
-        at = slice(start, start + count * width)
+    def _write_rows(self, start: int, chunks: Sequence[Chunk], place: Sequence[Any]) -> tuple[()]:
+        """Update the rows of a region's sites at once."""
+        width = self._layout.record
+        confirmed = [(chunk, chunk.confirmed()) for chunk in chunks]
+        is_set = lax.concatenate([chunk.flags(bits) for chunk, bits in confirmed], 0)
+        values = [chunk.values(bits) for chunk, bits in confirmed]
+        (count,) = is_set.shape
+        at = slice(self._layout.base(start), self._layout.base(start + count))
         old = lax.reshape(self._words[0, 0, at], (count, width))
-        values = self._values(pending)
-        is_set = _row([f.astype("int32") for f in failed])
         fresh = [
             lax.broadcast_in_dim(lax.full((), 1, "int32"), (count, 1), ()),
             lax.broadcast_in_dim(_row(place), (count, len(place)), (1,)),
-            values,
+            lax.concatenate(values, 0),
         ]
         is_first = (old[:, 0] == 0) & (is_set != 0)
         again = lax.pad(
@@ -135,33 +147,115 @@ class Recorder:
             old + again,
         )
         self._words[0, 0, at] = lax.reshape(rows, (count * width,))
+        return ()
 
-    def _values(self, pending: Sequence[Pending]) -> Any:
-        """Stack the recorded values, one row per site; padding is a single constant per row."""
-        rows = []
-        for p in pending:
-            kept = [word(v) for v in p.values()]
-            empty = lax.full((1, MAX_VALUES - len(kept)), 0, "int32")
-            rows.append(
-                lax.concatenate([lax.reshape(_row(kept), (1, len(kept))), empty], 1)
-                if 0 < len(kept) < MAX_VALUES
-                else _row(kept).reshape(1, MAX_VALUES)
-                if kept
-                else empty
-            )
-        return lax.concatenate(rows, 0)
+    def _write_each(
+        self,
+        start: int,
+        pending: Sequence[Pending],
+        flags: Sequence[Callable[[], Any]],
+        place: Sequence[Any],
+    ) -> tuple[()]:
+        failed = [
+            flag() if p.confirmed is None else flag() & p.confirmed()
+            for p, flag in zip(pending, flags, strict=True)
+        ]
+        for i, (one, is_set) in enumerate(zip(pending, failed, strict=True)):
+            self._write_one(start + i, one, is_set, place)
+        return ()
 
-    def _write_one(self, one: Pending, failed: Any, place: Sequence[Any]) -> None:
-        base = self._layout.base(one.site)
+    def _write_one(self, row: int, one: Pending, failed: Any, place: Sequence[Any]) -> None:
+        base = self._layout.base(row)
         count = self._words[0, 0, base]
         self._words[0, 0, base] = count + failed.astype("int32")
 
         def first() -> tuple[()]:
-            for i, value in enumerate([*place, *(word(v) for v in one.values())]):
+            for i, value in enumerate([*place, *(word(v) for v in one.scalars())]):
                 self._words[0, 0, base + 1 + i] = value
             return ()
 
         lax.cond(failed & (count == 0), first, lambda: ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Checks of one kind, at most `BITS`.
+
+    Attributes:
+      bits: an int32 with a bit for each that failed, or may have failed.
+    """
+
+    pending: Sequence[Pending]
+    bits: Any
+
+    def confirmed(self) -> Any:
+        """Bits of the checks that failed."""
+        if self.pending[0].confirmed is None:
+            return self.bits
+        are_confirmed = [
+            lax.select(jnp.asarray(p.confirmed()), *_full((), 1 << bit))
+            for bit, p in enumerate(self.pending)
+            if p.confirmed is not None
+        ]
+        return self.bits & _or(are_confirmed)
+
+    def flags(self, bits: Any) -> Any:
+        """Whether each check failed, `int32[count]`."""
+        return lax.shift_right_logical(self._spread(bits), self._numbers()) & np.int32(1)
+
+    def values(self, bits: Any) -> Any:
+        """Rows of recorded values, `int32[count, MAX_VALUES]`.
+
+        Only the first check of a line that fails has an example; `NO_EXAMPLE` marks the others.
+        """
+        examples = [p.example for p in self.pending if p.example is not None]
+        if examples and examples[0].shape:
+            is_set = [(bits & np.int32(1 << bit)) != 0 for bit in range(len(examples))]
+            position, *others = conditions.first_of(examples, is_set).values()
+            lower = lax.shift_left(lax.full_like(self._numbers(), 1), self._numbers()) - np.int32(1)
+            is_first = (self._spread(bits) & lower) == 0
+            columns = [
+                lax.select(
+                    is_first,
+                    self._spread(position),
+                    lax.full((len(examples),), NO_EXAMPLE, "int32"),
+                ),
+                *(self._spread(word(value)) for value in others),
+            ]
+        else:
+            scalars = [[word(v) for v in p.scalars()] for p in self.pending]
+            columns = [_row(c) for c in itertools.zip_longest(*scalars, fillvalue=np.int32(0))]
+        columns += [lax.full((len(self.pending),), 0, "int32")] * (MAX_VALUES - len(columns))
+        return lax.concatenate([lax.reshape(c, (len(self.pending), 1)) for c in columns], 1)
+
+    def _numbers(self) -> Any:
+        return lax.iota("int32", len(self.pending))
+
+    def _spread(self, value: Any) -> Any:
+        return lax.broadcast_in_dim(jnp.asarray(value, "int32"), (len(self.pending),), ())
+
+
+BITS = 31
+
+
+def _chunks(pending: Sequence[Pending]) -> list[Chunk]:
+    """Group checks of one kind, and reduce their masks at once, packed as bits into one array."""
+    kinds: dict[Any, list[Pending]] = {}
+    for p in pending:
+        kinds.setdefault(p.kind, []).append(p)
+    return [
+        _chunk(alike[start : start + BITS])
+        for alike in kinds.values()
+        for start in range(0, len(alike), BITS)
+    ]
+
+
+def _chunk(pending: Sequence[Pending]) -> Chunk:
+    masks = [
+        lax.select(jnp.asarray(p.failed), *_full(np.shape(p.failed), 1 << bit))
+        for bit, p in enumerate(pending)
+    ]
+    return Chunk(pending=pending, bits=_any_bits(_or(masks)))
 
 
 CERTAIN, PERHAPS, READ, FILL = 1, 2, 4, 8
@@ -231,32 +325,6 @@ def _joined(pending: Sequence[Pending]) -> tuple[list[Callable[[], Any]], Any]:
     return flags, _or([any_of(mask) for mask in by_shape.values()])
 
 
-def _packed(pending: Sequence[Pending]) -> tuple[list[Callable[[], Any]], Any]:
-    """Like `_joined`, but pack masks of one shape as bits into one array and reduce it once."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for i, p in enumerate(pending):
-        shape = np.shape(p.failed)
-        number = sum(len(g) for key, g in groups.items() if key[0] == shape)
-        groups.setdefault((shape, number // _BITS), []).append(i)
-    flags: list[Callable[[], Any]] = [lambda: None] * len(pending)
-    reduced = []
-    for members in groups.values():
-        bits = _or(
-            [
-                lax.select(pending[i].failed, *_full(np.shape(pending[i].failed), 1 << bit))
-                for bit, i in enumerate(members)
-            ]
-        )
-        bits = _any_bits(bits)
-        reduced.append(bits)
-        for bit, i in enumerate(members):
-            flags[i] = functools.partial(_bit, bits, bit)
-    return flags, _or(reduced) != 0
-
-
-_BITS = 31
-
-
 def _full(shape: tuple[int, ...], word: int) -> tuple[Any, Any]:
     return lax.full(shape, word, "int32"), lax.full(shape, 0, "int32")
 
@@ -265,16 +333,6 @@ def _any_bits(bits: Any) -> Any:
     # Reduce all axes at once: each further step is one more loop for XLA to compile.
     axes = tuple(range(np.ndim(bits)))
     return lax.reduce(bits, np.int32(0), lax.bitwise_or, axes) if axes else bits
-
-
-def _bit(bits: Any, bit: int) -> Any:
-    return (bits & np.int32(1 << bit)) != 0
-
-
-def _runs(pending: Sequence[Pending]) -> list[slice]:
-    """Split into runs of consecutive site numbers; an inner region's sites leave gaps."""
-    starts = [i for i, p in enumerate(pending) if i == 0 or p.site != pending[i - 1].site + 1]
-    return [slice(a, b) for a, b in itertools.pairwise([*starts, len(pending)])]
 
 
 def _or(values: Sequence[Any]) -> Any:

@@ -27,6 +27,9 @@ MAX_LOOPS = 3
 MAX_VALUES = 6
 LANES = 128
 
+NO_EXAMPLE = -1
+"""Position of an element, if another site of the line has the example."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RefOperand:
@@ -96,6 +99,7 @@ class RecordLayout:
       batch: sizes of the leading dimensions added by `vmap`.
       slices: number of rows.
       capacity: maximum number of sites.
+      rows: number of each site's record; without them, that of the site.
     """
 
     sites: tuple[Site, ...] = ()
@@ -103,6 +107,7 @@ class RecordLayout:
     grid_rank: int
     batch: tuple[int, ...]
     slices: int
+    rows: tuple[int, ...] = ()
 
     @property
     def record(self) -> int:
@@ -114,9 +119,13 @@ class RecordLayout:
         """Number of words per row, rounded up to whole lanes."""
         return math.ceil(self.capacity * self.record / LANES) * LANES
 
-    def base(self, site: Any) -> Any:
-        """Offset of a site's first word, its failure count."""
-        return site * self.record
+    def base(self, row: Any) -> Any:
+        """Offset of the first word of a record, its failure count."""
+        return row * self.record
+
+    def order(self) -> list[int]:
+        """Number of each site's record."""
+        return list(self.rows or range(len(self.sites)))
 
     def checks(self, check: str) -> bool:
         """Whether any site belongs to this check."""
@@ -129,7 +138,7 @@ class RecordLayout:
           rows: `int32[slices, words]`, as written by the kernel.
         """
         rows = np.asarray(rows).reshape(-1, self.words)
-        counts = rows[:, [self.base(i) for i in range(len(self.sites))]]
+        counts = rows[:, [self.base(row) for row in self.order()]]
         failures = []
         for i in np.flatnonzero(counts.any(axis=0)):
             first = int(np.flatnonzero(counts[:, i])[0])
@@ -137,7 +146,8 @@ class RecordLayout:
         return sorted(failures, key=lambda failure: failure.order)
 
     def _failure(self, site: int, row: np.ndarray, number: int, count: int) -> SiteFailure:
-        words = row[self.base(site) + 1 : self.base(site) + self.record]
+        base = self.base(self.order()[site])
+        words = row[base + 1 : base + self.record]
         point, words = words[: self.grid_rank], words[self.grid_rank :]
         loops, kept = words[: len(self.sites[site].loops)], words[MAX_LOOPS:]
         # The batch dimensions are the leading ones of the dimensions that form slices.
@@ -156,11 +166,14 @@ class RecordLayout:
             ),
             grid_point=grid_point,
             loops=tuple(map(int, loops)),
-            values=tuple(
-                _value(word, dtype)
-                for word, (_, dtype) in zip(kept, self.sites[site].values, strict=False)
-            ),
+            values=_values(self.sites[site], kept),
         )
+
+
+def _values(site: Site, words: np.ndarray) -> tuple[Any, ...]:
+    if site.values and site.values[0][0] == "element" and words[0] == NO_EXAMPLE:
+        return ()
+    return tuple(_value(word, dtype) for word, (_, dtype) in zip(words, site.values, strict=False))
 
 
 def failure_values(site: Site, layout: RecordLayout, words: Any) -> list[Any]:
