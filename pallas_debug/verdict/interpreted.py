@@ -7,9 +7,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from pallas_debug import defaults
+from pallas_debug import defaults, render
 from pallas_debug.bridge import platform
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.watch import parse as parse_watch
@@ -313,7 +314,8 @@ def ran_once(
     run: Callable[[], BaseException | None], session: Session, asked: Sequence[Engine]
 ) -> Seen:
     """Run a program once in a session, and collect the findings of the checks in its kernels."""
-    error = run()
+    with raised.with_all_frames():  # they show whether jax raised an exception
+        error = run()
     kernels = session.kernels
     try:
         session.wait_for_runs()
@@ -327,12 +329,28 @@ def ran_once(
         outcomes += [  # the exception that stopped the program is a finding at least of the program
             as_it_ran(kernel, "checks", session, stopped, is_explained=True) for kernel in kernels
         ]
-    if error is not None and not findings:
+    problems: list[str] = []
+    if error is not None and findings:
+        problems.append(
+            f"what the program runs after {_where(error)}, where it stopped: "
+            + raised.in_a_line(error)
+        )
+    elif error is not None:
         findings.append(not_traced(error))
         outcomes.append(Outcome(kernel="", engine="trace", status="found"))
     return Seen(
-        outcomes=tuple(outcomes), findings=tuple(findings), dropped=session.observer.dropped
+        outcomes=tuple(outcomes),
+        findings=tuple(findings),
+        dropped=session.observer.dropped,
+        problems=tuple(problems),
     )
+
+
+def _where(error: BaseException) -> str:
+    source = raised.failure(error).source
+    if source is None:
+        return "an unknown line"
+    return f"{render.relative(Path(source.file))}:{source.line}"
 
 
 def replayed(

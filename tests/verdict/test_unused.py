@@ -175,6 +175,36 @@ def program(line: str) -> Verdict:
     return verify_program(run, line, Request(engines="static,checks,machine"))
 
 
+def test_an_exception_of_jax_is_not_said_to_be_the_script_s_own() -> None:
+    def run() -> BaseException | None:
+        try:
+            jax.jit(jnp.dot)(ONES, jnp.ones((5, 5)))
+        except TypeError as error:
+            return error
+        return None
+
+    (finding,) = verify_program(run, "script", Request(engines="checks")).findings
+    assert finding.advice == "fix what the message names: jax rejected the call while tracing it"
+
+
+def test_a_script_that_stops_after_a_finding_was_not_judged_to_its_end() -> None:
+    def run() -> BaseException | None:
+        np.asarray(jax.jit(used)(ONES))
+        try:
+            raise ValueError("wrong results")
+        except ValueError as error:
+            return error
+
+    request = Request(engines="checks")
+    verdict = verify_program(run, "script", request)
+    (problem,) = verdict.problems
+    assert verdict.findings
+    assert problem.startswith("what the program runs after ")
+    assert problem.endswith(", where it stopped: ValueError: wrong results")
+    assert "test_unused.py:" in problem
+    assert not verify_program(lambda: run() and None, "script", request).problems
+
+
 @pytest.mark.slow
 def test_a_script_is_judged_by_its_programs() -> None:
     verdict = program("jitted")
