@@ -191,13 +191,15 @@ def check_call(
         raise UsageError(
             f"{what} cannot be called with these arguments: {reason}. Pass --arg once per "
             "argument, such as --arg 'f32[128,128]' or --arg causal=True. Its signature: "
-            f"{what.rpartition(':')[2]}{signature}{_on_an_instance(what, signature)}"
+            f"{what.rpartition(':')[2]}{signature}{_instead(what, signature)}"
         )
 
 
-def _on_an_instance(what: str, signature: inspect.Signature) -> str:
-    """Advice for a method given by its class, `kern:Layer.call`, which lacks `self`."""
+def _instead(what: str, signature: inspect.Signature) -> str:
+    """Advice for a kernel, and for a method given by its class: `kern:Layer.call` lacks `self`."""
     module, _, name = what.rpartition(":")
+    if any(parameter.endswith("_ref") for parameter in signature.parameters):
+        return ". It looks like a kernel: name the function that passes it to pl.pallas_call"
     if "." not in name or next(iter(signature.parameters), None) != "self":
         return ""
     return (

@@ -59,6 +59,9 @@ SHORT = {
 }
 """Short names of dtypes, as in jaxprs and HLO."""
 
+_USUAL = {"float": "f32", "fp32": "f32", "int": "i32", "half": "f16", "fp16": "f16"}
+"""Dtypes that a TPU or GPU programmer means by names of other languages."""
+
 FILLS: dict[str, tuple[int, int, str]] = {
     "zeros": (0, 0, "zeros"),
     "ones": (0, 0, "ones"),
@@ -180,6 +183,9 @@ class _Parser:
         value = self._value(0, is_whole=True)
         self._skip()
         if self._at < len(self._text):
+            before = self._text[: self._at].rpartition("=")[2].strip()
+            if self._peek() == "(" and self._dtype(before) is not None:
+                self._fail(f"sizes are written in brackets, as in {before}[8,128]")
             self._fail(f"expected the end, found {self._found()}")
         return value
 
@@ -381,7 +387,8 @@ class _Parser:
         )
 
     def _unknown_dtype(self, name: str) -> NoReturn:
-        near = difflib.get_close_matches(name, [*SHORT, *SHORT.values()], n=1)
+        usual = [_USUAL[name]] if name in _USUAL else []
+        near = usual or difflib.get_close_matches(name, [*SHORT, *SHORT.values()], n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         self._fail(
             f"unknown dtype {name!r}{hint}; "

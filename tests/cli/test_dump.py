@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from pallas_debug.cli import programs
+from pallas_debug.errors import UsageError
+
 SCRIPT = """
 import sys
 import jax, jax.numpy as jnp
@@ -175,6 +178,18 @@ def test_words_and_options_after_a_function_are_told_apart(command: Any, script:
         "script:double is a function, and takes no arguments after it: 'f32[9]'. Its arguments are "
         "given with --arg: --arg 'f32[9]'"
     ) in done.stderr
+
+
+def test_a_kernel_in_place_of_its_caller_is_recognised() -> None:
+    def rows(x_ref: Any, o_ref: Any) -> None: ...
+
+    with pytest.raises(UsageError) as error:
+        programs.check_call("script:rows", rows, [1], {})
+    assert str(error.value).endswith(
+        "missing a required argument: 'o_ref'. Pass --arg once per argument, such as --arg "
+        "'f32[128,128]' or --arg causal=True. Its signature: rows(x_ref: 'Any', o_ref: 'Any') -> "
+        "'None'. It looks like a kernel: name the function that passes it to pl.pallas_call"
+    )
 
 
 @pytest.mark.slow

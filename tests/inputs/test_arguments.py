@@ -156,6 +156,8 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "column 1: expected a value, found the end"),
         ("f23[2]", "column 1: unknown dtype 'f23' (did you mean 'f32'?); write it as jax does, "
          "such as bf16, f32, i32 or float8_e4m3fn"),
+        ("float[2]", "column 1: unknown dtype 'float' (did you mean 'f32'?); write it"),
+        ("x=f32(2)", "column 6: sizes are written in brackets, as in f32[8,128]"),
         ("f32[2", "expected sizes and ']', as in f32[8,128]"),
         ("f32[-1]", "'-1' is not a size: sizes are integers separated by commas"),
         ("f32[...]=ones", "f32[...] takes its sizes from a list or a file"),

@@ -95,7 +95,10 @@ ROWS = ("operands", 0, "dimensions", 0)
         (changed(*ROWS, "strides", value=[1]), "`operands[0].dimensions[].strides` has 1 entries"),
         (changed(*ROWS, "strides", value=[1 << 62, 0]), "has an index beyond"),
         (changed(*ROWS, "axes", value=[2]), "`operands[0].dimensions[].axes` are not dimensions"),
-        (changed(*ROWS, "axes", value=[1, 0]), "`operands[0].dimensions[].axes` are not dimensions"),
+        (
+            changed(*ROWS, "axes", value=[1, 0]),
+            "`operands[0].dimensions[].axes` are not dimensions",
+        ),
         (changed(*ROWS, "values", value=[1]), "values` has 1 entries for 4 grid points"),
         (changed(*ROWS, "values", value=[1 << 61] * 4), "has an index beyond"),
         (changed(*ROWS, "kind", value="round"), "Invalid enum value 'round'"),

@@ -69,7 +69,10 @@ def test_a_grid_without_points_says_so() -> None:
     (finding,) = verdict.findings
     assert finding.kind == "OutputNotWritten"
     assert finding.cause == "the grid has no points, so the kernel's body did not run"
-    assert finding.advice == ("skip the call, or alias an input to o_ref with input_output_aliases")
+    assert finding.advice == (
+        "use pl.cdiv(size, block) steps if a size was rounded down to 0; otherwise skip the call, "
+        "or alias an input to o_ref with input_output_aliases"
+    )
 
 
 def test_check_is_not_green_without_a_step() -> None:

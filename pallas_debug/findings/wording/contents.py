@@ -203,7 +203,10 @@ def output_not_written(
     elif why == "too few steps":
         advice = f"add the missing steps, or shrink {name} in out_shape to what the grid writes"
     elif why == "no points":
-        advice = f"skip the call, or alias an input to {name} with input_output_aliases"
+        advice = (
+            "use pl.cdiv(size, block) steps if a size was rounded down to 0; otherwise skip the "
+            f"call, or alias an input to {name} with input_output_aliases"
+        )
     elif why == "left out":
         advice = f"visit every block, or alias an input to {name} with input_output_aliases"
     if is_aliased:
