@@ -41,6 +41,10 @@ def settings(over: Mapping[str, Sequence[Any]]) -> list[Setting]:
         raise UsageError(
             "a sweep needs an argument to vary: --over block_q=128,256, or over={'block_q': …}"
         )
+    if not isinstance(over, Mapping):
+        raise UsageError(
+            f"over={over!r} is not a dict of arguments and their values: over={{'block_q': …}}"
+        )
     for name, values in over.items():
         if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
             raise UsageError(f"over[{name!r}] is {values!r}, not a list of values")

@@ -70,7 +70,7 @@ class Request:
         wanted = {name.strip() for name in given if name.strip()}
         unknown = sorted(wanted - set(ENGINES))
         if unknown or not wanted:
-            known = ", ".join(ENGINES[1:])
+            known = ", ".join(ENGINES[1:]).replace("machine", "machine (the sanitizer)")
             hint = meant(unknown[0], ENGINES[1:]) if unknown else ""
             named = f"{', '.join(unknown) or 'was named'}{hint}"
             raise UsageError(f"no engine {named}; there are {known}")

@@ -264,7 +264,11 @@ def test_python_s_if_in_a_kernel_is_explained_at_its_line(command: Any, tmp_path
         ),
         (["rows:gather", ARGUMENT, ARGUMENT], "too many positional arguments. Pass --arg once per"),
         (["rows.py", ARGUMENT], "--arg is for package.module:function"),
-        (["rows:gather", ARGUMENT, "-e", "magic"], "no engine magic; there are static, compile, "),
+        (
+            ["rows:gather", ARGUMENT, "-e", "magic"],
+            "no engine magic; there are static, compile, checks, "
+            "machine (the sanitizer), races, values",
+        ),
         (["rows:gather", ARGUMENT, "-t", "v9"], "unknown target 'v9'"),
         (["math:sqrt", "--arg", "2.0"], "sqrt calls no Pallas kernel with these arguments"),
         (["rows:gather", ARGUMENT, "--suppress", "gone.toml"], "gone.toml cannot be read"),

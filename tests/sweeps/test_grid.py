@@ -46,6 +46,7 @@ def test_texts_of_values() -> None:
         ({}, "a sweep needs an argument to vary: --over block_q=128,256"),
         ({"q": []}, "q has no values to sweep over"),
         ({"q": [1, 2, 1]}, "q has the value 1 twice"),
+        (["q"], "over=['q'] is not a dict of arguments and their values: over={'block_q': …}"),
         ({"q": "12"}, "over['q'] is '12', not a list of values"),
         ({"q": 5}, "over['q'] is 5, not a list of values"),
         (

@@ -127,7 +127,8 @@ def last_word(verdict: Verdict) -> str:
     rested = len(verdict.findings) - len(verdict.counted)
     uncounted = _uncounted(verdict)
     if verdict.counted:
-        parts.append(f"{found} in {kernels}" + (f"; {uncounted}" if rested else ""))
+        where = f" in {kernels}" if verdict.kernels else "; no kernel was judged"
+        parts.append(f"{found}{where}" + (f"; {uncounted}" if rested else ""))
     elif rested:
         parts += [uncounted, f"nothing else found in {kernels}"]
     elif verdict.unjudged and len(verdict.unjudged) >= len(asked):
@@ -143,7 +144,7 @@ def last_word(verdict: Verdict) -> str:
             f"beyond the limits of an engine: {len(limits)} of "
             f"{render.plural(len(asked), 'judgement')} ({columns}); see `not judged`"
         )
-    if verdict.reference is None:
+    if verdict.reference is None and verdict.kernels:
         parts.append(NO_REFERENCE)
     return f"{render.one_line(verdict.name)}: {'; '.join(parts)}"
 
