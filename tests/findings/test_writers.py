@@ -49,10 +49,11 @@ def stale(
     left_by: str | None = "block (0, 0)",
     element: WrittenElement = ALL,
     accumulates: bool = True,
+    choice: SourceLine | None = None,
 ) -> Finding:
     return writers.stale_read(
         seen("acc_ref"), reader=read(0, 1, 0), writer=write(0, 0, 1), element=element,
-        block=block, left_by=left_by, resets=resets, accumulates=accumulates,
+        block=block, left_by=left_by, resets=resets, accumulates=accumulates, choice=choice,
     )  # fmt: skip
 
 
@@ -133,6 +134,17 @@ def test_the_cause_of_a_stale_read_follows_from_its_resets(
     resets: tuple[Reset, ...], accumulates: bool, cause: str, advice: str
 ) -> None:
     assert words(stale(*resets, accumulates=accumulates))[1:] == (cause, advice)
+
+
+def test_a_choice_that_keeps_what_the_previous_block_left() -> None:
+    cause, advice = words(stale(accumulates=True, choice=HERE))[1:]
+    assert cause == (
+        f"nothing resets acc_ref at grid point (0, 1, 0): the jnp.where in line {HERE.line} keeps "
+        "what the previous block left"
+    )
+    assert advice == (
+        "reset it at the first step of each block of out_ref: @pl.when(pl.program_id(2) == 0)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable
+from typing import Any
 
 import numpy as np
 from jax._src import core as jax_core
@@ -58,6 +59,38 @@ def compared_numbers(steps: Iterable[ir.MachineStep]) -> tuple[float, ...]:
                 if isinstance(atom, jax_core.Literal) and np.size(atom.val) == 1:
                     found[np.asarray(atom.val).item()] = None
     return tuple(number for number in found if number and isinstance(number, int | float))
+
+
+def choice_behind(step: ir.Compute, kept: Container[int]) -> ir.StepSite | None:
+    """The first `select_n` of a step that chooses between one of some inputs and anything else.
+
+    Args:
+      kept: registers of these inputs.
+    """
+    if step.unit is None:
+        return None
+    pairs = zip(step.inputs, step.unit.invars, strict=True)
+    derived = {variable for reg, variable in pairs if reg.number in kept}
+    found = _choice(step.unit.eqns, derived)
+    return None if found is None else step.unit.sites[found]
+
+
+def _choice(eqns: Iterable[Any], derived: set[Any]) -> int | None:
+    """Number of the first equation that chooses between a derived variable and anything else."""
+    for i, eqn in enumerate(eqns):
+        is_selection = eqn.primitive.name == "select_n"
+        known = [isinstance(a, jax_core.Var) and a in derived for a in eqn.invars[is_selection:]]
+        call = nested.inlined(eqn)
+        if call is not None:
+            given = {v for v, is_in in zip(call[0].invars, known, strict=True) if is_in}
+            is_choice = _choice(call[0].eqns, given) is not None
+        else:
+            is_choice = is_selection and any(known) and not all(known)
+        if is_choice:
+            return i
+        if any(known):
+            derived.update(eqn.outvars)
+    return None
 
 
 _SUMS = {"add", "sub", "add_any"}

@@ -20,7 +20,7 @@ from pallas_debug.findings.wording.facts import (
     when_zero,
 )
 from pallas_debug.findings.wording.order import Access
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, SourceLine
 
 LATE = "reset late"
 """Value in a witness: a sum is lost because its reset comes after an addition."""
@@ -94,6 +94,7 @@ def stale_read(
     resets: tuple[Reset, ...] = (),
     accumulates: bool = False,
     sum_axes: tuple[int, ...] | None = None,
+    choice: SourceLine | None = None,
 ) -> Finding:
     """Report scratch that is read with data left by another output block.
 
@@ -104,13 +105,14 @@ def stale_read(
       resets: lines that replace contents of the buffer, as observed in the run.
       accumulates: whether the reading line adds to the buffer.
       sum_axes: grid axes whose program ids are 0 where the sum begins, if known.
+      choice: line of a `jnp.where` that keeps the buffer's content here, and may drop it elsewhere.
     """
     name = seen.witness.operand
     of_block = f", for {block}," if block else ""
     other = f" for {left_by}" if left_by is not None else ""
     value = f": {element.name(name)} = {number(element.value)}" if element.value is not None else ""
     count = f" in {element.count()}" if element.count() else ""
-    cause, advice = not_reset(name, reader, block, resets, accumulates, sum_axes)
+    cause, advice = not_reset(name, reader, block, resets, accumulates, sum_axes, choice)
     facts = element.facts(name)
     if resets:
         facts["reset at"] = places_text([place for reset in resets for place in reset.places])
@@ -129,6 +131,7 @@ def not_reset(
     resets: tuple[Reset, ...],
     accumulates: bool,
     sum_axes: tuple[int, ...] | None = None,
+    choice: SourceLine | None = None,
 ) -> tuple[str, str]:
     """Return cause and advice: the reset is missing, partial, too late, or at other grid points."""
     verb = "reset" if accumulates else "written"
@@ -144,6 +147,9 @@ def not_reset(
     else:
         where = f"{again} at the first step of each block of {block.output}: {block.begins}"
     kind = why_not_reset(reader.grid_point, block, resets, reader.loop)
+    if kind == "none" and choice is not None:
+        by = f"the jnp.where in line {choice.line} keeps what the previous block left"
+        return f"nothing resets {name} at {_at(reader)}: {by}", where
     if kind == "none":
         left = f"nothing resets {name}"
         if accumulates:

@@ -287,3 +287,58 @@ def test_what_no_block_sums_up_may_be_carried_or_not() -> None:
         "write it before this line at each grid point or, if its value carries over along a grid "
         "axis, at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
     )
+
+
+@pytest.mark.parametrize("how", ["first block", "each block", "masked", "none"])
+def test_a_reset_by_a_choice(how: str) -> None:
+    """A `jnp.where` in place of a `pl.when`: the cause names it if it keeps what was there."""
+
+    def kernel(x_ref, out_ref, acc_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+        before = acc_ref[...]
+        if how == "first block":
+            before = jnp.where(i + k == 0, 0.0, before)
+        elif how == "each block":
+            before = jnp.where(k == 0, 0.0, before)
+        part = x_ref[...]
+        if how == "masked":  # of what is added, and not of the sum
+            part = jnp.where(part > 0, part, 0.0)
+        if how in ("masked", "none"):
+
+            @pl.when(i + k == 0)
+            def _start() -> None:
+                acc_ref[...] = jnp.zeros_like(acc_ref)
+
+            before = acc_ref[...]
+        acc_ref[...] = before + part
+        out_ref[...] = acc_ref[...]
+
+    def function(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel,
+            grid=(2, 2),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
+            out_specs=ROWS,
+            out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+            scratch_shapes=[TILE],
+        )(x)
+
+    findings = found(function, _numbers())
+    if how == "each block":
+        assert not findings
+        return
+    (finding,) = findings
+    assert finding.kind == "StaleRead"
+    assert finding.source is not None
+    line = finding.source.line
+    assert finding.cause is not None
+    if how == "first block":
+        assert finding.cause == (
+            f"nothing resets acc_ref at grid point (1, 0): the jnp.where in line {line + 2} keeps "
+            "what the previous block left"
+        )
+    else:
+        assert finding.cause.startswith("it is reset only at grid point (0, 0), in line ")
+    assert finding.advice == (
+        "reset it at the first step of each block of out_ref: @pl.when(pl.program_id(1) == 0)"
+    )

@@ -11,6 +11,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.memory import MemoryBuffer, Ref
 from pallas_debug.machine.threads import ProgramFrame
+from pallas_debug.model import SourceLine
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +213,38 @@ def is_sum(program: ir.KernelProgram, store: ir.StoreStep) -> bool:
         if not isinstance(found, int) or isinstance(found, bool):
             return bool(found)
         number, reader = step.inputs[found].number, step
+
+
+def choice_in(launch: Launch, step: ir.MachineStep) -> SourceLine | None:
+    """Line of the `jnp.where` with which an update keeps or drops the buffer's content, if any."""
+    if not isinstance(step, ir.StoreStep):
+        return None
+    for program in launch.body.all():
+        if any(one is step for one in program.steps):
+            site = _choice(program, step)
+            return None if site is None else site.line
+    return None
+
+
+def _choice(program: ir.KernelProgram, store: ir.StoreStep) -> ir.StepSite | None:
+    """The first choice, on the way to a store, between the buffer's content and anything else."""
+    kept: set[int] = set()
+    pending = [store.value.number]
+    for number in pending:
+        maker = program.maker(number)
+        behind = made_of.registers_behind(maker, (number,)) if isinstance(maker, ir.Compute) else ()
+        pending += [reg.number for reg in behind if reg.number not in pending]
+    for step in program.steps:
+        if isinstance(step, ir.LoadStep) and step.place.ref.number == store.place.ref.number:
+            kept.add(step.output.number)
+        elif isinstance(step, ir.Compute):
+            used = [reg.number for reg in step.outputs if reg.number in pending]
+            site = made_of.choice_behind(step, kept) if used else None
+            if site is not None:
+                return site
+            behind = made_of.registers_behind(step, used)
+            kept.update(used if any(reg.number in kept for reg in behind) else ())
+    return None
 
 
 def is_total(frames: Sequence[ProgramFrame], number: int) -> bool:

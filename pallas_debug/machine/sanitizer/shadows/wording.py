@@ -162,6 +162,7 @@ class MemoryWording:
             left_by=None if left_by is None else left_by.place,
             resets=self._writes(suspect, as_resets=True),
             accumulates=any(e.moment == suspect.moment for e in updates),
+            choice=reach.choice_in(self._run.launch, writer.step),
             sum_axes=resets.axes_of_sum(suspect, thread, self._history, self._run.launch),
         )
 
