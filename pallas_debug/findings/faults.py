@@ -271,7 +271,7 @@ class Fault(StrEnum):
     )
     LOST_WRITE = (
         *("LostWrite", Severity.VALUES, _MACHINE),
-        "data written for an output block is replaced or reset before anything reads it",
+        "data that were stored or copied are replaced or reset before anything reads them",
     )
     CONFLICTING_WRITES = (
         *("ConflictingWrites", Severity.VALUES, _MACHINE),

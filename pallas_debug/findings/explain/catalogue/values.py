@@ -68,12 +68,13 @@ ENTRIES = (
     ),
     entry(
         "lost-write",
-        title="data written for an output block is replaced or reset before it is read",
+        title="data that were stored or copied are replaced or reset before they are read",
         cause="the output block stays the same over several grid points, and each of them "
         "replaces it or a sum in scratch, or resets the sum; or the block is visited again "
-        "after another block and is not read back",
+        "after another block and is not read back; or each copy to scratch replaces the last one",
         advice="add to the previous value (`+=`) after a reset at the first step, and put the "
-        "grid axes along which the block stays the same last",
+        "grid axes along which the block stays the same last; read what a copy brings before the "
+        "next one",
         kinds=("LostWrite",),
     ),
     entry(
@@ -136,8 +137,8 @@ ENTRIES = (
     entry(
         "narrowing",
         title="a cast changes a value that the new dtype cannot hold",
-        cause="an integer loses its upper bits; the result of casting an out-of-range float "
-        "differs between chips",
+        cause="an integer loses its upper bits, or is rounded to a float and used as an integer; "
+        "the result of casting an out-of-range float differs between chips",
         advice="clip before the cast, or keep the wider dtype",
         kinds=("NarrowingLoss",),
     ),
