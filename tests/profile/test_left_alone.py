@@ -452,3 +452,36 @@ def test_rows_that_are_added_to_many_or_read_stay(reads: bool) -> None:
     args = (jax.ShapeDtypeStruct((512,), jnp.int32), jax.ShapeDtypeStruct((512, 256), jnp.float32))
     function = functools.partial(added_to_rows, reads=reads)
     assert pallas_debug.stats(function, *args, target="v5e", estimate=False).advice == ()
+
+
+def nearest(x: jax.Array, *, keeps: bool) -> jax.Array:
+    """Each iteration finds the largest value of its lanes, and goes on from it or stores it."""
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        def later(i: Any, carried: Any) -> Any:
+            highest, place = carried
+            values = x_ref[:, pl.ds(pl.multiple_of(i * 256, 256), 256)]
+            own = jnp.max(values, axis=1, keepdims=True)
+            at = jnp.argmax(values, axis=1, keepdims=True).astype(jnp.int32)
+            if keeps:
+                o_ref[pl.ds(pl.multiple_of(i * 64, 64), 64), :] = jnp.broadcast_to(at, (64, 128))
+            else:
+                own = own * (place + 1).astype(jnp.float32)
+            return jnp.maximum(highest, own), jnp.where(own > highest, at, place)
+
+        first = jnp.full((64, 1), -jnp.inf), jnp.zeros((64, 1), jnp.int32)
+        _, place = lax.fori_loop(0, 8, later, first)
+        o_ref[:64, :] = jnp.broadcast_to(place, (64, 128))
+
+    result: jax.Array = pl.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct((512, 128), jnp.int32)
+    )(x)
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps", [False, True])
+def test_places_that_each_iteration_needs_stay(keeps: bool) -> None:
+    x = jax.ShapeDtypeStruct((64, 2048), jnp.float32)
+    function = functools.partial(nearest, keeps=keeps)
+    assert pallas_debug.stats(function, x, target="v5e", estimate=False).advice == ()

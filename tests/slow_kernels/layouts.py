@@ -154,6 +154,49 @@ def lane_maxima_in_scratch_remedied(x: jax.Array) -> jax.Array:
     return _row_maxima(x, is_whole=True)
 
 
+def _row_places(x: jax.Array, is_whole: bool) -> jax.Array:
+    """The column of each row's maximum; elementwise, of the iteration first."""
+    rows, width = 64, 256
+    shape = (rows, width) if is_whole else (rows, 1)
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def later(
+            i: jax.Array, carried: tuple[jax.Array, jax.Array]
+        ) -> tuple[jax.Array, jax.Array]:
+            highest, place = carried
+            x = x_ref[:, pl.ds(pl.multiple_of(i * width, width), width)]
+            if is_whole:
+                return jnp.maximum(highest, x), jnp.where(x > highest, i, place)
+            own = jnp.max(x, axis=1, keepdims=True)
+            at = jnp.argmax(x, axis=1, keepdims=True).astype(jnp.int32) + i * width  # SLOW
+            return jnp.maximum(highest, own), jnp.where(own > highest, at, place)
+
+        first = jnp.full(shape, -jnp.inf, F32), jnp.zeros(shape, jnp.int32)
+        highest, place = lax.fori_loop(0, x_ref.shape[1] // width, later, first)
+        if is_whole:
+            column = place * width + lax.broadcasted_iota(jnp.int32, shape, 1)
+            is_highest = highest == jnp.max(highest, axis=1, keepdims=True)
+            place = jnp.min(jnp.where(is_highest, column, x.shape[1]), axis=1, keepdims=True)
+        out_ref[...] = jnp.broadcast_to(place, out_ref.shape)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], 128), jnp.int32),
+        grid=(x.shape[0] // rows,),
+        in_specs=[pl.BlockSpec((rows, x.shape[1]), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((rows, 128), lambda i: (i, 0)),
+    )(x)
+
+
+def places_in_every_iteration(x: jax.Array) -> jax.Array:
+    """Each iteration finds the maximum of its lanes and its place."""
+    return _row_places(x, is_whole=False)
+
+
+def places_in_every_iteration_remedied(x: jax.Array) -> jax.Array:
+    return _row_places(x, is_whole=True)
+
+
 def columns_one_by_one(x: jax.Array) -> jax.Array:
     """A running sum along lanes, of single columns."""
 
@@ -398,6 +441,15 @@ KERNELS = (
         function=lane_maxima_in_scratch,
         remedied=lane_maxima_in_scratch_remedied,
         args=(jax.ShapeDtypeStruct((512, 2048), F32),),
+    ),
+    SlowKernel(
+        advice="lane-reduction",
+        summary="The place of a maximum over lanes, found in each iteration.",
+        function=places_in_every_iteration,
+        remedied=places_in_every_iteration_remedied,
+        helper=_row_places,
+        args=(jax.ShapeDtypeStruct((256, 4096), F32),),
+        parts=("finds the largest value over lanes and its place", "once after the loop"),
     ),
     SlowKernel(
         advice="relayout",
