@@ -187,7 +187,7 @@ def _reached(outcome: RequestOutcome, last: str | None) -> str:
     """How far a compiler got that was stopped."""
     if last is not None:
         return f"after it wrote the pass {last}"
-    if outcome.was_read:
+    if outcome.is_loaded:
         return "before it wrote a pass"
     return "while it loaded libtpu"
 

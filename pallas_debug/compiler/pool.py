@@ -63,7 +63,7 @@ class RequestOutcome:
       dumps: Mosaic's passes; deleted when the request is done, like `llo`.
       llo: the LLO files that it wrote.
       began: time at which it was sent, in nanoseconds.
-      was_read: whether the worker began to process it; if not, it was still loading libtpu.
+      is_loaded: whether the worker had loaded libtpu, as it has when it begins a request.
     """
 
     reply: Reply | None
@@ -72,7 +72,7 @@ class RequestOutcome:
     dumps: tuple[Path, ...]
     llo: tuple[Path, ...] = ()
     began: int = 0
-    was_read: bool = True
+    is_loaded: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +237,7 @@ class Pool:
                 dumps=_moved(child.folder / DUMPS, folder),
                 llo=_moved(child.folder / LLO_FOLDER, folder / LLO_FOLDER) if child.has_llo else (),
                 began=began,
-                was_read=log.exists(),
+                is_loaded=log.exists() or child.served > 1,
             )
         finally:
             if alive:

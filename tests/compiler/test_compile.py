@@ -131,14 +131,14 @@ def test_last_words(log: bytes, words: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "was_read, reached, id",
+    "is_loaded, reached, id",
     [
         (True, "before it wrote a pass", "compiler-timeout"),
         (False, "while it loaded libtpu", "compiler-timeout-at-start"),
     ],
 )
-def test_timeout_before_the_first_pass(was_read: bool, reached: str, id: str) -> None:
-    outcome = RequestOutcome(reply=None, ended="timeout", log=b"", dumps=(), was_read=was_read)
+def test_timeout_before_the_first_pass(is_loaded: bool, reached: str, id: str) -> None:
+    outcome = RequestOutcome(reply=None, ended="timeout", log=b"", dumps=(), is_loaded=is_loaded)
     failure = finished(outcome)[0].failure
     assert failure is not None
     assert failure.explanation is not None
