@@ -329,6 +329,16 @@ def test_a_primitive_is_named_with_what_to_write_instead() -> None:
     )
 
 
+def test_an_output_of_64_bits_is_declared_in_32() -> None:
+    text = "Invalid dtype for `swap`. Ref dtype: float64. Value dtype: float32."
+    found = explain.explain(text)
+    assert found is not None
+    assert found.details == ("here: jax computes in 32 bits: declare float32, not float64",)
+    found = explain.explain(text.replace("64", "16"))
+    assert found is not None
+    assert found.details == ()
+
+
 def test_versions_and_targets_stand_below() -> None:
     text = explain.entry("sublane-gather").text()
     assert "\n  targets: v4" in text

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction, broken
 from jax.experimental import pallas as pl
@@ -25,6 +27,9 @@ from pallas_debug.bridge.lowering import trace
 from pallas_debug.findings import explain
 from pallas_debug.findings.explain import fit, memory
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.formulas import FORMULAS
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Failure, Kernel
 from pallas_debug.session import Options, Session
 
@@ -89,6 +94,26 @@ def test_a_kernel_that_is_refused(session: Session, case: Any) -> None:
     found = explain.of_failure(failure, kernel)
     assert found is not None, failure.message
     assert found.id == case.entry
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_formula_compiles_in_place_of_its_function(session: Session, name: str) -> None:
+    def written(x: jax.Array) -> Any:
+        return eval(FORMULAS[name], {"jax": jax, "jnp": jnp, "x": x})
+
+    first, last = (1, 3) if name == "acosh" else (-1, 1)
+    x = jnp.linspace(first, last, 16 * 128).reshape(16, 128)
+    function = getattr(jax.lax, name)
+    np.testing.assert_allclose(written(x), function(x), rtol=1e-4, atol=1e-6)
+    assert refused(session, kernels.elementwise(written), (kernels.X,), "v5e")[0] is None
+    failure, kernel = refused(session, kernels.elementwise(function), (kernels.X,), "v5e")
+    assert failure is not None
+    found = explain.of_failure(failure, kernel)
+    assert found is not None
+    assert found.details == (f"for {name}: write {FORMULAS[name]}",)
+    seen = unsupported.unsupported_primitive(Sighting(kernel="k", engine="static"), name=name)
+    assert seen.advice == f"write {FORMULAS[name]} in place of {name}(x)"
+    assert f"Unimplemented primitive in Pallas TPU lowering for tc: {name}." in failure.message
 
 
 KINDS_ELSEWHERE = {

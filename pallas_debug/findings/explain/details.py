@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from pallas_debug.findings.explain import fit, layouts, memory
+from pallas_debug.findings.formulas import FORMULAS
 from pallas_debug.model import Explanation, Kernel
 
 _KERNEL = re.compile(
@@ -28,6 +29,8 @@ _RESHAPE = re.compile(
 )
 _PRIMITIVE = re.compile(r"Pallas TPU lowering(?: for \S+)?: (?P<name>\w+)")
 _INSTEAD = {
+    **{name: f"write {formula}" for name, formula in FORMULAS.items()},
+    "rev": "multiply by a reversed identity matrix, or let the index map count the blocks down",
     "cumsum": "multiply by a triangular matrix of ones: x @ jnp.triu(jnp.ones((n, n)))",
     "cumprod": "exponentiate a cumulative sum of logarithms, or loop over the rows",
     "dynamic_slice": "index the reference: ref[pl.ds(start, size), :]",
@@ -36,6 +39,7 @@ _INSTEAD = {
     "scatter": "multiply by a one-hot matrix, or store row by row with ref[pl.ds(i, 1), :]",
     "cos": "compute the sine and cosine of the operand before the call",
 }
+_WIDE = re.compile(r"Ref dtype: (?P<wide>(?P<kind>float|u?int)64)\. Value dtype: \w+32\b")
 _MISMATCH = re.compile(r"^\s+\* (.+)$", re.MULTILINE)
 _CARRIES = re.compile(
     r"^\s*(?:\* )?((?:The input carry|the input carry|\w+_fun output) .+?[.;]?)$", re.MULTILINE
@@ -76,6 +80,8 @@ def _details(id: str, text: str, kernel: Kernel | None) -> list[str]:
         match = _PRIMITIVE.search(text)
         name = match["name"] if match else ""
         return [f"for {name}: {_INSTEAD[name]}"] if name in _INSTEAD else []
+    if id == "store-dtype" and (match := _WIDE.search(text)):
+        return [f"here: jax computes in 32 bits: declare {match['kind']}32, not {match['wide']}"]
     if id == "specs-mismatch":
         return _MISMATCH.findall(text)
     if id in ("loop-carry", "branch-results"):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from pallas_debug.findings import explain
 from pallas_debug.findings.faults import Fault, named
+from pallas_debug.findings.formulas import FORMULAS
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Failure, Finding, Kernel
 
@@ -68,6 +69,7 @@ def unsupported_check(seen: Sighting) -> Finding:
 
 
 _INSTEAD = {
+    **{name: f"write {formula} in place of {name}(x)" for name, formula in FORMULAS.items()},
     "cumsum": "multiply by a triangular matrix of ones, or compute it outside the kernel",
     "sort": "sort outside the kernel; for the largest or smallest element of a row, use max or min",
     "dynamic_slice": "slice the ref: ref[pl.ds(start, size)]",
