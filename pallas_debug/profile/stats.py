@@ -35,11 +35,6 @@ class ScheduleTexts:
     bundles: str | None = None
     utilization: str | None = None
     delays: str | None = None
-    analysis: str | None = None
-    critical_path: str | None = None
-    gaps: str | None = None
-    profile: str | None = None
-    registers: str | None = None
     vmem: str | None = None
     hlo: str | None = None
     estimate: str | None = None
