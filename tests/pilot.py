@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from textual.app import App
 from textual.pilot import Pilot
 
 SECONDS = 30.0
@@ -24,6 +25,16 @@ def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
 
     run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
     return run
+
+
+def screen_rows(app: App[None]) -> list[str]:
+    """The rows of the screen, without colours."""
+    return ["".join(s.text for s in strip) for strip in app.screen._compositor.render_strips()]
+
+
+def screen_text(app: App[None]) -> str:
+    """What is on the screen, without colours and trailing blanks."""
+    return "\n".join(row.rstrip() for row in screen_rows(app)) + "\n"
 
 
 async def press(pilot: Pilot[None], *keys: str) -> None:

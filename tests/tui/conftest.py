@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pilot import screen_text
 from textual.app import App
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -19,12 +20,6 @@ RAW = Path(__file__).parents[1] / "store" / "data"
 def raw() -> Path:
     """Raw dumps by the real compiler: `<libtpu>/<kernel>/`."""
     return RAW
-
-
-def screen_text(app: App[None]) -> str:
-    """What is on the screen, without colours and trailing blanks."""
-    strips = app.screen._compositor.render_strips()
-    return "\n".join("".join(s.text for s in strip).rstrip() for strip in strips) + "\n"
 
 
 @pytest.fixture

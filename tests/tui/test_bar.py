@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from pilot import screen_rows
 from textual import events
 from textual.app import App, ComposeResult
 
@@ -50,8 +51,7 @@ class Alone(App[None]):
         yield TextPane(id="text")
 
     def column(self, x: int) -> str:
-        strips = self.screen._compositor.render_strips()
-        return "".join("".join(s.text for s in strip)[x] for strip in strips)
+        return "".join(row[x] for row in screen_rows(self))
 
 
 def _mouse(kind: type[events.MouseEvent], pane: TextPane, x: int, y: int) -> events.MouseEvent:

@@ -8,7 +8,7 @@ import jax
 import pytest
 from pallas_debug_kernels import flash_attention
 from pallas_debug_kernels.ops.flash_attention import kernel
-from pilot import drive
+from pilot import drive, screen_text
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
@@ -24,11 +24,6 @@ STORE = next(
 """A line of the kernel."""
 
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
-
-
-def screen_text(app: DebuggerApp) -> str:
-    strips = app.screen._compositor.render_strips()
-    return "\n".join("".join(s.text for s in strip).rstrip() for strip in strips) + "\n"
 
 
 @pytest.fixture

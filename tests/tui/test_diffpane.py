@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from pilot import drive, until
+from pilot import drive, screen_rows, until
 from textual.app import App, ComposeResult
 
 from pallas_debug.ir.normal import NOISE
@@ -40,10 +40,6 @@ class Alone(App[None]):
 
     def on_diff_pane_diff_changed(self) -> None:
         self.states.append(self.pane.state)
-
-    def rows(self) -> list[str]:
-        """The screen."""
-        return ["".join(s.text for s in strip) for strip in self.screen._compositor.render_strips()]
 
 
 def lines_of(path: Path) -> list[str]:
@@ -78,7 +74,7 @@ async def test_every_pass_against_the_next_at_every_size(size: str) -> None:
             compare(app.pane, old, new)
             await pilot.pause()
             assert app.pane.is_split == (size == "160x48")
-            rows = app.rows()
+            rows = screen_rows(app)
             assert {cell_count(row) for row in rows} == {SIZES[size][0]}
             assert len(rows) == SIZES[size][1]
             assert app.pane.count > 1
@@ -119,7 +115,7 @@ async def test_words_that_changed_are_reversed_and_lines_have_signs() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         show(app.pane, ["same", "%0 = a.load %1 : f32"], ["same", "%0 = a.store %1 : f32"])
         await pilot.pause()
-        rows = [row.rstrip() for row in app.rows()]
+        rows = [row.rstrip() for row in screen_rows(app)]
         assert rows[:4] == [
             "@@ -1,2 +1,2 @@",
             "1 1  same",
@@ -168,7 +164,7 @@ async def test_side_by_side() -> None:
         show(app.pane, old, new)
         app.pane.split = not app.pane.is_split
         await pilot.pause()
-        rows = [row.rstrip() for row in app.rows()]
+        rows = [row.rstrip() for row in screen_rows(app)]
         assert rows[0] == "@@ -1,6 +1,5 @@"
         assert rows[1] == " 1  same" + " " * 21 + "│ 1  same"
         assert rows[2] == " 2 -one two" + " " * 18 + "│ 2 +one 2"
@@ -176,11 +172,11 @@ async def test_side_by_side() -> None:
         assert rows[11] == " " * 29 + "│12 +new"
         app.pane.whole = not app.pane.whole
         await pilot.pause()
-        assert sum("line" in row for row in app.rows()) == 9
+        assert sum("line" in row for row in screen_rows(app)) == 9
         app.pane.wrap = True
         show(app.pane, ["a" * 30], ["b" * 70])
         await pilot.pause()
-        rows = [row.rstrip() for row in app.rows()]
+        rows = [row.rstrip() for row in screen_rows(app)]
         assert rows[1] == "1 -" + "a" * 26 + "│1 +" + "b" * 26
         assert rows[2] == "  ↪" + "a" * 4 + " " * 22 + "│  ↪" + "b" * 26
         assert rows[3] == " " * 29 + "│  ↪" + "b" * 18
@@ -194,7 +190,9 @@ async def test_noise_is_ignored_and_counted_again() -> None:
         new = ["%7 = a.b : i32 loc(#loc9)", "a.c %7"]
         show(app.pane, old, new, kind="mlir")
         await pilot.pause()
-        assert app.rows()[0].startswith("B is the same as A except for value numbers, locations")
+        assert screen_rows(app)[0].startswith(
+            "B is the same as A except for value numbers, locations"
+        )
         app.pane.ignore = () if app.pane.ignore else NOISE
         await pilot.pause()
         assert app.pane.state == "-2 +2 lines"
@@ -203,7 +201,7 @@ async def test_noise_is_ignored_and_counted_again() -> None:
         app.pane.ignore = ()
         show(app.pane, old, old)
         await pilot.pause()
-        assert app.rows()[0].rstrip() == "B is the same as A."
+        assert screen_rows(app)[0].rstrip() == "B is the same as A."
 
 
 @drive
@@ -245,7 +243,7 @@ async def test_a_long_diff_is_made_in_a_thread_and_can_be_stopped() -> None:
         assert plain(app.pane.cells(0)) == "diffing before with after…"
         assert app.pane.stop()
         await pilot.pause()
-        assert app.rows()[0].rstrip() == "Stopped comparing before with after."
+        assert screen_rows(app)[0].rstrip() == "Stopped comparing before with after."
         assert not app.pane.stop()
         app.pane.ignore = () if app.pane.ignore else NOISE
         await until(pilot, lambda: app.pane.state.startswith("-"))
@@ -273,8 +271,8 @@ async def test_many_bytes_are_read_in_a_thread_and_once() -> None:
             app.pane.ignore = () if app.pane.ignore else NOISE
             await until(pilot, lambda: not app.pane.comparing)
             assert [t is not threading.main_thread() for t in threads] == [in_thread] * 2
-            assert app.rows()[1].startswith("1   -x x")
-            assert app.rows()[2].startswith("  1 +y y")
+            assert screen_rows(app)[1].startswith("1   -x x")
+            assert screen_rows(app)[2].startswith("  1 +y y")
 
 
 @drive
@@ -289,7 +287,7 @@ async def test_what_is_too_large_is_said_and_not_read(monkeypatch: pytest.Monkey
         large, small = (Compared(label=n, size=s, read=read) for n, s in (("A", 3 << 20), ("B", 1)))
         app.pane.compare(large, small)
         await pilot.pause()
-        assert app.rows()[0].rstrip() == (
+        assert screen_rows(app)[0].rstrip() == (
             "A has 3 MB; the limit here is 2 MB. Use `pallas-debug diff` for larger texts."
         )
 
@@ -304,6 +302,6 @@ async def test_hostile_lines_are_shown_and_not_obeyed() -> None:
             for panned in (0, 3):
                 app.pane.panned = panned
                 await pilot.pause()
-                rows = app.rows()
+                rows = screen_rows(app)
                 assert {cell_count(row) for row in rows} == {40}
                 assert "".join(rows).isprintable()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pilot import drive, press, until
+from pilot import drive, press, screen_rows, until
 from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
@@ -241,8 +241,7 @@ async def test_names_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     app = BrowseApp(Browser(tmp_path))
     async with app.run_test(size=(160, 48)) as pilot:
         await until_idle(pilot, app)
-        strips = app.screen._compositor.render_strips()
-        screen = "\n".join("".join(s.text for s in strip) for strip in strips)
+        screen = "\n".join(screen_rows(app))
         assert "a␛[2J[red]�k-12345678" in screen
         assert "\x1b" not in screen
         assert "\u202e" not in screen
@@ -251,8 +250,7 @@ async def test_names_are_shown_and_not_obeyed(tmp_path: Path) -> None:
         assert app.failure.report is not None
         await press(pilot, "ctrl+g", *"addf")
         await until(pilot, lambda: app.search.hits and not app.search.running)
-        strips = app.screen._compositor.render_strips()
-        assert not any("\x1b" in s.text for strip in strips for s in strip)
+        assert "\x1b" not in "".join(screen_rows(app))
 
 
 @pytest.mark.slow

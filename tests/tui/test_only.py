@@ -7,6 +7,7 @@ import random
 from array import array
 
 import pytest
+from pilot import screen_rows
 from textual.app import App, ComposeResult
 
 from pallas_debug.tui.panes.text import TextPane
@@ -52,8 +53,7 @@ class Alone(App[None]):
         yield TextPane(id="text")
 
     def rows(self) -> list[str]:
-        strips = self.screen._compositor.render_strips()
-        return ["".join(s.text for s in strip)[:-1].rstrip() for strip in strips]
+        return [row[:-1].rstrip() for row in screen_rows(self)]
 
 
 def test_the_pane_shows_them_moves_in_them_and_goes_back() -> None:

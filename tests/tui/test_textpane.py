@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pilot import drive, until
+from pilot import drive, screen_rows, until
 from textual.app import App, ComposeResult
 
 from pallas_debug.ir.text import Document
@@ -42,8 +42,7 @@ class Alone(App[None]):
 
     def rows(self) -> list[str]:
         """The screen, without the bar in its last column."""
-        strips = self.screen._compositor.render_strips()
-        return ["".join(s.text for s in strip)[:-1] for strip in strips]
+        return [row[:-1] for row in screen_rows(self)]
 
 
 def lines_of(path: Path) -> list[str]:

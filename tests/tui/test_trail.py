@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pilot import drive
+from pilot import drive, screen_rows
 from textual.app import App, ComposeResult
 
 from pallas_debug.ir.operations import Module
@@ -35,10 +35,6 @@ class Alone(App[None]):
     def on_trail_pane_chosen(self, event: TrailPane.Chosen) -> None:
         self.chosen.append((event.position, event.line))
 
-    def rows(self) -> list[str]:
-        """The screen."""
-        return ["".join(s.text for s in strip) for strip in self.screen._compositor.render_strips()]
-
 
 def modules() -> list[Module]:
     return [Module.of(path.read_text()) for path in PATHS]
@@ -63,7 +59,7 @@ async def test_a_load_through_all_passes(size: str) -> None:
         while app.pane.following:
             await pilot.pause(0.01)
         await pilot.pause()
-        rows = app.rows()
+        rows = screen_rows(app)
         assert {cell_count(row) for row in rows} == {SIZES[size][0]}
         assert rows[0].startswith("▶00-deserialization")
         assert app.pane.cursor == 0
@@ -111,7 +107,7 @@ async def test_an_operation_that_is_gone_leads_nowhere() -> None:
         while app.pane.following:
             await pilot.pause(0.01)
         await pilot.pause()
-        assert [row.rstrip() for row in app.rows()[:2]] == [
+        assert [row.rstrip() for row in screen_rows(app)[:2]] == [
             "▶one                 2  %0 = a.b : i32",
             " two  ✗ gone",
         ]
