@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,10 @@ class Advice:
     operand: str | None = None
 
 
+Rule = Callable[["AdviceSubject"], Iterable[Advice]]
+"""Function that yields advice of one kind for a kernel."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdviceKind:
     """Kind of advice, as listed in the reference.
@@ -59,14 +63,13 @@ class AdviceKind:
       title: what is slow.
       condition: when the advice is given.
       remedy: what to do, in general terms.
-      rule: function that returns advice of this kind for a kernel.
     """
 
     name: str
     title: str
     condition: str
     remedy: str
-    rule: Callable[[AdviceSubject], tuple[Advice, ...]]
+    rule: Rule
 
     def of_block(
         self,
@@ -86,6 +89,11 @@ class AdviceKind:
             source=subject.block_source(operand),
             operand=operand,
         )
+
+
+def applies(subject: AdviceSubject, *rules: Rule) -> bool:
+    """Whether one of these rules has advice for a kernel."""
+    return any(True for rule in rules for _ in rule(subject))
 
 
 def counted(name: str, value: int | float | None, note: str = "") -> Evidence:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
@@ -72,10 +73,10 @@ class _Dear:
     needs: str = ""
 
 
-def advise_arithmetic(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_arithmetic(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
+        return
     found = {}
     dears = (_dear(program, operation) for operation in program.named(*_OPERATIONS))
     for dear in dict.fromkeys(d for d in dears if d is not None):
@@ -114,7 +115,7 @@ def advise_arithmetic(subject: AdviceSubject) -> tuple[Advice, ...]:
                 derived_share("share of the executed bundles", share),
             ),
         )
-    return tuple(found.values())
+    yield from found.values()
 
 
 def _count(instructions: list[PlacedInstruction], opcode: str) -> int:

@@ -57,10 +57,10 @@ _Groups = dict[int, dict[int, list[_Half]]]
 """Halves by the first lane of their group, and by their first lane within the group."""
 
 
-def advise_half_lanes(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_half_lanes(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
+        return
     wholes: dict[tuple[object, ...], _Groups] = defaultdict(dict)
     for half in _halves(program):
         offset = half.offset % (2 * half.shape[-1])
@@ -80,7 +80,7 @@ def advise_half_lanes(subject: AdviceSubject) -> tuple[Advice, ...]:
         advice = _advice(subject, source, shape, len(groups), moves)
         if advice is not None:
             found[source] = advice
-    return tuple(found.values())
+    yield from found.values()
 
 
 def _fills_registers(groups: _Groups, width: int, lanes: int) -> bool:

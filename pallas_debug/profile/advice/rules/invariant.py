@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import (
@@ -104,12 +105,11 @@ def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
 
 def _divisions(
     subject: AdviceSubject, loop: ProgramLoop, operations: list[ProgramOperation]
-) -> list[Advice]:
+) -> Iterator[Advice]:
     """Return advice on divisions by loop-invariant values whose reciprocals stay in the loop."""
     program = subject.program
     assert program is not None
     lines = {operation.line for operation in operations}
-    found = []
     places: set[Place] = set()
     for operation in program.operations:
         if operation.name != "arith.divf" or operation.line not in loop or operation.line in lines:
@@ -147,34 +147,31 @@ def _divisions(
         share = subject.share(inside)
         if saved < MIN_SHARE * len(inside) or share < MIN_BUNDLES:
             continue
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=(
-                    "each iteration divides by values that no iteration changes and recomputes "
-                    f"{reciprocals} {'reciprocal' if reciprocals == 1 else 'reciprocals'}: "
-                    f"{saved} of the loop's {len(inside)} vector instructions"
-                ),
-                remedy=(
-                    "compute the reciprocal before the loop, as 1.0 / d, and multiply by it in "
-                    "the loop; the last bit may be rounded differently"
-                ),
-                evidence=(
-                    *([derived("iterations", loop.trips)] if loop.trips is not None else []),
-                    counted("vector instructions of the loop", len(inside)),
-                    counted("of them, reciprocals", reciprocals),
-                    derived("of them, those that a product does not need", saved),
-                    derived_share("share of the executed bundles", share),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                "each iteration divides by values that no iteration changes and recomputes "
+                f"{reciprocals} {'reciprocal' if reciprocals == 1 else 'reciprocals'}: "
+                f"{saved} of the loop's {len(inside)} vector instructions"
+            ),
+            remedy=(
+                "compute the reciprocal before the loop, as 1.0 / d, and multiply by it in "
+                "the loop; the last bit may be rounded differently"
+            ),
+            evidence=(
+                *([derived("iterations", loop.trips)] if loop.trips is not None else []),
+                counted("vector instructions of the loop", len(inside)),
+                counted("of them, reciprocals", reciprocals),
+                derived("of them, those that a product does not need", saved),
+                derived_share("share of the executed bundles", share),
+            ),
         )
-    return found
 
 
 def _columns(
     subject: AdviceSubject, loop: ProgramLoop, operations: list[ProgramOperation]
-) -> list[Advice]:
+) -> Iterator[Advice]:
     """Return advice on loop-invariant columns that are repeated along lanes in each iteration."""
     program = subject.program
     assert program is not None
@@ -188,7 +185,6 @@ def _columns(
             continue
         if len(column[0]) == 2 == len(whole[0]) and column[0][1] == 1 < whole[0][1]:
             columns[source].append((whole[0][0], whole[0][1]))
-    found = []
     for source, shapes in columns.items():
         moves = selected(subject.at(source), _crosses_lanes)
         scheduled = subject.loop_of(moves)
@@ -211,29 +207,26 @@ def _columns(
         if share * (1 - needed / cycles) < MIN_SHARE:
             continue
         rows, width = shapes[0]
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=(
-                    f"each iteration repeats the same column of {rows} rows along the lanes, in "
-                    f"{len(moves)} moves of the cross-lane unit, and waits for them: it takes "
-                    f"{cycles} cycles, but only about {needed} without them"
-                ),
-                remedy=(
-                    f"repeat the column before the loop, with jnp.broadcast_to(…, ({rows}, "
-                    f"{width})), and use the result in it"
-                ),
-                evidence=(
-                    *([derived("iterations", loop.trips)] if loop.trips is not None else []),
-                    counted("moves of the cross-lane unit in each", len(moves)),
-                    derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
-                    derived("cycles that the others need", needed, unit="cycles"),
-                    derived_share("share of the executed bundles", share),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"each iteration repeats the same column of {rows} rows along the lanes, in "
+                f"{len(moves)} moves of the cross-lane unit, and waits for them: it takes "
+                f"{cycles} cycles, but only about {needed} without them"
+            ),
+            remedy=(
+                f"repeat the column before the loop, with jnp.broadcast_to(…, ({rows}, "
+                f"{width})), and use the result in it"
+            ),
+            evidence=(
+                *([derived("iterations", loop.trips)] if loop.trips is not None else []),
+                counted("moves of the cross-lane unit in each", len(moves)),
+                derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
+                derived("cycles that the others need", needed, unit="cycles"),
+                derived_share("share of the executed bundles", share),
+            ),
         )
-    return found
 
 
 def _crosses_lanes(opcode: str) -> bool:

@@ -33,11 +33,10 @@ _ADDRESS = re.compile(r"\[vmem:\[(?P<place>#allocation\d+(?: \+ \$0x[0-9a-f]+)?)
 _ADDRESS_IN_REGISTER = re.compile(r"\[vmem:\[(?P<place>(?P<register>%[\w$.-]+)[^\]]*)\]")
 
 
-def advise_kept_in_memory(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_kept_in_memory(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
-    found = []
+        return
     for loop in program.loops_of(MIN_TRIPS):
         stores = _kept(subject, loop)
         if not stores:
@@ -63,31 +62,28 @@ def advise_kept_in_memory(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         memory = subject.operand(memory_of(program, stores[0]) or "")
         name = memory.name if memory is not None else "a buffer"
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=program.source(stores[0]),
-                operand=memory.name if memory is not None else None,
-                message=(
-                    f"each of the {loop.trips} iterations loads and stores {registers} "
-                    f"{'register' if registers == 1 else 'registers'} of {name} that the previous "
-                    f"one stored: it takes {cycles} cycles, but only about {needed} without"
-                ),
-                remedy=(
-                    "carry the value through lax.fori_loop, as its last argument and the result "
-                    f"of its body, and store it to {name} after the loop"
-                ),
-                evidence=(
-                    derived("iterations", loop.trips),
-                    counted("registers that are kept in memory", registers),
-                    counted("loads and stores of them in each", len(accesses)),
-                    derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
-                    derived("cycles with carried values", needed, unit="cycles"),
-                    derived_share("share of the executed bundles", share),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=program.source(stores[0]),
+            operand=memory.name if memory is not None else None,
+            message=(
+                f"each of the {loop.trips} iterations loads and stores {registers} "
+                f"{'register' if registers == 1 else 'registers'} of {name} that the previous "
+                f"one stored: it takes {cycles} cycles, but only about {needed} without"
+            ),
+            remedy=(
+                "carry the value through lax.fori_loop, as its last argument and the result "
+                f"of its body, and store it to {name} after the loop"
+            ),
+            evidence=(
+                derived("iterations", loop.trips),
+                counted("registers that are kept in memory", registers),
+                counted("loads and stores of them in each", len(accesses)),
+                derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
+                derived("cycles with carried values", needed, unit="cycles"),
+                derived_share("share of the executed bundles", share),
+            ),
         )
-    return tuple(found)
 
 
 def _kept(subject: AdviceSubject, loop: ProgramLoop) -> list[ProgramOperation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import (
@@ -41,10 +41,10 @@ _SAME = PASSED_ON - {"arith.trunci", "vector.extract"}
 Range = tuple[int, int]
 
 
-def advise_mask(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_mask(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
+        return
     found = {}
     for operation in program.operations:
         mask = _mask_of(operation)
@@ -101,7 +101,7 @@ def advise_mask(subject: AdviceSubject) -> tuple[Advice, ...]:
                 derived_share("share of the executed bundles", subject.share(inside)),
             ),
         )
-    return tuple(found.values())
+    yield from found.values()
 
 
 def iterations_without_mask(program: MosaicProgram, loop: ProgramLoop, mask: str, line: int) -> int:

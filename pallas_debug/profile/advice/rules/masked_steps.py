@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Iterator
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
@@ -28,12 +29,12 @@ _INFINITE = re.compile(r"arith\.constant (?:dense<)?0xFF80(?:0000)?\b")
 _SAME = frozenset(("vector.broadcast", "vector.shape_cast", "tpu.reshape"))
 
 
-def advise_masked_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_masked_steps(subject: AdviceSubject) -> Iterator[Advice]:
     program, blocks, step = subject.program, subject.blocks, subject.step
     if program is None or blocks is None or step is None or not subject.cycles:
-        return ()
+        return
     if subject.is_memory_bound or len(program.counters) != len(blocks.grid):
-        return ()
+        return
     for chosen in program.named("arith.select"):
         if "xi1>" not in chosen.text or program.is_conditional(chosen.line):
             continue
@@ -58,35 +59,33 @@ def advise_masked_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
             if o.kind == "input" and depends(o, axes[-1]) and o.name not in subject.resident
         ]
         points = blocks.points
-        return (
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=(
-                    f"at {masked:,} of {points:,} grid points, the mask is false everywhere, but "
-                    f"each still computes scores, all of which are masked, for about {work:,.0f} "
-                    "cycles"
-                ),
-                remedy=(
-                    "put the work of a step under pl.when, so that it runs only at grid points "
-                    "where the mask is true somewhere"
-                    + (
-                        f", and let the index maps of {', '.join(inputs)} stay at the last block "
-                        "that is needed, which is then not fetched again"
-                        if inputs
-                        else ""
-                    )
-                ),
-                evidence=(
-                    derived("grid points at which the mask is false everywhere", masked),
-                    derived("grid points", points),
-                    derived("cycles of a step's work", round(work), unit="cycles"),
-                    derived("cycles that leaving them out saves", round(saved), unit="cycles"),
-                    derived("estimated cycles", round(subject.cycles), unit="cycles"),
-                ),
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"at {masked:,} of {points:,} grid points, the mask is false everywhere, but "
+                f"each still computes scores, all of which are masked, for about {work:,.0f} "
+                "cycles"
+            ),
+            remedy=(
+                "put the work of a step under pl.when, so that it runs only at grid points "
+                "where the mask is true somewhere"
+                + (
+                    f", and let the index maps of {', '.join(inputs)} stay at the last block "
+                    "that is needed, which is then not fetched again"
+                    if inputs
+                    else ""
+                )
+            ),
+            evidence=(
+                derived("grid points at which the mask is false everywhere", masked),
+                derived("grid points", points),
+                derived("cycles of a step's work", round(work), unit="cycles"),
+                derived("cycles that leaving them out saves", round(saved), unit="cycles"),
+                derived("estimated cycles", round(subject.cycles), unit="cycles"),
             ),
         )
-    return ()
+        return
 
 
 def _masked_points(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
 from pallas_debug.profile.advice.pipelines import has_own_blocks, ordered_axes
@@ -15,18 +15,18 @@ CORES: Mapping[str, int] = {"v5p": 2}
 """Cores of a jax device, for chips on which libtpu has been observed to split a grid over cores."""
 
 
-def advise_one_core(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_one_core(subject: AdviceSubject) -> Iterator[Advice]:
     cores = CORES.get(subject.schedule.chip or "", 1)
     blocks, step = subject.blocks, subject.step
     if cores == 1 or subject.cores > 1 or blocks is None or step is None or any(blocks.parallel):
-        return ()
+        return
     # All cores share the bandwidth of HBM.
     gain = 1 - max(step.compute / cores, step.copies) / step.total if step.total else 0.0
     if gain < MIN_GAIN or subject.kernel.aliases or len(blocks.pipelined) < len(blocks.operands):
-        return ()
+        return
     ordered = ordered_axes(subject, blocks)
     if ordered is None:
-        return ()
+        return
     outputs = [o for o in blocks.pipelined if o.kind == "output"]
     # Inside of an axis whose index is read, a step may depend on scratch of the previous step.
     # Outside of all such axes, the first index starts with unwritten scratch, so others may, too.
@@ -36,30 +36,28 @@ def advise_one_core(subject: AdviceSubject) -> tuple[Advice, ...]:
         if size >= cores and all(has_own_blocks(o, axis) for o in outputs)
     ]
     if not axes:
-        return ()
+        return
     axis = max(axes, key=lambda axis: (blocks.grid[axis] % cores == 0, blocks.grid[axis]))
     semantics = ["parallel" if n == axis else "arbitrary" for n in range(len(blocks.grid))]
     listed = "".join(f'"{name}", ' for name in semantics).rstrip()
-    return (
-        Advice(
-            kind=KIND.name,
-            source=subject.kernel.source,
-            message=(
-                f"all {blocks.points:,} steps of the grid run on one core, but "
-                f"{subject.schedule.chip} has {cores}, which can share a grid along an axis that "
-                "is declared parallel"
-            ),
-            remedy=(
-                f"declare axis {axis} parallel, since no step along it depends on another one: "
-                f"compiler_params=pltpu.CompilerParams(dimension_semantics="
-                f"({listed if len(semantics) == 1 else listed.rstrip(',')}))"
-            ),
-            evidence=(
-                derived("grid steps", blocks.points),
-                derived("indices of that axis", blocks.grid[axis]),
-                derived("cycles that a step computes", round(step.compute), unit="cycles"),
-                derived("cycles that its copies take", round(step.copies), unit="cycles"),
-            ),
+    yield Advice(
+        kind=KIND.name,
+        source=subject.kernel.source,
+        message=(
+            f"all {blocks.points:,} steps of the grid run on one core, but "
+            f"{subject.schedule.chip} has {cores}, which can share a grid along an axis that "
+            "is declared parallel"
+        ),
+        remedy=(
+            f"declare axis {axis} parallel, since no step along it depends on another one: "
+            f"compiler_params=pltpu.CompilerParams(dimension_semantics="
+            f"({listed if len(semantics) == 1 else listed.rstrip(',')}))"
+        ),
+        evidence=(
+            derived("grid steps", blocks.points),
+            derived("indices of that axis", blocks.grid[axis]),
+            derived("cycles that a step computes", round(step.compute), unit="cycles"),
+            derived("cycles that its copies take", round(step.copies), unit="cycles"),
         ),
     )
 

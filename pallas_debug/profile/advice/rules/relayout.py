@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
@@ -37,10 +38,10 @@ _LAYOUT = re.compile(
 )
 
 
-def advise_relayout(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_relayout(subject: AdviceSubject) -> Iterator[Advice]:
     if subject.relaid is None or subject.is_memory_bound:
-        return ()
-    found, others = [], places_of_pairs(subject) | places_of_narrow(subject)
+        return
+    others = places_of_pairs(subject) | places_of_narrow(subject)
     for source, changes in _relayouts(subject).items():
         if (source.file, source.line) in others:
             continue  # with the shape that other advice proposes, there is no relayout
@@ -69,20 +70,17 @@ def advise_relayout(subject: AdviceSubject) -> tuple[Advice, ...]:
                 continue  # the MXU limits the loop, and the moves overlap with it
             evidence.append(derived("bundles of the loop without the MXU", idles))
             idle = f"; the MXU is idle in {percent(idles, used[1])} of its bundles"
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=(
-                    f"{change.shape} changes its layout, from {change.before} to "
-                    f"{change.after}; {len(moves)} of {len(inside)} vector instructions of the "
-                    f"loop only move it between lanes and sublanes{idle}"
-                ),
-                remedy=_remedy(change),
-                evidence=tuple(evidence),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"{change.shape} changes its layout, from {change.before} to "
+                f"{change.after}; {len(moves)} of {len(inside)} vector instructions of the "
+                f"loop only move it between lanes and sublanes{idle}"
+            ),
+            remedy=_remedy(change),
+            evidence=tuple(evidence),
         )
-    return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)

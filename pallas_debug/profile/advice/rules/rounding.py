@@ -43,14 +43,13 @@ class _Line:
     needless_unpacks: int = 0
 
 
-def advise_rounding(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_rounding(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
+        return
     lines: dict[SourceLine, _Line] = defaultdict(_Line)
     explicit = _count_conversions(program, lines)
     _count_arithmetic(program, lines)
-    found = []
     for loop in subject.schedule.loops:
         saved: dict[SourceLine, int] = {}
         for source, line in lines.items():
@@ -73,29 +72,26 @@ def advise_rounding(subject: AdviceSubject) -> tuple[Advice, ...]:
         if share < MIN_BUNDLES:
             continue
         source = max(saved, key=lambda line: saved[line])
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=(
-                    "values are rounded to bf16 and converted back to f32 before they are used: "
-                    f"{needless} conversions in a loop of {loop.size} bundles; without them, its "
-                    f"busiest slot needs {without} bundles instead of {now}"
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                "values are rounded to bf16 and converted back to f32 before they are used: "
+                f"{needless} conversions in a loop of {loop.size} bundles; without them, its "
+                f"busiest slot needs {without} bundles instead of {now}"
+            ),
+            remedy=_remedy(is_explicit=source in explicit),
+            evidence=(
+                counted(
+                    "conversions in the loop",
+                    len(selected(inside, lambda name: _converts(name, (_PACK, _UNPACK)))),
                 ),
-                remedy=_remedy(is_explicit=source in explicit),
-                evidence=(
-                    counted(
-                        "conversions in the loop",
-                        len(selected(inside, lambda name: _converts(name, (_PACK, _UNPACK)))),
-                    ),
-                    derived("of them, those of values that are converted back", needless),
-                    counted("bundles of the loop", loop.size),
-                    derived("bundles that the busiest slot needs", now),
-                    derived("the same without these conversions", without),
-                ),
-            )
+                derived("of them, those of values that are converted back", needless),
+                counted("bundles of the loop", loop.size),
+                derived("bundles that the busiest slot needs", now),
+                derived("the same without these conversions", without),
+            ),
         )
-    return tuple(found)
 
 
 def _converts(opcode: str, kind: str | tuple[str, ...]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pallas_debug.profile.advice.advice import (
     Advice,
@@ -41,19 +41,18 @@ REDUCTIONS = ("arith.addf", "arith.maximumf", "arith.minimumf", "arith.maxnumf",
 EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma2", "tpu.wait_dma", "tpu.semaphore_signal", "scf.while")
 
 
-def advise_row_loop(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_row_loop(subject: AdviceSubject) -> Iterator[Advice]:
     return _advise(subject, is_scalar=False)
 
 
-def advise_scalar_loop(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_scalar_loop(subject: AdviceSubject) -> Iterator[Advice]:
     return _advise(subject, is_scalar=True)
 
 
-def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
+def _advise(subject: AdviceSubject, *, is_scalar: bool) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
-    found = []
+        return
     for loop in program.loops_of(MIN_TRIPS):
         body = [o for o in program.operations if o.line in loop]
         named = independent_stores(program, loop, body)
@@ -110,17 +109,14 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> tuple[Advice, ...]:
                 else "process at least 8 rows in each iteration with pl.ds(pl.multiple_of(i * 8, "
                 "8), 8), or the whole block without a loop"
             )
-        found.append(
-            Advice(
-                kind=kind,
-                source=source,
-                operand=operand.name if operand is not None else None,
-                message=message,
-                remedy=remedy,
-                evidence=tuple(evidence),
-            )
+        yield Advice(
+            kind=kind,
+            source=source,
+            operand=operand.name if operand is not None else None,
+            message=message,
+            remedy=remedy,
+            evidence=tuple(evidence),
         )
-    return tuple(found)
 
 
 def _starts_with(prefixes: tuple[str, ...]) -> Callable[[str], bool]:

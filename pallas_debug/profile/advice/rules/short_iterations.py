@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from pallas_debug.profile import units
 from pallas_debug.profile.advice.advice import (
@@ -40,14 +40,13 @@ MIN_GAIN = 0.25
 """Minimum share of the executed bundles that the change must save."""
 
 
-def advise_short_iterations(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_short_iterations(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
+        return
     # A product of few rows, or on the vector unit, is better hoisted or merged than interleaved.
     products = loops_of_products(subject)
     thin = {advice.source for advice in advise_thin_product(subject)}
-    found = []
     for loop in program.loops_of(MIN_TRIPS):
         body = [o for o in program.operations if o.line in loop]
         stores = independent_stores(program, loop, body)
@@ -57,8 +56,7 @@ def advise_short_iterations(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         advice = _of_loop(subject, loop, stores, products)
         if advice is not None:
-            found.append(advice)
-    return tuple(found)
+            yield advice
 
 
 def _of_loop(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
@@ -21,10 +22,9 @@ MIN_BUNDLES = 0.1
 """Minimum share of the executed bundles that belong to the loop."""
 
 
-def advise_spills(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_spills(subject: AdviceSubject) -> Iterator[Advice]:
     if subject.is_memory_bound:
-        return ()
-    found = []
+        return
     products = loops_of_products(subject)
     for loop in subject.schedule.loops:
         if loop.number in products:
@@ -55,29 +55,26 @@ def advise_spills(subject: AdviceSubject) -> tuple[Advice, ...]:
             if first is not None and most is not None and first != most
             else ""
         )
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=most,
-                message=(
-                    f"{len(spills)} spills and {len(fills)} fills of vector registers in a loop "
-                    f"of {loop.size} bundles{begins}; without them, its busiest slot needs "
-                    f"{without} bundles instead of {with_spills}"
-                ),
-                remedy=(
-                    "process fewer rows at a time: loop over slices of the block, so that what is "
-                    "live at once, above all the loop's carry, fits in the vector registers"
-                ),
-                evidence=(
-                    counted("spills in the loop", len(spills)),
-                    counted("fills in the loop", len(fills)),
-                    counted("bundles of the loop", loop.size),
-                    derived("bundles that the busiest slot needs", with_spills),
-                    derived("the same without spills and fills", without),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=most,
+            message=(
+                f"{len(spills)} spills and {len(fills)} fills of vector registers in a loop "
+                f"of {loop.size} bundles{begins}; without them, its busiest slot needs "
+                f"{without} bundles instead of {with_spills}"
+            ),
+            remedy=(
+                "process fewer rows at a time: loop over slices of the block, so that what is "
+                "live at once, above all the loop's carry, fits in the vector registers"
+            ),
+            evidence=(
+                counted("spills in the loop", len(spills)),
+                counted("fills in the loop", len(fills)),
+                counted("bundles of the loop", loop.size),
+                derived("bundles that the busiest slot needs", with_spills),
+                derived("the same without spills and fills", without),
+            ),
         )
-    return tuple(found)
 
 
 def _limits(subject: AdviceSubject, loop: ScheduledLoop) -> tuple[int, int] | None:

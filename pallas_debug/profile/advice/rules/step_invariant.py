@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import (
@@ -34,19 +35,19 @@ MIN_STEPS = 4
 _OTHERS = ("scf.", "tpu.trace", "tpu.prng", "tpu.sem", "tpu.device", "func.", "cf.")
 
 
-def advise_step_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_step_invariant(subject: AdviceSubject) -> Iterator[Advice]:
     program, blocks = subject.program, subject.blocks
     if program is None or blocks is None or subject.is_memory_bound:
-        return ()
+        return
     steps = subject.core_points
     operations = _invariant(program)
     if steps < MIN_STEPS or not operations:
-        return ()
+        return
     varying = _varying_instructions(program, operations)
     instructions = [p for line in varying for p in subject.at(line)]
     loop = subject.loop_of(instructions)
     if loop is None or not subject.is_of_grid(loop):
-        return ()  # hoisted by the compiler, or reported by the rule for loops
+        return  # hoisted by the compiler, or reported by the rule for loops
     inside = selected(subject.inside(loop), is_vector_instruction)
     inside = [p for p in inside if subject.schedule.loop_at(p.bundle) is loop]
     computing = [p for p in instructions if subject.schedule.loop_at(p.bundle) is loop]
@@ -57,29 +58,27 @@ def advise_step_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
     share = subject.share(inside)
     source = most_of(computing)
     if source is None or saved < MIN_SHARE * len(inside) or share < MIN_SHARE:
-        return ()
+        return
     size = registers * 4
-    return (
-        Advice(
-            kind=KIND.name,
-            source=source,
-            message=(
-                f"each of the {steps:,.0f} grid steps recomputes values that depend neither on "
-                f"inputs nor on the grid point: about {count} of the {len(inside)} vector "
-                "instructions of a step"
-            ),
-            remedy=(
-                "compute them once, outside the kernel, and pass them as an input whose index map "
-                f"stays at one block, of {size:,} KiB; or, if one core runs all steps in order, "
-                "compute them in the first step and keep them in a scratch buffer"
-            ),
-            evidence=(
-                derived("grid steps", round(steps)),
-                counted("vector instructions of a step", len(inside)),
-                derived("of them, those that compute the same each time", count),
-                derived("registers to load instead", registers),
-                derived_share("share of the executed bundles", share),
-            ),
+    yield Advice(
+        kind=KIND.name,
+        source=source,
+        message=(
+            f"each of the {steps:,.0f} grid steps recomputes values that depend neither on "
+            f"inputs nor on the grid point: about {count} of the {len(inside)} vector "
+            "instructions of a step"
+        ),
+        remedy=(
+            "compute them once, outside the kernel, and pass them as an input whose index map "
+            f"stays at one block, of {size:,} KiB; or, if one core runs all steps in order, "
+            "compute them in the first step and keep them in a scratch buffer"
+        ),
+        evidence=(
+            derived("grid steps", round(steps)),
+            counted("vector instructions of a step", len(inside)),
+            derived("of them, those that compute the same each time", count),
+            derived("registers to load instead", registers),
+            derived_share("share of the executed bundles", share),
         ),
     )
 

@@ -45,10 +45,10 @@ _ELEMENTWISE = (PASSED_ON - {"vector.broadcast", "tpu.broadcast", "vector.extrac
 """Operations on a value that can equally be applied to its transpose."""
 
 
-def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_transpose(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
+        return
     products = {p.bundle for p in subject.instructions if p.opcode.startswith("vmat")}
     found: dict[tuple[str, SourceLine], Advice] = {}
     for operation in program.named("tpu.transpose", "vector.transpose", "tpu.matmul"):
@@ -102,7 +102,8 @@ def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
                 evidence,
             ),
         )
-    return (*found.values(), *_products(subject, products))
+    yield from found.values()
+    yield from _products(subject, products)
 
 
 def _lost(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
 from pallas_debug.profile.advice.pipelines import (
     depends,
@@ -29,31 +31,31 @@ MAX_TRANSFER = 0.25
 """Maximum transfer time of a block, relative to the latency of a copy."""
 
 
-def advise_gathered_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_gathered_blocks(subject: AdviceSubject) -> Iterator[Advice]:
     blocks, step, rate = subject.blocks, subject.step, subject.bytes_per_cycle
     if blocks is None or step is None or not rate or not subject.cycles or not subject.core_points:
-        return ()
+        return
     tables = subject.kernel.of_kind("scalar_prefetch")
     axis = max((n for n, size in enumerate(blocks.grid) if size > 1), default=None)
     if not tables or axis is None or subject.kernel.of_kind("scratch"):
-        return ()
+        return
     if blocks.grid[axis] < MIN_STEPS or blocks.grid[axis] % TOGETHER:
-        return ()
+        return
     chosen = [o for o in blocks.pipelined if _is_chosen(o)]
     others = [o for o in blocks.pipelined if o not in chosen]
     if len(chosen) != 1 or not _can_grow(others, axis):
-        return ()
+        return
     (operand,) = chosen
     is_gather = operand.kind == "input"
     is_resident = operand.name in subject.resident
     if not is_gather and (is_resident or _is_read(subject, operand)):
-        return ()
+        return
     # A step that fetches nothing waits for the write-back of the step before.
     fetches = is_gather and not is_resident
     latency = subject.latency if fetches else subject.write_latency
     transfer = operand.block_bytes / rate
     if transfer > MAX_TRANSFER * latency:
-        return ()
+        return
     idle = min(idle_bundles(subject, subject.core_points), step.compute)
     own = subject.latency if is_gather else subject.write_latency
     compute = own + idle + TOGETHER * (step.compute - idle + STARTING + transfer)
@@ -72,12 +74,12 @@ def advise_gathered_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
     steps = subject.core_points / TOGETHER
     cycles = steady_cycles(subject, moving, steps=steps, compute=compute)
     if cycles > (1 - MIN_GAIN) * subject.cycles:
-        return ()
+        return
     each = subject.cycles / subject.core_points
     names = ", ".join(table.name for table in tables)
     growing = ", ".join(o.name for o in others if depends(o, axis))
     does = "fetches" if fetches else "works on" if is_gather else "writes back"
-    advice = KIND.of_block(
+    yield KIND.of_block(
         subject,
         operand.name,
         message=(
@@ -97,7 +99,6 @@ def advise_gathered_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
             derived("estimated cycles with copies together", round(cycles), unit="cycles"),
         ),
     )
-    return (advice,)
 
 
 def _remedy(operand: OperandBlocks, growing: str, *, is_gather: bool) -> str:

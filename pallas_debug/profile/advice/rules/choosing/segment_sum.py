@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import (
@@ -67,11 +68,10 @@ class _Sums:
     sizes: tuple[int, int, int]
 
 
-def advise_segment_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_segment_sum(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
-    found = []
+        return
     for loop in program.loops_of(MIN_TRIPS):
         body = [o for o in program.operations if o.line in loop]
         sums = _sums(program, loop, body)
@@ -92,33 +92,30 @@ def advise_segment_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
         segments, rows, columns = sums.sizes
         operand = subject.operand(sums.memory)
         name = operand.name if operand is not None else "the result"
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                operand=operand.name if operand is not None else None,
-                message=(
-                    f"{rows:,} rows of {columns:,} columns are added one by one to the "
-                    f"{segments:,} rows of {name}, each to one that a table names, which takes "
-                    f"about {now:,.0f} cycles; each addition waits for the load of a row that the "
-                    f"one before may have stored, and the MXU would need about {then:,.0f}"
-                ),
-                remedy=(
-                    f"multiply once by a one-hot matrix, with the table as a row of shape (1, "
-                    f"{rows}): jnp.dot((lax.broadcasted_iota(jnp.int32, ({segments}, {rows}), 0) "
-                    "== table).astype(jnp.float32), rows, precision=lax.Precision.HIGHEST); all "
-                    "rows must be finite, as 0 times an infinity is a NaN"
-                ),
-                evidence=(
-                    derived("rows that are added", rows),
-                    counted("bundles of the loop", scheduled.size),
-                    derived("cycles of all iterations", round(now), unit="cycles"),
-                    derived("cycles on the MXU", round(then), f"in {PASSES} passes", "cycles"),
-                    derived_share("share of the executed bundles", share),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            operand=operand.name if operand is not None else None,
+            message=(
+                f"{rows:,} rows of {columns:,} columns are added one by one to the "
+                f"{segments:,} rows of {name}, each to one that a table names, which takes "
+                f"about {now:,.0f} cycles; each addition waits for the load of a row that the "
+                f"one before may have stored, and the MXU would need about {then:,.0f}"
+            ),
+            remedy=(
+                f"multiply once by a one-hot matrix, with the table as a row of shape (1, "
+                f"{rows}): jnp.dot((lax.broadcasted_iota(jnp.int32, ({segments}, {rows}), 0) "
+                "== table).astype(jnp.float32), rows, precision=lax.Precision.HIGHEST); all "
+                "rows must be finite, as 0 times an infinity is a NaN"
+            ),
+            evidence=(
+                derived("rows that are added", rows),
+                counted("bundles of the loop", scheduled.size),
+                derived("cycles of all iterations", round(now), unit="cycles"),
+                derived("cycles on the MXU", round(then), f"in {PASSES} passes", "cycles"),
+                derived_share("share of the executed bundles", share),
+            ),
         )
-    return tuple(found)
 
 
 def _on_mxu(subject: AdviceSubject, sums: _Sums) -> float | None:

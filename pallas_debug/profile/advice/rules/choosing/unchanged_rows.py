@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.model import Operand
@@ -50,13 +51,12 @@ class _Update:
     table: Operand
 
 
-def advise_unchanged_rows(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_unchanged_rows(subject: AdviceSubject) -> Iterator[Advice]:
     blocks, step, rate = subject.blocks, subject.step, subject.bytes_per_cycle
     if blocks is None or step is None or not rate or not subject.cycles:
-        return ()
+        return
     if not subject.is_memory_bound or subject.program is None:
-        return ()
-    found = []
+        return
     for output in blocks.pipelined:
         update = _update(subject, subject.program, output)
         count = copies(output, blocks.grid)
@@ -76,8 +76,7 @@ def advise_unchanged_rows(subject: AdviceSubject) -> tuple[Advice, ...]:
         cycles = max(cycles, others * subject.core_points)
         if cycles > (1 - MIN_GAIN) * subject.cycles:
             continue
-        found.append(_advice(subject, update, kept, count, cycles))
-    return tuple(found)
+        yield _advice(subject, update, kept, count, cycles)
 
 
 def _in_small_blocks(subject: AdviceSubject, size: int, compute: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
@@ -30,18 +31,18 @@ MAX_AXES = 5
 Order = tuple[int, ...]
 
 
-def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_grid_order(subject: AdviceSubject) -> Iterator[Advice]:
     blocks = subject.blocks
     if blocks is None or subject.is_compute_bound or not subject.cycles:
-        return ()
+        return
     if not 2 <= len(blocks.grid) <= MAX_AXES or len(blocks.pipelined) < len(blocks.operands):
-        return ()
+        return
     if subject.depends_on_tables or not all(map(is_affine, blocks.pipelined)):
-        return ()
+        return
     read = ordered_axes(subject, blocks)
     now = enlarged(subject, blocks, {}, 0.0)
     if read is None or now is None or abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
-        return ()
+        return
     # For each axis with ordered work, the axes inside of it, which must stay inside.
     fixed = {axis: frozenset(range(axis + 1, len(blocks.grid))) for axis in read}
     costs: dict[Order, PipelineCost] = {}
@@ -50,16 +51,16 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
         if cost is not None and _is_allowed(order, fixed):
             costs[order] = cost
     if not costs:
-        return ()
+        return
     best = min(costs, key=lambda order: (costs[order].moved, order))
     cycles = cycles_in_order(subject, blocks, best)
     if cycles is None or cycles > (1 - MIN_GAIN) * subject.cycles or costs[best].moved >= now.moved:
-        return ()
+        return
     moving = [o for o in blocks.pipelined if o.name not in subject.resident]
     worst = max(moving, key=lambda o: repeated_copies(o, blocks.grid) * o.block_bytes)
     count, after = copies(worst, blocks.grid), copies(*_of(worst.name, reordered(blocks, best)))
     grid = ", ".join(str(blocks.grid[axis]) for axis in best)
-    advice = KIND.of_block(
+    yield KIND.of_block(
         subject,
         worst.name,
         message=(
@@ -79,7 +80,6 @@ def advise_grid_order(subject: AdviceSubject) -> tuple[Advice, ...]:
             derived("estimated cycles in the other order", round(cycles), unit="cycles"),
         ),
     )
-    return (advice,)
 
 
 def cycles_in_order(subject: AdviceSubject, blocks: BlockMap, order: Order) -> float | None:

@@ -96,14 +96,13 @@ class Uses:
     is_spread: bool = False
 
 
-def advise_narrow_block(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_narrow_block(subject: AdviceSubject) -> Iterator[Advice]:
     blocks = subject.blocks
     if blocks is None or subject.program is None or places_of_pairs(subject):
-        return ()  # most time goes to the pairs of rows, in three dimensions
+        return  # most time goes to the pairs of rows, in three dimensions
     inputs = [o for o in blocks.pipelined if o.kind == "input" and len(o.dimensions) >= 2]
     filled = [(operand, _fill(operand)) for operand in inputs]
     total = sum(fill.registers for _, fill in filled)
-    found = []
     for operand, fill in filled:
         if fill.registers < MIN_SHARE * total:
             continue
@@ -119,8 +118,7 @@ def advise_narrow_block(subject: AdviceSubject) -> tuple[Advice, ...]:
         if _saved(subject, loads, uses, fill) < MIN_GAIN * (subject.cycles or subject.executed):
             continue
         at_line = selected(subject.at(source), lambda name: name.startswith("vld"))
-        found.append(_advice(operand, fill, source, len(at_line), uses.is_reduced))
-    return tuple(found)
+        yield _advice(operand, fill, source, len(at_line), uses.is_reduced)
 
 
 def _fill(operand: OperandBlocks) -> Fill:

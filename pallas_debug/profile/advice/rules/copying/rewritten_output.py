@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
+from collections.abc import Iterator
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, applies, derived
 from pallas_debug.profile.advice.pipelines import (
     copies,
     depends,
@@ -21,12 +23,12 @@ from pallas_debug.profile.advice.rules.copying.two_passes import advise_two_pass
 from pallas_debug.profile.advice.subject import AdviceSubject
 
 
-def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_rewritten_output(subject: AdviceSubject) -> Iterator[Advice]:
     blocks = subject.blocks
     if blocks is None or len(blocks.grid) < 2 or subject.is_compute_bound or not subject.cycles:
-        return ()
+        return
     if not all(map(is_affine, blocks.pipelined)):
-        return ()
+        return
     outputs = [
         o
         for o in blocks.pipelined
@@ -34,24 +36,24 @@ def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
         and o.name not in subject.resident
         and repeated_copies(o, blocks.grid) > 0
     ]
-    if not outputs or advise_two_passes(subject):
-        return ()
+    if not outputs or applies(subject, advise_two_passes):
+        return
     worst = max(outputs, key=lambda o: repeated_copies(o, blocks.grid) * o.block_bytes)
     unused = [axis for axis in range(len(blocks.grid)) if not depends(worst, axis)]
     order = (*(axis for axis in range(len(blocks.grid)) if axis not in unused), *unused)
     now = enlarged(subject, blocks, {}, 0.0)
     after = enlarged(subject, reordered(blocks, order), {}, 0.0)
     if now is None or after is None or abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
-        return ()
+        return
     cycles = cycles_in_order(subject, blocks, order)
     if cycles is None or cycles > (1 - MIN_GAIN) * subject.cycles or after.moved >= now.moved:
-        return ()
+        return
     count, total = copies(worst, blocks.grid) or 0, worst.total or 0
     repeats = [axis for axis in unused if blocks.grid[axis] > 1]
     axes = " and ".join(map(str, repeats))
     grid = ", ".join(str(blocks.grid[axis]) for axis in order)
     inner = "axis" if len(repeats) == 1 else "axes"
-    advice = KIND.of_block(
+    yield KIND.of_block(
         subject,
         worst.name,
         message=(
@@ -73,7 +75,6 @@ def advise_rewritten_output(subject: AdviceSubject) -> tuple[Advice, ...]:
             derived("estimated cycles in the other order", round(cycles), unit="cycles"),
         ),
     )
-    return (advice,)
 
 
 KIND = AdviceKind(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
 from pallas_debug.profile.advice.pipelines import size_text
 from pallas_debug.profile.advice.program import ProgramOperation
@@ -26,11 +28,10 @@ MIN_TRIPS = 4
 """Minimum number of times that the buffer is fetched."""
 
 
-def advise_round_trip(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_round_trip(subject: AdviceSubject) -> Iterator[Advice]:
     program, rate = subject.program, subject.bytes_per_cycle
     if program is None or not rate or not subject.cycles:
-        return ()
-    found = []
+        return
     starts = [o for o in program.named("tpu.enqueue_dma") if not program.is_conditional(o.line)]
     for fetch in starts:
         back = next((o for o in starts if _is_round_trip(subject, fetch, o)), None)
@@ -52,28 +53,25 @@ def advise_round_trip(subject: AdviceSubject) -> tuple[Advice, ...]:
         operand = subject.operand(place.memory)
         name = operand.name if operand is not None else "an array"
         step = "iteration" if program.loops_around(fetch.line) else "grid step"
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                operand=operand.name if operand is not None else None,
-                message=(
-                    f"each {step} fetches the same {size_text(size)} of {name} from HBM and writes "
-                    f"them back: about {cycles:,.0f} cycles, {count:,.0f} times"
-                ),
-                remedy=(
-                    f"keep them in VMEM: fetch them before the first {step} and write them back "
-                    "after the last; an output whose index map stays at one block is kept this way"
-                ),
-                evidence=(
-                    counted("times that it is fetched", round(count)),
-                    derived("bytes of each copy", size, unit="bytes"),
-                    derived("cycles of both copies", round(cycles), unit="cycles"),
-                    derived("cycles that keeping it in VMEM saves", round(saved), unit="cycles"),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            operand=operand.name if operand is not None else None,
+            message=(
+                f"each {step} fetches the same {size_text(size)} of {name} from HBM and writes "
+                f"them back: about {cycles:,.0f} cycles, {count:,.0f} times"
+            ),
+            remedy=(
+                f"keep them in VMEM: fetch them before the first {step} and write them back "
+                "after the last; an output whose index map stays at one block is kept this way"
+            ),
+            evidence=(
+                counted("times that it is fetched", round(count)),
+                derived("bytes of each copy", size, unit="bytes"),
+                derived("cycles of both copies", round(cycles), unit="cycles"),
+                derived("cycles that keeping it in VMEM saves", round(saved), unit="cycles"),
+            ),
         )
-    return tuple(found)
 
 
 def _is_round_trip(subject: AdviceSubject, fetch: ProgramOperation, back: ProgramOperation) -> bool:

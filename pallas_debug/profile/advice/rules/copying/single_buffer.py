@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
 from pallas_debug.profile.advice.pipelines import copies, size_text
 from pallas_debug.profile.advice.subject import AdviceSubject
@@ -10,11 +12,10 @@ MIN_SHARE = 0.1
 """Minimum share of a step's cycles spent waiting for the copy."""
 
 
-def advise_single_buffer(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_single_buffer(subject: AdviceSubject) -> Iterator[Advice]:
     blocks, step, rate = subject.blocks, subject.step, subject.bytes_per_cycle
     if blocks is None or step is None or not rate or subject.vmem is None:
-        return ()
-    found = []
+        return
     for operand in blocks.pipelined:
         count = copies(operand, blocks.grid)
         if operand.buffers != 1 or count is None or count < 2 or operand.name in subject.resident:
@@ -28,29 +29,26 @@ def advise_single_buffer(subject: AdviceSubject) -> tuple[Advice, ...]:
         limit = ""
         if subject.vmem_limit is not None:
             limit = f", of the {size_text(subject.vmem_limit)} that it may use"
-        found.append(
-            KIND.of_block(
-                subject,
-                operand.name,
-                message=(
-                    f"{operand.name} has a single buffer, so the kernel waits for its {count:,} "
-                    f"copies of {size_text(operand.block_bytes)}: about {waiting:,.0f} cycles in "
-                    f"each grid step, next to {step.compute:,.0f} of computation"
-                ),
-                remedy=(
-                    f"remove pipeline_mode=pl.Buffered(1) from the BlockSpec of {operand.name}: "
-                    f"with two buffers, the kernel uses {size_text(larger)} of VMEM{limit}"
-                ),
-                evidence=(
-                    derived(f"buffers of {operand.name}", operand.buffers),
-                    derived(f"copies of {operand.name}", count),
-                    derived("cycles of a step that wait for it", waiting, unit="cycles"),
-                    derived("cycles of a step that compute", step.compute, unit="cycles"),
-                    derived("VMEM with two buffers", larger, unit="bytes"),
-                ),
-            )
+        yield KIND.of_block(
+            subject,
+            operand.name,
+            message=(
+                f"{operand.name} has a single buffer, so the kernel waits for its {count:,} "
+                f"copies of {size_text(operand.block_bytes)}: about {waiting:,.0f} cycles in "
+                f"each grid step, next to {step.compute:,.0f} of computation"
+            ),
+            remedy=(
+                f"remove pipeline_mode=pl.Buffered(1) from the BlockSpec of {operand.name}: "
+                f"with two buffers, the kernel uses {size_text(larger)} of VMEM{limit}"
+            ),
+            evidence=(
+                derived(f"buffers of {operand.name}", operand.buffers),
+                derived(f"copies of {operand.name}", count),
+                derived("cycles of a step that wait for it", waiting, unit="cycles"),
+                derived("cycles of a step that compute", step.compute, unit="cycles"),
+                derived("VMEM with two buffers", larger, unit="bytes"),
+            ),
         )
-    return tuple(found)
 
 
 KIND = AdviceKind(

@@ -10,6 +10,7 @@ from pallas_debug.profile.advice.advice import (
     Advice,
     AdviceKind,
     Evidence,
+    applies,
     counted,
     derived,
     derived_share,
@@ -74,20 +75,20 @@ MAX_STEPPED = 8
 """Maximum settings to simulate step by step, where index maps skip blocks."""
 
 
-def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_small_blocks(subject: AdviceSubject) -> Iterator[Advice]:
     blocks, limit = subject.blocks, subject.vmem_limit
     if blocks is None or limit is None or blocks.points < MIN_STEPS or not blocks.pipelined:
-        return ()
+        return
     if subject.depends_on_tables or len(blocks.pipelined) < len(blocks.operands):
-        return ()  # the kernel does its own addressing, which larger blocks would change
+        return  # the kernel does its own addressing, which larger blocks would change
     idle = idle_bundles(subject, subject.core_points)
     latency = _latency(subject, idle)
     overhead = idle + (latency.cycles if latency is not None else 0.0)
     now = enlarged(subject, blocks, {}, overhead)
     if now is None or not subject.cycles or now.cycles <= 0:
-        return ()
+        return
     if abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
-        return ()  # something else limits the kernel, such as steps that are skipped
+        return  # something else limits the kernel, such as steps that are skipped
     stalled = overhead - idle
     good: list[PipelineCost] = []
     is_short = subject.step is not None and subject.step.compute <= MAX_BATCHED
@@ -107,14 +108,14 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
             good = sorted(good, key=lambda s: s.cycles)[:MAX_STEPPED]
             ran = [stepped(subject, blocks, cost, idle, stalled, growth) for cost in (now, *good)]
             if ran[0] is None or abs(ran[0].cycles / subject.cycles - 1) > MAX_ERROR:
-                return ()
+                return
             now = ran[0]
             most = (1 - gain) * _least(subject, now)
             good = [s for s in ran[1:] if s is not None and s.cycles <= most]
         if good:
             break
     if not good or _selects_by_table(subject):
-        return ()
+        return
     # Prefer the smallest VMEM among settings that are nearly as good as the best.
     best = min(s.cycles for s in good)
     chosen = min((s for s in good if s.cycles <= 1.05 * best), key=lambda s: s.vmem)
@@ -149,7 +150,7 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
         )
     else:
         cause = f"{idle:.0f} bundles of each step do no vector work"
-    advice = KIND.of_block(
+    yield KIND.of_block(
         subject,
         worst.name,
         message=f"blocks of {_sizes(worst, blocks)} make {now.steps:,} grid steps: {cause}",
@@ -182,7 +183,6 @@ def advise_small_blocks(subject: AdviceSubject) -> tuple[Advice, ...]:
             derived("estimated cycles with larger blocks", round(chosen.cycles), unit="cycles"),
         ),
     )
-    return (advice,)
 
 
 def _least(subject: AdviceSubject, now: PipelineCost) -> float:
@@ -270,17 +270,14 @@ def _batched_settings(subject: AdviceSubject, blocks: BlockMap) -> Iterator[dict
         return  # steps that depend on each other, or on their place
     if blocks.points < MIN_BATCHED_STEPS or subject.kernel.of_kind("scratch"):
         return
-    if any(repeated_copies(o, blocks.grid) for o in blocks.pipelined) or _is_thin(subject):
+    if any(repeated_copies(o, blocks.grid) for o in blocks.pipelined) or applies(
+        subject, advise_thin_steps, advise_gathered_blocks, advise_thin_product
+    ):
         return  # fewer fetches of the same blocks need no other kernel
     axes = [n for n, size in enumerate(blocks.grid) if size > 1 and _is_batch(blocks, n)]
     choices = [[f for f in FACTORS if blocks.grid[axis] % f == 0] for axis in axes]
     for factors in itertools.islice(itertools.product(*choices), 1, MAX_SETTINGS):
         yield dict(zip(axes, factors, strict=True))
-
-
-def _is_thin(subject: AdviceSubject) -> bool:
-    rules = (advise_thin_steps, advise_gathered_blocks, advise_thin_product)
-    return any(rule(subject) for rule in rules)
 
 
 def _is_batch(blocks: BlockMap, axis: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
 from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.rules.copying.places import copy_size, is_regular
@@ -12,11 +14,10 @@ MIN_TRIPS = 8
 """Minimum number of copies that the loop starts."""
 
 
-def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_small_copies(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.bytes_per_cycle is None:
-        return ()
-    found = []
+        return
     for operation in program.named("tpu.enqueue_dma"):
         loops = program.loops_around(operation.line)
         if not loops or loops[0].trips is None or loops[0].trips < MIN_TRIPS:
@@ -44,24 +45,21 @@ def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
             if is_started
             else f"copying with loads and stores takes {loop.size} bundles each"
         )
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=f"a loop starts {trips} copies of {size:,} bytes each; {takes}",
-                remedy=(
-                    "copy everything at once: one make_async_copy of the whole slice, from an "
-                    "array in which it is contiguous"
-                ),
-                evidence=(
-                    derived("copies that the loop starts", trips),
-                    derived("bytes of each", size, unit="bytes"),
-                    counted("bundles for each", loop.size),
-                    derived("cycles that each takes at peak bandwidth", running, unit="cycles"),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=f"a loop starts {trips} copies of {size:,} bytes each; {takes}",
+            remedy=(
+                "copy everything at once: one make_async_copy of the whole slice, from an "
+                "array in which it is contiguous"
+            ),
+            evidence=(
+                derived("copies that the loop starts", trips),
+                derived("bytes of each", size, unit="bytes"),
+                counted("bundles for each", loop.size),
+                derived("cycles that each takes at peak bandwidth", running, unit="cycles"),
+            ),
         )
-    return tuple(found)
 
 
 def _computes(subject: AdviceSubject, loop: ScheduledLoop) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
 from pallas_debug.profile.advice.pipelines import (
@@ -20,14 +21,13 @@ ROOM = 0.75
 """Maximum share of VMEM for the windows of the operands; the rest is for computed values."""
 
 
-def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_two_passes(subject: AdviceSubject) -> Iterator[Advice]:
     blocks, limit = subject.blocks, subject.vmem_limit
     if blocks is None or limit is None or subject.is_compute_bound:
-        return ()
-    found = []
+        return
     inputs = [o for o in blocks.pipelined if o.kind == "input"]
     if subject.resident.issuperset(o.name for o in inputs):
-        return ()
+        return
     for axis, passes in enumerate(blocks.grid):
         if passes < 2 or any(depends(o, axis) is not False for o in inputs):
             continue
@@ -47,25 +47,22 @@ def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
                 if size <= ROOM * limit
                 else "compute the results of the first pass together with those of the second"
             )
-            found.append(
-                KIND.of_block(
-                    subject,
-                    operand.name,
-                    message=(
-                        f"the grid goes over {operand.name} {passes} times, because no input's "
-                        f"index map uses grid axis {axis}: {size_text(moved)} are fetched from an "
-                        f"array of {size_text(moved / passes)}"
-                    ),
-                    remedy=f"fetch it once: {fits}, and make all passes over it in one grid step",
-                    evidence=(
-                        derived(f"times {operand.name} is fetched", passes),
-                        derived("bytes fetched of it", moved, unit="bytes"),
-                        derived("bytes fetched of it in one pass", moved // passes, unit="bytes"),
-                        derived("VMEM of one pass", size, "both buffers, and the outputs", "bytes"),
-                    ),
-                )
+            yield KIND.of_block(
+                subject,
+                operand.name,
+                message=(
+                    f"the grid goes over {operand.name} {passes} times, because no input's "
+                    f"index map uses grid axis {axis}: {size_text(moved)} are fetched from an "
+                    f"array of {size_text(moved / passes)}"
+                ),
+                remedy=f"fetch it once: {fits}, and make all passes over it in one grid step",
+                evidence=(
+                    derived(f"times {operand.name} is fetched", passes),
+                    derived("bytes fetched of it", moved, unit="bytes"),
+                    derived("bytes fetched of it in one pass", moved // passes, unit="bytes"),
+                    derived("VMEM of one pass", size, "both buffers, and the outputs", "bytes"),
+                ),
             )
-    return tuple(found)
 
 
 def _reads_parts(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool:

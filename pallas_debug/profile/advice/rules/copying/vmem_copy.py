@@ -50,11 +50,10 @@ class _Move:
     target: str
 
 
-def advise_vmem_copy(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_vmem_copy(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
-    found = []
+        return
     for move in (*_by_registers(program), *_by_copies(program)):
         source, target = subject.operand(move.source), subject.operand(move.target)
         line = program.source(move.made_by[-1])
@@ -73,23 +72,20 @@ def advise_vmem_copy(subject: AdviceSubject) -> tuple[Advice, ...]:
         share = subject.share(moving)
         if share < MIN_SHARE or not any(p.opcode.startswith("vst") for p in moving):
             continue  # the compiler may have eliminated the copy
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=line,
-                operand=source.name,
-                message=(
-                    f"{source.name} is copied to {target.name}, both in VMEM: {share:.0%} of the "
-                    "executed bundles do this and no other vector work".replace("%", " %")
-                ),
-                remedy=remedy,
-                evidence=(
-                    counted("instructions of the copy in such bundles", len(moving)),
-                    derived_share("share of the executed bundles", share),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=line,
+            operand=source.name,
+            message=(
+                f"{source.name} is copied to {target.name}, both in VMEM: {share:.0%} of the "
+                "executed bundles do this and no other vector work".replace("%", " %")
+            ),
+            remedy=remedy,
+            evidence=(
+                counted("instructions of the copy in such bundles", len(moving)),
+                derived_share("share of the executed bundles", share),
+            ),
         )
-    return tuple(found)
 
 
 def _works(program: MosaicProgram, operation: ProgramOperation) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, applies, derived
 from pallas_debug.profile.advice.pipelines import (
     copies,
     enlarged,
@@ -35,15 +36,15 @@ OTHERS = (advise_small_blocks, advise_grid_order, advise_two_passes, advise_thin
 _LETTERS = "ijklmn"
 
 
-def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_whole_operand(subject: AdviceSubject) -> Iterator[Advice]:
     blocks, limit, step = subject.blocks, subject.vmem_limit, subject.step
     if blocks is None or limit is None or step is None or subject.vmem is None:
-        return ()
+        return
     if subject.is_compute_bound or not subject.cycles or not subject.bytes_per_cycle:
-        return ()
+        return
     now = enlarged(subject, blocks, {}, 0.0)
     if now is None or abs(now.cycles / subject.cycles - 1) > MAX_ERROR:
-        return ()
+        return
     best: tuple[float, OperandBlocks, int, int] | None = None
     for operand in blocks.pipelined:
         size, again = _bytes(operand), repeated_copies(operand, blocks.grid)
@@ -60,14 +61,14 @@ def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
         cycles = running + size / subject.bytes_per_cycle + subject.latency
         if cycles <= (1 - MIN_GAIN) * now.cycles and (best is None or cycles < best[0]):
             best = cycles, operand, vmem, moved
-    if best is None or any(rule(subject) for rule in OTHERS):
-        return ()
+    if best is None or applies(subject, *OTHERS):
+        return
     cycles, operand, vmem, moved = best
     count, total = copies(operand, blocks.grid) or 0, operand.total or 0
     size = _bytes(operand)
     indices = ", ".join(_LETTERS[: len(blocks.grid)]) if len(blocks.grid) <= 6 else "*_"
     shape, zeros = ", ".join(map(str, operand.shape)), ", ".join("0" for _ in operand.shape)
-    advice = KIND.of_block(
+    yield KIND.of_block(
         subject,
         operand.name,
         message=(
@@ -91,7 +92,6 @@ def advise_whole_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
             derived("estimated cycles with all of it in VMEM", round(cycles), unit="cycles"),
         ),
     )
-    return (advice,)
 
 
 def _bytes(operand: OperandBlocks) -> int:

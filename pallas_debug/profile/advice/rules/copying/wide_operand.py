@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
 from pallas_debug.profile.advice.pipelines import copies, size_text
@@ -26,14 +26,14 @@ reads it once in f32, and writes and reads it in bf16."""
 _ROUNDS = ("arith.truncf", "tpu.truncf")
 
 
-def advise_wide_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_wide_operand(subject: AdviceSubject) -> Iterator[Advice]:
     program, blocks, step = subject.program, subject.blocks, subject.step
     rate = subject.bytes_per_cycle
     if program is None or blocks is None or step is None or not rate:
-        return ()
+        return
     if not subject.is_memory_bound or not subject.core_points:
-        return ()
-    found = _outputs(subject, program, step.copies, step.compute)
+        return
+    yield from _outputs(subject, program, step.copies, step.compute)
     for operand in blocks.pipelined:
         if operand.kind != "input" or operand.bits != 32 or operand.name in subject.resident:
             continue
@@ -50,50 +50,41 @@ def advise_wide_operand(subject: AdviceSubject) -> tuple[Advice, ...]:
         if saved < MIN_GAIN * step.copies:
             continue
         times = count / operand.total
-        found.append(
-            Advice(
-                kind=KIND.name,
-                operand=operand.name,
-                source=program.source(loads[0]),
-                message=(
-                    f"{operand.name} is fetched in f32, {size_text(moved)} in total"
-                    + (
-                        ", if each step needs a different block"
-                        if operand.unknown is not None
-                        else ""
-                    )
-                    + ", and rounded to bf16 when it is loaded; the kernel waits for its copies"
-                ),
-                remedy=(
-                    f"pass {operand.name} in bf16, with half the bytes: "
-                    + (
-                        f"it is fetched {times:.0f} times, so converting it before the call pays "
-                        "off"
-                        if times >= MIN_FETCHED
-                        else "store it in bf16, which is possible for weights; converting it "
-                        "before each call takes longer than this saves"
-                    )
-                ),
-                evidence=(
-                    derived(f"bytes fetched of {operand.name}", moved, unit="bytes"),
-                    derived("times that each block is fetched", round(times, 1)),
-                    derived("cycles of a step's copies", round(step.copies), unit="cycles"),
-                    derived("cycles of a step that are saved", round(saved), unit="cycles"),
-                    derived_share("share of the step", saved / step.total),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            operand=operand.name,
+            source=program.source(loads[0]),
+            message=(
+                f"{operand.name} is fetched in f32, {size_text(moved)} in total"
+                + (", if each step needs a different block" if operand.unknown is not None else "")
+                + ", and rounded to bf16 when it is loaded; the kernel waits for its copies"
+            ),
+            remedy=(
+                f"pass {operand.name} in bf16, with half the bytes: "
+                + (
+                    f"it is fetched {times:.0f} times, so converting it before the call pays off"
+                    if times >= MIN_FETCHED
+                    else "store it in bf16, which is possible for weights; converting it "
+                    "before each call takes longer than this saves"
+                )
+            ),
+            evidence=(
+                derived(f"bytes fetched of {operand.name}", moved, unit="bytes"),
+                derived("times that each block is fetched", round(times, 1)),
+                derived("cycles of a step's copies", round(step.copies), unit="cycles"),
+                derived("cycles of a step that are saved", round(saved), unit="cycles"),
+                derived_share("share of the step", saved / step.total),
+            ),
         )
-    return tuple(found)
 
 
 def _outputs(
     subject: AdviceSubject, program: MosaicProgram, copies_take: float, computing: float
-) -> list[Advice]:
+) -> Iterator[Advice]:
     """Return advice on f32 outputs that only contain bf16 values."""
     blocks, rate = subject.blocks, subject.bytes_per_cycle
     assert blocks is not None
     assert rate
-    found = []
     for operand in blocks.pipelined:
         if operand.kind != "output" or operand.bits != 32 or operand.name in subject.resident:
             continue
@@ -105,28 +96,25 @@ def _outputs(
         saved = min(moved / 2 / rate / blocks.points, copies_take - computing)
         if saved < MIN_GAIN * copies_take:
             continue
-        found.append(
-            Advice(
-                kind=KIND.name,
-                operand=operand.name,
-                source=program.source(stores[0]),
-                message=(
-                    f"{operand.name} is written in f32, {size_text(moved)} in total, although "
-                    "each value is converted from bf16; the kernel waits for its copies"
-                ),
-                remedy=(
-                    f"make {operand.name} a bf16 array, with half the bytes and no loss, and "
-                    "convert it where it is used"
-                ),
-                evidence=(
-                    derived(f"bytes written of {operand.name}", moved, unit="bytes"),
-                    derived("cycles of a step's copies", round(copies_take), unit="cycles"),
-                    derived("cycles of a step that are saved", round(saved), unit="cycles"),
-                    derived_share("share of the step", saved / max(copies_take, computing)),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            operand=operand.name,
+            source=program.source(stores[0]),
+            message=(
+                f"{operand.name} is written in f32, {size_text(moved)} in total, although "
+                "each value is converted from bf16; the kernel waits for its copies"
+            ),
+            remedy=(
+                f"make {operand.name} a bf16 array, with half the bytes and no loss, and "
+                "convert it where it is used"
+            ),
+            evidence=(
+                derived(f"bytes written of {operand.name}", moved, unit="bytes"),
+                derived("cycles of a step's copies", round(copies_take), unit="cycles"),
+                derived("cycles of a step that are saved", round(saved), unit="cycles"),
+                derived_share("share of the step", saved / max(copies_take, computing)),
+            ),
         )
-    return found
 
 
 def _accesses(

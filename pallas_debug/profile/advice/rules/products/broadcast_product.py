@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
@@ -67,8 +68,8 @@ class _Pairs:
         return passes * tiles * (LOADING + math.ceil(rows / 8)) + LATENCY + extra
 
 
-def advise_broadcast_product(subject: AdviceSubject) -> tuple[Advice, ...]:
-    return tuple(advice for advice, _ in _found(subject))
+def advise_broadcast_product(subject: AdviceSubject) -> Iterator[Advice]:
+    return (advice for advice, _ in _found(subject))
 
 
 def places_of_pairs(subject: AdviceSubject) -> frozenset[Place]:

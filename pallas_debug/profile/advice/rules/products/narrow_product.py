@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.pipelines import LANES
@@ -20,11 +22,10 @@ the operands saved 10 % of the cycles where this share was 20 %, and 47 % where 
 result takes the same time to leave the MXU in either case."""
 
 
-def advise_narrow_product(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_narrow_product(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
-    found = []
+        return
     for product in program.named("tpu.matmul"):
         shape, source = shape_of(product.text.partition(" loc(")[0]), program.source(product)
         if shape is None or len(shape[0]) != 2 or source is None:
@@ -48,31 +49,28 @@ def advise_narrow_product(subject: AdviceSubject) -> tuple[Advice, ...]:
         share = subject.share(working)
         if share < MIN_SHARE:
             continue
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=(
-                    f"the product of ({rows}, {columns}) fills {columns} of {LANES} lanes and is "
-                    f"reduced over them: it takes {fill.registers} vector registers instead of "
-                    f"{fill.full}, and {share:.0%} of the executed bundles work on it, not on the "
-                    "product itself".replace("%", " %")
-                ),
-                remedy=(
-                    "swap the operands of the product, so that its result is transposed: pass the "
-                    "right one transposed, and multiply with lax.dot_general(right, left, (((1,), "
-                    "(1,)), ((), ())), preferred_element_type=jnp.float32), for a result of "
-                    f"({columns}, {rows}); reduce it over axis 0, and store it that way"
-                ),
-                evidence=(
-                    derived("registers that the result takes", fill.registers),
-                    derived("full registers that would hold it", fill.full),
-                    counted("instructions on it in bundles without the product", len(working)),
-                    derived_share("share of the executed bundles with such an instruction", share),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"the product of ({rows}, {columns}) fills {columns} of {LANES} lanes and is "
+                f"reduced over them: it takes {fill.registers} vector registers instead of "
+                f"{fill.full}, and {share:.0%} of the executed bundles work on it, not on the "
+                "product itself".replace("%", " %")
+            ),
+            remedy=(
+                "swap the operands of the product, so that its result is transposed: pass the "
+                "right one transposed, and multiply with lax.dot_general(right, left, (((1,), "
+                "(1,)), ((), ())), preferred_element_type=jnp.float32), for a result of "
+                f"({columns}, {rows}); reduce it over axis 0, and store it that way"
+            ),
+            evidence=(
+                derived("registers that the result takes", fill.registers),
+                derived("full registers that would hold it", fill.full),
+                counted("instructions on it in bundles without the product", len(working)),
+                derived_share("share of the executed bundles with such an instruction", share),
+            ),
         )
-    return tuple(found)
 
 
 KIND = AdviceKind(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import (
     Advice,
@@ -28,11 +29,10 @@ _ROWS_OF = re.compile(r"dot_dimension_numbers<\[1\], \[0\], ")
 _OVER_LANES = re.compile(r"dimensions = array<i32: 1>")
 
 
-def advise_one_hot(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_one_hot(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound or not subject.executions:
-        return ()
-    found = []
+        return
     for operation in program.named("tpu.matmul"):
         shapes = _shapes(operation)
         mask = _mask(subject, operation) if shapes is not None else None
@@ -53,35 +53,32 @@ def advise_one_hot(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         read = subject.operand(indices.operands[0])
         name = read.name if read is not None else "the indices"
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=program.source(operation),
-                operand=read.name if read is not None else None,
-                message=(
-                    f"{rows} rows are taken from a table of {table[0]:,} by a product with a "
-                    f"one-hot matrix of ({rows}, {table[0]}): about {taken:,.0f} bundles in each "
-                    f"step, while copying {rows} rows takes about {copied:,}"
+        yield Advice(
+            kind=KIND.name,
+            source=program.source(operation),
+            operand=read.name if read is not None else None,
+            message=(
+                f"{rows} rows are taken from a table of {table[0]:,} by a product with a "
+                f"one-hot matrix of ({rows}, {table[0]}): about {taken:,.0f} bundles in each "
+                f"step, while copying {rows} rows takes about {copied:,}"
+            ),
+            remedy=(
+                f"copy each row by its index: pass {name} as scalar prefetch, and copy "
+                "table_ref[pl.ds(ids_ref[n], 1), :] for each n; or, if the table is in HBM, "
+                "fetch only the rows that are needed, with an index map that reads the indices"
+            ),
+            evidence=(
+                derived("rows of the product", rows),
+                derived("rows of the table", table[0]),
+                derived_share("share of the executed bundles", share),
+                counted("bundles of the product and its one-hot matrix", round(taken)),
+                derived(
+                    "bundles to copy the rows",
+                    copied,
+                    f"{ROW_BUNDLES} for each 128 elements of a row",
                 ),
-                remedy=(
-                    f"copy each row by its index: pass {name} as scalar prefetch, and copy "
-                    "table_ref[pl.ds(ids_ref[n], 1), :] for each n; or, if the table is in HBM, "
-                    "fetch only the rows that are needed, with an index map that reads the indices"
-                ),
-                evidence=(
-                    derived("rows of the product", rows),
-                    derived("rows of the table", table[0]),
-                    derived_share("share of the executed bundles", share),
-                    counted("bundles of the product and its one-hot matrix", round(taken)),
-                    derived(
-                        "bundles to copy the rows",
-                        copied,
-                        f"{ROW_BUNDLES} for each 128 elements of a row",
-                    ),
-                ),
-            )
+            ),
         )
-    return tuple(found)
 
 
 def _bundles(instructions: list[PlacedInstruction]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
@@ -56,18 +57,16 @@ class _Matrices:
         return self.left[1 - self.contracted[0]], self.right[1 - self.contracted[1]]
 
 
-def advise_product_order(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_product_order(subject: AdviceSubject) -> Iterator[Advice]:
     program, step = subject.program, subject.step
     if program is None or step is None or not subject.cycles or subject.is_memory_bound:
-        return ()
-    found = []
+        return
     for outer in program.named("tpu.matmul"):
         for place in (0, 1):
             inner = _inner(program, outer, place)
             advice = _advice(subject, program, inner, outer, place) if inner is not None else None
             if advice is not None:
-                found.append(advice)
-    return tuple(found)
+                yield advice
 
 
 def _inner(program: MosaicProgram, outer: ProgramOperation, place: int) -> ProgramOperation | None:

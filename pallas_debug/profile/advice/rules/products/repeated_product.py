@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
@@ -55,13 +56,13 @@ class _Repeated:
     operand: str
 
 
-def advise_repeated_product(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_repeated_product(subject: AdviceSubject) -> Iterator[Advice]:
     program, step = subject.program, subject.step
     if program is None or step is None or not subject.cycles or subject.is_memory_bound:
-        return ()
+        return
     found = _repeated(subject, program)
     if not found:
-        return ()
+        return
     count = min(len(group.products) for group in found)
     rows = max(group.rows for group in found)
     together = min(count, MAX_TOGETHER // rows)
@@ -69,29 +70,27 @@ def advise_repeated_product(subject: AdviceSubject) -> tuple[Advice, ...]:
     compute = step.compute * (1 - share + share * min(LONGER / together, 1.0))
     cycles = cycles_of_compute(subject, compute)
     if cycles is None or cycles > (1 - MIN_GAIN) * subject.cycles:
-        return ()
+        return
     names = " and ".join(dict.fromkeys(group.operand for group in found))
     rows_text = "1 row" if rows == 1 else f"{rows} rows"
-    return (
-        Advice(
-            kind=KIND.name,
-            source=program.source(found[0].products[0]),
-            operand=found[0].operand,
-            message=(
-                f"{count} products, each of {rows_text}, are by the same matrix of {names}, which "
-                f"is loaded into the MXU for each of them; a vector register has {SUBLANES} rows"
-            ),
-            remedy=(
-                f"multiply all {count * rows} rows at once, as one matrix, with all that follows "
-                f"on all rows: about {cycles:,.0f} of {subject.cycles:,.0f} cycles"
-            ),
-            evidence=(
-                derived("products by the same matrix", count),
-                derived("rows of each", rows),
-                derived_share("share of the executed bundles that repeat for each", share),
-                derived("estimated cycles", round(subject.cycles), unit="cycles"),
-                derived("estimated cycles with one product", round(cycles), unit="cycles"),
-            ),
+    yield Advice(
+        kind=KIND.name,
+        source=program.source(found[0].products[0]),
+        operand=found[0].operand,
+        message=(
+            f"{count} products, each of {rows_text}, are by the same matrix of {names}, which "
+            f"is loaded into the MXU for each of them; a vector register has {SUBLANES} rows"
+        ),
+        remedy=(
+            f"multiply all {count * rows} rows at once, as one matrix, with all that follows "
+            f"on all rows: about {cycles:,.0f} of {subject.cycles:,.0f} cycles"
+        ),
+        evidence=(
+            derived("products by the same matrix", count),
+            derived("rows of each", rows),
+            derived_share("share of the executed bundles that repeat for each", share),
+            derived("estimated cycles", round(subject.cycles), unit="cycles"),
+            derived("estimated cycles with one product", round(cycles), unit="cycles"),
         ),
     )
 

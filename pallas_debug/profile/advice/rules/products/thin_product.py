@@ -47,11 +47,10 @@ _UNTRANSPOSED = re.compile(r"dot_dimension_numbers<\[1\], \[[01]\], \[0\], \[[01
 _EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma", "tpu.wait_dma2", "scf.while", "func.call")
 
 
-def advise_thin_product(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_thin_product(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
-    found = []
+        return
     for source, loop, operations in _products(program):
         trips = loop.trips
         shapes = [_shapes(operation) for operation in operations]
@@ -82,29 +81,26 @@ def advise_thin_product(subject: AdviceSubject) -> tuple[Advice, ...]:
             if len(operations) == 1
             else f"the same {len(operations)} matrices of {matrix[1]}[{size}]"
         )
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=(
-                    f"each of the {trips} iterations loads {same} into the MXU, in {len(loads)} "
-                    f"instructions, to multiply {rows} {'row' if rows == 1 else 'rows'} by "
-                    f"{'it' if len(operations) == 1 else 'them'} in {len(multiplied)}"
-                ),
-                remedy=(
-                    f"multiply the rows of all {trips} iterations at once, before the loop"
-                    + ("" if loop.carried else ", or at least 128 rows in each")
-                ),
-                evidence=(
-                    derived("iterations", trips),
-                    derived("rows in each", rows),
-                    counted("instructions that load the matrix in each", len(loads)),
-                    counted("instructions that multiply in each", len(multiplied)),
-                    derived_share("share of the executed bundles", share),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"each of the {trips} iterations loads {same} into the MXU, in {len(loads)} "
+                f"instructions, to multiply {rows} {'row' if rows == 1 else 'rows'} by "
+                f"{'it' if len(operations) == 1 else 'them'} in {len(multiplied)}"
+            ),
+            remedy=(
+                f"multiply the rows of all {trips} iterations at once, before the loop"
+                + ("" if loop.carried else ", or at least 128 rows in each")
+            ),
+            evidence=(
+                derived("iterations", trips),
+                derived("rows in each", rows),
+                counted("instructions that load the matrix in each", len(loads)),
+                counted("instructions that multiply in each", len(multiplied)),
+                derived_share("share of the executed bundles", share),
+            ),
         )
-    return tuple(found)
 
 
 def _products(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
@@ -55,43 +56,41 @@ class _ThinProducts:
     times: int
 
 
-def advise_thin_steps(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_thin_steps(subject: AdviceSubject) -> Iterator[Advice]:
     program, blocks, step = subject.program, subject.blocks, subject.step
     if program is None or blocks is None or step is None or not subject.cycles:
-        return ()
+        return
     found = _products(subject, program, blocks)
     if found is None or subject.depends_on_tables:
-        return ()
+        return
     together = min(found.times, SUBLANES // found.rows)
     then = _together(subject, blocks, found, together, step.compute * LONGER)
     if together < 2 or then > (1 - MIN_GAIN) * subject.cycles:
-        return ()
+        return
     rows = "1 row" if found.rows == 1 else f"{found.rows} rows"
     *names, last = [operand.name for operand in found.right]
     matrices = f"{', '.join(names)} and {last}" if names else last
-    return (
-        Advice(
-            kind=KIND.name,
-            source=program.source(found.first),
-            operand=found.left.name,
-            message=(
-                f"each of the {blocks.points:,} grid steps multiplies {rows} of {found.left.name} "
-                f"by blocks of {matrices} that {found.times} steps share; a vector register has "
-                f"{SUBLANES} rows, and the MXU takes as long for all of them"
-            ),
-            remedy=(
-                f"let one step do the work of {together}, with {together} times the rows in the "
-                f"blocks of {found.left.name} and of the outputs, and multiply them at once as "
-                f"the rows of one matrix: about {then:,.0f} of {subject.cycles:,.0f} cycles"
-            ),
-            evidence=(
-                derived("grid steps", blocks.points),
-                derived("steps with the same matrices", found.times),
-                derived("rows in each", found.rows),
-                derived("cycles of a step", round(step.compute), unit="cycles"),
-                derived("estimated cycles", round(subject.cycles), unit="cycles"),
-                derived("estimated cycles with more rows in a step", round(then), unit="cycles"),
-            ),
+    yield Advice(
+        kind=KIND.name,
+        source=program.source(found.first),
+        operand=found.left.name,
+        message=(
+            f"each of the {blocks.points:,} grid steps multiplies {rows} of {found.left.name} "
+            f"by blocks of {matrices} that {found.times} steps share; a vector register has "
+            f"{SUBLANES} rows, and the MXU takes as long for all of them"
+        ),
+        remedy=(
+            f"let one step do the work of {together}, with {together} times the rows in the "
+            f"blocks of {found.left.name} and of the outputs, and multiply them at once as "
+            f"the rows of one matrix: about {then:,.0f} of {subject.cycles:,.0f} cycles"
+        ),
+        evidence=(
+            derived("grid steps", blocks.points),
+            derived("steps with the same matrices", found.times),
+            derived("rows in each", found.rows),
+            derived("cycles of a step", round(step.compute), unit="cycles"),
+            derived("estimated cycles", round(subject.cycles), unit="cycles"),
+            derived("estimated cycles with more rows in a step", round(then), unit="cycles"),
         ),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import (
@@ -62,8 +63,8 @@ class _Product:
     is_outer: bool
 
 
-def advise_vector_product(subject: AdviceSubject) -> tuple[Advice, ...]:
-    return tuple(advice for advice, _ in _found(subject))
+def advise_vector_product(subject: AdviceSubject) -> Iterator[Advice]:
+    return (advice for advice, _ in _found(subject))
 
 
 def loops_of_products(subject: AdviceSubject) -> frozenset[int]:

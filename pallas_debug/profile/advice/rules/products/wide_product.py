@@ -30,11 +30,11 @@ MIN_SHARE = 0.15
 """Minimum share of the executed bundles spent on a product of int8 values in floats."""
 
 
-def advise_wide_product(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_wide_product(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
-    found = list(_of_integers(subject, program))
+        return
+    yield from _of_integers(subject, program)
     for operation in program.named("tpu.matmul"):
         narrow = [_narrow(subject, operation, operand) for operand in operation.operands[:2]]
         precision = _PASSES.search(operation.text)
@@ -61,25 +61,20 @@ def advise_wide_product(subject: AdviceSubject) -> tuple[Advice, ...]:
                 f"one, as for probabilities, convert that one to {dtype}; remove precision, and "
                 "request f32 sums with preferred_element_type=jnp.float32"
             )
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=(
-                    f"a matrix product in f32 with precision {precision['name']} {what}: "
-                    f"{len(products)} instructions for the MXU, {why}"
-                ),
-                remedy=remedy,
-                evidence=(
-                    counted("MXU instructions of this line", len(products)),
-                    derived("operands that were converted to f32", sum(map(bool, narrow))),
-                    derived_share(
-                        "share of the executed bundles", subject.share(subject.at(source))
-                    ),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"a matrix product in f32 with precision {precision['name']} {what}: "
+                f"{len(products)} instructions for the MXU, {why}"
+            ),
+            remedy=remedy,
+            evidence=(
+                counted("MXU instructions of this line", len(products)),
+                derived("operands that were converted to f32", sum(map(bool, narrow))),
+                derived_share("share of the executed bundles", subject.share(subject.at(source))),
+            ),
         )
-    return tuple(found)
 
 
 def _of_integers(subject: AdviceSubject, program: MosaicProgram) -> Iterator[Advice]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import (
     Advice,
@@ -59,11 +60,10 @@ _PLACE = re.compile(
 )
 
 
-def advise_lane_reduction(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_lane_reduction(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
-    found = []
+        return
     for operation in program.named("vector.multi_reduction"):
         loops = program.loops_around(operation.line)
         if not loops or loops[0].trips is None or loops[0].trips < 2:
@@ -73,7 +73,7 @@ def advise_lane_reduction(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         source = program.source(operation)
         if axis == 2:
-            found += _of_sublanes(subject, operation, loops[0])
+            yield from _of_sublanes(subject, operation, loops[0])
             continue
         instructions = selected(subject.at(source), lambda name: ".xlane." in name)
         loop = subject.loop_of(instructions)
@@ -81,40 +81,37 @@ def advise_lane_reduction(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         instructions = [p for p in instructions if loop.start <= p.bundle < loop.stop]
         trips = loops[0].trips
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=(
-                    f"each of the {trips} iterations reduces over lanes and only combines the "
-                    f"result with the previous one: {len(instructions)} cross-lane instructions "
-                    f"in {loop.size} bundles, for whose results the iteration waits"
-                ),
-                remedy=(
-                    "accumulate whole vectors elementwise in the loop, and reduce over lanes once "
-                    "after the loop"
-                ),
-                evidence=(
-                    counted("cross-lane instructions in each iteration", len(instructions)),
-                    counted("bundles of the loop", loop.size),
-                    derived("iterations", trips),
-                    derived_share(
-                        "share of the executed bundles",
-                        subject.share(
-                            p for p in subject.instructions if loop.start <= p.bundle < loop.stop
-                        ),
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"each of the {trips} iterations reduces over lanes and only combines the "
+                f"result with the previous one: {len(instructions)} cross-lane instructions "
+                f"in {loop.size} bundles, for whose results the iteration waits"
+            ),
+            remedy=(
+                "accumulate whole vectors elementwise in the loop, and reduce over lanes once "
+                "after the loop"
+            ),
+            evidence=(
+                counted("cross-lane instructions in each iteration", len(instructions)),
+                counted("bundles of the loop", loop.size),
+                derived("iterations", trips),
+                derived_share(
+                    "share of the executed bundles",
+                    subject.share(
+                        p for p in subject.instructions if loop.start <= p.bundle < loop.stop
                     ),
                 ),
-            )
+            ),
         )
-    return (*found, *_of_places(subject))
+    yield from _of_places(subject)
 
 
-def _of_places(subject: AdviceSubject) -> list[Advice]:
+def _of_places(subject: AdviceSubject) -> Iterator[Advice]:
     """Return advice on loops that find the place of the largest or smallest value over lanes."""
     program = subject.program
     assert program is not None
-    found = []
     for operation in program.named("tpu.reduce_index"):
         loop = next(iter(program.loops_around(operation.line)), None)
         kind = _PLACE.search(operation.text)
@@ -135,30 +132,27 @@ def _of_places(subject: AdviceSubject) -> list[Advice]:
         if share < MIN_SHARE:
             continue
         extreme = {"max": "largest", "min": "smallest"}[kind["kind"]]
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=(
-                    f"each of the {loop.trips} iterations finds the {extreme} value over lanes and "
-                    "its place, and only compares it with that of the previous ones: "
-                    f"{len(crossing)} cross-lane instructions in {scheduled.size} bundles, for "
-                    "whose results the iteration waits"
-                ),
-                remedy=(
-                    f"keep the {extreme} values and the numbers of their iterations elementwise, "
-                    f"in whole vectors, and find the {extreme} of them and its column once after "
-                    "the loop"
-                ),
-                evidence=(
-                    counted("cross-lane instructions in each iteration", len(crossing)),
-                    counted("bundles of the loop", scheduled.size),
-                    derived("iterations", loop.trips),
-                    derived_share("share of the executed bundles", share),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"each of the {loop.trips} iterations finds the {extreme} value over lanes and "
+                "its place, and only compares it with that of the previous ones: "
+                f"{len(crossing)} cross-lane instructions in {scheduled.size} bundles, for "
+                "whose results the iteration waits"
+            ),
+            remedy=(
+                f"keep the {extreme} values and the numbers of their iterations elementwise, "
+                f"in whole vectors, and find the {extreme} of them and its column once after "
+                "the loop"
+            ),
+            evidence=(
+                counted("cross-lane instructions in each iteration", len(crossing)),
+                counted("bundles of the loop", scheduled.size),
+                derived("iterations", loop.trips),
+                derived_share("share of the executed bundles", share),
+            ),
         )
-    return found
 
 
 def _is_only_chosen(program: MosaicProgram, operation: ProgramOperation, loop: ProgramLoop) -> bool:
@@ -191,7 +185,7 @@ def _is_yielded(program: MosaicProgram, operation: ProgramOperation) -> bool:
 
 def _of_sublanes(
     subject: AdviceSubject, operation: ProgramOperation, trips: ProgramLoop
-) -> list[Advice]:
+) -> Iterator[Advice]:
     """Return advice on a reduction over sublanes, which takes 3 rotations per 128 columns."""
     assert subject.program is not None
     source = subject.program.source(operation)
@@ -199,11 +193,11 @@ def _of_sublanes(
     loop = subject.loop_of(rotations)
     reduced = _REDUCTION.search(operation.text)
     if loop is None or subject.is_of_grid(loop) or reduced is None:
-        return []
+        return
     rows, columns = [int(n) for n in reduced["shape"].split("x")][-2:]
     registers = -(-rows // SUBLANES) * -(-columns // LANES)
     if registers > MAX_REGISTERS or columns < LANES:
-        return []
+        return
     inside = subject.inside(loop)
     rotations = [p for p in rotations if loop.start <= p.bundle < loop.stop]
     cycles = subject.cycles_of(loop)
@@ -216,31 +210,29 @@ def _of_sublanes(
     needed = max(subject.busiest(subject.slots(loop), less), waiting, MIN_CYCLES)
     share = subject.share(inside)
     if not rotations or share * (1 - needed / cycles) < MIN_GAIN:
-        return []
-    return [
-        Advice(
-            kind=KIND.name,
-            source=source,
-            message=(
-                f"each of the {trips.trips} iterations reduces over the 8 rows of a register and "
-                f"only combines the result with the previous one: {len(rotations)} rotations, "
-                f"each of which depends on the previous one, in an iteration of {cycles} cycles, "
-                f"which would take about {needed} without them"
-            ),
-            remedy=(
-                f"accumulate whole vectors of ({rows}, {columns}) elementwise in the loop, and "
-                "reduce over the rows once after the loop"
-            ),
-            evidence=(
-                derived("iterations", trips.trips),
-                counted("rotations of sublanes in each", len(rotations)),
-                derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
-                derived("cycles that the rest needs", needed, unit="cycles"),
-                derived("registers to accumulate in", registers),
-                derived_share("share of the executed bundles", share),
-            ),
-        )
-    ]
+        return
+    yield Advice(
+        kind=KIND.name,
+        source=source,
+        message=(
+            f"each of the {trips.trips} iterations reduces over the 8 rows of a register and "
+            f"only combines the result with the previous one: {len(rotations)} rotations, "
+            f"each of which depends on the previous one, in an iteration of {cycles} cycles, "
+            f"which would take about {needed} without them"
+        ),
+        remedy=(
+            f"accumulate whole vectors of ({rows}, {columns}) elementwise in the loop, and "
+            "reduce over the rows once after the loop"
+        ),
+        evidence=(
+            derived("iterations", trips.trips),
+            counted("rotations of sublanes in each", len(rotations)),
+            derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
+            derived("cycles that the rest needs", needed, unit="cycles"),
+            derived("registers to accumulate in", registers),
+            derived_share("share of the executed bundles", share),
+        ),
+    )
 
 
 def _axis_from_the_end(operation: ProgramOperation) -> int | None:

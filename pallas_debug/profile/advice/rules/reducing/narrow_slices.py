@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.program import (
@@ -31,11 +32,10 @@ OF_SPILLS = {LOAD: FILL, STORE: SPILL}
 _ENDS = ("tpu.matmul", "vector.multi_reduction", *STORES)
 
 
-def advise_narrow_slices(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_narrow_slices(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
-    found = []
+        return
     for loop in program.loops:
         if loop.trips is None or loop.trips < 2:
             continue
@@ -48,9 +48,8 @@ def advise_narrow_slices(subject: AdviceSubject) -> tuple[Advice, ...]:
                 continue
             advice = _of_loop(subject, loop, body, reduction, shape)
             if advice is not None:
-                found.append(advice)
+                yield advice
                 break
-    return tuple(found)
 
 
 def _of_loop(

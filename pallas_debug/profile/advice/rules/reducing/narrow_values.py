@@ -5,9 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    applies,
+    counted,
+    derived,
+    derived_share,
+)
 from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import (
     LOADS,
@@ -71,10 +79,10 @@ class _Narrow:
         return -(-math.prod(self.shape) // (SUBLANES * LANES))
 
 
-def advise_narrow_values(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_narrow_values(subject: AdviceSubject) -> Iterator[Advice]:
     found = _found(subject)
     if found is None or subject.program is None:
-        return ()
+        return
     narrow, share = found
     size = ", ".join(map(str, narrow.shape))
     columns = narrow.shape[-1]
@@ -93,21 +101,19 @@ def advise_narrow_values(subject: AdviceSubject) -> tuple[Advice, ...]:
             f"rows of {narrow.shape[-2]} elements are used as loaded; pass values of {columns} "
             "elements as columns, with a last dimension of 1"
         )
-    return (
-        Advice(
-            kind=KIND.name,
-            source=subject.program.source(narrow.first),
-            message=(
-                f"values of f32[{size}] fill {columns} of {LANES} lanes: each takes "
-                f"{narrow.registers} vector registers instead of {narrow.full}, and {share:.0%} "
-                "of the executed bundles work on them".replace("%", " %")
-            ),
-            remedy=remedy,
-            evidence=(
-                counted("registers of such a value", narrow.registers),
-                derived("registers that would hold as many elements", narrow.full),
-                derived_share("share of the executed bundles", share),
-            ),
+    yield Advice(
+        kind=KIND.name,
+        source=subject.program.source(narrow.first),
+        message=(
+            f"values of f32[{size}] fill {columns} of {LANES} lanes: each takes "
+            f"{narrow.registers} vector registers instead of {narrow.full}, and {share:.0%} "
+            "of the executed bundles work on them".replace("%", " %")
+        ),
+        remedy=remedy,
+        evidence=(
+            counted("registers of such a value", narrow.registers),
+            derived("registers that would hold as many elements", narrow.full),
+            derived_share("share of the executed bundles", share),
         ),
     )
 
@@ -132,7 +138,7 @@ def _found(subject: AdviceSubject) -> tuple[_Narrow, float] | None:
         share = subject.share(p for line in narrow.lines for p in subject.by_place.get(line, ()))
         if share >= MIN_SHARE and (best is None or share > best[1]):
             best = narrow, share
-    return best if best is not None and not advise_narrow_block(subject) else None
+    return best if best is not None and not applies(subject, advise_narrow_block) else None
 
 
 def _narrow(subject: AdviceSubject, program: MosaicProgram) -> dict[tuple[int, ...], _Narrow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
@@ -85,11 +86,10 @@ class _Scan:
     is_exclusive: bool
 
 
-def advise_running_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_running_sum(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
-    found = []
+        return
     for loop in program.loops_of(MIN_TRIPS):
         scan = _scan(program, loop)
         if scan is None:
@@ -115,38 +115,35 @@ def advise_running_sum(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         memory = subject.operand(memory_of(program, scan.stores[0]) or "")
         one = "one row" if count == 1 else f"{count} rows one by one"
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                operand=memory.name if memory is not None else None,
-                message=(
-                    f"each of the {loop.trips} iterations {way.verb} {one} "
-                    f"{'to' if way is _SUM else 'with'} the {way.result} of those before it: 8 "
-                    f"rows of {width} columns take {now:.0f} cycles, because only one of the 8 "
-                    "rows of a register is used at a time"
-                ),
-                remedy=(
-                    "process at least 32 rows in each iteration, and combine them in steps: for k "
-                    "in (1, 2, 4, 8, 16), s = "
-                    + way.expression.format(
-                        f"jnp.where({_shifted(program, loop, scan)}, {way.neutral})"
-                    )
-                    + ", with row = lax.broadcasted_iota(jnp.int32, s.shape, 0); then combine all "
-                    "of them with the last row of the previous iteration"
-                    + (_moved_on(program, loop, scan) if scan.is_exclusive else "")
-                ),
-                evidence=(
-                    derived("iterations", loop.trips),
-                    counted("bundles of the loop", scheduled.size),
-                    derived("rows in each iteration of the schedule", rows),
-                    derived("cycles for 8 rows", round(now), unit="cycles"),
-                    derived("the same in steps", then, "about 6 for each 128 columns", "cycles"),
-                    derived_share("share of the executed bundles", share),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            operand=memory.name if memory is not None else None,
+            message=(
+                f"each of the {loop.trips} iterations {way.verb} {one} "
+                f"{'to' if way is _SUM else 'with'} the {way.result} of those before it: 8 "
+                f"rows of {width} columns take {now:.0f} cycles, because only one of the 8 "
+                "rows of a register is used at a time"
+            ),
+            remedy=(
+                "process at least 32 rows in each iteration, and combine them in steps: for k "
+                "in (1, 2, 4, 8, 16), s = "
+                + way.expression.format(
+                    f"jnp.where({_shifted(program, loop, scan)}, {way.neutral})"
+                )
+                + ", with row = lax.broadcasted_iota(jnp.int32, s.shape, 0); then combine all "
+                "of them with the last row of the previous iteration"
+                + (_moved_on(program, loop, scan) if scan.is_exclusive else "")
+            ),
+            evidence=(
+                derived("iterations", loop.trips),
+                counted("bundles of the loop", scheduled.size),
+                derived("rows in each iteration of the schedule", rows),
+                derived("cycles for 8 rows", round(now), unit="cycles"),
+                derived("the same in steps", then, "about 6 for each 128 columns", "cycles"),
+                derived_share("share of the executed bundles", share),
+            ),
         )
-    return tuple(found)
 
 
 def _stores_of(

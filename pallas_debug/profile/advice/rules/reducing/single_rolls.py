@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
@@ -57,10 +58,10 @@ class _Rolls:
         return self.count.bit_length()
 
 
-def advise_single_rolls(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_single_rolls(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if program is None or subject.is_memory_bound:
-        return ()
+        return
     found = {}
     for rolls in (*_unrolled(program), *_in_loops(program)):
         source = program.source(rolls.first)
@@ -91,7 +92,7 @@ def advise_single_rolls(subject: AdviceSubject) -> tuple[Advice, ...]:
                 derived_share("share of the executed bundles", share),
             ),
         )
-    return tuple(found.values())
+    yield from found.values()
 
 
 def _unrolled(program: MosaicProgram) -> list[_Rolls]:

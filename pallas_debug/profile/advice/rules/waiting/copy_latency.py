@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pallas_debug.model import SourceLine
-from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, applies, derived
 from pallas_debug.profile.advice.pipelines import idle_bundles, latency_of, size_text
 from pallas_debug.profile.advice.program import MosaicProgram, ProgramLoop
 from pallas_debug.profile.advice.rules.copying.places import copy_size, is_regular
@@ -25,16 +27,16 @@ MIN_GAIN = 0.25
 """Minimum share of the kernel's cycles that larger blocks save."""
 
 
-def advise_copy_latency(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_copy_latency(subject: AdviceSubject) -> Iterator[Advice]:
     program, step, rate = subject.program, subject.step, subject.bytes_per_cycle
     points = subject.core_points or 1
     if program is None or step is None or not rate or not subject.cycles or not subject.vmem_limit:
-        return ()
+        return
     waiting = subject.cycles - step.compute * points
-    others = (advise_copy_wait, advise_round_trip, advise_small_copies)
-    if waiting < MIN_WAITING * subject.cycles or any(advise(subject) for advise in others):
-        return ()
-    found = []
+    if waiting < MIN_WAITING * subject.cycles:
+        return
+    if applies(subject, advise_copy_wait, advise_round_trip, advise_small_copies):
+        return
     for loop in program.loops:
         starts = [
             o
@@ -61,35 +63,30 @@ def advise_copy_latency(subject: AdviceSubject) -> tuple[Advice, ...]:
         cycles = each * count / factor + subject.latency
         if factor < 2 or cycles > (1 - MIN_GAIN) * subject.cycles:
             continue
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=program.source(starts[0]) or _around(program, loop) or subject.kernel.source,
-                message=(
-                    f"each of the {loop.trips:,} iterations of a pipeline moves "
-                    f"{size_text(size)}, which takes {transfer:,.0f} cycles, but waits "
-                    f"{waiting / count:,.0f}, because a copy takes {subject.latency:,.0f} to "
-                    "arrive"
-                ),
-                remedy=(
-                    f"use blocks {factor} times as large in this pipeline: "
-                    f"{loop.trips // factor:,} iterations of {size_text(size * factor)}, in about "
-                    f"{cycles:,.0f} cycles"
-                ),
-                evidence=(
-                    derived("iterations", loop.trips),
-                    derived("bytes that each moves", size, unit="bytes"),
-                    derived("cycles of these bytes", round(transfer), unit="cycles"),
-                    derived(
-                        "cycles that each waits", round(waiting / count), "on average", "cycles"
-                    ),
-                    derived("cycles before a copy arrives", subject.latency, unit="cycles"),
-                    derived("estimated cycles", round(subject.cycles), unit="cycles"),
-                    derived("estimated cycles with larger blocks", round(cycles), unit="cycles"),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=program.source(starts[0]) or _around(program, loop) or subject.kernel.source,
+            message=(
+                f"each of the {loop.trips:,} iterations of a pipeline moves "
+                f"{size_text(size)}, which takes {transfer:,.0f} cycles, but waits "
+                f"{waiting / count:,.0f}, because a copy takes {subject.latency:,.0f} to "
+                "arrive"
+            ),
+            remedy=(
+                f"use blocks {factor} times as large in this pipeline: "
+                f"{loop.trips // factor:,} iterations of {size_text(size * factor)}, in about "
+                f"{cycles:,.0f} cycles"
+            ),
+            evidence=(
+                derived("iterations", loop.trips),
+                derived("bytes that each moves", size, unit="bytes"),
+                derived("cycles of these bytes", round(transfer), unit="cycles"),
+                derived("cycles that each waits", round(waiting / count), "on average", "cycles"),
+                derived("cycles before a copy arrives", subject.latency, unit="cycles"),
+                derived("estimated cycles", round(subject.cycles), unit="cycles"),
+                derived("estimated cycles with larger blocks", round(cycles), unit="cycles"),
+            ),
         )
-    return tuple(found)
 
 
 def _fixed(subject: AdviceSubject, loop: ProgramLoop, count: float, compute: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
 from pallas_debug.profile.advice.pipelines import size_text
 from pallas_debug.profile.advice.program import LOADS, ProgramOperation
@@ -33,12 +35,11 @@ MIN_COPIES = 4
 """Minimum number of times that the copy runs."""
 
 
-def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_copy_wait(subject: AdviceSubject) -> Iterator[Advice]:
     program, rate = subject.program, subject.bytes_per_cycle
     if program is None or not rate or not subject.cycles or subject.step is None:
-        return ()
+        return
     small = {advice.source for advice in advise_small_copies(subject)}
-    found = []
     for start in program.named("tpu.enqueue_dma"):
         source = program.source(start)
         size = copy_size(start)
@@ -60,35 +61,32 @@ def advise_copy_wait(subject: AdviceSubject) -> tuple[Advice, ...]:
         saved = (copy + compute - overlapped - CHOOSING) * count
         if saved < MIN_GAIN * subject.cycles:
             continue
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=(
-                    f"nothing overlaps with this copy of {size_text(size)}, because the kernel "
-                    f"waits for it as soon as it is started: about {copy:.0f} cycles, "
-                    f"{count:,.0f} times, next to {compute:.0f} of computation each"
-                ),
-                remedy=together
-                or _of_the_other_slot(subject, start)
-                or (
-                    "start the copy for the next iteration before the work on this one, into a "
-                    "second buffer with its own semaphore, and wait for the one that was started "
-                    "in the previous iteration; a BlockSpec does this automatically"
-                    if is_fetch
-                    else "wait for the copy only before its buffer is written again, with two "
-                    "buffers and two semaphores; a BlockSpec does this automatically"
-                ),
-                evidence=(
-                    counted("copies that are started here", round(count)),
-                    derived("bytes of each", size, unit="bytes"),
-                    derived("cycles of each, with its latency", round(copy), unit="cycles"),
-                    derived("cycles of computation beside each", round(compute), unit="cycles"),
-                    derived("cycles that overlapping them saves", round(saved), unit="cycles"),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"nothing overlaps with this copy of {size_text(size)}, because the kernel "
+                f"waits for it as soon as it is started: about {copy:.0f} cycles, "
+                f"{count:,.0f} times, next to {compute:.0f} of computation each"
+            ),
+            remedy=together
+            or _of_the_other_slot(subject, start)
+            or (
+                "start the copy for the next iteration before the work on this one, into a "
+                "second buffer with its own semaphore, and wait for the one that was started "
+                "in the previous iteration; a BlockSpec does this automatically"
+                if is_fetch
+                else "wait for the copy only before its buffer is written again, with two "
+                "buffers and two semaphores; a BlockSpec does this automatically"
+            ),
+            evidence=(
+                counted("copies that are started here", round(count)),
+                derived("bytes of each", size, unit="bytes"),
+                derived("cycles of each, with its latency", round(copy), unit="cycles"),
+                derived("cycles of computation beside each", round(compute), unit="cycles"),
+                derived("cycles that overlapping them saves", round(saved), unit="cycles"),
+            ),
         )
-    return tuple(found)
 
 
 def _can_be_prefetched(subject: AdviceSubject, start: ProgramOperation) -> bool:

@@ -55,11 +55,10 @@ class _Together:
     loop: ProgramLoop | None
 
 
-def advise_wait_for_all(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_wait_for_all(subject: AdviceSubject) -> Iterator[Advice]:
     program, rate, step = subject.program, subject.bytes_per_cycle, subject.step
     if program is None or not rate or step is None or not subject.cycles:
-        return ()
-    found = []
+        return
     for copies in (*_in_loops(program), *_unrolled(program)):
         size = copy_size(copies.start)
         times = subject.times(copies.start.line)
@@ -77,31 +76,28 @@ def advise_wait_for_all(subject: AdviceSubject) -> tuple[Advice, ...]:
             continue
         operand = subject.operand(copies.memory)
         where = operand.name if operand is not None else "the buffer"
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=program.source(copies.wait),
-                operand=operand.name if operand is not None else None,
-                message=(
-                    f"the kernel waits for all {copies.count} copies of {size_text(size)} to "
-                    f"{where}, about {waited:,.0f} cycles, before it works on "
-                    f"the data of the first, which takes {compute:,.0f} for all of them"
-                ),
-                remedy=(
-                    "wait for each copy right before its data are loaded, with a semaphore of its "
-                    f"own for each, so that the others run meanwhile: about {saved:,.0f} of "
-                    f"{subject.cycles:,.0f} cycles less"
-                ),
-                evidence=(
-                    derived("copies that are waited for together", copies.count),
-                    derived("bytes of each", size, unit="bytes"),
-                    derived("cycles in which their bytes move", round(transfer), unit="cycles"),
-                    derived("cycles of computation beside them", round(compute), unit="cycles"),
-                    derived("cycles that overlapping them saves", round(saved), unit="cycles"),
-                ),
-            )
+        yield Advice(
+            kind=KIND.name,
+            source=program.source(copies.wait),
+            operand=operand.name if operand is not None else None,
+            message=(
+                f"the kernel waits for all {copies.count} copies of {size_text(size)} to "
+                f"{where}, about {waited:,.0f} cycles, before it works on "
+                f"the data of the first, which takes {compute:,.0f} for all of them"
+            ),
+            remedy=(
+                "wait for each copy right before its data are loaded, with a semaphore of its "
+                f"own for each, so that the others run meanwhile: about {saved:,.0f} of "
+                f"{subject.cycles:,.0f} cycles less"
+            ),
+            evidence=(
+                derived("copies that are waited for together", copies.count),
+                derived("bytes of each", size, unit="bytes"),
+                derived("cycles in which their bytes move", round(transfer), unit="cycles"),
+                derived("cycles of computation beside them", round(compute), unit="cycles"),
+                derived("cycles that overlapping them saves", round(saved), unit="cycles"),
+            ),
         )
-    return tuple(found)
 
 
 def _in_loops(program: MosaicProgram) -> Iterator[_Together]:
