@@ -153,10 +153,7 @@ class StepSession:
             raise SteppingError(f"there is no grid point {point}: the grid is {here.grid}")
         if point == here.point and not here.ended:
             self.next_point(back=True)
-            if self.place.point != point:
-                self._go_quietly(lambda p: p.point == point, False)
-            return None
-        if here.ended or point < here.point:
+        elif here.ended or point < here.point:
             self._go_quietly(lambda p: p.point < point, True)
         if self.place.point != point:
             self._go_quietly(lambda p: p.point == point, False)
