@@ -77,10 +77,7 @@ class DecisionLedger:
         unit = step.unit
         for equation in equations:
             key = id(unit), equation
-            if key in self._found:
-                continue
-            tries = self._tries[key] = self._tries.get(key, 0) + 1
-            if tries > 8 and tries & (tries - 1):
+            if not self._is_due(key):
                 continue
             fault = numeric_faults.origin(
                 unit.eqns, unit.invars, unit.outvars, values, equation, unit.bits
@@ -95,18 +92,20 @@ class DecisionLedger:
         unit = step.unit
         for equation in equations:
             key = id(unit), ~equation
-            if key in self._found:
-                continue
-            tries = self._tries[key] = self._tries.get(key, 0) + 1
-            if tries > 8 and tries & (tries - 1):
-                continue
-            if numerics.is_tied(unit, values, equation):
+            if self._is_due(key) and numerics.is_tied(unit, values, equation):
                 fault = numeric_faults.origin(
                     unit.eqns, unit.invars, unit.outvars, values, equation, unit.bits, "infinity"
                 )
                 if fault is not None:
                     found = Decision(occasion, step, equation, fault, frozenset(), is_tie=True)
                     self._found[key] = found
+
+    def _is_due(self, key: tuple[int, int]) -> bool:
+        """Whether to look for a comparison's cause: eight times, and then ever less often."""
+        if key in self._found:
+            return False
+        tries = self._tries[key] = self._tries.get(key, 0) + 1
+        return tries <= 8 or not tries & (tries - 1)
 
     def that_matter(self) -> Iterator[Decision]:
         """Yield the decisions that affect a result."""
