@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compared import line_of
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -32,13 +31,6 @@ def found(function: Any, reference: Any, *args: Any) -> Finding:
     (finding,) = report.findings
     assert not report.notes
     return finding
-
-
-def line_of(function: Callable[..., Any], text: str) -> int:
-    """Number of the only line of a function that has this text."""
-    lines, first = inspect.getsourcelines(function)
-    (number,) = [first + i for i, line in enumerate(lines) if text in line]
-    return number
 
 
 def at(finding: Finding) -> tuple[int, tuple[int, ...] | None]:

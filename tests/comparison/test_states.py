@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from compared import line_of, one
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-import pallas_debug
-from pallas_debug.model import Finding
-
 F32 = jnp.float32
-
-
-def found(function: Any, reference: Any, *args: Any) -> Finding:
-    (finding,) = pallas_debug.compare(function, reference, *args, interpret="hlo").findings
-    return finding
-
-
-def line_of(function: Callable[..., Any], text: str) -> int:
-    """Number of the only line of a function that has this text."""
-    lines, first = inspect.getsourcelines(function)
-    (number,) = [first + i for i, line in enumerate(lines) if text in line]
-    return number
 
 
 def differences(x: jax.Array) -> jax.Array:
@@ -55,7 +39,7 @@ def test_what_the_last_step_of_a_row_of_the_grid_left() -> None:
     def right(x: jax.Array) -> jax.Array:
         return jnp.diff(x.reshape(2, 16, 128), axis=1, prepend=0).reshape(32, 128)
 
-    finding = found(differences, right, jnp.arange(32.0)[:, None] + jnp.zeros((32, 128)))
+    finding = one(differences, right, jnp.arange(32.0)[:, None] + jnp.zeros((32, 128)))
     line = line_of(differences, "last[0] = x_ref[7]")
     assert finding.cause == (
         f"last holds what line {line} set at grid point (0, 1), where grid dimension 0 was at 0; "
@@ -97,7 +81,7 @@ def right_sums(x: jax.Array) -> jax.Array:
 
 @pytest.mark.slow
 def test_a_sum_that_is_stored_before_the_last_step_of_its_block() -> None:
-    finding = found(functools.partial(sums, last=1), right_sums, X)
+    finding = one(functools.partial(sums, last=1), right_sums, X)
     assert finding.cause == (
         f"line {line_of(sums, 'o_ref[...] = acc')} stores the block at grid point (1,), but its "
         "last grid point is (2,): anything added after the store is not in the result"
@@ -107,7 +91,7 @@ def test_a_sum_that_is_stored_before_the_last_step_of_its_block() -> None:
 
 @pytest.mark.slow
 def test_a_sum_that_the_last_step_of_its_block_begins() -> None:
-    finding = found(functools.partial(sums, first=2), right_sums, X)
+    finding = one(functools.partial(sums, first=2), right_sums, X)
     assert finding.cause == (
         "3 grid points share the block, but the stored value comes only from grid point (2,): "
         f"line {line_of(sums, 'jnp.zeros_like')} sets acc there"
@@ -137,7 +121,7 @@ def sums_in_place(x: jax.Array) -> jax.Array:
 
 @pytest.mark.slow
 def test_a_sum_in_the_output_that_each_step_begins() -> None:
-    finding = found(sums_in_place, right_sums, X)
+    finding = one(sums_in_place, right_sums, X)
     line = line_of(sums_in_place, "jnp.zeros_like")
     assert finding.cause == (
         "3 grid points share the block, but the stored value comes only from grid point (2,): "
