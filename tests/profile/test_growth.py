@@ -15,7 +15,7 @@ from jax.experimental.pallas import tpu as pltpu
 import pallas_debug
 from pallas_debug.profile.advice.collect import subject_of
 from pallas_debug.profile.advice.growth import growth_of
-from pallas_debug.profile.advice.pipelines import WorkGrowth
+from pallas_debug.profile.advice.pipelines import WorkGrowth, _Copies
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
@@ -140,3 +140,35 @@ def test_a_line_of_two_sizes_grows_in_part(tmp_path: Path) -> None:
     growth = grown(function, jax.ShapeDtypeStruct((128, 512), jnp.float32), to=tmp_path)
     assert growth.units["EUP"].keys() == {(), (0,)}
     assert growth.shares[()] > 0.2
+
+
+def test_copies_wait_only_for_those_beside_them() -> None:
+    """Results that are written after every fourth step share HBM with the fetches of one step."""
+    fetched = _Copies(latency=100, count=64, size=64_000)
+    written = _Copies(latency=100, count=16, size=16_000)
+    assert written.waiting(2_100, fetched, 1.0) == 0.0
+    assert written.waiting(1_000, fetched, 1.0) == 16 * 550
+    # Fetches share it with a fourth of a write-back each.
+    assert fetched.waiting(1_000, written, 1.0) == 64 * 175
+    assert _Copies(latency=100).waiting(1_000, fetched, 1.0) == 0.0
+
+
+@pytest.mark.slow
+def test_products_take_cycles_at_the_peak(tmp_path: Path) -> None:
+    """Units that are busy in a delay are not in the table of used units."""
+
+    def product(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = jnp.dot(x_ref[...], x_ref[...], preferred_element_type=jnp.float32)
+
+        return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, jnp.float32))(x)
+
+    x = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16)
+    (dump,) = pallas_debug.dump(product, x, targets="v5e", to=tmp_path, stages="bundles")
+    stored = open_dumps(tmp_path).find(dump.name)
+    found = read_profile(stored, stored.target("v5e"))
+    assert found is not None
+    subject = subject_of(found.profile)
+    assert subject is not None
+    # 4 units of 128 by 128 multiply-adds per cycle, by the published peak of 197e12 operations.
+    assert subject.matrix_cycles == pytest.approx(512**3 / 4 / 128**2, rel=0.01)

@@ -98,6 +98,7 @@ def latency_of(
         return None
     if subject.longest_chain(is_one_after_another) > MAX_CHAIN:
         return None  # a recurrence: each row of a larger block waits for the previous row
+    needed = max(needed, subject.matrix_cycles / count)
     stalled = max(compute - idle - needed / FILLED, 0.0)
     return StepLatency(cycles=stalled, unit=busiest[1], used=used)
 
@@ -330,12 +331,14 @@ class _Copies:
     Attributes:
       latency: cycles that each copy takes in addition to the transfer of its bytes.
       count: number of copies.
+      size: bytes of all copies.
     """
 
     latency: float
     count: int = 0
+    size: float = 0.0
 
-    def waiting(self, compute: float, transfer: float) -> float:
+    def waiting(self, compute: float, other: _Copies, rate: float) -> float:
         """Return the cycles that steps wait for these copies.
 
         A step starts the fetch for the next step before it waits for its own, and its write-back
@@ -344,11 +347,14 @@ class _Copies:
 
         Args:
           compute: compute cycles of a step.
-          transfer: cycles to transfer all bytes that are moved.
+          other: copies in the other direction. Those of the steps in which these copies run share
+            HBM with them.
+          rate: bytes per cycle.
         """
         if not self.count:
             return 0.0
-        copy = self.latency + transfer / self.count
+        beside = other.size / max(other.count, self.count)
+        copy = self.latency + (self.size / self.count + beside) / rate
         return self.count * max((copy + compute) / 2 - compute, 0.0)
 
 
@@ -388,8 +394,9 @@ def enlarged(
         if operand.name in subject.resident:
             continue
         moved += count * operand.block_bytes * scale
+        of_kind = fetched if operand.kind == "input" else written
+        of_kind.size += count * operand.block_bytes * scale
         if count > 1:
-            of_kind = fetched if operand.kind == "input" else written
             of_kind.count = max(of_kind.count, count)
     # Memory other than windows (scratch, spills) is assumed to grow with the blocks.
     rest = max(subject.vmem - now, 0) * math.prod(factors.values())
@@ -397,7 +404,10 @@ def enlarged(
     work = blocks.points * max(step.compute - overhead, 0.0)
     work *= _work(blocks, factors) * growth.share(factors, work / subject.cores)
     compute = work + steps * overhead
-    waiting = max(c.waiting(compute / steps, moved / rate) for c in (fetched, written))
+    waiting = max(
+        fetched.waiting(compute / steps, written, rate),
+        written.waiting(compute / steps, fetched, rate),
+    )
     running = max(compute + waiting, moved / rate) / subject.cores
     # The first fetch and the last write-back do not overlap with anything.
     ends = windows / 2 / rate + subject.latency

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ from pallas_debug.model import Kernel, Operand, SourceLine
 from pallas_debug.profile.advice.program import MosaicProgram
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.core.copies import memory_spaces
+from pallas_debug.profile.peaks import peaks_of
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 from pallas_debug.profile.tracing import Tracing
+from pallas_debug.profile.traffic import products_of
 from pallas_debug.profile.units import BUSY, SUBSETS
 
 Place = tuple[str, int]
@@ -114,6 +117,24 @@ class AdviceSubject:
         known = {s.name for s in self.blocks.scalars} if self.blocks is not None else set()
         tables = self.kernel.of_kind("scalar_prefetch")
         return self.depends_on_data and any(table.name not in known for table in tables)
+
+    @cached_property
+    def matrix_cycles(self) -> float:
+        """Cycles that all matrix products take at the chip's peak; 0 if unknown.
+
+        Units that are busy in a delay are not in the table of used units.
+        """
+        peaks = peaks_of(self.schedule.chip)
+        if peaks is None or self.schedule.is_sparse:
+            return 0.0
+        products = products_of(self.schedule, self.tracing, self.executions or [], self.mosaic)
+        return (
+            sum(
+                product.flops * (product.runs or 0) / (peaks.flops_of(product.dtype) or math.inf)
+                for product in products
+            )
+            * peaks.clock
+        )
 
     @property
     def core_points(self) -> float:
