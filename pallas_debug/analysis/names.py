@@ -21,14 +21,6 @@ from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Finding, Witness
 
-_IN_WORDS = {
-    "load": "read the ref: ref[index]; with a mask, pltpu.load",
-    "store": "write to the ref: ref[index] = value; with a mask, pltpu.store",
-    "swap": "read the ref, then write to it: ref[index] = value",
-    "dot": "write jnp.dot",
-}
-"""Replacements for Pallas names whose substitute is not another name of Pallas."""
-
 _ASKS = ("version", "hasattr", "getattr", "find_spec")
 """Substrings that mark code as testing which jax is installed."""
 
@@ -64,10 +56,11 @@ def _finding(file: str, line: int, used: Collection[tuple[str, str | None]]) -> 
 
 
 def _instead(module: str, name: str) -> str | None:
-    if module == names.PALLAS and name in _IN_WORDS:
-        return _IN_WORDS[name]
+    known = unsupported.REPLACEMENTS.get(name)
+    if module == names.PALLAS and known is not None:
+        return known
     today = names.replacement(module, name)
-    return f"write {today}" if today else None
+    return f"write {today}" if today else known
 
 
 @functools.lru_cache(maxsize=16)

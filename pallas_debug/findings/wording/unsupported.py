@@ -233,6 +233,19 @@ def zero_size_operand(seen: Sighting) -> Finding:
     )
 
 
+REPLACEMENTS = {
+    "load": "read the ref: ref[index]; with a mask, pltpu.load",
+    "store": "write to the ref: ref[index] = value; with a mask, pltpu.store",
+    "swap": "read the ref, then write to it: ref[index] = value",
+    "dot": "write jnp.dot",
+    "repeat": "write jnp.repeat or jnp.tile",
+    "ANY": "write pl.ANY",
+    "TPUCompilerParams": "write pltpu.CompilerParams",
+    "TPUMemorySpace": "write pltpu.MemorySpace, and pl.ANY for TPUMemorySpace.ANY",
+}
+"""Replacements for names that Pallas no longer has."""
+
+
 def removed_names(
     seen: Sighting, *, messages: Sequence[str], instead: Sequence[str | None]
 ) -> Finding:
@@ -320,12 +333,15 @@ def failed(
         advice = explain.UNKNOWN_ADVICE
     if known is not None:
         kind = named(known.kind) or kind
+        advice = known.advice
+    if kind is Fault.REMOVED_NAME and (lacking := _LACKS_NAME.search(failure.headline)):
+        advice = REPLACEMENTS.get(lacking["name"], advice)
     source = failure.source or (kernel.source if kernel is not None else None)
     return seen.at(source=source).found(
         kind,
         "\n".join([failure.headline, *(known.details if known else ())]),
         known.cause if known else None,
-        known.advice if known else advice,
+        advice,
     )
 
 
@@ -367,6 +383,8 @@ _ASKS = re.compile(
     r"\b(?:TPUs?|device_kind|default_backend|platform|coords|core_on_chip)\b", re.IGNORECASE
 )
 """Phrases in a line or its message that may depend on the device."""
+
+_LACKS_NAME = re.compile(r" has no attribute '(?P<name>\w+)'")
 
 _LACKS = re.compile(r"\bmodule '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
 """Message about a name that a module lacks on any device."""
