@@ -382,7 +382,26 @@ def _outcome(line: Mapping[str, object]) -> Outcome:
     if "MachineError: " in text or kind.endswith("MachineError"):
         *_, message = text.split("MachineError: ")
         return Outcome("refused", _first(message), seconds)
-    return Outcome("failed", f"{kind}: {_first(text)}", seconds)
+    return Outcome("failed", _numbers(text) or f"{kind}: {_first(text)}", seconds)
+
+
+_TOLERANCE = re.compile(
+    r"Not equal to tolerance (?P<tolerance>[^\n]+)[\s\S]*?"
+    r"Mismatched elements: (?P<count>\d+) / (?P<of>\d+)[\s\S]*?"
+    r"Max absolute difference[^:]*: (?P<most>\S+)\s+Max relative difference[^:]*: (?P<part>\S+)"
+)
+"""numpy's message about results that differ."""
+
+
+def _numbers(text: str) -> str:
+    """Reason of a test that compares results: by how much they leave its tolerance."""
+    found = _TOLERANCE.search(text)
+    if found is None:
+        return ""
+    return (
+        f"tolerance {found['tolerance']}: {found['count']} of {found['of']} elements differ, by at "
+        f"most {found['most']}, {found['part']} of the value"
+    )
 
 
 def _first(text: str) -> str:
