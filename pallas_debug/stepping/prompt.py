@@ -120,7 +120,9 @@ def _number(text: str, what: str) -> int:
 
 def _until(back: bool) -> Callable[[CommandPrompt, str], Iterator[str]]:
     def run(prompt: CommandPrompt, rest: str) -> Iterator[str]:
-        message = prompt.session.to_line(_number(rest, "a line number"), back)
+        file, colon, line = rest.rpartition(":")
+        number = _number(line, "a line number, or FILE:LINE")
+        message = prompt.session.to_line(number, back, file if colon else None)
         if message is not None and not message.startswith("the run stops here"):
             yield message
         yield from prompt.where()
@@ -147,14 +149,16 @@ def _break(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         if not session.breakpoints and not session.watched:
             yield "no breakpoints and no watched values"
         return
-    match = re.fullmatch(r"(\d+)(?:\s+if\s+(.*)|\s*,\s*(.*))?", rest)
+    match = re.fullmatch(r"(?:([^:]+):)?(\d+)(?:\s+if\s+(.*)|\s*,\s*(.*))?", rest)
     if match is None:
-        raise SteppingError(f"expected a line, or LINE if CONDITION, found {rest!r}")
-    item = session.add_breakpoint(int(match[1]), match[2] or match[3])
+        raise SteppingError(
+            f"expected a line, FILE:LINE, or either of them with `if CONDITION`, found {rest!r}"
+        )
+    item = session.add_breakpoint(int(match[2]), match[3] or match[4], match[1])
     yield f"breakpoint {item.number}: {item}"
-    if item.line != int(match[1]):
+    if item.line != int(match[2]):
         yield (
-            f"(line {match[1]} has no operation of the kernel; the next one is in line {item.line})"
+            f"(line {match[2]} has no operation of the kernel; the next one is in line {item.line})"
         )
 
 
@@ -352,14 +356,16 @@ COMMANDS: Sequence[PromptCommand] = (
     *_pair(
         ("continue", "c"), ("bc",), "next breakpoint or watched change, or the end", StepSession.run
     ),
-    PromptCommand(names=("until", "u"), usage="LINE", summary="go to a line", run=_until(False)),
-    PromptCommand(names=("bu",), usage="LINE", summary="back to a line", run=_until(True)),
+    PromptCommand(
+        names=("until", "u"), usage="[FILE:]LINE", summary="go to a line", run=_until(False)
+    ),
+    PromptCommand(names=("bu",), usage="[FILE:]LINE", summary="back to a line", run=_until(True)),
     PromptCommand(
         names=("goto", "g"), usage="I,J,…", summary="go to a grid point, either way", run=_goto
     ),
     PromptCommand(
         names=("break", "b"),
-        usage="[LINE [if CONDITION]]",
+        usage="[[FILE:]LINE [if CONDITION]]",
         summary="stop at a line; without one, list all stops",
         run=_break,
     ),

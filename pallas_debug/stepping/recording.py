@@ -334,6 +334,10 @@ class RecordedRun:
     def lines(self, file: str) -> Sequence[str]:
         return self.recording.sources.get(file, ())
 
+    def files(self) -> frozenset[str]:
+        lines = (stop.place.line for stop in self.recording.stops)
+        return frozenset(line.file for line in lines if line is not None)
+
     def executable(self, file: str) -> frozenset[int]:
         lines = (stop.place.line for stop in self.recording.stops)
         return frozenset(line.line for line in lines if line is not None and line.file == file)

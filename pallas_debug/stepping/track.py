@@ -188,6 +188,9 @@ class Track(Protocol):
     def lines(self, file: str) -> Sequence[str]:
         """The lines of a source file; none if it is not readable."""
 
+    def files(self) -> Collection[str]:
+        """Files with lines at which the run can stop."""
+
     def executable(self, file: str) -> Collection[int]:
         """Numbers of the lines of a file at which the run can stop."""
 

@@ -472,12 +472,32 @@ never read
     assert "acc_ref  scratch, f32[1,128]: min " in text
     assert "f32[4,128]: min 0, max 6, mean 2.99" in text
     assert "error: no command 'bogus'; `help` lists them, `p bogus` prints a value" in text
-    assert "error: expected a line, or LINE if CONDITION, found 'x'" in text
+    assert (
+        "error: expected a line, FILE:LINE, or either of them with `if CONDITION`, found 'x'"
+        in text
+    )
     assert (
         "column 7 of the expression: expected a value: a name, a number or `(`, found the end"
         in text
     )
     assert "never read" not in text
+
+
+def test_a_line_of_another_file_is_named_with_the_file(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = stepper.capture(lambda: kernels.sums(X)).session
+    prompt, keep = CommandPrompt(session), line("keep")
+    assert prompt.execute(f"b stepped.py:{keep}") == [f"breakpoint 1: stepped.py:{keep}"]
+    assert prompt.execute(f"until stepped.py:{keep}")[-1].endswith("# keep")
+    assert prompt.execute("b gone.py:3") == [
+        "error: no file of the kernel is called 'gone.py'; it is in stepped.py"
+    ]
+    monkeypatch.setattr(session.track, "files", lambda: {"/a/rows.py", "/b/rows.py", "/b/s.py"})
+    assert prompt.execute("u rows.py:3") == [
+        "error: 'rows.py' may be any of /a/rows.py, /b/rows.py; give more of its path"
+    ]
+    assert prompt.execute("u a/rows.py:3") == ["error: rows.py has no line 3: it has 0"]
 
 
 def test_step_as_a_function(kernels: ModuleType, capsys: Any, monkeypatch: Any) -> None:

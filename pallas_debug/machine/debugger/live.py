@@ -348,8 +348,12 @@ class LiveRun:
     def lines(self, file: str) -> Sequence[str]:
         return [line.rstrip("\n") for line in linecache.getlines(file)]
 
+    def files(self) -> frozenset[str]:
+        return frozenset(line.file for line in names.lines_of(self.machine.launch))
+
     def executable(self, file: str) -> frozenset[int]:
-        return names.lines_of(self.machine.launch, file)
+        lines = names.lines_of(self.machine.launch)
+        return frozenset(line.line for line in lines if line.file == file)
 
 
 class _Events:

@@ -176,13 +176,13 @@ def _stack(step: ir.MachineStep) -> tuple[SourceLine, ...]:
     return site.calls if site.line is None else (*site.calls, site.line)
 
 
-def lines_of(launch: Launch, file: str) -> frozenset[int]:
-    """Numbers of the lines of a file with an operation of a kernel, or a call that leads to one."""
+def lines_of(launch: Launch) -> frozenset[SourceLine]:
+    """Lines with an operation of a kernel, or a call that leads to one."""
     return frozenset(
-        line.line
+        line
         for body in (launch.body, *(mesh.body for mesh in launch.meshes))
         for program in body.all()
         for step in program.steps
         for line in (*step.site.calls, step.site.line)
-        if line is not None and line.file == file
+        if line is not None
     )
