@@ -180,9 +180,7 @@ def output_not_written(
     if is_aliased:
         held = f"whatever VMEM held before, not the input that shares memory with {name}"
     count = f": {blocks[0]:,} of {blocks[1]:,} blocks" if blocks else ""
-    if elements is not None and elements[0] < elements[1]:
-        count = f": {elements[0]:,} of {elements[1]:,} elements"
-    if is_aliased and elements is not None:
+    if elements is not None and (is_aliased or elements[0] < elements[1]):
         count = f": {elements[0]:,} of {elements[1]:,} elements"
     causes = {
         "condition": f"every store to {name} is conditional, and its condition was false where it "
@@ -197,18 +195,18 @@ def output_not_written(
         "no points": "the grid has no points, so the kernel's body did not run",
         "left out": "the index map leaves blocks out",
     }
-    advice = f"write all of {name}, or alias an input to it with input_output_aliases"
-    if why == "rounded down":
-        advice = "use pl.cdiv(size, block) steps; the last block may reach past the end"
-    elif why == "too few steps":
-        advice = f"add the missing steps, or shrink {name} in out_shape to what the grid writes"
-    elif why == "no points":
-        advice = (
-            "use pl.cdiv(size, block) steps if a size was rounded down to 0; otherwise skip the "
-            f"call, or alias an input to {name} with input_output_aliases"
-        )
-    elif why == "left out":
-        advice = f"visit every block, or alias an input to {name} with input_output_aliases"
+    alias = f"alias an input to {name} with input_output_aliases"
+    remedies = {
+        "rounded down": "use pl.cdiv(size, block) steps; the last block may reach past the end",
+        "too few steps": f"add the missing steps, or shrink {name} in out_shape to what the grid "
+        "writes",
+        "no points": "use pl.cdiv(size, block) steps if a size was rounded down to 0; otherwise "
+        f"skip the call, or {alias}",
+        "left out": f"visit every block, or {alias}",
+    }
+    advice = remedies.get(
+        why, f"write all of {name}, or alias an input to it with input_output_aliases"
+    )
     if is_aliased:
         advice = f"copy the input's block to {name} wherever nothing else is stored"
     block = "its block" if is_one_block else "its first block"
