@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,6 +61,18 @@ def visible(text: str, keep: str = "\n\t") -> str:
     if text.isprintable():
         return text
     return text.translate(_table(keep))
+
+
+def aligned(rows: Sequence[Sequence[str]], numbers: Collection[int] = ()) -> list[str]:
+    """Format rows of cells as lines with columns; those in `numbers` are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if n in numbers else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def one_line(name: str | os.PathLike[str]) -> str:

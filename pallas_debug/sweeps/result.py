@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from pallas_debug import render
 from pallas_debug.profile.figures import Figure, missing, shown
 
 FailedAt = Literal["tracing", "lowering", "compile", "crash", "timeout", "setup", "worker"]
@@ -218,13 +219,7 @@ def table_text(results: Sequence[SettingResult]) -> str:
     """Return results as a plain-text table, followed by the reasons for failures."""
     reasons = reasons_of(results)
     titles, rows = table(results, reasons)
-    rows = [titles, *rows]
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-        for cells in rows
-    )
-    return "\n".join([*lines, *notes(reasons)])
+    return "\n".join([*render.aligned([titles, *rows]), *notes(reasons)])
 
 
 def notes(reasons: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pallas_debug import render
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Compilation, Dump
 from pallas_debug.profile.changes import baselines
@@ -354,12 +355,4 @@ def summary(received: Iterable[Mapping[str, Any]], root: Path) -> list[str]:
 
 def _table(rows: Sequence[BaselineRow]) -> list[str]:
     cells = [baselines.HEADINGS, *(baselines.cells(row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    numbers = range(3, len(widths) - 1)
-    return [
-        "  ".join(
-            cell.rjust(width) if n in numbers else cell.ljust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
+    return render.aligned(cells, range(3, len(baselines.HEADINGS) - 1))

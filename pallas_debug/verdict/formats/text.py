@@ -40,11 +40,7 @@ def table(verdict: Verdict) -> str:
     if not columns:
         return ""
     rows = [["kernel", *columns], *([label, *map(_cell, found)] for label, found in answers)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return "\n".join(render.aligned(rows))
 
 
 def cells(verdict: Verdict) -> tuple[list[str], list[tuple[str, list[Outcome | None]]]]:
