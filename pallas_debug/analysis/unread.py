@@ -112,6 +112,7 @@ def look(subject: Subject, known: Collection[str]) -> Result:
                 ),
                 parts=[_part(cut) for cut in together],
                 steps=steps,
+                by_pipeline=all(_fetched(subject, cut.block) for cut in together),
             )
         )
     if not grid.tables:  # a table may hold the same block for all steps

@@ -336,6 +336,10 @@ def test_an_inner_pipeline_of_one_step_less(captures: Captures) -> None:
         "no slice or copy covers 256:384 along dimension 1 of x_hbm (float32[32, 384]) and 256:384 "
         "along dimension 0 of y_hbm (float32[384, 256]): these elements are never read"
     )
+    assert finding.cause == (
+        "x_hbm is read in 2 blocks of 128, but 384 elements need 3: the last block is left out"
+    )
+    assert finding.advice == "give that dimension of the pipeline's grid 3 steps"
 
 
 def both(*specs: Any, out: Any, shape: Any, grid: Any = (2, 2, 1)) -> Callable[..., Any]:

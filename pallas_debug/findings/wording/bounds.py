@@ -397,12 +397,15 @@ def pipelined_input_stays(seen: Sighting, *, part: UnreadPart, moving: str) -> F
     )
 
 
-def input_not_sliced(seen: Sighting, *, parts: Sequence[UnreadPart], steps: int) -> Finding:
+def input_not_sliced(
+    seen: Sighting, *, parts: Sequence[UnreadPart], steps: int, by_pipeline: bool = False
+) -> Finding:
     """Report inputs whose first or last block the kernel's own slices and copies leave out.
 
     Args:
       parts: parts, one per input; the first is the witness's.
       steps: number of blocks that are read.
+      by_pipeline: whether a pipeline within the kernel copies them.
     """
     first = parts[0]
     if first.stop - first.start < first.block:
@@ -413,6 +416,8 @@ def input_not_sliced(seen: Sighting, *, parts: Sequence[UnreadPart], steps: int)
         advice += "array"
     elif first.start == 0:
         advice = "let the first iteration read block 0"
+    elif by_pipeline:
+        advice = f"give that dimension of the pipeline's grid {steps + 1} steps"
     else:
         advice = f"let the last iteration read block {steps}"
     return _unread(seen, first, steps).found(
