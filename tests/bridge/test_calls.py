@@ -148,3 +148,40 @@ def test_a_kernel_whose_arrays_jax_partitions_is_not_recorded() -> None:
         "jax partitions its arrays among several devices, which it refuses on a TPU: call it "
         "under `shard_map`, manual in all axes of the mesh"
     )
+
+
+def test_kernels_that_hand_on_semaphores_are_not_judged_one_by_one() -> None:
+    def copy(x_ref: Any, o_ref: Any, sem: Any) -> Any:
+        return pltpu.make_async_copy(x_ref, o_ref, sem)
+
+    def start(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        copy(x_ref, o_ref, sem).start()
+
+    def done(x_ref: Any, o_ref: Any, sem: Any, _: Any) -> None:
+        copy(x_ref, o_ref, sem).wait()
+
+    memory = pl.BlockSpec(memory_space=pl.ANY)
+    semaphore = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
+
+    def both(x: jax.Array) -> jax.Array:
+        like = jax.typeof(x)
+        y, sem = pl.pallas_call(
+            start, out_shape=(like, pltpu.SemaphoreType.DMA(())), in_specs=[memory],
+            out_specs=(memory, semaphore),
+        )(x)  # fmt: skip
+        return pl.pallas_call(
+            done, out_shape=like, in_specs=[memory, memory, semaphore], out_specs=memory,
+            input_output_aliases={1: 0},
+        )(x, y, sem)  # fmt: skip
+
+    recorder = CallRecorder()
+    with Session(Options(interpret="auto"), runs=True) as session, calls.recording(recorder):
+        jax.block_until_ready(jax.jit(both)(jnp.ones((8, 128))))
+    names = {captured.kernel.digest: captured.kernel.name for captured in session.captures}
+    assert sorted(names.values()) == ["done", "start"]
+    for digest in names:
+        assert recorder.calls(digest) == ()
+        assert recorder.left_out(digest) == (
+            "it passes semaphores to or from another kernel, but a script's calls are judged one "
+            "by one; verify a function that calls both kernels, MODULE:FUNCTION"
+        )

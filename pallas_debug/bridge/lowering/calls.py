@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import core as jax_core
+from jax._src.pallas import core as pallas_core
 
 from pallas_debug.bridge import inline
 from pallas_debug.bridge.active import ActiveStack
@@ -170,10 +171,19 @@ def is_key(dtype: Any) -> bool:
     return dtype is not None and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
 
+PASSES_SEMAPHORES = (
+    "it passes semaphores to or from another kernel, but a script's calls are judged one by one; "
+    "verify a function that calls both kernels, MODULE:FUNCTION"
+)
+
+
 def _why_not(context: Any) -> str | None:
     """Reason why the calls of a kernel cannot be replayed separately; None if they can."""
     if meshes.is_partitioned(context):
         return meshes.PARTITIONED
+    avals = (*context.avals_in, *context.avals_out)
+    if any(jax.numpy.issubdtype(aval.dtype, pallas_core.semaphore_dtype) for aval in avals):
+        return PASSES_SEMAPHORES
     for aval in context.avals_in:
         dtype = getattr(aval, "dtype", None)
         if not isinstance(dtype, np.dtype) and not is_key(dtype):
