@@ -18,10 +18,11 @@ again after a test that hangs or ends the process. Modes:
 The table has one row per file; below it, the reasons why tests did not pass, most frequent first.
 A test counts as `refused` if the plugin says by name what the interpreters do not support, as
 `found` if it reports another finding, and as `n/a` if it cannot pass on a machine without a TPU:
-it asserts what the compiler made of a program, or asks the hardware (NOT_APPLICABLE says which and
-why). Of a test that takes too long, the reason says what it is doing, and where. Tests that --limit
-cuts off are `not run`. --timeout is CPU time, in up to MAX_WAIT times as much wall time, so that
-other work on the machine changes little. Nothing is asserted.
+it asserts what the compiler made of a program, asks the hardware, or uses a package that is not
+here (NOT_APPLICABLE and EXPECTS say which and why). Of a test that takes too long, the reason says
+what it is doing, and where. Tests that --limit cuts off are `not run`. --timeout is CPU time, in up
+to MAX_WAIT times as much wall time, so that other work on the machine changes little. Nothing is
+asserted.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ EXPECTS: Mapping[str, str] = {
     r"ValueError: Function '.*' was exported for platforms": "runs a program exported for a TPU",
     r"(?s).*not found in .{0,20}(HloModule|#loc|module @|Jaxpr)": "reads the compiled program",
     r"AssertionError: 'scf.for' not found in ''": "reads the compiled program",
+    r"(\w+Error: )+.*\b_Absent\b": "uses a package that is replaced by a stub (PyTorch, vLLM)",
 }
 """Patterns of failures of the same kind."""
 
