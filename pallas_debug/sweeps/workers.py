@@ -15,13 +15,13 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from pallas_debug import defaults
-from pallas_debug.errors import DumpDirectoryError, WorkerError
+from pallas_debug.errors import DumpDirectoryError, NoDumpsError, WorkerError
 
 _START = 120.0
 """Time limit in seconds for a process to import jax."""
@@ -30,6 +30,11 @@ _MAIN = (
     "a script that sweeps is imported by its worker processes: begin its own work with "
     "`if __name__ == '__main__':`"
 )
+
+_ENDING: Mapping[str, type[DumpDirectoryError]] = {
+    error.__name__: error for error in (DumpDirectoryError, NoDumpsError)
+}
+"""Exceptions that end a sweep, by name."""
 
 
 class WorkerDied(WorkerError):
@@ -207,8 +212,8 @@ class _Process:
             self._process.join(defaults.WORKER_EXIT)
             raise WorkerDied(f"the worker process that ran it died ({self._how()})") from None
         if isinstance(answer, _Failed):
-            if answer.type == DumpDirectoryError.__name__:  # as in this process: it ends the sweep
-                raise DumpDirectoryError(answer.text)
+            if answer.type in _ENDING:  # as in this process
+                raise _ENDING[answer.type](answer.text)
             raise RuntimeError(f"{answer.type}: {answer.text}")
         return answer
 

@@ -336,8 +336,8 @@ guard.guarded(cli)
         )
     assert done.returncode == Exit.CANNOT_RUN
     assert done.stderr == (
-        "pallas-debug: the output cannot be written: No space left on device. Make room, or write "
-        "elsewhere.\n"
+        "pallas-debug: the output cannot be written: No space left on device. Free some space, or "
+        "write elsewhere.\n"
     )
 
 

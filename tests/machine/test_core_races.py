@@ -14,8 +14,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.model import Finding
 from pallas_debug.session import Options, Session
-
-from .test_cores import cores
+from tests.meshes import tensorcore_mesh
 
 F32 = jnp.float32
 TILE = pltpu.VMEM((8, 128), F32)
@@ -38,7 +37,7 @@ def swapped(x: Any, order: str) -> Any:
 
     @pl.kernel(
         out_type=[HALVES] * 2,
-        mesh=cores(2),
+        mesh=tensorcore_mesh(2),
         scratch_types=[TILE, TILE, pltpu.SemaphoreType.REGULAR],
     )
     def swap(x_ref: Any, shared_ref: Any, out_ref: Any, tile: Any, theirs: Any, sem: Any) -> None:
@@ -104,7 +103,7 @@ def test_cores_write_the_same_rows(step: int, is_broken: bool) -> None:
     def spread(x: Any) -> Any:
         @pl.kernel(
             out_type=jax.ShapeDtypeStruct((12 + step, 128), F32),
-            mesh=cores(2),
+            mesh=tensorcore_mesh(2),
             scratch_types=[pltpu.VMEM((12, 128), F32)],
         )
         def rows(x_ref: Any, out_ref: Any, tile: Any) -> None:
@@ -132,7 +131,7 @@ def handed_over(x: Any, to: int) -> Any:
 
     @pl.kernel(
         out_type=[jax.ShapeDtypeStruct((8, 128), F32)] * 2,
-        mesh=cores(2),
+        mesh=tensorcore_mesh(2),
         scratch_types=[TILE, pltpu.SemaphoreType.REGULAR],
     )
     def hand_over(x_ref: Any, shared_ref: Any, out_ref: Any, tile: Any, sem: Any) -> None:

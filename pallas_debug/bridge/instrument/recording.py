@@ -3,8 +3,8 @@
 Each check computes its condition in place, as a scalar or as a mask over an array. Masks of the
 same shape are combined before they are reduced, so passing checks cost one reduction per shape;
 everything else runs only after a failure. Checks of one kind on one line, as in a loop that Python
-unrolls, are recorded together (`Chunk`): XLA compiles one operation on many rows faster than an
-operation for each row.
+unrolls, are recorded together (`CheckGroup`): XLA compiles one operation on many rows faster than
+an operation for each row.
 
 XLA takes a long time to compile the full recording code. If a kernel can be run a second time, a
 `Tripwire` records only that something may have failed.
@@ -112,10 +112,10 @@ class Recorder:
         place = [*self._grid_point, *_padded(loops[-MAX_LOOPS:], MAX_LOOPS)]
         start = len(self.rows)
         if self.vectors:
-            chunks = _chunks(region.pending)
-            pending = [p for chunk in chunks for p in chunk.pending]
-            any_failed = _or([chunk.bits for chunk in chunks]) != 0
-            record = functools.partial(self._write_rows, start, chunks, place)
+            groups = _grouped(region.pending)
+            pending = [p for group in groups for p in group.pending]
+            any_failed = _or([group.bits for group in groups]) != 0
+            record = functools.partial(self._write_rows, start, groups, place)
         else:
             pending = region.pending
             flags, any_failed = _joined(pending)
@@ -123,12 +123,14 @@ class Recorder:
         self.rows |= {p.site: start + i for i, p in enumerate(pending)}
         lax.cond(any_failed, record, lambda: ())
 
-    def _write_rows(self, start: int, chunks: Sequence[Chunk], place: Sequence[Any]) -> tuple[()]:
+    def _write_rows(
+        self, start: int, groups: Sequence[CheckGroup], place: Sequence[Any]
+    ) -> tuple[()]:
         """Update the rows of a region's sites at once."""
         width = self._layout.record
-        confirmed = [(chunk, chunk.confirmed()) for chunk in chunks]
-        is_set = lax.concatenate([chunk.flags(bits) for chunk, bits in confirmed], 0)
-        values = [chunk.values(bits) for chunk, bits in confirmed]
+        confirmed = [(group, group.confirmed()) for group in groups]
+        is_set = lax.concatenate([group.flags(bits) for group, bits in confirmed], 0)
+        values = [group.values(bits) for group, bits in confirmed]
         (count,) = is_set.shape
         at = slice(self._layout.base(start), self._layout.base(start + count))
         old = lax.reshape(self._words[0, 0, at], (count, width))
@@ -178,7 +180,7 @@ class Recorder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chunk:
+class CheckGroup:
     """Checks of one kind, at most `BITS`.
 
     Attributes:
@@ -238,24 +240,24 @@ class Chunk:
 BITS = 31
 
 
-def _chunks(pending: Sequence[Pending]) -> list[Chunk]:
+def _grouped(pending: Sequence[Pending]) -> list[CheckGroup]:
     """Group checks of one kind, and reduce their masks at once, packed as bits into one array."""
     kinds: dict[Any, list[Pending]] = {}
     for p in pending:
         kinds.setdefault(p.kind, []).append(p)
     return [
-        _chunk(alike[start : start + BITS])
+        _group(alike[start : start + BITS])
         for alike in kinds.values()
         for start in range(0, len(alike), BITS)
     ]
 
 
-def _chunk(pending: Sequence[Pending]) -> Chunk:
+def _group(pending: Sequence[Pending]) -> CheckGroup:
     masks = [
         lax.select(jnp.asarray(p.failed), *_full(np.shape(p.failed), 1 << bit))
         for bit, p in enumerate(pending)
     ]
-    return Chunk(pending=pending, bits=_any_bits(_or(masks)))
+    return CheckGroup(pending=pending, bits=_any_bits(_or(masks)))
 
 
 CERTAIN, PERHAPS, READ, FILL = 1, 2, 4, 8

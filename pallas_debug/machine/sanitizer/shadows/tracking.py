@@ -390,8 +390,10 @@ class MemoryTracker(MachineObserver):
                 self._suspect(
                     kind, thread, copy.step, copy.source, source, shadow.GIVEN, None, copy
                 )
-            elif shadow.GIVEN < oldest < state.of_point or self._may_carry(source):
-                state.has_carried = True
+            elif oldest == shadow.GIVEN:
+                state.has_carried |= self._may_carry(source)
+            else:
+                state.has_carried |= oldest < state.of_point
             self.arrays.copied_from(copy, self.writes, is_watched=True)
         target = self.shadows.get(copy.destination.buffer.number)
         if target is None:
