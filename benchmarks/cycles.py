@@ -104,8 +104,16 @@ PAGE = """\
 
 libtpu's own estimate of the cycles of each bundled kernel, and ours with the same assumptions (see
 [How far to trust the cycles](../guides/performance.md#how-far-to-trust-the-cycles)). Where libtpu
-estimates nothing, as for v4, a cell is empty. Written by `benchmarks/cycles.py --page` with libtpu
-{libtpu}.
+estimates nothing, as for v4, a cell is empty. In the summary, `ours` is what `stats` prints, and
+`at least` that without work that depends on data. Written by `benchmarks/cycles.py --page` with
+libtpu {libtpu}.
+
+`ours` differs most where work depends on data, which libtpu skips (splash and paged attention), and
+for arrays of one element, which XLA loads before the kernel: libtpu's estimate includes that time.
+
+With libtpu 0.0.50, the correlation on tpu7x is 0.938 with the same assumptions: XLA moves some
+operands into VMEM, the core copies them from there by loads and stores, and libtpu charges some
+1,200 cycles for the wait for such a copy, and each copy in a loop as often as it has iterations.
 
 """
 
@@ -117,6 +125,14 @@ def _page(by_target: Mapping[str, Sequence[Row]]) -> str:
         for target, rows in by_target.items()
         if any(row.libtpu for row in rows)
     }
+    summary = [
+        "| median of ours / libtpu's, rank correlation, kernels | " + " | ".join(columns) + " |",
+        "|---|" + "---|" * len(columns),
+    ]
+    by_kind = {target: _pairs(list(rows.values())) for target, rows in columns.items()}
+    for label in next(iter(by_kind.values()), {}):
+        cells = [_agreement(kinds[label]) for kinds in by_kind.values()]
+        summary.append(f"| {label} | {' | '.join(cells)} |")
     lines = [
         "| operation, spec: kernel | " + " | ".join(f"{t}: libtpu | ours" for t in columns) + " |",
         "|---|" + "--:|--:|" * len(columns),
@@ -125,7 +141,15 @@ def _page(by_target: Mapping[str, Sequence[Row]]) -> str:
         cells = [cell for rows in columns.values() for cell in _compared(rows.get(name))]
         if any(cells):
             lines.append(f"| {name} | {' | '.join(cells)} |")
-    return PAGE.format(libtpu=importlib.metadata.version("libtpu")) + "\n".join(lines) + "\n"
+    head = PAGE.format(libtpu=importlib.metadata.version("libtpu"))
+    return head + "\n".join([*summary, "", *lines]) + "\n"
+
+
+def _agreement(pairs: Sequence[tuple[float, float]]) -> str:
+    if len(pairs) < 2:
+        return ""
+    median = statistics.median(value / libtpu for value, libtpu in pairs)
+    return f"{median:.3f}, {_rank(pairs):.3f}, {len(pairs)}"
 
 
 def _compared(row: Row | None) -> tuple[str, str]:
@@ -203,18 +227,7 @@ def _report(target: str, rows: Sequence[Row], *, table: bool) -> None:
                 f"| {row.name} | {row.stats.bundles} | {cycles.compiler} | {cycles.total} | "
                 f"{cycles.least} | {cycles.as_compiler} | {ratio} |"
             )
-    kinds = (
-        ("ours", "ours", rows),
-        ("ours, where no work depends on data", "ours", [r for r in rows if not r.assumes_data]),
-        ("at least", "least", rows),
-        ("same assumptions", "same", rows),
-    )
-    for label, attribute, chosen in kinds:
-        pairs = [
-            (value, row.libtpu)
-            for row in chosen
-            if row.libtpu and (value := getattr(row, attribute)) is not None
-        ]
+    for label, pairs in _pairs(rows).items():
         if len(pairs) < 2:
             print(f"{label}: libtpu estimates {len(pairs)} of them")
             continue
@@ -236,6 +249,24 @@ def _report(target: str, rows: Sequence[Row], *, table: bool) -> None:
                 f"{label}: {traced:,} of {bundles:,} bundles with vector or matrix work "
                 f"({traced / bundles:.1%}), at least {min(shares):.1%} of each kernel's"
             )
+
+
+def _pairs(rows: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:
+    """Return our estimates with libtpu's, by kind of ours."""
+    kinds = {
+        "ours": ("ours", rows),
+        "ours, where no work depends on data": ("ours", [r for r in rows if not r.assumes_data]),
+        "at least": ("least", rows),
+        "same assumptions": ("same", rows),
+    }
+    return {
+        label: [
+            (value, row.libtpu)
+            for row in chosen
+            if row.libtpu and (value := getattr(row, attribute)) is not None
+        ]
+        for label, (attribute, chosen) in kinds.items()
+    }
 
 
 def _rank(pairs: Sequence[tuple[float, float]]) -> float:
