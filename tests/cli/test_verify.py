@@ -511,7 +511,7 @@ def test_a_program_that_does_not_return_is_stopped_at_its_line(
         assert last == (
             f"{what}: nothing was judged (trace: stopped after 8 s (--stop-after), at "
             "endless.py:6, `time.sleep(0.1)`: the program does not end there, or needs more "
-            "time); nothing is known about its kernels; values not judged (no reference)"
+            "time); nothing is known about its kernels"
         )
 
 
