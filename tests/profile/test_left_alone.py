@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -391,7 +392,10 @@ def ranks(x: jax.Array) -> Any:
 def test_sums_over_the_axis_before_the_last_stay() -> None:
     """What moves on their line is what is repeated, and takes as long if that axis is kept."""
     x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
-    assert pallas_debug.stats(ranks, x, target="v5e", estimate=False).advice == ()
+    advice = pallas_debug.stats(ranks, x, target="v5e", estimate=False).advice
+    # libtpu 0.0.50 changes the layout of the argument for it.
+    relayouts = [] if version("libtpu").startswith("0.0.42") else ["relayout"]
+    assert [piece.kind for piece in advice] == relayouts
 
 
 def scaled_by_sums(x: jax.Array, w: jax.Array) -> jax.Array:

@@ -2,8 +2,8 @@
 
 The callback stops a loop if nothing that its condition depends on changes between two iterations,
 or if it takes too many and too long. The loop's own jaxpr is extended in place:
-its carry by a count and the identity of this entry, its body by the guard. Everything else stays
-as it was.
+its carry by a count and the identity of this entry, its body by the guard, its condition by a term
+that is always true and keeps XLA from removing the guard's count. Everything else stays as it was.
 
 `fori_loop` with known bounds is a `scan`, which ends by itself.
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax._src import callback
@@ -180,21 +181,26 @@ class _Guard:
             )
         )
         known = dict(zip(guard.invars[2:], (of_body[i] for i in scalars), strict=True))
-        for_cond, ends = (
-            nested.opened(jax.make_jaxpr(lambda count, entry: ())(*_two_counters()))[0].invars
-            for _ in range(2)
+        goes_on, _ = nested.opened(
+            jax.make_jaxpr(lambda holds, count, entry: holds & (entry >= np.int32(0)))(
+                jax.ShapeDtypeStruct((), "bool"), *_two_counters()
+            )
         )
+        holds = {goes_on.invars[0]: cond.outvars[0]}
+        ends, _ = nested.opened(jax.make_jaxpr(lambda count, entry: ())(*_two_counters()))
         new_body = _extended(
             body, guard.invars[:2], [*_renamed(guard, known), *body.eqns], guard.outvars
         )
-        new_cond = _extended(cond, for_cond, cond.eqns)
+        new_cond = _extended(cond, goes_on.invars[1:], [*cond.eqns, *_renamed(goes_on, holds)])
         zero = jax_core.Literal(np.int32(0), _I32)
         return eqn.replace(
             invars=[*eqn.invars, zero, zero],
-            outvars=[*eqn.outvars, *ends],
+            outvars=[*eqn.outvars, *ends.invars],
             params={
                 **params,
-                "cond_jaxpr": _closed_as(params["cond_jaxpr"], new_cond),
+                "cond_jaxpr": _closed_as(
+                    params["cond_jaxpr"], new_cond.replace(outvars=list(goes_on.outvars))
+                ),
                 "body_jaxpr": _closed_as(params["body_jaxpr"], new_body),
             },
         )
@@ -312,7 +318,11 @@ def _guarding(loop: GuardedLoop) -> Callable[..., Any]:
         is_due = (is_power & (count >= FIRST)) | ((count & np.int32(EVERY - 1)) == 0)
 
         def ask() -> Any:
-            return _look_p.bind(count, entry, *values, look=look)
+            if loop.engine == "checks":
+                return _look_p.bind(count, entry, *values, look=look)
+            return jax.pure_callback(
+                look, jax.ShapeDtypeStruct((), jnp.int32), count, entry, *values
+            )
 
         return count, lax.cond(is_due, ask, lambda: entry)
 
@@ -320,7 +330,8 @@ def _guarding(loop: GuardedLoop) -> Callable[..., Any]:
 
 
 # Not `jax.pure_callback`: XLA removes a loop without side effects if it can replace each of its
-# results by a constant, and a kernel that waits for ever would return.
+# results by a constant, and a kernel that waits for ever would return. In TPU interpret mode it
+# knows no count of a semaphore, and with jax 0.12 such a callback in a core's thread may hang.
 _look_p = jax_core.Primitive("pallas_debug_loop_guard")
 _look_p.def_abstract_eval(lambda *_, look: _I32)
 
