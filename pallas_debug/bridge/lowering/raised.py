@@ -51,7 +51,7 @@ _INDEXING = str(PurePath("jax/_src/state/indexing.py"))
 _CALLING = str(PurePath("jax/_src/pallas/pallas_call.py"))
 
 _OF_KERNELS = ("pallas_call kernel", "pallas_core_map", "mpmd_map")
-"""What jax says of a kernel's function while it traces it."""
+"""Values of `DebugInfo.traced_for` while jax traces the body of a kernel."""
 
 _IMMUTABLE = "JAX arrays are immutable and do not support in-place item assignment"
 

@@ -38,8 +38,7 @@ from pallas_debug.machine.sanitizer.ordering.regions import (
     first_meeting,
 )
 from pallas_debug.machine.sanitizer.report import shape_text
-from pallas_debug.machine.sanitizer.shadows import reach
-from pallas_debug.machine.sanitizer.shadows.shadow import differing
+from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, Witness
 
@@ -231,16 +230,12 @@ def _lost(
     old = region.read()
     new = np.asarray(value)
     new = new.reshape(old.shape) if new.size == old.size else np.broadcast_to(new, old.shape)
-    mask = differing(old, new.astype(old.dtype))
-    if region.index is None or not mask.any():
+    found = shadow.change_of(region, new.astype(old.dtype))
+    if found is None:
         return None
-    spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
-    changed = np.zeros(region.buffer.content.shape, bool)
-    changed[region.index] = mask
-    element = tuple(int(i) for i in np.unravel_index(int(changed.argmax()), changed.shape))
     return LostCopy(
-        copy, step, point, iterations, element, new[spot].item(), old[spot].item(),
-        int(mask.sum()), int(mask.size),
+        copy, step, point, iterations, found.element, found.after, found.before,
+        found.count, found.total,
     )  # fmt: skip
 
 

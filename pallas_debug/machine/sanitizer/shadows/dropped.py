@@ -334,17 +334,14 @@ def dropped_by(
 ) -> DroppedSum | None:  # fmt: skip
     """Describe what a store is about to drop of an earlier write; None if it changes nothing."""
     old = region.read()
-    new = np.broadcast_to(np.asarray(value), old.shape).astype(old.dtype)
-    mask = shadow.differing(old, new)
-    if region.index is None or not mask.any():
+    found = shadow.change_of(
+        region, np.broadcast_to(np.asarray(value), old.shape).astype(old.dtype)
+    )
+    if found is None:
         return None
-    spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
-    changed = np.zeros(region.buffer.content.shape, bool)
-    changed[region.index] = mask
-    element = tuple(int(i) for i in np.unravel_index(int(changed.argmax()), changed.shape))
     return DroppedSum(
         region.buffer, before, step, thread.number, thread.point, thread.iterations, state.moment,
-        element, new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size),
+        found.element, found.after, found.before, found.count, found.total,
         slip=slip,
     )  # fmt: skip
 

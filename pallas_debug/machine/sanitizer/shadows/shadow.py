@@ -249,6 +249,41 @@ def differing(a: Any, b: Any) -> Mask:
     return np.asarray(one != other).reshape(a.shape)
 
 
+@dataclass(frozen=True)
+class WriteChange:
+    """Elements of a region that a write changes.
+
+    Attributes:
+      element: index of the first one in its buffer.
+      after, before: values of that element.
+      count, total: number of changed elements, and of all elements of the region.
+    """
+
+    element: tuple[int, ...]
+    after: Any
+    before: Any
+    count: int
+    total: int
+
+
+def change_of(region: MemoryRegion, new: np.ndarray) -> WriteChange | None:
+    """Describe what writing values of the region's shape and dtype would change, if anything."""
+    old = region.read()
+    mask = differing(old, new)
+    if region.index is None or not mask.any():
+        return None
+    spot = _first(mask)
+    changed = np.zeros(region.buffer.content.shape, bool)
+    changed[region.index] = mask
+    return WriteChange(
+        _first(changed), new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size)
+    )
+
+
+def _first(mask: Mask) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+
+
 def covers(region: MemoryRegion) -> bool:
     """Whether a region covers its whole buffer."""
     index = region.index
