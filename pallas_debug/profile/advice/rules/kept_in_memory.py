@@ -7,9 +7,16 @@ from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.compaction import compacted
-from pallas_debug.profile.advice.program import LOADS, STORES, ProgramLoop, ProgramOperation
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    STORES,
+    MosaicProgram,
+    ProgramLoop,
+    ProgramOperation,
+)
+from pallas_debug.profile.advice.rules.relayout import places_relaid
 from pallas_debug.profile.advice.rules.row_loop import EFFECTS, indices_of, memory_of
-from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, Place, PlacedInstruction, selected
 from pallas_debug.profile.schedule import ScheduledLoop
 from pallas_debug.profile.units import MXU, VALU, slot_of
 
@@ -39,8 +46,8 @@ def advise_kept_in_memory(subject: AdviceSubject) -> Iterator[Advice]:
         return
     for loop in program.loops_of(MIN_TRIPS):
         stores = _kept(subject, loop)
-        if not stores:
-            continue
+        if not stores or _depends_on(program, loop, stores[0], places_relaid(subject)):
+            continue  # stored in the layout that other advice proposes, it may be as fast
         at_lines = [p for o in stores for p in subject.at(program.source(o))]
         scheduled = subject.loop_of(selected(at_lines, lambda name: name.startswith("vst")))
         if scheduled is None or subject.is_of_grid(scheduled):
@@ -107,6 +114,24 @@ def _kept(subject: AdviceSubject, loop: ProgramLoop) -> list[ProgramOperation]:
         if places == {place} and any(o.name in LOADS and program.users(o) for o in others):
             found.append(store)
     return found
+
+
+def _depends_on(
+    program: MosaicProgram, loop: ProgramLoop, store: ProgramOperation, places: frozenset[Place]
+) -> bool:
+    """Whether a loop computes a stored value on one of these lines."""
+    remaining, visited = [store], set[int]()
+    while remaining:
+        operation = remaining.pop()
+        if operation.line in visited or operation.line not in loop:
+            continue
+        visited.add(operation.line)
+        source = program.source(operation)
+        if source is not None and (source.file, source.line) in places:
+            return True
+        makers = (program.producer(operand, operation.line) for operand in operation.operands)
+        remaining.extend(maker for maker in makers if maker is not None)
+    return False
 
 
 def _accesses(subject: AdviceSubject, loop: ScheduledLoop) -> list[PlacedInstruction]:

@@ -20,7 +20,7 @@ from pallas_debug.profile.advice.moves import is_move, is_vector_instruction
 from pallas_debug.profile.advice.program import LOADS, MAX_LINES, STORES, MosaicProgram, shape_of
 from pallas_debug.profile.advice.rules.products.broadcast_product import places_of_pairs
 from pallas_debug.profile.advice.rules.reducing.narrow_values import places_of_narrow
-from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, Place, selected
 from pallas_debug.profile.units import MXU
 
 MIN_SHARE = 0.2
@@ -81,6 +81,12 @@ def advise_relayout(subject: AdviceSubject) -> Iterator[Advice]:
             remedy=_remedy(change),
             evidence=tuple(evidence),
         )
+
+
+def places_relaid(subject: AdviceSubject) -> frozenset[Place]:
+    """Return the lines that this advice is about."""
+    sources = (advice.source for advice in advise_relayout(subject))
+    return frozenset((source.file, source.line) for source in sources if source is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
