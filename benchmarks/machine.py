@@ -72,7 +72,7 @@ def grown_mb(before: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("program", nargs="*", choices=[[], *PROGRAMS], default=[])
     options = parser.parse_args()

@@ -115,6 +115,13 @@ class OutOfBounds(Exception):
         self.recast = recast
 
 
+ALIGNMENT = 64
+"""Alignment of arrays, in bytes, that XLA requires on a CPU."""
+
+MIN_ALIGNED = 4096
+"""Minimum size, in bytes, of arrays to align; smaller ones are faster to copy than to align."""
+
+
 @dataclass(frozen=True, slots=True)
 class Indexed:
     """Part of a resolved view: an indexer with concrete numbers."""
@@ -148,7 +155,7 @@ class MemoryRegion:
             if self.existing is None:
                 return found
         else:
-            found = np.array(self.buffer.content[self.index])
+            found = aligned_copy(self.buffer.content[self.index])
         if self.existing is not None:
             value = unwritten.memory(self.shape, found.dtype)
             value[self.existing] = found
@@ -205,6 +212,17 @@ class MemoryRegion:
     def ranges(self) -> list[tuple[Entry, ...]]:
         """Disjoint indices into the buffer that exactly cover the region."""
         return [self.index] if self.index is not None else list(self.view.ranges())
+
+
+def aligned_copy(array: Array) -> Array:
+    """Return a copy at an address that XLA can read without copying it again."""
+    if array.nbytes < MIN_ALIGNED:
+        return np.array(array)
+    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def _for_view(part: Any) -> Any:
