@@ -79,7 +79,7 @@ def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
     """Split the work of a kernel without loops by the grid axes along which it grows."""
     program, table = subject.program, subject.schedule.table
     every = tuple(range(len(blocks.grid)))
-    if program is None or program.loops or table is None or not subject.executions:
+    if not program.operations or program.loops or table is None or not subject.executions:
         return WorkGrowth()
     lines = _Followed(subject, program, blocks).lines()
     in_bundle: dict[int, list[tuple[str, Mapping[Powers, float]]]] = defaultdict(list)

@@ -204,7 +204,7 @@ def ordered_axes(subject: AdviceSubject, blocks: BlockMap) -> frozenset[int] | N
     output is accumulated along that axis.
     """
     program = subject.program
-    if program is None or not program.operations:
+    if not program.operations:
         return None
     head = program.module.lines[program.span[0]].partition(" attributes ")[0]
     parameters = _PARAMETER.findall(head)

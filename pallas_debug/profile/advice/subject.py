@@ -103,8 +103,9 @@ class AdviceSubject:
     ignores_copies: bool = False
 
     @cached_property
-    def program(self) -> MosaicProgram | None:
-        return MosaicProgram(self.mosaic) if self.mosaic is not None else None
+    def program(self) -> MosaicProgram:
+        """Program of the module; without operations if there is none."""
+        return MosaicProgram(self.mosaic or Module.of("", "mlir"))
 
     @cached_property
     def spaces(self) -> Mapping[str, str]:
@@ -283,8 +284,6 @@ class AdviceSubject:
 
     def operand(self, value: str) -> Operand | None:
         """Return the kernel's operand for a parameter of the program."""
-        if self.program is None:
-            return None
         parameters = self.program.arguments
         operands = [o for o in self.kernel.operands if o.kind != "dynamic_grid"]
         if value not in parameters or len(parameters) != len(operands):
@@ -298,8 +297,6 @@ class AdviceSubject:
 
     def times(self, line: int) -> int | None:
         """Return the product of the trip counts of loops around a line; None if not constant."""
-        if self.program is None:
-            return None
         product = 1
         for loop in self.program.loops_around(line):
             if loop.trips is None:

@@ -75,7 +75,7 @@ class _Dear:
 
 def advise_arithmetic(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     found = {}
     dears = (_dear(program, operation) for operation in program.named(*_OPERATIONS))

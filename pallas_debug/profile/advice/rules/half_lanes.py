@@ -59,7 +59,7 @@ _Groups = dict[int, dict[int, list[_Half]]]
 
 def advise_half_lanes(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     wholes: dict[tuple[object, ...], _Groups] = defaultdict(dict)
     for half in _halves(program):

@@ -54,7 +54,7 @@ _RANDOM = ("tpu.prng_random_bits", "tpu.prng_set_seed_32", "tpu.stochastic_conve
 
 def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return ()
     found: list[Advice] = []
     for loop in program.loops:
@@ -108,7 +108,6 @@ def _divisions(
 ) -> Iterator[Advice]:
     """Return advice on divisions by loop-invariant values whose reciprocals stay in the loop."""
     program = subject.program
-    assert program is not None
     lines = {operation.line for operation in operations}
     places: set[Place] = set()
     for operation in program.operations:
@@ -174,7 +173,6 @@ def _columns(
 ) -> Iterator[Advice]:
     """Return advice on loop-invariant columns that are repeated along lanes in each iteration."""
     program = subject.program
-    assert program is not None
     lines = {operation.line for operation in operations}
     columns: dict[SourceLine, list[tuple[int, int]]] = defaultdict(list)
     for operation in program.named("vector.broadcast"):

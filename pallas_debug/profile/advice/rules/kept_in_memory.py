@@ -42,7 +42,7 @@ _ADDRESS_IN_REGISTER = re.compile(r"\[vmem:\[(?P<place>(?P<register>%[\w$.-]+)[^
 
 def advise_kept_in_memory(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     for loop in program.loops_of(MIN_TRIPS):
         stores = _kept(subject, loop)
@@ -96,7 +96,6 @@ def advise_kept_in_memory(subject: AdviceSubject) -> Iterator[Advice]:
 def _kept(subject: AdviceSubject, loop: ProgramLoop) -> list[ProgramOperation]:
     """Return stores to a place that does not move with the loop, and that the loop also loads."""
     program = subject.program
-    assert program is not None
     body = [o for o in program.operations if o.line in loop]
     if any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
         return []

@@ -43,7 +43,7 @@ Range = tuple[int, int]
 
 def advise_mask(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     found = {}
     for operation in program.operations:

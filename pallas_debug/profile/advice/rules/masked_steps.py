@@ -31,7 +31,7 @@ _SAME = frozenset(("vector.broadcast", "vector.shape_cast", "tpu.reshape"))
 
 def advise_masked_steps(subject: AdviceSubject) -> Iterator[Advice]:
     program, blocks, step = subject.program, subject.blocks, subject.step
-    if program is None or blocks is None or step is None or not subject.cycles:
+    if blocks is None or step is None or not subject.cycles:
         return
     if subject.is_memory_bound or len(program.counters) != len(blocks.grid):
         return

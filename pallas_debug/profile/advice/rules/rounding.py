@@ -45,7 +45,7 @@ class _Line:
 
 def advise_rounding(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     lines: dict[SourceLine, _Line] = defaultdict(_Line)
     explicit = _count_conversions(program, lines)

@@ -51,7 +51,7 @@ def advise_scalar_loop(subject: AdviceSubject) -> Iterator[Advice]:
 
 def _advise(subject: AdviceSubject, *, is_scalar: bool) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     for loop in program.loops_of(MIN_TRIPS):
         body = [o for o in program.operations if o.line in loop]

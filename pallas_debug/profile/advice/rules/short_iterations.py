@@ -42,7 +42,7 @@ MIN_GAIN = 0.25
 
 def advise_short_iterations(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     # A product of few rows, or on the vector unit, is better hoisted or merged than interleaved.
     products = loops_of_products(subject)
@@ -65,7 +65,6 @@ def _of_loop(
     stores: list[ProgramOperation],
     products: Collection[int],
 ) -> Advice | None:
-    assert subject.program is not None
     source = subject.program.source(stores[0])
     stored = selected(subject.at(source), lambda name: name.startswith("vst"))
     scheduled = subject.loop_of(stored)

@@ -96,11 +96,10 @@ def _lines(subject: AdviceSubject, instructions: list[PlacedInstruction]) -> lis
     Values that a loop carries are also attributed to the line of the loop, which is left out.
     """
     loops: set[tuple[str, int]] = set()
-    if subject.program is not None:
-        for operation in subject.program.named("scf.for", "scf.while"):
-            source = subject.program.source(operation)
-            if source is not None:
-                loops.add((source.file, source.line))
+    for operation in subject.program.named("scf.for", "scf.while"):
+        source = subject.program.source(operation)
+        if source is not None:
+            loops.add((source.file, source.line))
     found: list[SourceLine] = []
     of_loops: list[SourceLine] = []
     for placed in instructions:

@@ -37,7 +37,7 @@ _OTHERS = ("scf.", "tpu.trace", "tpu.prng", "tpu.sem", "tpu.device", "func.", "c
 
 def advise_step_invariant(subject: AdviceSubject) -> Iterator[Advice]:
     program, blocks = subject.program, subject.blocks
-    if program is None or blocks is None or subject.is_memory_bound:
+    if blocks is None or subject.is_memory_bound:
         return
     steps = subject.core_points
     operations = _invariant(program)

@@ -47,7 +47,7 @@ _ELEMENTWISE = (PASSED_ON - {"vector.broadcast", "tpu.broadcast", "vector.extrac
 
 def advise_transpose(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     products = {p.bundle for p in subject.instructions if p.opcode.startswith("vmat")}
     found: dict[tuple[str, SourceLine], Advice] = {}
@@ -151,7 +151,6 @@ def _products(subject: AdviceSubject, busy: Collection[int]) -> Iterator[Advice]
       busy: bundles that use the MXU.
     """
     program = subject.program
-    assert program is not None
     for operation in program.named("tpu.transpose", "vector.transpose"):
         source = program.source(operation)
         feeds = selected(subject.at(source), is_transpose)
@@ -203,7 +202,6 @@ def _is_push_of_transposed(opcode: str) -> bool:
 def _loaded(subject: AdviceSubject, operation: ProgramOperation) -> ProgramOperation | None:
     """Return the load of a transposed value, if it is unchanged except for its type."""
     program = subject.program
-    assert program is not None
     transposed = operation.operands[:1]
     if operation.name == "tpu.matmul":
         found = _CONTRACTED.search(operation.text)

@@ -121,7 +121,7 @@ def _remedy(operand: OperandBlocks, growing: str, *, is_gather: bool) -> str:
 def _is_read(subject: AdviceSubject, operand: OperandBlocks) -> bool:
     """Whether the kernel reads an output, which may hold what an earlier step stored."""
     program = subject.program
-    if program is None or operand.reads_back:
+    if not program.operations or operand.reads_back:
         return True
     for load in program.named(*LOADS):
         memory = subject.operand(memory_of(program, load) or "")

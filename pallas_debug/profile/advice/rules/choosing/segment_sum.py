@@ -70,7 +70,7 @@ class _Sums:
 
 def advise_segment_sum(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     for loop in program.loops_of(MIN_TRIPS):
         body = [o for o in program.operations if o.line in loop]

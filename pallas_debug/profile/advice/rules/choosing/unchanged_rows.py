@@ -55,7 +55,7 @@ def advise_unchanged_rows(subject: AdviceSubject) -> Iterator[Advice]:
     blocks, step, rate = subject.blocks, subject.step, subject.bytes_per_cycle
     if blocks is None or step is None or not rate or not subject.cycles:
         return
-    if not subject.is_memory_bound or subject.program is None:
+    if not subject.is_memory_bound:
         return
     for output in blocks.pipelined:
         update = _update(subject, subject.program, output)

@@ -98,7 +98,7 @@ class Uses:
 
 def advise_narrow_block(subject: AdviceSubject) -> Iterator[Advice]:
     blocks = subject.blocks
-    if blocks is None or subject.program is None or places_of_pairs(subject):
+    if blocks is None or places_of_pairs(subject):
         return  # most time goes to the pairs of rows, in three dimensions
     inputs = [o for o in blocks.pipelined if o.kind == "input" and len(o.dimensions) >= 2]
     filled = [(operand, _fill(operand)) for operand in inputs]
@@ -136,7 +136,6 @@ def _fill(operand: OperandBlocks) -> Fill:
 
 def _saved(subject: AdviceSubject, loads: list[ProgramOperation], uses: Uses, fill: Fill) -> float:
     """Return the bundles that the kernel would not run if the block filled its registers."""
-    assert subject.program is not None
     lines = {subject.program.source(o) for o in (*loads, *uses.operations)}
     work = [p for line in lines for p in subject.at(line) if is_vector_instruction(p.opcode)]
     return subject.share(work) * subject.executed * (1 - fill.full / fill.registers)
@@ -144,7 +143,6 @@ def _saved(subject: AdviceSubject, loads: list[ProgramOperation], uses: Uses, fi
 
 def _loads(subject: AdviceSubject, operand: OperandBlocks) -> Iterator[ProgramOperation]:
     """Yield the operations that read an operand directly."""
-    assert subject.program is not None
     for operation in subject.program.named(*LOADS):
         read = subject.operand(operation.operands[0]) if operation.operands else None
         if read is not None and read.name == operand.name:
@@ -158,7 +156,6 @@ def uses_of(subject: AdviceSubject, made: list[ProgramOperation], fill: Fill) ->
       made: operations that load or compute the values.
     """
     program = subject.program
-    assert program is not None
     found = Uses()
     widest = max(MAX_LANES, min(fill.lanes, MAX_REDUCED))
     seen, waiting = {operation.line for operation in made}, list(made)
@@ -207,7 +204,6 @@ def _is_over_lanes(reduction: ProgramOperation) -> bool:
 
 def _source(subject: AdviceSubject, loads: list[ProgramOperation]) -> SourceLine | None:
     """Return the line with the most load instructions."""
-    assert subject.program is not None
     counts: dict[SourceLine, int] = {}
     for load in loads:
         line = subject.program.source(load)

@@ -102,7 +102,6 @@ def instruction_of(subject: AdviceSubject, start: ProgramOperation) -> PlacedIns
 
     None if the line has several, or none, as for an operand in VMEM.
     """
-    assert subject.program is not None
     direction = "hbm_to_vmem" if is_into_vmem(start) else "vmem_to_hbm"
     found = [
         p
@@ -151,7 +150,6 @@ def varies(subject: AdviceSubject, start: ProgramOperation, value: str) -> bool 
     None if this depends on loaded values, or is not known.
     """
     program = subject.program
-    assert program is not None
     sources = program.sources_of(value, start.line)
     if sources is None or any(s.name in LOADS for s in sources):
         return None

@@ -30,7 +30,7 @@ MIN_TRIPS = 4
 
 def advise_round_trip(subject: AdviceSubject) -> Iterator[Advice]:
     program, rate = subject.program, subject.bytes_per_cycle
-    if program is None or not rate or not subject.cycles:
+    if not rate or not subject.cycles:
         return
     starts = [o for o in program.named("tpu.enqueue_dma") if not program.is_conditional(o.line)]
     for fetch in starts:
@@ -77,7 +77,6 @@ def advise_round_trip(subject: AdviceSubject) -> Iterator[Advice]:
 def _is_round_trip(subject: AdviceSubject, fetch: ProgramOperation, back: ProgramOperation) -> bool:
     """Whether a copy fetches what another writes back, and neither place ever changes."""
     program = subject.program
-    assert program is not None
     if back.line <= fetch.line or not is_into_vmem(fetch):
         return False
     if program.loops_around(fetch.line) != program.loops_around(back.line):

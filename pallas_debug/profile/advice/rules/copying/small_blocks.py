@@ -203,7 +203,7 @@ def _selects_by_table(subject: AdviceSubject) -> bool:
     """
     program = subject.program
     tables = {o.name for o in subject.kernel.of_kind("scalar_prefetch")}
-    if program is None or not tables:
+    if not tables:
         return False
     for access in program.named(*LOADS, *STORES, "tpu.memref_slice"):
         if access.name in ("memref.load", "memref.store"):
@@ -345,7 +345,7 @@ def _latency(subject: AdviceSubject, idle: float) -> StepLatency | None:
         return None
     vector = [p for p in subject.instructions if is_vector_instruction(p.opcode)]
     loop = subject.loop_of(vector)
-    if loop is None or loop.depth or (subject.program is not None and subject.program.loops):
+    if loop is None or loop.depth or subject.program.loops:
         return None
     return latency_of(subject, subject.core_points, subject.step.compute, idle)
 

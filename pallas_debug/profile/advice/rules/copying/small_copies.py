@@ -16,7 +16,7 @@ MIN_TRIPS = 8
 
 def advise_small_copies(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.bytes_per_cycle is None:
+    if subject.bytes_per_cycle is None:
         return
     for operation in program.named("tpu.enqueue_dma"):
         loops = program.loops_around(operation.line)

@@ -68,7 +68,7 @@ def advise_two_passes(subject: AdviceSubject) -> Iterator[Advice]:
 def _reads_parts(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool:
     """Whether the kernel has an input as a whole and reads another part of it for each result."""
     program, axes = subject.program, range(len(blocks.grid))
-    if program is None or axis >= len(program.counters):
+    if axis >= len(program.counters):
         return False
     is_read = any(program.counters[axis] in o.operands for o in program.operations)
     whole = [

@@ -52,7 +52,7 @@ class _Move:
 
 def advise_vmem_copy(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     for move in (*_by_registers(program), *_by_copies(program)):
         source, target = subject.operand(move.source), subject.operand(move.target)

@@ -29,7 +29,7 @@ _ROUNDS = ("arith.truncf", "tpu.truncf")
 def advise_wide_operand(subject: AdviceSubject) -> Iterator[Advice]:
     program, blocks, step = subject.program, subject.blocks, subject.step
     rate = subject.bytes_per_cycle
-    if program is None or blocks is None or step is None or not rate:
+    if blocks is None or step is None or not rate:
         return
     if not subject.is_memory_bound or not subject.core_points:
         return

@@ -79,7 +79,7 @@ def places_of_pairs(subject: AdviceSubject) -> frozenset[Place]:
 
 def _found(subject: AdviceSubject) -> list[tuple[Advice, frozenset[Place]]]:
     program, step = subject.program, subject.step
-    if program is None or step is None or subject.is_memory_bound:
+    if step is None or subject.is_memory_bound:
         return []
     found = []
     for reduction in program.named("vector.multi_reduction"):

@@ -24,7 +24,7 @@ result takes the same time to leave the MXU in either case."""
 
 def advise_narrow_product(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     for product in program.named("tpu.matmul"):
         shape, source = shape_of(product.text.partition(" loc(")[0]), program.source(product)

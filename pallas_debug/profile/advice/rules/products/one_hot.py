@@ -31,7 +31,7 @@ _OVER_LANES = re.compile(r"dimensions = array<i32: 1>")
 
 def advise_one_hot(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound or not subject.executions:
+    if subject.is_memory_bound or not subject.executions:
         return
     for operation in program.named("tpu.matmul"):
         shapes = _shapes(operation)
@@ -103,7 +103,6 @@ def _mask(
 ) -> tuple[ProgramOperation, ProgramOperation] | None:
     """Return the comparison that yields the left operand, and the load of the indices."""
     program = subject.program
-    assert program is not None
     compare = program.origin(operation.operands[0], operation.line, _CONVERSIONS)
     if compare is None or compare.name != "arith.cmpi" or "arith.cmpi eq," not in compare.text:
         return None

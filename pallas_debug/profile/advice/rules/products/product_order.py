@@ -59,7 +59,7 @@ class _Matrices:
 
 def advise_product_order(subject: AdviceSubject) -> Iterator[Advice]:
     program, step = subject.program, subject.step
-    if program is None or step is None or not subject.cycles or subject.is_memory_bound:
+    if step is None or not subject.cycles or subject.is_memory_bound:
         return
     for outer in program.named("tpu.matmul"):
         for place in (0, 1):

@@ -58,7 +58,7 @@ class _Repeated:
 
 def advise_repeated_product(subject: AdviceSubject) -> Iterator[Advice]:
     program, step = subject.program, subject.step
-    if program is None or step is None or not subject.cycles or subject.is_memory_bound:
+    if step is None or not subject.cycles or subject.is_memory_bound:
         return
     found = _repeated(subject, program)
     if not found:

@@ -49,7 +49,7 @@ _EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma", "tpu.wait_dma2", "scf.while", "fu
 
 def advise_thin_product(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     for source, loop, operations in _products(program):
         trips = loop.trips

@@ -58,7 +58,7 @@ class _ThinProducts:
 
 def advise_thin_steps(subject: AdviceSubject) -> Iterator[Advice]:
     program, blocks, step = subject.program, subject.blocks, subject.step
-    if program is None or blocks is None or step is None or not subject.cycles:
+    if blocks is None or step is None or not subject.cycles:
         return
     found = _products(subject, program, blocks)
     if found is None or subject.depends_on_tables:

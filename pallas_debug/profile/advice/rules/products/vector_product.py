@@ -74,7 +74,7 @@ def loops_of_products(subject: AdviceSubject) -> frozenset[int]:
 
 def _found(subject: AdviceSubject) -> list[tuple[Advice, ScheduledLoop]]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return []
     found = []
     for loop in program.loops_of(MIN_TRIPS):

@@ -32,7 +32,7 @@ MIN_SHARE = 0.15
 
 def advise_wide_product(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     yield from _of_integers(subject, program)
     for operation in program.named("tpu.matmul"):
@@ -119,7 +119,6 @@ def _of_integers(subject: AdviceSubject, program: MosaicProgram) -> Iterator[Adv
 def _narrow(subject: AdviceSubject, operation: ProgramOperation, operand: str) -> str | None:
     """Return the type from which an operand was converted to f32; None if it was not."""
     program = subject.program
-    assert program is not None
     origin = program.origin(operand, operation.line, _MOVED)
     if origin is None or origin.name != "arith.extf":
         return None

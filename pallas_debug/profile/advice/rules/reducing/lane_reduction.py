@@ -67,7 +67,7 @@ _PLACE = re.compile(
 
 def advise_lane_reduction(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     for operation in program.named("vector.multi_reduction"):
         loops = program.loops_around(operation.line)
@@ -116,7 +116,6 @@ def advise_lane_reduction(subject: AdviceSubject) -> Iterator[Advice]:
 def _of_places(subject: AdviceSubject) -> Iterator[Advice]:
     """Return advice on loops that find the place of the largest or smallest value over lanes."""
     program = subject.program
-    assert program is not None
     for operation in program.named("tpu.reduce_index"):
         loop = next(iter(program.loops_around(operation.line)), None)
         kind = _PLACE.search(operation.text)
@@ -199,7 +198,6 @@ def _of_sublanes(
     subject: AdviceSubject, operation: ProgramOperation, trips: ProgramLoop
 ) -> Iterator[Advice]:
     """Return advice on a reduction over sublanes, which takes 3 rotations per 128 columns."""
-    assert subject.program is not None
     source = subject.program.source(operation)
     rotations = selected(subject.at(source), lambda name: name.startswith("vrot.slane"))
     loop = subject.loop_of(rotations)

@@ -34,7 +34,7 @@ _ENDS = ("tpu.matmul", "vector.multi_reduction", *STORES)
 
 def advise_narrow_slices(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     for loop in program.loops:
         if loop.trips is None or loop.trips < 2:
@@ -60,7 +60,6 @@ def _of_loop(
     shape: tuple[int, ...],
 ) -> Advice | None:
     program = subject.program
-    assert program is not None
     (rows, columns), trips = shape, loop.trips or 1
     factor = 1
     while trips % (2 * factor) == 0 and 2 * factor * columns <= MAX_COLUMNS:

@@ -81,7 +81,7 @@ class _Narrow:
 
 def advise_narrow_values(subject: AdviceSubject) -> Iterator[Advice]:
     found = _found(subject)
-    if found is None or subject.program is None:
+    if found is None:
         return
     narrow, share = found
     size = ", ".join(map(str, narrow.shape))
@@ -127,7 +127,7 @@ def places_of_narrow(subject: AdviceSubject) -> frozenset[Place]:
 def _found(subject: AdviceSubject) -> tuple[_Narrow, float] | None:
     """Return the narrow values that most of the executed bundles work on, and their share."""
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return None
     if any(True for _ in program.named("tpu.matmul", "tpu.transpose", "vector.transpose")):
         return None  # these depend on which dimension is narrow

@@ -88,7 +88,7 @@ class _Scan:
 
 def advise_running_sum(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     for loop in program.loops_of(MIN_TRIPS):
         scan = _scan(program, loop)

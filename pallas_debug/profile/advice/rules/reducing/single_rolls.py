@@ -60,7 +60,7 @@ class _Rolls:
 
 def advise_single_rolls(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
-    if program is None or subject.is_memory_bound:
+    if subject.is_memory_bound:
         return
     found = {}
     for rolls in (*_unrolled(program), *_in_loops(program)):

@@ -30,7 +30,7 @@ MIN_GAIN = 0.25
 def advise_copy_latency(subject: AdviceSubject) -> Iterator[Advice]:
     program, step, rate = subject.program, subject.step, subject.bytes_per_cycle
     points = subject.core_points or 1
-    if program is None or step is None or not rate or not subject.cycles or not subject.vmem_limit:
+    if step is None or not rate or not subject.cycles or not subject.vmem_limit:
         return
     waiting = subject.cycles - step.compute * points
     if waiting < MIN_WAITING * subject.cycles:
@@ -96,7 +96,6 @@ def _fixed(subject: AdviceSubject, loop: ProgramLoop, count: float, compute: flo
       count: total number of iterations.
       compute: compute cycles of an iteration.
     """
-    assert subject.program is not None
     idle = idle_bundles(subject, count)
     if any(other.line in loop for other in subject.program.loops):
         return idle

@@ -37,7 +37,7 @@ MIN_COPIES = 4
 
 def advise_copy_wait(subject: AdviceSubject) -> Iterator[Advice]:
     program, rate = subject.program, subject.bytes_per_cycle
-    if program is None or not rate or not subject.cycles or subject.step is None:
+    if not rate or not subject.cycles or subject.step is None:
         return
     small = {advice.source for advice in advise_small_copies(subject)}
     for start in program.named("tpu.enqueue_dma"):
@@ -92,7 +92,6 @@ def advise_copy_wait(subject: AdviceSubject) -> Iterator[Advice]:
 def _can_be_prefetched(subject: AdviceSubject, start: ProgramOperation) -> bool:
     """Whether the source of a copy is known an iteration ahead, as numbers in SMEM are."""
     program, value = subject.program, source_value(start)
-    assert program is not None
     sources = program.sources_of(value, start.line) if value else None
     if sources is None:
         return False
@@ -109,7 +108,6 @@ def _is_of_both(subject: AdviceSubject, start: ProgramOperation) -> bool:
     fetches and writes back a place of its own.
     """
     program = subject.program
-    assert program is not None
     is_fetch = is_into_vmem(start)
     own, other = (source_of, target_of) if is_fetch else (target_of, source_of)
     place = own(program, start)
@@ -131,7 +129,6 @@ def _is_of_both(subject: AdviceSubject, start: ProgramOperation) -> bool:
 def _started_together(subject: AdviceSubject, start: ProgramOperation) -> str:
     """Return the remedy for copies in a loop that each have their own place; empty for others."""
     program, is_fetch = subject.program, is_into_vmem(start)
-    assert program is not None
     loops = program.loops_around(start.line)
     value = target_value(start) if is_fetch else source_value(start)
     place = target_of(program, start) if is_fetch else source_of(program, start)
@@ -154,7 +151,6 @@ def _started_together(subject: AdviceSubject, start: ProgramOperation) -> str:
 def _of_the_other_slot(subject: AdviceSubject, start: ProgramOperation) -> str:
     """Return the remedy for a copy to a slot that the iteration does not use; empty for others."""
     program = subject.program
-    assert program is not None
     place = target_of(program, start)
     if place is None or not is_into_vmem(start):
         return ""

@@ -57,7 +57,7 @@ class _Together:
 
 def advise_wait_for_all(subject: AdviceSubject) -> Iterator[Advice]:
     program, rate, step = subject.program, subject.bytes_per_cycle, subject.step
-    if program is None or not rate or step is None or not subject.cycles:
+    if not rate or step is None or not subject.cycles:
         return
     for copies in (*_in_loops(program), *_unrolled(program)):
         size = copy_size(copies.start)
