@@ -86,6 +86,9 @@ class ScheduledLoop:
         """Number of bundles of an iteration that takes no branch."""
         return self.stop - self.start
 
+    def __contains__(self, bundle: int) -> bool:
+        return self.start <= bundle < self.stop
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:

@@ -21,6 +21,11 @@ def is_vector_instruction(opcode: str) -> bool:
     return opcode.startswith("v") and not opcode.startswith(("vsync", "vset", "vmov.", "vtrace"))
 
 
+def computes(opcode: str) -> bool:
+    """Whether an instruction works on vector registers, and is neither a load nor a store."""
+    return is_vector_instruction(opcode) and not opcode.startswith(("vld", "vst"))
+
+
 _UNORDERED = ("vadd", "vmax", "vmin", "vand", "vor", "vxor", "vsel", "vmatmul", "vmatres", "vpop")
 
 

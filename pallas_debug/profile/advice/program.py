@@ -53,6 +53,9 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "arith.muli": operator.mul,
 }
 
+Shape = tuple[tuple[int, ...], str]
+"""Sizes and element type."""
+
 _XIR = "xir."
 _FUNCTION = re.compile(r"\s*func\.func (?:private |public )?@(?P<name>[\w$.-]+)\(")
 _FOR = re.compile(
@@ -81,6 +84,16 @@ class ProgramOperation:
     results: tuple[str, ...]
     operands: tuple[str, ...]
     text: str
+
+    @property
+    def shape(self) -> Shape | None:
+        """Shape and element type of the result, or of the vector or memory that it works on."""
+        return shape_of(self.text.partition(" loc(")[0])
+
+    @property
+    def operand_shape(self) -> Shape | None:
+        """Shape and element type before a conversion or broadcast."""
+        return shape_of(self.text.partition(" to ")[0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +184,10 @@ class MosaicProgram:
         head = self.module.lines[self.span[0]] if self.operations else ""
         found = re.findall(r"(%[\w$.-]+): ([^,\s]+)", head)
         return tuple(name for name, kind in found if _BLOCK_INTEGERS.match(kind))
+
+    def body(self, loop: ProgramLoop) -> list[ProgramOperation]:
+        """Return the operations of a loop, including those of nested regions."""
+        return [operation for operation in self.operations if operation.line in loop]
 
     def named(self, *names: str) -> Iterator[ProgramOperation]:
         """Yield operations with one of these names, in order."""
@@ -358,7 +375,7 @@ def _integer(text: str) -> int:
     return {"true": 1, "false": 0}[text] if text in ("true", "false") else int(text)
 
 
-def shape_of(text: str) -> tuple[tuple[int, ...], str] | None:
+def shape_of(text: str) -> Shape | None:
     """Return shape and element type of the last `vector<…>` or `memref<…>` in a text."""
     found = re.findall(r"(?:vector|memref)<((?:\d{1,9}x)*)([a-z]\w*)", text)
     if not found:

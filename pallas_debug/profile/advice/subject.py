@@ -214,6 +214,11 @@ class AdviceSubject:
             return None
         return self.schedule.loops[max(counts, key=lambda number: (counts[number], number))]
 
+    def own_loop_of(self, instructions: Iterable[PlacedInstruction]) -> ScheduledLoop | None:
+        """Return the innermost loop of most of these instructions; None for the grid loop."""
+        loop = self.loop_of(instructions)
+        return None if loop is None or self.is_of_grid(loop) else loop
+
     def cycles_of(self, loop: ScheduledLoop) -> int:
         """Return the cycles of an iteration that takes no branch: bundles and their delays."""
         return loop.size + sum(self.schedule.delays[loop.start : loop.stop])
@@ -224,7 +229,7 @@ class AdviceSubject:
 
     def inside(self, loop: ScheduledLoop) -> list[PlacedInstruction]:
         """Return the instructions of a loop, including those of nested loops."""
-        return [p for p in self.instructions if loop.start <= p.bundle < loop.stop]
+        return [p for p in self.instructions if p.bundle in loop]
 
     def column(self, name: str, loop: ScheduledLoop) -> tuple[int, int] | None:
         """Return the number of a loop's bundles that use a unit, and of all its bundles."""
@@ -310,3 +315,8 @@ def selected(
 ) -> list[PlacedInstruction]:
     """Return the instructions whose opcode passes a test."""
     return [placed for placed in instructions if test(placed.opcode)]
+
+
+def starting(instructions: Iterable[PlacedInstruction], *prefixes: str) -> list[PlacedInstruction]:
+    """Return the instructions whose opcode starts with one of these prefixes."""
+    return [placed for placed in instructions if placed.opcode.startswith(prefixes)]

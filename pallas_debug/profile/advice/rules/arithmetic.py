@@ -87,7 +87,7 @@ def advise_arithmetic(subject: AdviceSubject) -> Iterator[Advice]:
         loop = subject.loop_of([p for p in placed if p.opcode.startswith(opcode)])
         if loop is None:
             continue
-        line = [p for p in placed if loop.start <= p.bundle < loop.stop]
+        line = [p for p in placed if p.bundle in loop]
         if dear.needs and not _count(line, dear.needs):
             continue
         registers = min(_count(line, name) for name in dear.opcodes)

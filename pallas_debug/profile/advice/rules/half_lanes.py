@@ -16,10 +16,9 @@ from pallas_debug.profile.advice.program import (
     STORES,
     MosaicProgram,
     ProgramOperation,
-    shape_of,
 )
 from pallas_debug.profile.advice.rules.row_loop import LANES, index_values, memory_of
-from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, starting
 from pallas_debug.profile.units import XLU
 
 MIN_GAIN = 0.15
@@ -32,6 +31,7 @@ MAX_DEPTH = 4
 
 _MEMORY = re.compile(r"memref<(?:\d{1,9}x){0,7}(?P<lanes>\d{1,9})x[a-z]")
 _OFFSETS = re.compile(r"offsets = \[(?P<offsets>\d{1,9}(?:, \d{1,9}){0,7})\]")
+_TURN = "vrot.lane"
 _ELEMENTWISE = re.compile(r"arith\.\w+f|math\.\w+|arith\.select")
 
 
@@ -76,7 +76,7 @@ def advise_half_lanes(subject: AdviceSubject) -> Iterator[Advice]:
         source, lines = _lines(program, groups)
         if source is None or source in found:
             continue
-        moves = [p for line in lines for p in selected(subject.at(line), _turns)]
+        moves = [p for line in lines for p in starting(subject.at(line), _TURN)]
         advice = _advice(subject, source, shape, len(groups), moves)
         if advice is not None:
             found[source] = advice
@@ -137,8 +137,8 @@ def _advice(
     if loop is None:
         return None
     inside = subject.inside(loop)
-    turns = [p for p in moves if loop.start <= p.bundle < loop.stop]
-    every = selected(inside, _turns)
+    turns = [p for p in moves if p.bundle in loop]
+    every = starting(inside, _TURN)
     table, slots = subject.schedule.table, subject.slots(loop)
     capacity = dict(zip(table.names, table.capacity, strict=True)) if table is not None else {}
     width = shape[-1]
@@ -192,14 +192,10 @@ def _advice(
     )
 
 
-def _turns(opcode: str) -> bool:
-    return opcode.startswith("vrot.lane")
-
-
 def _halves(program: MosaicProgram) -> Iterator[_Half]:
     """Yield slices and loads of half of a group of lanes that are not whole registers."""
     for operation in program.named("vector.extract_strided_slice", *LOADS):
-        shape = shape_of(operation.text.partition(" loc(")[0])
+        shape = operation.shape
         if shape is None or not shape[0] or "vector<" not in operation.text:
             continue
         width = shape[0][-1]
@@ -225,7 +221,7 @@ def _place(
         places = (i if c is None else str(c) for i, c in constants)
         return (memory_of(program, operation) or "", *places), int(sizes["lanes"]), offset
     offsets = _OFFSETS.search(operation.text)
-    shape = shape_of(operation.text.partition(" to ")[0])
+    shape = operation.operand_shape
     if offsets is None or shape is None:
         return None
     *rows, last = offsets["offsets"].split(", ")

@@ -15,16 +15,21 @@ from pallas_debug.profile.advice.advice import (
     derived_share,
     percent,
 )
-from pallas_debug.profile.advice.moves import is_vector_instruction
+from pallas_debug.profile.advice.moves import computes, is_vector_instruction
 from pallas_debug.profile.advice.program import (
     LOADS,
     STORES,
     MosaicProgram,
     ProgramLoop,
     ProgramOperation,
-    shape_of,
 )
-from pallas_debug.profile.advice.subject import AdviceSubject, Place, PlacedInstruction, selected
+from pallas_debug.profile.advice.subject import (
+    AdviceSubject,
+    Place,
+    PlacedInstruction,
+    selected,
+    starting,
+)
 
 MIN_SHARE = 0.15
 """Minimum share of the loop's vector instructions that hoisting would save."""
@@ -47,29 +52,34 @@ ARITHMETIC = (
     *("arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf"),
     *("arith.maximumf", "arith.minimumf", "arith.select", "math.absf"),
 )
+_RECIPROCAL = "vrcp"
 _RENAMES = ("vphi", "vmov")
-_EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma", "tpu.wait_dma2", "scf.while", "func.call")
+EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma", "tpu.wait_dma2", "scf.while", "func.call")
 _RANDOM = ("tpu.prng_random_bits", "tpu.prng_set_seed_32", "tpu.stochastic_convert")
 
 
-def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
+def advise_invariant(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if subject.is_memory_bound:
-        return ()
-    found: list[Advice] = []
+        return
+    found: set[SourceLine | None] = set()
     for loop in program.loops:
         if loop.trips is not None and loop.trips < 2:
             continue
         operations = _invariant(program, loop)
-        found += _divisions(subject, loop, operations)
-        found += _columns(subject, loop, operations)
+        for advice in (
+            *_divisions(subject, loop, operations),
+            *_columns(subject, loop, operations),
+        ):
+            found.add(advice.source)
+            yield advice
         places = _places(program, loop, operations)
         instructions = [p for place in places for p in subject.by_place.get(place, ())]
-        scheduled = subject.loop_of(instructions)
-        if scheduled is None or subject.is_of_grid(scheduled):
+        scheduled = subject.own_loop_of(instructions)
+        if scheduled is None:
             continue
         inside = selected(subject.inside(scheduled), is_vector_instruction)
-        computing = [p for p in instructions if scheduled.start <= p.bundle < scheduled.stop]
+        computing = [p for p in instructions if p.bundle in scheduled]
         computing = selected(computing, computes)
         # A hoisted value is loaded in each iteration, unless it stays in registers.
         saved = len(computing) - registers_of(program, operations)
@@ -77,30 +87,28 @@ def advise_invariant(subject: AdviceSubject) -> tuple[Advice, ...]:
         if saved < MIN_SHARE * len(inside) or share < MIN_BUNDLES:
             continue
         source = most_of(computing)
-        if source is None or source in {advice.source for advice in found}:
+        if source is None or source in found:
             continue  # already reported for an enclosing loop
-        found.append(
-            Advice(
-                kind=KIND.name,
-                source=source,
-                message=(
-                    "each iteration recomputes values that no iteration changes: "
-                    f"{len(computing)} of the loop's {len(inside)} vector instructions"
-                ),
-                remedy=(
-                    "compute them before the loop; if they are too large for the vector "
-                    "registers, keep them in a VMEM scratch buffer"
-                ),
-                evidence=(
-                    *([derived("iterations", loop.trips)] if loop.trips is not None else []),
-                    counted("vector instructions of the loop", len(inside)),
-                    counted("of them, those that compute the same each time", len(computing)),
-                    derived("registers to load instead", len(computing) - saved),
-                    derived_share("share of the executed bundles", share),
-                ),
-            )
+        found.add(source)
+        yield Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                "each iteration recomputes values that no iteration changes: "
+                f"{len(computing)} of the loop's {len(inside)} vector instructions"
+            ),
+            remedy=(
+                "compute them before the loop; if they are too large for the vector "
+                "registers, keep them in a VMEM scratch buffer"
+            ),
+            evidence=(
+                *([derived("iterations", loop.trips)] if loop.trips is not None else []),
+                counted("vector instructions of the loop", len(inside)),
+                counted("of them, those that compute the same each time", len(computing)),
+                derived("registers to load instead", len(computing) - saved),
+                derived_share("share of the executed bundles", share),
+            ),
         )
-    return tuple(found)
 
 
 def _divisions(
@@ -125,11 +133,11 @@ def _divisions(
         if (source.file, source.line) in places:
             continue
         places.add((source.file, source.line))
-        scheduled = subject.loop_of(selected(subject.at(source), _takes_reciprocal))
-        if scheduled is None or subject.is_of_grid(scheduled):
+        scheduled = subject.own_loop_of(starting(subject.at(source), _RECIPROCAL))
+        if scheduled is None:
             continue
-        line = [p for p in subject.at(source) if scheduled.start <= p.bundle < scheduled.stop]
-        reciprocals = len(selected(line, _takes_reciprocal))
+        line = [p for p in subject.at(source) if p.bundle in scheduled]
+        reciprocals = len(starting(line, _RECIPROCAL))
         inside = selected(subject.inside(scheduled), is_vector_instruction)
         computing = [p for p in selected(line, computes) if not p.opcode.startswith(_RENAMES)]
         others = [
@@ -176,20 +184,20 @@ def _columns(
     lines = {operation.line for operation in operations}
     columns: dict[SourceLine, list[tuple[int, int]]] = defaultdict(list)
     for operation in program.named("vector.broadcast"):
-        column = shape_of(operation.text.partition(" to ")[0])
-        whole = shape_of(operation.text.partition(" loc(")[0])
+        column = operation.operand_shape
+        whole = operation.shape
         source = program.source(operation)
         if operation.line not in lines or source is None or column is None or whole is None:
             continue
         if len(column[0]) == 2 == len(whole[0]) and column[0][1] == 1 < whole[0][1]:
             columns[source].append((whole[0][0], whole[0][1]))
     for source, shapes in columns.items():
-        moves = selected(subject.at(source), _crosses_lanes)
-        scheduled = subject.loop_of(moves)
-        if scheduled is None or subject.is_of_grid(scheduled):
+        moves = starting(subject.at(source), "vperm")
+        scheduled = subject.own_loop_of(moves)
+        if scheduled is None:
             continue
         inside = subject.inside(scheduled)
-        moves = [p for p in moves if scheduled.start <= p.bundle < scheduled.stop]
+        moves = [p for p in moves if p.bundle in scheduled]
         # If everything else is fast, the busiest slot determines the length of the loop.
         others = [p for p in inside if _takes_long(p.opcode) and p.source != source]
         registers = sum(math.ceil(rows / 8) for rows, _ in shapes)
@@ -227,10 +235,6 @@ def _columns(
         )
 
 
-def _crosses_lanes(opcode: str) -> bool:
-    return opcode.startswith("vperm")
-
-
 def _takes_long(opcode: str) -> bool:
     """Whether an instruction is for a unit with a latency of 50 cycles or more."""
     return opcode.startswith(("vperm", "vrot", "vxpose", "vmat")) or ".xlane." in opcode
@@ -238,8 +242,8 @@ def _takes_long(opcode: str) -> bool:
 
 def _invariant(program: MosaicProgram, loop: ProgramLoop) -> list[ProgramOperation]:
     """Return the vector operations of a loop whose results are the same in all iterations."""
-    body = [o for o in program.operations if o.line in loop]
-    if any(o.name in _EFFECTS for o in body):
+    body = program.body(loop)
+    if any(o.name in EFFECTS for o in body):
         return []
     written = {v for o in body if o.name in STORES for v in o.operands if v in program.arguments}
     if any(o.name in STORES and written.isdisjoint(o.operands) for o in body):
@@ -286,14 +290,6 @@ def _places(
     return {place for place, is_invariant in found.items() if is_invariant}
 
 
-def _takes_reciprocal(opcode: str) -> bool:
-    return opcode.startswith("vrcp")
-
-
-def computes(opcode: str) -> bool:
-    return is_vector_instruction(opcode) and not opcode.startswith(("vld", "vst"))
-
-
 def registers_of(program: MosaicProgram, operations: list[ProgramOperation]) -> int:
     """Count the vector registers of results that other operations use."""
     lines = {operation.line for operation in operations}
@@ -308,7 +304,7 @@ def registers_of(program: MosaicProgram, operations: list[ProgramOperation]) -> 
 
 def registers_made(operation: ProgramOperation) -> int:
     """Count the vector registers of an operation's result."""
-    shape = shape_of(operation.text.partition(" loc(")[0])
+    shape = operation.shape
     if shape is None:
         return 0
     bits = 16 if shape[1] in ("bf16", "f16", "i16") else 32

@@ -15,8 +15,13 @@ from pallas_debug.profile.advice.program import (
     ProgramOperation,
 )
 from pallas_debug.profile.advice.rules.relayout import places_relaid
-from pallas_debug.profile.advice.rules.row_loop import EFFECTS, indices_of, memory_of
-from pallas_debug.profile.advice.subject import AdviceSubject, Place, PlacedInstruction, selected
+from pallas_debug.profile.advice.rules.row_loop import indices_of, is_straight, memory_of
+from pallas_debug.profile.advice.subject import (
+    AdviceSubject,
+    Place,
+    PlacedInstruction,
+    starting,
+)
 from pallas_debug.profile.schedule import ScheduledLoop
 from pallas_debug.profile.units import MXU, VALU, slot_of
 
@@ -49,8 +54,8 @@ def advise_kept_in_memory(subject: AdviceSubject) -> Iterator[Advice]:
         if not stores or _depends_on(program, loop, stores[0], places_relaid(subject)):
             continue  # stored in the layout that other advice proposes, it may be as fast
         at_lines = [p for o in stores for p in subject.at(program.source(o))]
-        scheduled = subject.loop_of(selected(at_lines, lambda name: name.startswith("vst")))
-        if scheduled is None or subject.is_of_grid(scheduled):
+        scheduled = subject.own_loop_of(starting(at_lines, "vst"))
+        if scheduled is None:
             continue
         if any(slot_of(placed.opcode) == MXU for placed in subject.inside(scheduled)):
             continue  # the products determine the length, wherever the results are kept
@@ -96,8 +101,8 @@ def advise_kept_in_memory(subject: AdviceSubject) -> Iterator[Advice]:
 def _kept(subject: AdviceSubject, loop: ProgramLoop) -> list[ProgramOperation]:
     """Return stores to a place that does not move with the loop, and that the loop also loads."""
     program = subject.program
-    body = [o for o in program.operations if o.line in loop]
-    if any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
+    body = program.body(loop)
+    if not is_straight(body):
         return []
     found = []
     for store in (o for o in body if o.name in STORES and "vector<" in o.text):
@@ -135,7 +140,7 @@ def _depends_on(
 
 def _accesses(subject: AdviceSubject, loop: ScheduledLoop) -> list[PlacedInstruction]:
     """Return loads and stores at fixed places that each iteration both loads and stores."""
-    inside = selected(subject.inside(loop), lambda name: name.startswith(("vld", "vst")))
+    inside = starting(subject.inside(loop), "vld", "vst")
     placed = [(p, _place(subject, loop, p)) for p in inside]
     loaded = {place for p, place in placed if p.opcode.startswith("vld")}
     stored = {place for p, place in placed if p.opcode.startswith("vst")}
@@ -152,7 +157,7 @@ def _place(subject: AdviceSubject, loop: ScheduledLoop, placed: PlacedInstructio
     if found is None:
         return None
     made = subject.definitions.get(found["register"], ())
-    if not made or any(loop.start <= p.bundle < loop.stop for p in made):
+    if not made or any(p.bundle in loop for p in made):
         return None
     return found["place"]
 

@@ -20,7 +20,7 @@ from pallas_debug.profile.advice.program import (
     ProgramLoop,
     ProgramOperation,
 )
-from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, selected, starting
 
 MIN_SHARE = 0.1
 """Minimum share of the loop's vector instructions that compute and apply the mask."""
@@ -71,11 +71,8 @@ def advise_mask(subject: AdviceSubject) -> Iterator[Advice]:
         inside = subject.inside(scheduled)
         vector = selected(inside, is_vector_instruction)
         compares = [p for p in inside if p.source and (p.source.file, p.source.line) in places]
-        compares = selected(compares, lambda name: name.startswith(("vcmp", "vadd.s32", "vmand")))
-        applied = selected(
-            [p for p in inside if p.source == source],
-            lambda name: name.startswith(("vsel", "vst.msk")),
-        )
+        compares = starting(compares, "vcmp", "vadd.s32", "vmand")
+        applied = starting([p for p in inside if p.source == source], "vsel", "vst.msk")
         if not compares or len(compares) + len(applied) < MIN_SHARE * len(vector):
             continue
         found[source] = Advice(

@@ -50,7 +50,7 @@ def advise_relayout(subject: AdviceSubject) -> Iterator[Advice]:
         loop = subject.loop_of(moves)
         if loop is None:
             continue
-        moves = [p for p in moves if loop.start <= p.bundle < loop.stop]
+        moves = [p for p in moves if p.bundle in loop]
         if len(moves) < MIN_MOVES:
             continue
         inside = selected(subject.inside(loop), is_vector_instruction)

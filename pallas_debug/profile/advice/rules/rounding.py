@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
-from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation, shape_of
+from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.units import VALU
 
@@ -162,7 +162,7 @@ def _on_vectors(
 
 
 def _is_bf16(operation: ProgramOperation) -> bool:
-    shape = shape_of(operation.text.partition(" loc(")[0])
+    shape = operation.shape
     return shape is not None and shape[1] == "bf16"
 
 

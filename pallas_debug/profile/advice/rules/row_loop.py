@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import (
     Advice,
@@ -20,7 +20,7 @@ from pallas_debug.profile.advice.program import (
     ProgramOperation,
     shape_of,
 )
-from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, starting
 
 MIN_TRIPS = 8
 """Minimum iterations of a loop over rows: as many as a vector register has sublanes."""
@@ -38,7 +38,7 @@ Index = tuple[int, int]
 """Affine index of an access: factor of the loop's counter, and constant."""
 
 REDUCTIONS = ("arith.addf", "arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf")
-EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma2", "tpu.wait_dma", "tpu.semaphore_signal", "scf.while")
+_EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma2", "tpu.wait_dma", "tpu.semaphore_signal", "scf.while")
 
 
 def advise_row_loop(subject: AdviceSubject) -> Iterator[Advice]:
@@ -54,7 +54,7 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> Iterator[Advice]:
     if subject.is_memory_bound:
         return
     for loop in program.loops_of(MIN_TRIPS):
-        body = [o for o in program.operations if o.line in loop]
+        body = program.body(loop)
         named = independent_stores(program, loop, body)
         if not named:
             named = (_sums if is_scalar else _scattered)(program, loop, body)
@@ -62,15 +62,15 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> Iterator[Advice]:
             continue
         source = program.source(named[0])
         accesses = ("sst", "smul.f32", "sadd.f32") if is_scalar else ("vld", "vst")
-        scheduled = subject.loop_of(selected(subject.at(source), _starts_with(accesses)))
-        if scheduled is None or subject.is_of_grid(scheduled):
+        scheduled = subject.own_loop_of(starting(subject.at(source), *accesses))
+        if scheduled is None:
             continue
         inside = subject.inside(scheduled)
         share = subject.share(inside)
         is_gather = _is_gather(program, body)
         if share < MIN_SHARE or (is_gather and rows_at_once(body, inside) >= MIN_UNROLLED):
             continue
-        vector = selected(inside, lambda name: name.startswith(("vld", "vst")))
+        vector = starting(inside, "vld", "vst")
         evidence = [
             derived("iterations", loop.trips),
             counted("bundles of each", scheduled.size),
@@ -119,15 +119,11 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> Iterator[Advice]:
         )
 
 
-def _starts_with(prefixes: tuple[str, ...]) -> Callable[[str], bool]:
-    return lambda opcode: opcode.startswith(prefixes)
-
-
 def independent_stores(
     program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
 ) -> list[ProgramOperation]:
     """Return the stores of a loop, if no iteration reads or writes places that another writes."""
-    if loop.carried or any(o.name in EFFECTS or o.name == "scf.for" for o in body):
+    if loop.carried or any(o.name in _EFFECTS or o.name == "scf.for" for o in body):
         return []
     stores = [o for o in body if o.name in STORES]
     written: dict[str, tuple[Index, ...]] = {}
@@ -152,7 +148,7 @@ def _sums(
     program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
 ) -> list[ProgramOperation]:
     """Return the combining operations of a loop that only reduces numbers, such as a sum."""
-    if any(o.name in (*EFFECTS, *STORES, "scf.for", "scf.if") for o in body):
+    if not is_straight(body) or any(o.name in STORES for o in body):
         return []
     found = []
     for operation in body:
@@ -172,7 +168,7 @@ def _scattered(
     program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
 ) -> list[ProgramOperation]:
     """Return the store of a loop that puts rows of other operands at places listed in a table."""
-    if loop.carried or any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
+    if loop.carried or not is_straight(body):
         return []
     stores = [o for o in body if o.name in STORES]
     # Before each store, jax loads what was there, and does not use it.
@@ -258,8 +254,13 @@ def rows_at_once(body: list[ProgramOperation], inside: list[PlacedInstruction]) 
     """Return the rows stored per iteration of the scheduled loop, which may be unrolled."""
     widths = [v[-1] for o in body if o.name in STORES for v in vectors_of(o)[-1:] if v]
     registers = sum(-(-width // LANES) for width in widths)
-    stored = selected(inside, lambda name: name.startswith("vst"))
+    stored = starting(inside, "vst")
     return len(stored) / registers if registers else 0.0
+
+
+def is_straight(body: list[ProgramOperation]) -> bool:
+    """Whether the operations of a loop have no effects, and no loop or branch is among them."""
+    return not any(o.name in (*_EFFECTS, "scf.for", "scf.if") for o in body)
 
 
 def is_narrow(body: list[ProgramOperation], is_scalar: bool) -> bool:

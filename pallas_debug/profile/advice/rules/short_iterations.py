@@ -19,7 +19,7 @@ from pallas_debug.profile.advice.program import ProgramLoop, ProgramOperation, s
 from pallas_debug.profile.advice.rules.products.thin_product import advise_thin_product
 from pallas_debug.profile.advice.rules.products.vector_product import loops_of_products
 from pallas_debug.profile.advice.rules.row_loop import LANES, independent_stores, is_narrow
-from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, starting
 from pallas_debug.profile.schedule import ScheduledLoop
 
 SUBLANES = 8
@@ -48,7 +48,7 @@ def advise_short_iterations(subject: AdviceSubject) -> Iterator[Advice]:
     products = loops_of_products(subject)
     thin = {advice.source for advice in advise_thin_product(subject)}
     for loop in program.loops_of(MIN_TRIPS):
-        body = [o for o in program.operations if o.line in loop]
+        body = program.body(loop)
         stores = independent_stores(program, loop, body)
         if not stores or is_narrow(body, is_scalar=False) or is_narrow(body, is_scalar=True):
             continue
@@ -66,11 +66,11 @@ def _of_loop(
     products: Collection[int],
 ) -> Advice | None:
     source = subject.program.source(stores[0])
-    stored = selected(subject.at(source), lambda name: name.startswith("vst"))
-    scheduled = subject.loop_of(stored)
+    stored = starting(subject.at(source), "vst")
+    scheduled = subject.own_loop_of(stored)
     if scheduled is None or scheduled.number in products:
         return None
-    if subject.is_of_grid(scheduled) or not 0 < len(stored) <= MAX_STORES:
+    if not 0 < len(stored) <= MAX_STORES:
         return None
     cycles = subject.cycles_of(scheduled)
     if len(stored) >= 2 * sum(map(_registers, stores)):

@@ -14,12 +14,11 @@ from pallas_debug.profile.advice.advice import (
     derived_share,
     percent,
 )
-from pallas_debug.profile.advice.moves import is_vector_instruction
+from pallas_debug.profile.advice.moves import computes, is_vector_instruction
 from pallas_debug.profile.advice.program import LOADS, STORES, MosaicProgram, ProgramOperation
 from pallas_debug.profile.advice.rules.invariant import (
     ARITHMETIC,
     CHEAP,
-    computes,
     most_of,
     registers_made,
     registers_of,

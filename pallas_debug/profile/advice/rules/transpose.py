@@ -17,8 +17,8 @@ from pallas_debug.profile.advice.advice import (
     percent,
 )
 from pallas_debug.profile.advice.moves import is_transpose
-from pallas_debug.profile.advice.program import PASSED_ON, STORES, ProgramOperation, shape_of
-from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected
+from pallas_debug.profile.advice.program import PASSED_ON, STORES, ProgramOperation
+from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected, starting
 from pallas_debug.profile.units import MXU
 
 MIN_SHARE = 0.1
@@ -126,7 +126,7 @@ def _lost(
     ):
         return None
     delays = subject.schedule.delays
-    inside = selected(subject.inside(loop), lambda name: name.startswith("vmat"))
+    inside = starting(subject.inside(loop), "vmat")
     last = max((p.bundle for p in inside), default=loop.stop)  # later ones transpose a result
     at = sorted({p.bundle for p in feeds if loop.start <= p.bundle <= last})
     idle = 0
@@ -159,7 +159,7 @@ def _products(subject: AdviceSubject, busy: Collection[int]) -> Iterator[Advice]
             continue
         users = [user for user, _ in program.final_users(made, _ELEMENTWISE)]
         dimensions = _CONTRACTED.search(made.text)
-        shape = shape_of(made.text.partition(" loc(")[0])
+        shape = made.shape
         if [u.line for u in users] != [operation.line] or dimensions is None or shape is None:
             continue  # both the product and its transpose are used
         share = subject.share(p for p in feeds if p.bundle not in busy)

@@ -22,14 +22,14 @@ from pallas_debug.profile.advice.program import (
     shape_of,
 )
 from pallas_debug.profile.advice.rules.row_loop import (
-    EFFECTS,
     MIN_TRIPS,
     index_values,
+    is_straight,
     memory_of,
     rows_at_once,
     vectors_of,
 )
-from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, starting
 from pallas_debug.profile.peaks import peaks_of
 
 MIN_GAIN = 0.25
@@ -73,15 +73,15 @@ def advise_segment_sum(subject: AdviceSubject) -> Iterator[Advice]:
     if subject.is_memory_bound:
         return
     for loop in program.loops_of(MIN_TRIPS):
-        body = [o for o in program.operations if o.line in loop]
+        body = program.body(loop)
         sums = _sums(program, loop, body)
         then = _on_mxu(subject, sums) if sums is not None else None
         if sums is None or then is None:
             continue
         source = program.source(sums.stores[0])
-        stored = selected(subject.at(source), lambda name: name.startswith("vst"))
-        scheduled = subject.loop_of(stored)
-        if scheduled is None or subject.is_of_grid(scheduled):
+        stored = starting(subject.at(source), "vst")
+        scheduled = subject.own_loop_of(stored)
+        if scheduled is None:
             continue
         inside = subject.inside(scheduled)
         at_once = max(round(rows_at_once(body, inside)), 1)
@@ -133,7 +133,7 @@ def _on_mxu(subject: AdviceSubject, sums: _Sums) -> float | None:
 
 def _sums(program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]) -> _Sums | None:
     """Return the sums of a loop that only adds rows to rows of one memory, at places of a table."""
-    if loop.carried or any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
+    if loop.carried or not is_straight(body):
         return None
     stores = [o for o in body if o.name in STORES]
     memories = {memory_of(program, store) for store in stores}
@@ -155,7 +155,7 @@ def _sums(program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation
 def _adds(program: MosaicProgram, loop: ProgramLoop, store: ProgramOperation) -> bool:
     """Whether a store adds an f32 row to the row that is at its place, which a table names."""
     memory, places = memory_of(program, store), index_values(store)
-    kind = shape_of(store.text.partition(" loc(")[0])
+    kind = store.shape
     if memory is None or len(places) != 2 or kind is None or kind[1] != "f32":
         return False
     named = program.sources_of(places[0], store.line) or ()

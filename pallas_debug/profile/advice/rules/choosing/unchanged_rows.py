@@ -208,7 +208,7 @@ def _chosen_row(
         number = program.origin(other, compare.line, frozenset())
         if iota is None or number is None or iota.name != "tpu.iota":
             continue
-        axis, sizes = _IOTA.search(iota.text), shape_of(iota.text.partition(" loc(")[0])
+        axis, sizes = _IOTA.search(iota.text), iota.shape
         if number.name != "vector.broadcast" or axis is None or sizes is None:
             continue
         place = int(axis["axis"]) + len(shape) - len(sizes[0])
@@ -225,7 +225,7 @@ def _stored_row(
     shape: tuple[int, ...] | None,
 ) -> tuple[int, Operand] | None:
     """Return the dimension along which one row is stored, and the table with its number."""
-    vector = shape_of(store.text.partition(" loc(")[0])
+    vector = store.shape
     if vector is None or shape is None or len(vector[0]) != len(shape):
         return None
     places = [n for n, size in enumerate(vector[0]) if size != shape[n]]

@@ -20,7 +20,7 @@ from pallas_debug.profile.advice.program import (
     shape_of,
 )
 from pallas_debug.profile.advice.rules.products.broadcast_product import places_of_pairs
-from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, starting
 from pallas_debug.profile.blocks import OperandBlocks
 
 SUBLANES = 8
@@ -117,7 +117,7 @@ def advise_narrow_block(subject: AdviceSubject) -> Iterator[Advice]:
             continue
         if _saved(subject, loads, uses, fill) < MIN_GAIN * (subject.cycles or subject.executed):
             continue
-        at_line = selected(subject.at(source), lambda name: name.startswith("vld"))
+        at_line = starting(subject.at(source), "vld")
         yield _advice(operand, fill, source, len(at_line), uses.is_reduced)
 
 
@@ -161,7 +161,7 @@ def uses_of(subject: AdviceSubject, made: list[ProgramOperation], fill: Fill) ->
     seen, waiting = {operation.line for operation in made}, list(made)
     while waiting and len(seen) < MAX_VISITED:
         for user in program.users(waiting.pop()):
-            shape = shape_of(user.text.partition(" loc(")[0])
+            shape = user.shape
             if user.line in seen or "vector<" not in user.text or shape is None:
                 continue
             if user.name in _TURNED:
@@ -208,7 +208,7 @@ def _source(subject: AdviceSubject, loads: list[ProgramOperation]) -> SourceLine
     for load in loads:
         line = subject.program.source(load)
         if line is not None:
-            counts[line] = len(selected(subject.at(line), lambda name: name.startswith("vld")))
+            counts[line] = len(starting(subject.at(line), "vld"))
     best = max(counts, key=lambda line: counts[line], default=None)
     return best if best is not None and counts[best] else None
 

@@ -171,7 +171,7 @@ def has_own_place(program: MosaicProgram, loop: ProgramLoop, value: str, line: i
     for _ in range(MAX_VIEWS):
         if view is None or view.name not in _VIEWS or not view.operands:
             return False
-        shape = shape_of(view.text.partition(" loc(")[0])
+        shape = view.shape
         indices = view.operands[1:]
         if view.name != "tpu.memref_squeeze" and shape and len(shape[0]) == len(indices):
             for size, index in zip(shape[0], indices, strict=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
-from pallas_debug.profile.advice.moves import is_vector_instruction
+from pallas_debug.profile.advice.moves import computes
 from pallas_debug.profile.advice.rules.copying.places import copy_size, is_regular
-from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, starting
 from pallas_debug.profile.schedule import ScheduledLoop
 
 MIN_TRIPS = 8
@@ -26,11 +26,11 @@ def advise_small_copies(subject: AdviceSubject) -> Iterator[Advice]:
         source = program.source(operation)
         at_line = subject.at(source)
         # Within VMEM, small copies compile to vector loads and stores, which have no line.
-        starts = selected(at_line, lambda name: name.startswith("dma."))
+        starts = starting(at_line, "dma.")
         is_started = bool(starts)
         starts = starts or at_line
-        loop = subject.loop_of(starts)
-        if size is None or loop is None or subject.is_of_grid(loop) or not starts:
+        loop = subject.own_loop_of(starts)
+        if size is None or loop is None or not starts:
             continue
         if not is_regular(program, operation) or _computes(subject, loop):
             continue
@@ -64,10 +64,7 @@ def advise_small_copies(subject: AdviceSubject) -> Iterator[Advice]:
 
 def _computes(subject: AdviceSubject, loop: ScheduledLoop) -> bool:
     """Whether a loop also does vector work, so that its length is not due to copies alone."""
-    return any(
-        is_vector_instruction(p.opcode) and not p.opcode.startswith(("vld", "vst"))
-        for p in subject.inside(loop)
-    )
+    return any(computes(p.opcode) for p in subject.inside(loop))
 
 
 KIND = AdviceKind(

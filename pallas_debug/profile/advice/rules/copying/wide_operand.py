@@ -11,7 +11,6 @@ from pallas_debug.profile.advice.program import (
     STORES,
     MosaicProgram,
     ProgramOperation,
-    shape_of,
 )
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import OperandBlocks
@@ -150,7 +149,7 @@ def _is_widened(program: MosaicProgram, store: ProgramOperation) -> bool:
     for value in vectors:
         made = program.origin(value, store.line)
         if made is not None and made.name == "arith.extf":
-            before = shape_of(made.text.partition(" to ")[0])
+            before = made.operand_shape
             return before is not None and before[1] == "bf16"
     return False
 
@@ -161,7 +160,7 @@ def _is_rounded(program: MosaicProgram, load: ProgramOperation) -> bool:
 
 
 def _is_to_bf16(operation: ProgramOperation) -> bool:
-    shape = shape_of(operation.text.partition(" loc(")[0])
+    shape = operation.shape
     return shape is not None and shape[1] == "bf16"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
-from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation, shape_of
+from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation
 from pallas_debug.profile.advice.rules.products.vector_product import LOADING, PASSES, TILE
 from pallas_debug.profile.advice.subject import AdviceSubject, Place, PlacedInstruction
 
@@ -155,7 +155,7 @@ def _pairs(program: MosaicProgram, reduction: ProgramOperation) -> _Pairs | None
     used = zip(parts, (reduction, *parts), strict=False)
     if any(set(program.users(part)) != {user} for part, user in used):
         return None  # the pairs are used elsewhere as well
-    whole = shape_of(product.text.partition(" loc(")[0])
+    whole = product.shape
     if whole is None or len(whole[0]) != 3:
         return None
     shape, axis = whole[0], int(reduced["axis"])
@@ -166,7 +166,7 @@ def _pairs(program: MosaicProgram, reduction: ProgramOperation) -> _Pairs | None
         if spread is None or spread.name != "vector.broadcast":
             return None
         parts.append(spread)
-        small = shape_of(spread.text.partition(" to ")[0])
+        small = spread.operand_shape
         shapes.append(small[0] if small is not None else ())
     wanted = []
     for own in (first, second):

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.pipelines import LANES
-from pallas_debug.profile.advice.program import shape_of
 from pallas_debug.profile.advice.rules.copying.narrow_block import (
     MAX_REDUCED,
     SUBLANES,
@@ -27,7 +26,7 @@ def advise_narrow_product(subject: AdviceSubject) -> Iterator[Advice]:
     if subject.is_memory_bound:
         return
     for product in program.named("tpu.matmul"):
-        shape, source = shape_of(product.text.partition(" loc(")[0]), program.source(product)
+        shape, source = product.shape, program.source(product)
         if shape is None or len(shape[0]) != 2 or source is None:
             continue
         rows, columns = shape[0]

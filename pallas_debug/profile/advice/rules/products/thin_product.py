@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import (
@@ -22,7 +22,8 @@ from pallas_debug.profile.advice.program import (
     ProgramOperation,
     shape_of,
 )
-from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.rules.invariant import EFFECTS
+from pallas_debug.profile.advice.subject import AdviceSubject, starting
 
 MIN_SHARE = 0.15
 """Minimum share of the executed bundles that belong to the loop."""
@@ -41,10 +42,9 @@ loop took 1 % longer on v5e and v6e; with 4 times, it saved 6 and 8 %; with 8 ti
 The number of load instructions is not comparable, as each loads a larger tile on v6e.
 """
 
-_MULTIPLIES = ("vmatmul",)
-_LOADS_MATRIX = ("vmatpush",)
+_MULTIPLIES = "vmatmul"
+_LOADS_MATRIX = "vmatpush"
 _UNTRANSPOSED = re.compile(r"dot_dimension_numbers<\[1\], \[[01]\], \[0\], \[[01]\], ")
-_EFFECTS = ("tpu.enqueue_dma", "tpu.wait_dma", "tpu.wait_dma2", "scf.while", "func.call")
 
 
 def advise_thin_product(subject: AdviceSubject) -> Iterator[Advice]:
@@ -63,12 +63,12 @@ def advise_thin_product(subject: AdviceSubject) -> Iterator[Advice]:
         if any(program.is_conditional(operation.line) for operation in operations):
             continue  # some iterations skip the product
         products = subject.at(source)
-        scheduled = subject.loop_of(selected(products, _starts(_LOADS_MATRIX)))
-        if scheduled is None or subject.is_of_grid(scheduled):
+        scheduled = subject.own_loop_of(starting(products, _LOADS_MATRIX))
+        if scheduled is None:
             continue
-        products = [p for p in products if scheduled.start <= p.bundle < scheduled.stop]
-        loads = selected(products, _starts(_LOADS_MATRIX))
-        multiplied = selected(products, _starts(_MULTIPLIES))
+        products = [p for p in products if p.bundle in scheduled]
+        loads = starting(products, _LOADS_MATRIX)
+        multiplied = starting(products, _MULTIPLIES)
         share = subject.share(subject.inside(scheduled))
         if len(loads) < MIN_LOADS * len(multiplied) or share < MIN_SHARE:
             continue
@@ -144,10 +144,6 @@ def _recurrent(program: MosaicProgram, loop: ProgramLoop) -> list[ProgramOperati
     return found
 
 
-def _starts(prefixes: tuple[str, ...]) -> Callable[[str], bool]:
-    return lambda opcode: opcode.startswith(prefixes)
-
-
 def _shapes(
     operation: ProgramOperation,
 ) -> tuple[tuple[int, str], tuple[tuple[int, ...], str]] | None:
@@ -167,8 +163,8 @@ def _can_be_one(program: MosaicProgram, operation: ProgramOperation, loop: Progr
     """Whether the right operand is loop-invariant and the left one needs no other iteration."""
     if len(operation.operands) < 2:
         return False
-    body = [o for o in program.operations if o.line in loop]
-    if any(o.name in _EFFECTS for o in body):
+    body = program.body(loop)
+    if any(o.name in EFFECTS for o in body):
         return False
     written = {v for o in body if o.name in STORES for v in o.operands}
     left, right = operation.operands[:2]

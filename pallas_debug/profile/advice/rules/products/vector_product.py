@@ -20,10 +20,9 @@ from pallas_debug.profile.advice.program import (
     MosaicProgram,
     ProgramLoop,
     ProgramOperation,
-    shape_of,
 )
-from pallas_debug.profile.advice.rules.row_loop import EFFECTS, indices_of, memory_of
-from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.rules.row_loop import indices_of, is_straight, memory_of
+from pallas_debug.profile.advice.subject import AdviceSubject, starting
 from pallas_debug.profile.schedule import ScheduledLoop
 
 MIN_TRIPS = 8
@@ -82,13 +81,13 @@ def _found(subject: AdviceSubject) -> list[tuple[Advice, ScheduledLoop]]:
         if product is None:
             continue
         source = program.source(product.multiply)
-        line = selected(subject.at(source), lambda name: name.startswith("vmul"))
-        scheduled = subject.loop_of(line)
-        if scheduled is None or subject.is_of_grid(scheduled):
+        line = starting(subject.at(source), "vmul")
+        scheduled = subject.own_loop_of(line)
+        if scheduled is None:
             continue
         cycles = subject.cycles_of(scheduled)
         # The compiler or the program may have unrolled the loop.
-        inside = [p for p in line if scheduled.start <= p.bundle < scheduled.stop]
+        inside = [p for p in line if p.bundle in scheduled]
         rounds = _rounds(product, len(inside), loop.trips or 0)
         now, then = cycles * rounds, _on_mxu(product)
         share = subject.share(subject.inside(scheduled))
@@ -148,8 +147,8 @@ def _on_mxu(product: _Product) -> int:
 
 def _product(program: MosaicProgram, loop: ProgramLoop) -> _Product | None:
     """Return the product that a loop computes; None if it has none, or has effects or branches."""
-    body = [o for o in program.operations if o.line in loop]
-    if any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
+    body = program.body(loop)
+    if not is_straight(body):
         return None
     for operation in body:
         found = _of_rows(program, loop, operation) or _of_columns(program, loop, operation)
@@ -237,7 +236,7 @@ def _spread(program: MosaicProgram, value: str, line: int) -> tuple[int, ...] | 
     made = program.producer(value, line)
     if made is None or made.name != "vector.broadcast":
         return None
-    shape = shape_of(made.text.partition(" to ")[0])
+    shape = made.operand_shape
     return shape[0] if shape is not None and len(shape[0]) == 2 else None
 
 
@@ -259,7 +258,7 @@ def _moves(
 
 
 def _shape(operation: ProgramOperation) -> tuple[int, int] | None:
-    shape = shape_of(operation.text.partition(" loc(")[0])
+    shape = operation.shape
     return (shape[0][0], shape[0][1]) if shape is not None and len(shape[0]) == 2 else None
 
 

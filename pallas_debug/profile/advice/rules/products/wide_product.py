@@ -16,9 +16,8 @@ from pallas_debug.profile.advice.program import (
     PASSED_ON,
     MosaicProgram,
     ProgramOperation,
-    shape_of,
 )
-from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, starting
 from pallas_debug.profile.peaks import peaks_of
 
 _MOVED = PASSED_ON | {"tpu.transpose", "vector.transpose"}
@@ -41,7 +40,7 @@ def advise_wide_product(subject: AdviceSubject) -> Iterator[Advice]:
         if not any(narrow) or precision is None or precision["name"] not in _SEVERAL_PASSES:
             continue  # at default precision, the product is as fast in f32 as in bf16
         source = program.source(operation)
-        products = selected(subject.at(source), lambda name: name.startswith(_PRODUCTS))
+        products = starting(subject.at(source), *_PRODUCTS)
         if not products:
             continue
         dtype = narrow[0] or narrow[1]
@@ -88,10 +87,10 @@ def _of_integers(subject: AdviceSubject, program: MosaicProgram) -> Iterator[Adv
             shape[1]
             for m in made
             if m is not None and m.name in ("arith.sitofp", "tpu.sitofp")
-            if (shape := shape_of(m.text.partition(" to ")[0])) is not None
+            if (shape := m.operand_shape) is not None
         ]
         source = program.source(operation)
-        products = selected(subject.at(source), lambda name: name.startswith(_PRODUCTS))
+        products = starting(subject.at(source), *_PRODUCTS)
         lines = {program.source(m) for m in made if m is not None} | {source}
         share = subject.share(p for line in lines for p in subject.at(line))
         if types != ["i8", "i8"] or not products or share < MIN_SHARE:
@@ -122,7 +121,7 @@ def _narrow(subject: AdviceSubject, operation: ProgramOperation, operand: str) -
     origin = program.origin(operand, operation.line, _MOVED)
     if origin is None or origin.name != "arith.extf":
         return None
-    before = shape_of(origin.text.partition(" to ")[0])
+    before = origin.operand_shape
     return before[1] if before is not None and before[1] == "bf16" else None
 
 

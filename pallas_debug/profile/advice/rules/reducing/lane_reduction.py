@@ -23,7 +23,7 @@ from pallas_debug.profile.advice.program import (
     ProgramOperation,
 )
 from pallas_debug.profile.advice.rules.row_loop import LANES
-from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, selected, starting
 from pallas_debug.profile.units import VALU
 
 SUBLANES = 8
@@ -84,7 +84,7 @@ def advise_lane_reduction(subject: AdviceSubject) -> Iterator[Advice]:
         loop = subject.loop_of(instructions)
         if loop is None:
             continue
-        instructions = [p for p in instructions if loop.start <= p.bundle < loop.stop]
+        instructions = [p for p in instructions if p.bundle in loop]
         trips = loops[0].trips
         yield Advice(
             kind=KIND.name,
@@ -104,9 +104,7 @@ def advise_lane_reduction(subject: AdviceSubject) -> Iterator[Advice]:
                 derived("iterations", trips),
                 derived_share(
                     "share of the executed bundles",
-                    subject.share(
-                        p for p in subject.instructions if loop.start <= p.bundle < loop.stop
-                    ),
+                    subject.share(subject.inside(loop)),
                 ),
             ),
         )
@@ -127,8 +125,8 @@ def _of_places(subject: AdviceSubject) -> Iterator[Advice]:
             continue
         source = program.source(operation)
         instructions = selected(subject.at(source), lambda name: ".xlane." in name)
-        scheduled = subject.loop_of(instructions)
-        if scheduled is None or subject.is_of_grid(scheduled):
+        scheduled = subject.own_loop_of(instructions)
+        if scheduled is None:
             continue
         inside = subject.inside(scheduled)
         crossing = selected(inside, lambda name: ".xlane." in name)
@@ -199,17 +197,17 @@ def _of_sublanes(
 ) -> Iterator[Advice]:
     """Return advice on a reduction over sublanes, which takes 3 rotations per 128 columns."""
     source = subject.program.source(operation)
-    rotations = selected(subject.at(source), lambda name: name.startswith("vrot.slane"))
-    loop = subject.loop_of(rotations)
+    rotations = starting(subject.at(source), "vrot.slane")
+    loop = subject.own_loop_of(rotations)
     reduced = _REDUCTION.search(operation.text)
-    if loop is None or subject.is_of_grid(loop) or reduced is None:
+    if loop is None or reduced is None:
         return
     rows, columns = [int(n) for n in reduced["shape"].split("x")][-2:]
     registers = -(-rows // SUBLANES) * -(-columns // LANES)
     if registers > MAX_REGISTERS or columns < LANES:
         return
     inside = subject.inside(loop)
-    rotations = [p for p in rotations if loop.start <= p.bundle < loop.stop]
+    rotations = [p for p in rotations if p.bundle in loop]
     cycles = subject.cycles_of(loop)
     # Each rotation is followed by an operation that combines its result.
     less = {VALU: 2 * len(rotations)}

@@ -12,10 +12,9 @@ from pallas_debug.profile.advice.program import (
     MosaicProgram,
     ProgramLoop,
     ProgramOperation,
-    shape_of,
 )
 from pallas_debug.profile.advice.rules.invariant import CHEAP
-from pallas_debug.profile.advice.rules.row_loop import EFFECTS, LANES, indices_of, vectors_of
+from pallas_debug.profile.advice.rules.row_loop import LANES, indices_of, is_straight, vectors_of
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.units import EUP, FILL, LOAD, MXU, SPILL, STORE, VALU
 
@@ -39,8 +38,8 @@ def advise_narrow_slices(subject: AdviceSubject) -> Iterator[Advice]:
     for loop in program.loops:
         if loop.trips is None or loop.trips < 2:
             continue
-        body = [o for o in program.operations if o.line in loop]
-        if any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
+        body = program.body(loop)
+        if not is_straight(body):
             continue
         for reduction in (o for o in body if o.name == "vector.multi_reduction"):
             shape = next(iter(vectors_of(reduction)), ())
@@ -68,10 +67,10 @@ def _of_loop(
         return None
     source = program.source(reduction)
     reductions = selected(subject.at(source), lambda n: ".xlane." in n and "pop" not in n)
-    scheduled = subject.loop_of(reductions)
-    if scheduled is None or subject.is_of_grid(scheduled):
+    scheduled = subject.own_loop_of(reductions)
+    if scheduled is None:
         return None
-    reductions = [p for p in reductions if scheduled.start <= p.bundle < scheduled.stop]
+    reductions = [p for p in reductions if p.bundle in scheduled]
     if len(reductions) > 2 * -(-rows // SUBLANES):
         return None  # the compiler or the program has unrolled the loop
     cycles = subject.cycles_of(scheduled)
@@ -171,7 +170,7 @@ def _wider(
         for other in (*before, *program.users(current)):
             if other.line in seen or other.line not in lines or other.name in _ENDS:
                 continue
-            own = shape_of(other.text.partition(" loc(")[0])
+            own = other.shape
             if own is not None and own[0] == shape and other.name != "vector.broadcast":
                 seen.add(other.line)
                 waiting.append(other)
@@ -186,7 +185,7 @@ def _wider(
 
 def _registers(operation: ProgramOperation) -> int:
     """Count the vector registers of an f32 result; a column takes as many as 128 columns."""
-    shape = shape_of(operation.text.partition(" loc(")[0])
+    shape = operation.shape
     *outer, rows, columns = (1, 1, *(shape[0] if shape is not None else ()))
     return math.prod(outer) * -(-rows // SUBLANES) * -(-columns // LANES)
 

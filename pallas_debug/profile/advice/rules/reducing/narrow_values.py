@@ -23,7 +23,6 @@ from pallas_debug.profile.advice.program import (
     STORES,
     MosaicProgram,
     ProgramOperation,
-    shape_of,
 )
 from pallas_debug.profile.advice.rules.copying.narrow_block import advise_narrow_block
 from pallas_debug.profile.advice.rules.row_loop import memory_of
@@ -183,7 +182,7 @@ def _follow(
             if operand is not None and operand.kind == "scratch" and _shape(made) == narrow.shape:
                 narrow.kept = operand.name
         elif made.name in _CASTS:
-            whole = shape_of(made.text.partition(" to ")[0])
+            whole = made.operand_shape
             if whole is not None and whole[0] and whole[0][-1] % LANES == 0:
                 narrow.lanes = whole[0][-1]
     for other in around:
@@ -197,7 +196,7 @@ def _follow(
 
 def _shape(operation: ProgramOperation) -> tuple[int, ...] | None:
     """Return the shape of an f32 result, if its last dimension is short but not 1."""
-    shape = shape_of(operation.text.partition(" loc(")[0])
+    shape = operation.shape
     if shape is None or len(shape[0]) < 2 or shape[1] != "f32":
         return None
     return shape[0] if 1 < shape[0][-1] <= MAX_LANES else None

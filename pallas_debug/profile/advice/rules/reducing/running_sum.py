@@ -23,16 +23,16 @@ from pallas_debug.profile.advice.program import (
     ProgramOperation,
 )
 from pallas_debug.profile.advice.rules.row_loop import (
-    EFFECTS,
     LANES,
     MIN_TRIPS,
     Index,
     indices_of,
     is_narrow,
+    is_straight,
     memory_of,
     vectors_of,
 )
-from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.subject import AdviceSubject, starting
 
 MIN_GAIN = 0.25
 """Minimum share of the executed bundles that the change must save."""
@@ -98,12 +98,12 @@ def advise_running_sum(subject: AdviceSubject) -> Iterator[Advice]:
         source = program.source(scan.combined[0])
         lines = list(dict.fromkeys(program.source(store) for store in scan.stores))
         at_lines = [p for line in lines for p in subject.at(line)]
-        scheduled = subject.loop_of(selected(at_lines, lambda name: name.startswith("vst")))
+        scheduled = subject.own_loop_of(starting(at_lines, "vst"))
         width = next((sizes[-1] for sizes in vectors_of(scan.stores[0])[-1:] if sizes), 0)
-        if scheduled is None or subject.is_of_grid(scheduled) or not width:
+        if scheduled is None or not width:
             continue
         inside = subject.inside(scheduled)
-        stored = [p for p in selected(at_lines, lambda n: n.startswith("vst")) if p in inside]
+        stored = [p for p in starting(at_lines, "vst") if p in inside]
         cycles = subject.cycles_of(scheduled)
         # The compiler or the program may have unrolled the loop. A line may also store the sum.
         per_row = len(_stores_of(program, loop, lines)) / count * math.ceil(width / LANES)
@@ -176,10 +176,10 @@ def _moved_on(program: MosaicProgram, loop: ProgramLoop, scan: _Scan) -> str:
 
 def _scan(program: MosaicProgram, loop: ProgramLoop) -> _Scan | None:
     """Return rows that a loop combines with the result of previous rows, and stores."""
-    body = [o for o in program.operations if o.line in loop]
+    body = program.body(loop)
     if len(loop.carried) > 1 or not is_narrow(body, is_scalar=False):
         return None
-    if any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
+    if not is_straight(body):
         return None
     rows = _Rows.of(program, loop, body)
     if rows is None:

@@ -14,7 +14,6 @@ from pallas_debug.profile.advice.program import (
     MosaicProgram,
     ProgramLoop,
     ProgramOperation,
-    shape_of,
 )
 from pallas_debug.profile.advice.rules.row_loop import affine_index
 from pallas_debug.profile.advice.subject import AdviceSubject
@@ -68,8 +67,8 @@ def advise_single_rolls(subject: AdviceSubject) -> Iterator[Advice]:
         if source is None or rolls.count < MIN_ROLLS or not rolls.is_doubled:
             continue
         placed = subject.at(source)
-        loop = subject.loop_of(placed) if rolls.is_loop else None
-        if rolls.is_loop and loop is not None and not subject.is_of_grid(loop):
+        loop = subject.own_loop_of(placed) if rolls.is_loop else None
+        if loop is not None:
             placed = subject.inside(loop)
         share = subject.share(placed)
         if share * (1 - rolls.steps / rolls.count) < MIN_GAIN:
@@ -149,7 +148,7 @@ def _is_carried_on(program: MosaicProgram, roll: ProgramOperation, loop: Program
 
 def _place(roll: ProgramOperation) -> tuple[int, int] | None:
     """Return the dimension of a rotation, and its size."""
-    dim, shape = _DIMENSION.search(roll.text), shape_of(roll.text.partition(" loc(")[0])
+    dim, shape = _DIMENSION.search(roll.text), roll.shape
     if dim is None or shape is None or int(dim["dim"]) >= len(shape[0]):
         return None
     return int(dim["dim"]), shape[0][int(dim["dim"])]
