@@ -44,6 +44,11 @@ def _load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
     at = place(decoder, ref, jax.tree.unflatten(eqn.params["tree"], rest))
     if mask is not None:
         at = _first(decoder, site, at, mask)
+    return _loaded(decoder, site, at, mask)
+
+
+def _loaded(decoder: Decoder, site: ir.StepSite, at: ir.RefPlace, mask: Any) -> Any:
+    """Load a place; with a mask, its first values go to the elements that the mask selects."""
     output = decoder.new()
     decoder.emit(ir.LoadStep(site=site, place=at, output=output), *registers(at))
     if mask is None:
@@ -128,18 +133,7 @@ def _selected(
 @rule(sc_primitives.gather_p)
 def _gather(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     ref, transforms, indices, mask = jax.tree.unflatten(eqn.params["tree"], inputs)
-    at = _selected(decoder, site, ref, transforms, indices, mask)
-    output = decoder.new()
-    decoder.emit(ir.LoadStep(site=site, place=at, output=output), *registers(at))
-    if mask is None:
-        return [output]
-
-    def expand(values: Array, mask: Array) -> Sequence[Any]:
-        found = np.zeros(mask.shape, values.dtype)
-        found[mask] = values
-        return [found]
-
-    return _computed(decoder, site, [output, mask], 1, expand)
+    return _loaded(decoder, site, _selected(decoder, site, ref, transforms, indices, mask), mask)
 
 
 @rule(sc_primitives.scatter_p)

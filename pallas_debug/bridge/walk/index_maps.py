@@ -104,12 +104,8 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScratchBuffer:
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
+class ScratchBuffer(Table):
     space: str
-    bits: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,19 +215,11 @@ def grid(captured: Capture) -> Grid:
         parallel=_parallel(params),
         blocks=blocks,
         tables=tuple(
-            Table(
-                name=name, shape=static_shape(aval), dtype=str(aval.dtype), bits=_bits(aval.dtype)
-            )
+            Table(name=name, **_type(aval))
             for name, aval in zip(names[:first], avals[:first], strict=True)
         ),
         scratch=tuple(
-            ScratchBuffer(
-                name=name,
-                shape=static_shape(aval),
-                dtype=str(aval.dtype),
-                space=_space(aval),
-                bits=_bits(aval.dtype),
-            )
+            ScratchBuffer(name=name, space=_space(aval), **_type(aval))
             for name, aval in zip(names[behind:], avals[behind:], strict=False)
         ),
         aliased=frozenset(output for _, output in captured.kernel.aliases),
@@ -373,8 +361,6 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
         name=name,
         kind="input" if position < num_inputs else "output",
         position=position,
-        shape=static_shape(block.array_aval),
-        dtype=str(block.array_aval.dtype),
         space=_space(block.transformed_block_aval),
         dims=tuple(map(_dim, block.block_shape, block.array_aval.shape)),
         # Without a user's index map jax generates one.
@@ -386,7 +372,7 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
             None if isinstance(v, jax_core.Literal) else ids.get(v) for v in inner.outvars
         ),
         is_whole=bool(block.has_trivial_window()),
-        bits=_bits(block.array_aval.dtype),
+        **_type(block.array_aval),
     )
 
 
@@ -401,6 +387,14 @@ def _dim(entry: Any, bound: Any) -> BlockDim:
         bound=size,
         padding=tuple(getattr(entry, "padding", (0, 0))),
     )
+
+
+def _type(aval: Any) -> dict[str, Any]:
+    return {
+        "shape": static_shape(aval),
+        "dtype": str(aval.dtype),
+        "bits": _bits(aval.dtype),
+    }
 
 
 def _parallel(params: Mapping[str, Any]) -> tuple[bool, ...]:

@@ -154,22 +154,12 @@ def _check(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> S
     return []
 
 
-def _start(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
+_COPIES = {tpu_primitives.dma_start_p: "dma_start", tpu_primitives.dma_wait_p: "dma_wait"}
+
+
+def _copy(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
+    what = _COPIES[eqn.primitive]
     source, destination, semaphore, other, device = jax.tree.unflatten(eqn.params["tree"], inputs)
-    _copied(walker, "dma_start", eqn, place, source, destination, semaphore, device, other)
-    return []
-
-
-def _wait_copy(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-    source, destination, semaphore, other, device = jax.tree.unflatten(eqn.params["tree"], inputs)
-    _copied(walker, "dma_wait", eqn, place, source, destination, semaphore, device, other)
-    return []
-
-
-def _copied(
-    walker: Walker, what: str, eqn: Any, place: WalkState, source: Any, destination: Any,
-    semaphore: Any, device: Any, other: Any,
-) -> None:  # fmt: skip
     view = _view(walker, destination)
     walker.emit(
         what,
@@ -183,6 +173,7 @@ def _copied(
     )
     if other is not None:  # the sender's semaphore, whose counts are not tracked
         walker.emit(what, eqn, place, semaphore=_view(walker, other), remote=True)
+    return []
 
 
 def _signal(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
@@ -257,6 +248,5 @@ RULES: dict[Any, Callable[[Walker, Any, list[Value], WalkState], Sequence[Value]
     pallas_primitives.run_scoped_p: _scoped,
     pallas_primitives.semaphore_signal_p: _signal,
     pallas_primitives.semaphore_wait_p: _wait,
-    tpu_primitives.dma_start_p: _start,
-    tpu_primitives.dma_wait_p: _wait_copy,
+    **dict.fromkeys(_COPIES, _copy),
 }

@@ -339,14 +339,18 @@ def nan_produced(
         cause, advice = _NAN_DIVISIONS[values[1] == 0]
     message = f"`{operation}` produced a NaN {made}"
     if decides is not None:
-        other = seen.witness.other
-        where = f" in line {other.line}" if other is not None else ""
-        message += (
-            f"; no result contains it, but `{decides}`{where} compares it, and results depend on "
-            "the comparison"
-        )
+        message += _deciding(seen, decides, "compares it")
     found = seen.found(Fault.NAN_PRODUCED, message, cause, advice)
     return replace(found, comes_of=_origins(operation, values, ranges))
+
+
+def _deciding(seen: Sighting, comparison: str, how: str) -> str:
+    other = seen.witness.other
+    where = f" in line {other.line}" if other is not None else ""
+    return (
+        f"; no result contains it, but `{comparison}`{where} {how}, and results depend on the "
+        "comparison"
+    )
 
 
 def _origins(
@@ -418,12 +422,7 @@ def infinity_produced(
         cause, advice = "the operand is zero here", GUARD
     message = f"`{operation}` produced an infinity from {of}{at}"
     if decides is not None:
-        other = seen.witness.other
-        where = f" in line {other.line}" if other is not None else ""
-        message += (
-            f"; no result contains it, but `{decides}`{where} treats two of them as equal, and "
-            "results depend on the comparison"
-        )
+        message += _deciding(seen, decides, "treats two of them as equal")
     found = seen.found(Fault.INFINITY_PRODUCED, message, cause, advice)
     return replace(found, comes_of=_origins(operation, values, ranges))
 

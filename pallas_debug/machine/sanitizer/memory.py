@@ -179,22 +179,20 @@ class MemorySanitizer(MemoryTracker):
         stale_reads = self._stale({s.buffer.name for s in (*uninitialized, *carried)})
         conflicts = self._conflicts()
         reads = [*uninitialized, *carried, *stale_reads]
-        history = self._history(reads)
+        history = self._history((s.buffer, s.element) for s in reads)
         wording = MemoryWording(self, history, self._call.arrays)
         found: list[tuple[int, Finding]] = []
         slips: dict[int, Slip] = {}
-        for suspect in uninitialized:
-            finding = wording.uninitialized(suspect)
-            of_buffer = history.buffers[buffer_key(suspect.buffer)]
-            slips[id(finding)] = of_buffer.reset_under(suspect.element)
+        described = (
+            *((s, wording.uninitialized(s)) for s in uninitialized),
+            *((s, wording.uninitialized(s, other_core=True)) for s in carried),
+            *((s, wording.stale(s)) for s in stale_reads),
+        )
+        for suspect, finding in described:
             found.append((suspect.first, finding))
-        for suspect in carried:
-            found.append((suspect.first, wording.uninitialized(suspect, other_core=True)))
-        for suspect in stale_reads:
-            finding = wording.stale(suspect)
-            of_buffer = history.buffers[buffer_key(suspect.buffer)]
-            slips[id(finding)] = of_buffer.reset_under(suspect.element)
-            found.append((suspect.first, finding))
+            if suspect.kind != "parallel":
+                of_buffer = history.buffers[buffer_key(suspect.buffer)]
+                slips[id(finding)] = of_buffer.reset_under(suspect.element)
         known = {s.buffer.name for s in reads} | {w.operand for w in self.arrays.lost.values()}
         for dropped in (*self._sums.faults(self.threads), *self._totals.faults()):
             if dropped.buffer.name not in known:
@@ -296,7 +294,7 @@ class MemorySanitizer(MemoryTracker):
         suspects = [*firsts, *(later for s in firsts for later in s.later)]
         suspects.sort(key=lambda suspect: suspect.first)
         points = {s.point for s in suspects} | {s.writer.point for s in suspects if s.writer}
-        history = self._history(suspects, points)
+        history = self._history(((s.buffer, s.element) for s in suspects), points)
         found: dict[str, SuspectRead] = {}
         for suspect in suspects:
             name = suspect.buffer.name
@@ -319,19 +317,15 @@ class MemorySanitizer(MemoryTracker):
         conflicts = list(self.arrays.conflicts.values())
         if not conflicts:
             return []
-        elements: dict[BufferKey, list[Point]] = {}
-        for conflict in conflicts:
-            elements.setdefault(buffer_key(conflict.buffer), []).append(conflict.element)
-        history = ElementHistory(elements, self.flow)
-        self._call.run(history)
+        history = self._history((c.buffer, c.element) for c in conflicts)
         return [conflict for conflict in conflicts if not stale.was_read(conflict, history)]
 
     def _history(
-        self, suspects: Sequence[SuspectRead], points: Iterable[Point] = ()
+        self, places: Iterable[tuple[MemoryBuffer, Point]], points: Iterable[Point] = ()
     ) -> ElementHistory:
         elements: dict[BufferKey, list[Point]] = {}
-        for suspect in suspects:
-            elements.setdefault(buffer_key(suspect.buffer), []).append(suspect.element)
+        for buffer, element in places:
+            elements.setdefault(buffer_key(buffer), []).append(element)
         history = ElementHistory(elements, self.flow, points)
         if elements:
             self._call.run(history)

@@ -393,14 +393,7 @@ def _is_sum(thread: Thread, step: ir.StoreStep, buffer: MemoryBuffer) -> bool | 
 
 def _latest(state: TrackedThread, outputs: Any) -> int:
     """Return the first number since which all of these outputs have had their current blocks."""
-    windows = len(state.outputs)
-    return max(
-        (
-            state.starts[i] if i < windows else state.array_starts.get(state.arrays[i - windows], 0)
-            for i in outputs
-        ),
-        default=0,
-    )
+    return max(map(state.start_of, outputs), default=0)
 
 
 def block_begins(state: TrackedThread, name: str) -> int:

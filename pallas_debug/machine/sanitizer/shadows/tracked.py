@@ -155,16 +155,13 @@ class TrackedThread:
 
     def since(self, name: str) -> int:
         """First number of these outputs' current visits: older writes were for other blocks."""
-        windows = len(self.outputs)
-        return min(
-            (
-                self.starts[i]
-                if i < windows
-                else self.array_starts.get(self.arrays[i - windows], 0)
-                for i in self.outputs_of(name)
-            ),
-            default=0,
-        )
+        return min(map(self.start_of, self.outputs_of(name)), default=0)
+
+    def start_of(self, output: int) -> int:
+        """First number of an output's current visit."""
+        if output < len(self.outputs):
+            return self.starts[output]
+        return self.array_starts.get(self.output_name(output), 0)
 
     def blocks_at_moments(self, output: int) -> list[Block]:
         """The block of an output computed at each moment."""
