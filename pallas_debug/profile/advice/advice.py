@@ -71,22 +71,22 @@ class AdviceKind:
     remedy: str
     rule: Rule
 
-    def of_block(
+    def advice(
         self,
-        subject: AdviceSubject,
-        operand: str,
         *,
         message: str,
         remedy: str,
         evidence: tuple[Evidence, ...],
+        source: SourceLine | None,
+        operand: str | None = None,
     ) -> Advice:
-        """Make advice about the blocks of an operand, at the line of its spec."""
+        """Make advice of this kind."""
         return Advice(
             kind=self.name,
             message=message,
             remedy=remedy,
             evidence=evidence,
-            source=subject.block_source(operand),
+            source=source,
             operand=operand,
         )
 

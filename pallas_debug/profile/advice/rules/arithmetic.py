@@ -99,8 +99,7 @@ def advise_arithmetic(subject: AdviceSubject) -> Iterator[Advice]:
             continue
         if share < MIN_BUNDLES:
             continue
-        found[dear.chain[0]] = Advice(
-            kind=KIND.name,
+        found[dear.chain[0]] = KIND.advice(
             source=dear.chain[0],
             message=(
                 f"{dear.what}, for {registers} registers in a loop of {loop.size} bundles, whose "

@@ -166,8 +166,7 @@ def _advice(
             f"jnp.where(lane % {2 * width} < {width}, pltpu.roll(x, {LANES - width}, {axis}), "
             f"pltpu.roll(x, {width}, {axis}))"
         )
-    return Advice(
-        kind=KIND.name,
+    return KIND.advice(
         source=source,
         message=(
             f"halves of {width} lanes are combined with each other, in {len(turns)} rotations; "

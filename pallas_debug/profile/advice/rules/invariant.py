@@ -90,8 +90,7 @@ def advise_invariant(subject: AdviceSubject) -> Iterator[Advice]:
         if source is None or source in found:
             continue  # already reported for an enclosing loop
         found.add(source)
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 "each iteration recomputes values that no iteration changes: "
@@ -154,8 +153,7 @@ def _divisions(
         share = subject.share(inside)
         if saved < MIN_SHARE * len(inside) or share < MIN_BUNDLES:
             continue
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 "each iteration divides by values that no iteration changes and recomputes "
@@ -213,8 +211,7 @@ def _columns(
         if share * (1 - needed / cycles) < MIN_SHARE:
             continue
         rows, width = shapes[0]
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 f"each iteration repeats the same column of {rows} rows along the lanes, in "

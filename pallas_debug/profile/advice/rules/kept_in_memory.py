@@ -74,8 +74,7 @@ def advise_kept_in_memory(subject: AdviceSubject) -> Iterator[Advice]:
             continue
         memory = subject.operand(memory_of(program, stores[0]) or "")
         name = memory.name if memory is not None else "a buffer"
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=program.source(stores[0]),
             operand=memory.name if memory is not None else None,
             message=(

@@ -75,8 +75,7 @@ def advise_mask(subject: AdviceSubject) -> Iterator[Advice]:
         applied = starting([p for p in inside if p.source == source], "vsel", "vst.msk")
         if not compares or len(compares) + len(applied) < MIN_SHARE * len(vector):
             continue
-        found[source] = Advice(
-            kind=KIND.name,
+        found[source] = KIND.advice(
             source=source,
             message=(
                 f"the mask is true everywhere in {whole} of {trips} iterations, but each computes "

@@ -59,8 +59,7 @@ def advise_masked_steps(subject: AdviceSubject) -> Iterator[Advice]:
             if o.kind == "input" and depends(o, axes[-1]) and o.name not in subject.resident
         ]
         points = blocks.points
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 f"at {masked:,} of {points:,} grid points, the mask is false everywhere, but "

@@ -40,8 +40,7 @@ def advise_one_core(subject: AdviceSubject) -> Iterator[Advice]:
     axis = max(axes, key=lambda axis: (blocks.grid[axis] % cores == 0, blocks.grid[axis]))
     semantics = ["parallel" if n == axis else "arbitrary" for n in range(len(blocks.grid))]
     listed = "".join(f'"{name}", ' for name in semantics).rstrip()
-    yield Advice(
-        kind=KIND.name,
+    yield KIND.advice(
         source=subject.kernel.source,
         message=(
             f"all {blocks.points:,} steps of the grid run on one core, but "

@@ -70,8 +70,7 @@ def advise_relayout(subject: AdviceSubject) -> Iterator[Advice]:
                 continue  # the MXU limits the loop, and the moves overlap with it
             evidence.append(derived("bundles of the loop without the MXU", idles))
             idle = f"; the MXU is idle in {percent(idles, used[1])} of its bundles"
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 f"{change.shape} changes its layout, from {change.before} to "

@@ -72,8 +72,7 @@ def advise_rounding(subject: AdviceSubject) -> Iterator[Advice]:
         if share < MIN_BUNDLES:
             continue
         source = max(saved, key=lambda line: saved[line])
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 "values are rounded to bf16 and converted back to f32 before they are used: "

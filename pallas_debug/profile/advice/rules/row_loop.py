@@ -79,7 +79,7 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> Iterator[Advice]:
         ]
         operand = subject.operand(memory_of(program, named[0]) or "")
         if is_scalar:
-            kind = SCALAR_LOOP.name
+            kind = SCALAR_LOOP
             message = (
                 f"the scalar unit computes {loop.trips} numbers one by one, in {scheduled.size} "
                 "bundles each; "
@@ -97,7 +97,7 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> Iterator[Advice]:
                 "vector"
             )
         else:
-            kind = ROW_LOOP.name
+            kind = ROW_LOOP
             message = (
                 f"each of the {loop.trips} iterations loads and stores one row, in "
                 f"{scheduled.size} bundles; a vector register has 8 rows, and the iterations do "
@@ -109,8 +109,7 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> Iterator[Advice]:
                 else "process at least 8 rows in each iteration with pl.ds(pl.multiple_of(i * 8, "
                 "8), 8), or the whole block without a loop"
             )
-        yield Advice(
-            kind=kind,
+        yield kind.advice(
             source=source,
             operand=operand.name if operand is not None else None,
             message=message,

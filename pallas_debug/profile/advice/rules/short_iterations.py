@@ -82,8 +82,7 @@ def _of_loop(
     gain = (1 - together / cycles) * share
     if not unit or needed > MAX_USED * cycles or gain < MIN_GAIN:
         return None
-    return Advice(
-        kind=KIND.name,
+    return KIND.advice(
         source=source,
         message=(
             f"each of the {loop.trips} iterations takes {cycles} cycles, and {unit}, the busiest "

@@ -55,8 +55,7 @@ def advise_spills(subject: AdviceSubject) -> Iterator[Advice]:
             if first is not None and most is not None and first != most
             else ""
         )
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=most,
             message=(
                 f"{len(spills)} spills and {len(fills)} fills of vector registers in a loop "

@@ -59,8 +59,7 @@ def advise_step_invariant(subject: AdviceSubject) -> Iterator[Advice]:
     if source is None or saved < MIN_SHARE * len(inside) or share < MIN_SHARE:
         return
     size = registers * 4
-    yield Advice(
-        kind=KIND.name,
+    yield KIND.advice(
         source=source,
         message=(
             f"each of the {steps:,.0f} grid steps recomputes values that depend neither on "

@@ -85,8 +85,7 @@ def advise_transpose(subject: AdviceSubject) -> Iterator[Advice]:
         if share < least:
             continue
         shape = "x".join(str(n) for n in operand.block_shape or operand.shape if n is not None)
-        found[operand.name, source] = Advice(
-            kind=KIND.name,
+        found[operand.name, source] = KIND.advice(
             source=source,
             operand=operand.name,
             message=(
@@ -172,8 +171,7 @@ def _products(subject: AdviceSubject, busy: Collection[int]) -> Iterator[Advice]
             else ""
         )
         where = f", at line {line.line}" if line is not None and line != source else ""
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 f"every grid step transposes the result of a product ({sizes} {shape[1]}): "

@@ -79,9 +79,9 @@ def advise_gathered_blocks(subject: AdviceSubject) -> Iterator[Advice]:
     names = ", ".join(table.name for table in tables)
     growing = ", ".join(o.name for o in others if depends(o, axis))
     does = "fetches" if fetches else "works on" if is_gather else "writes back"
-    yield KIND.of_block(
-        subject,
-        operand.name,
+    yield KIND.advice(
+        source=subject.block_source(operand.name),
+        operand=operand.name,
         message=(
             f"each of {blocks.points:,} grid steps takes {each:,.0f} cycles, but computes for only "
             f"{step.compute:,.0f}: the index map of {operand.name} reads {names}, so each step "

@@ -92,8 +92,7 @@ def advise_segment_sum(subject: AdviceSubject) -> Iterator[Advice]:
         segments, rows, columns = sums.sizes
         operand = subject.operand(sums.memory)
         name = operand.name if operand is not None else "the result"
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             operand=operand.name if operand is not None else None,
             message=(

@@ -99,9 +99,9 @@ def _advice(
     passed = [o.name for o in subject.kernel.operands if o.kind in ("scalar_prefetch", "input")]
     outputs = [o.name for o in subject.kernel.of_kind("output")]
     divided = f" // {kept}" if kept > 1 else ""
-    return KIND.of_block(
-        subject,
-        output.name,
+    return KIND.advice(
+        source=subject.block_source(output.name),
+        operand=output.name,
         message=(
             f"each block of {output.name} equals that of {given.name} except for one of its "
             f"{rows:,} rows in dimension {axis}: {size_text(moved)} are fetched and written back "

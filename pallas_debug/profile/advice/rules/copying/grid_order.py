@@ -60,9 +60,9 @@ def advise_grid_order(subject: AdviceSubject) -> Iterator[Advice]:
     worst = max(moving, key=lambda o: repeated_copies(o, blocks.grid) * o.block_bytes)
     count, after = copies(worst, blocks.grid), copies(*_of(worst.name, reordered(blocks, best)))
     grid = ", ".join(str(blocks.grid[axis]) for axis in best)
-    yield KIND.of_block(
-        subject,
-        worst.name,
+    yield KIND.advice(
+        source=subject.block_source(worst.name),
+        operand=worst.name,
         message=(
             f"in the order of this grid, blocks of {worst.name} are fetched {count:,} times, "
             f"although there are only {worst.total:,}: {size_text(now.moved)} are moved in total"

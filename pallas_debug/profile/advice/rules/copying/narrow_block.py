@@ -241,8 +241,7 @@ def _advice(
             "make the second-to-last dimension of the array a long one: reshape it outside the "
             f"kernel, for blocks such as ({rows}, {sizes[-1]})"
         )
-    return Advice(
-        kind=KIND.name,
+    return KIND.advice(
         operand=operand.name,
         source=source,
         message=(

@@ -53,9 +53,9 @@ def advise_rewritten_output(subject: AdviceSubject) -> Iterator[Advice]:
     axes = " and ".join(map(str, repeats))
     grid = ", ".join(str(blocks.grid[axis]) for axis in order)
     inner = "axis" if len(repeats) == 1 else "axes"
-    yield KIND.of_block(
-        subject,
-        worst.name,
+    yield KIND.advice(
+        source=subject.block_source(worst.name),
+        operand=worst.name,
         message=(
             f"the grid returns to each block of {worst.name} for every index of its {inner} "
             f"{axes}, which is not the innermost: {count:,} write-backs of "

@@ -53,8 +53,7 @@ def advise_round_trip(subject: AdviceSubject) -> Iterator[Advice]:
         operand = subject.operand(place.memory)
         name = operand.name if operand is not None else "an array"
         step = "iteration" if program.loops_around(fetch.line) else "grid step"
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             operand=operand.name if operand is not None else None,
             message=(

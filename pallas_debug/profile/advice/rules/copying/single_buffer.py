@@ -29,9 +29,9 @@ def advise_single_buffer(subject: AdviceSubject) -> Iterator[Advice]:
         limit = ""
         if subject.vmem_limit is not None:
             limit = f", of the {size_text(subject.vmem_limit)} that it may use"
-        yield KIND.of_block(
-            subject,
-            operand.name,
+        yield KIND.advice(
+            source=subject.block_source(operand.name),
+            operand=operand.name,
             message=(
                 f"{operand.name} has a single buffer, so the kernel waits for its {count:,} "
                 f"copies of {size_text(operand.block_bytes)}: about {waiting:,.0f} cycles in "

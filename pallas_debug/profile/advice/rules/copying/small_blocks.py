@@ -150,9 +150,9 @@ def advise_small_blocks(subject: AdviceSubject) -> Iterator[Advice]:
         )
     else:
         cause = f"{idle:.0f} bundles of each step do no vector work"
-    yield KIND.of_block(
-        subject,
-        worst.name,
+    yield KIND.advice(
+        source=subject.block_source(worst.name),
+        operand=worst.name,
         message=f"blocks of {_sizes(worst, blocks)} make {now.steps:,} grid steps: {cause}",
         remedy=(
             f"use larger blocks, such as {_proposal(blocks, chosen)}"

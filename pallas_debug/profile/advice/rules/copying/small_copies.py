@@ -45,8 +45,7 @@ def advise_small_copies(subject: AdviceSubject) -> Iterator[Advice]:
             if is_started
             else f"copying with loads and stores takes {loop.size} bundles each"
         )
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=f"a loop starts {trips} copies of {size:,} bytes each; {takes}",
             remedy=(

@@ -47,9 +47,9 @@ def advise_two_passes(subject: AdviceSubject) -> Iterator[Advice]:
                 if size <= ROOM * limit
                 else "compute the results of the first pass together with those of the second"
             )
-            yield KIND.of_block(
-                subject,
-                operand.name,
+            yield KIND.advice(
+                source=subject.block_source(operand.name),
+                operand=operand.name,
                 message=(
                     f"the grid goes over {operand.name} {passes} times, because no input's "
                     f"index map uses grid axis {axis}: {size_text(moved)} are fetched from an "

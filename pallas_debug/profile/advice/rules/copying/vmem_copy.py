@@ -72,8 +72,7 @@ def advise_vmem_copy(subject: AdviceSubject) -> Iterator[Advice]:
         share = subject.share(moving)
         if share < MIN_SHARE or not any(p.opcode.startswith("vst") for p in moving):
             continue  # the compiler may have eliminated the copy
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=line,
             operand=source.name,
             message=(

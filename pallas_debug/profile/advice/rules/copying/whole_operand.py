@@ -68,9 +68,9 @@ def advise_whole_operand(subject: AdviceSubject) -> Iterator[Advice]:
     size = _bytes(operand)
     indices = ", ".join(_LETTERS[: len(blocks.grid)]) if len(blocks.grid) <= 6 else "*_"
     shape, zeros = ", ".join(map(str, operand.shape)), ", ".join("0" for _ in operand.shape)
-    yield KIND.of_block(
-        subject,
-        operand.name,
+    yield KIND.advice(
+        source=subject.block_source(operand.name),
+        operand=operand.name,
         message=(
             f"blocks of {operand.name} are fetched {count:,} times, although there are only "
             f"{total:,} and the whole operand has {size_text(size)}: {size_text(now.moved)} are "

@@ -49,8 +49,7 @@ def advise_wide_operand(subject: AdviceSubject) -> Iterator[Advice]:
         if saved < MIN_GAIN * step.copies:
             continue
         times = count / operand.total
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             operand=operand.name,
             source=program.source(loads[0]),
             message=(
@@ -95,8 +94,7 @@ def _outputs(
         saved = min(moved / 2 / rate / blocks.points, copies_take - computing)
         if saved < MIN_GAIN * copies_take:
             continue
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             operand=operand.name,
             source=program.source(stores[0]),
             message=(

@@ -104,8 +104,7 @@ def _found(subject: AdviceSubject) -> list[tuple[Advice, frozenset[Place]]]:
             else "with preferred_element_type=jnp.float32, and with precision=lax.Precision."
             "HIGHEST unless products of values rounded to bf16 are precise enough"
         )
-        advice = Advice(
-            kind=KIND.name,
+        advice = KIND.advice(
             source=program.source(reduction),
             message=(
                 f"the vector unit {what} all {rows} by {columns} pairs of rows, of {summed} "

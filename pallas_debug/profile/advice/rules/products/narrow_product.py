@@ -48,8 +48,7 @@ def advise_narrow_product(subject: AdviceSubject) -> Iterator[Advice]:
         share = subject.share(working)
         if share < MIN_SHARE:
             continue
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 f"the product of ({rows}, {columns}) fills {columns} of {LANES} lanes and is "

@@ -53,8 +53,7 @@ def advise_one_hot(subject: AdviceSubject) -> Iterator[Advice]:
             continue
         read = subject.operand(indices.operands[0])
         name = read.name if read is not None else "the indices"
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=program.source(operation),
             operand=read.name if read is not None else None,
             message=(

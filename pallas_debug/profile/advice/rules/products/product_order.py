@@ -114,8 +114,7 @@ def _advice(
     example = (
         "compute x @ (a @ b) as (x @ a) @ b" if place else "compute (a @ b) @ x as a @ (b @ x)"
     )
-    return Advice(
-        kind=KIND.name,
+    return KIND.advice(
         source=program.source(inner),
         message=(
             f"this product is a matrix of {sizes} that is only multiplied by another: both take "

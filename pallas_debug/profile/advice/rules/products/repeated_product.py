@@ -73,8 +73,7 @@ def advise_repeated_product(subject: AdviceSubject) -> Iterator[Advice]:
         return
     names = " and ".join(dict.fromkeys(group.operand for group in found))
     rows_text = "1 row" if rows == 1 else f"{rows} rows"
-    yield Advice(
-        kind=KIND.name,
+    yield KIND.advice(
         source=program.source(found[0].products[0]),
         operand=found[0].operand,
         message=(

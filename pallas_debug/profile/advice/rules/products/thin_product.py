@@ -81,8 +81,7 @@ def advise_thin_product(subject: AdviceSubject) -> Iterator[Advice]:
             if len(operations) == 1
             else f"the same {len(operations)} matrices of {matrix[1]}[{size}]"
         )
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 f"each of the {trips} iterations loads {same} into the MXU, in {len(loads)} "

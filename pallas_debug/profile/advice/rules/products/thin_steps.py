@@ -70,8 +70,7 @@ def advise_thin_steps(subject: AdviceSubject) -> Iterator[Advice]:
     rows = "1 row" if found.rows == 1 else f"{found.rows} rows"
     *names, last = [operand.name for operand in found.right]
     matrices = f"{', '.join(names)} and {last}" if names else last
-    yield Advice(
-        kind=KIND.name,
+    yield KIND.advice(
         source=program.source(found.first),
         operand=found.left.name,
         message=(

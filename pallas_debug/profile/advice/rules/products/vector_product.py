@@ -95,8 +95,7 @@ def _found(subject: AdviceSubject) -> list[tuple[Advice, ScheduledLoop]]:
             continue
         rows, summed, columns = product.sizes
         size = f"({rows}, {summed}) by ({summed}, {columns})"
-        advice = Advice(
-            kind=KIND.name,
+        advice = KIND.advice(
             source=source,
             message=(
                 f"the vector unit multiplies {size}, "

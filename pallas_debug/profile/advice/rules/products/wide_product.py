@@ -60,8 +60,7 @@ def advise_wide_product(subject: AdviceSubject) -> Iterator[Advice]:
                 f"one, as for probabilities, convert that one to {dtype}; remove precision, and "
                 "request f32 sums with preferred_element_type=jnp.float32"
             )
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 f"a matrix product in f32 with precision {precision['name']} {what}: "
@@ -95,8 +94,7 @@ def _of_integers(subject: AdviceSubject, program: MosaicProgram) -> Iterator[Adv
         share = subject.share(p for line in lines for p in subject.at(line))
         if types != ["i8", "i8"] or not products or share < MIN_SHARE:
             continue
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 f"a floating-point matrix product of two operands that were int8: {len(products)} "

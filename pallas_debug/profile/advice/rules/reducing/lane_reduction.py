@@ -86,8 +86,7 @@ def advise_lane_reduction(subject: AdviceSubject) -> Iterator[Advice]:
             continue
         instructions = [p for p in instructions if p.bundle in loop]
         trips = loops[0].trips
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 f"each of the {trips} iterations reduces over lanes and only combines the "
@@ -134,8 +133,7 @@ def _of_places(subject: AdviceSubject) -> Iterator[Advice]:
         if share < MIN_SHARE or subject.cycles_of(scheduled) < _elementwise(kind["shape"]):
             continue
         extreme = {"max": "largest", "min": "smallest"}[kind["kind"]]
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 f"each of the {loop.trips} iterations finds the {extreme} value over lanes and "
@@ -219,8 +217,7 @@ def _of_sublanes(
     share = subject.share(inside)
     if not rotations or share * (1 - needed / cycles) < MIN_GAIN:
         return
-    yield Advice(
-        kind=KIND.name,
+    yield KIND.advice(
         source=source,
         message=(
             f"each of the {trips.trips} iterations reduces over the 8 rows of a register and "

@@ -79,8 +79,7 @@ def _of_loop(
     share = subject.share(subject.inside(scheduled))
     if share * (1 - together / (factor * cycles)) < MIN_GAIN:
         return None
-    return Advice(
-        kind=KIND.name,
+    return KIND.advice(
         source=source,
         message=(
             f"each of the {loop.trips} iterations reduces {columns} columns over the lanes and "

@@ -100,8 +100,7 @@ def advise_narrow_values(subject: AdviceSubject) -> Iterator[Advice]:
             f"rows of {narrow.shape[-2]} elements are used as loaded; pass values of {columns} "
             "elements as columns, with a last dimension of 1"
         )
-    yield Advice(
-        kind=KIND.name,
+    yield KIND.advice(
         source=subject.program.source(narrow.first),
         message=(
             f"values of f32[{size}] fill {columns} of {LANES} lanes: each takes "

@@ -115,8 +115,7 @@ def advise_running_sum(subject: AdviceSubject) -> Iterator[Advice]:
             continue
         memory = subject.operand(memory_of(program, scan.stores[0]) or "")
         one = "one row" if count == 1 else f"{count} rows one by one"
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             operand=memory.name if memory is not None else None,
             message=(

@@ -73,8 +73,7 @@ def advise_single_rolls(subject: AdviceSubject) -> Iterator[Advice]:
         share = subject.share(placed)
         if share * (1 - rolls.steps / rolls.count) < MIN_GAIN:
             continue
-        found[source] = Advice(
-            kind=KIND.name,
+        found[source] = KIND.advice(
             source=source,
             message=(
                 f"a value is combined with {rolls.count} rotations of itself, one by one; with "

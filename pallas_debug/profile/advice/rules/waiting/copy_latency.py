@@ -63,8 +63,7 @@ def advise_copy_latency(subject: AdviceSubject) -> Iterator[Advice]:
         cycles = each * count / factor + subject.latency
         if factor < 2 or cycles > (1 - MIN_GAIN) * subject.cycles:
             continue
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=program.source(starts[0]) or _around(program, loop) or subject.kernel.source,
             message=(
                 f"each of the {loop.trips:,} iterations of a pipeline moves "

@@ -61,8 +61,7 @@ def advise_copy_wait(subject: AdviceSubject) -> Iterator[Advice]:
         saved = (copy + compute - overlapped - CHOOSING) * count
         if saved < MIN_GAIN * subject.cycles:
             continue
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=source,
             message=(
                 f"nothing overlaps with this copy of {size_text(size)}, because the kernel "

@@ -76,8 +76,7 @@ def advise_wait_for_all(subject: AdviceSubject) -> Iterator[Advice]:
             continue
         operand = subject.operand(copies.memory)
         where = operand.name if operand is not None else "the buffer"
-        yield Advice(
-            kind=KIND.name,
+        yield KIND.advice(
             source=program.source(copies.wait),
             operand=operand.name if operand is not None else None,
             message=(
