@@ -27,6 +27,10 @@ class Counter:
     buffer: MemoryBuffer
     entry: tuple[Any, ...]
 
+    def __str__(self) -> str:
+        entry = f"[{', '.join(map(str, self.entry))}]" if self.entry else ""
+        return f"{self.buffer.name}{entry}"
+
     @property
     def count(self) -> int:
         return int(self.buffer.content[self.entry])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pallas_debug import defaults
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.copies import Counter
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds
 from pallas_debug.machine.threads import Blocked, Thread
 
@@ -77,33 +78,14 @@ class MachineObserver:
     def copy_ends(self, copy: DmaCopy) -> None:
         """Handle the end of a DMA, before it is performed and signals."""
 
-    def signals(
-        self,
-        thread: Thread,
-        step: ir.MachineStep,
-        semaphore: MemoryBuffer,
-        entry: tuple[Any, ...],
-        amount: int,
-    ) -> None:
+    def signals(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
         """Handle a signal of a semaphore by a thread, after it."""
 
-    def waited(
-        self,
-        thread: Thread,
-        step: ir.MachineStep,
-        semaphore: MemoryBuffer,
-        entry: tuple[Any, ...],
-        amount: int,
-    ) -> None:
+    def waited(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
         """Handle the end of a wait, after it has lowered its semaphore by `amount`."""
 
     def reads_semaphore(
-        self,
-        thread: Thread,
-        step: ir.MachineStep,
-        semaphore: MemoryBuffer,
-        entry: tuple[Any, ...],
-        value: int,
+        self, thread: Thread, step: ir.MachineStep, counter: Counter, value: int
     ) -> None:
         """Handle a non-blocking read of a semaphore."""
 

@@ -31,18 +31,18 @@ def barrier(
             counter = Counter(device.barriers[core], ())
             counter.add(1)
             if machine.observer is not None:
-                machine.observer.signals(thread, step, counter.buffer, (), 1)
+                machine.observer.signals(thread, step, counter, 1)
     counter = Counter(own, ())
     if counter.count < len(cores):
         if thread.blocked is None:
-            thread.blocked = Blocked(step, own, (), len(cores))
+            thread.blocked = Blocked(step, counter, len(cores))
             if machine.observer is not None:
                 machine.observer.blocks(thread, thread.blocked)
         return False
     thread.blocked, thread.has_signalled = None, False
     counter.add(-len(cores))
     if machine.observer is not None:
-        machine.observer.waited(thread, step, own, (), len(cores))
+        machine.observer.waited(thread, step, counter, len(cores))
     return None
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.copies import Counter
 from pallas_debug.machine.memory import MemoryBuffer, Ref
 
 
@@ -52,8 +53,7 @@ class Blocked:
     """A thread's pending wait: an amount in an entry of a semaphore array."""
 
     step: ir.MachineStep
-    semaphore: MemoryBuffer
-    entry: tuple[Any, ...]
+    counter: Counter
     amount: int
 
 

@@ -120,14 +120,14 @@ def _wait(
 ) -> bool | None:
     if not machine.reach(counter, amount):
         if thread.blocked is None:
-            thread.blocked = Blocked(step, counter.buffer, counter.entry, amount)
+            thread.blocked = Blocked(step, counter, amount)
             if machine.observer is not None:
                 machine.observer.blocks(thread, thread.blocked)
         return False
     thread.blocked = None
     counter.add(-lowers)
     if machine.observer is not None:
-        machine.observer.waited(thread, step, counter.buffer, counter.entry, lowers)
+        machine.observer.waited(thread, step, counter, lowers)
     return None
 
 
@@ -144,7 +144,7 @@ def signal(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Semap
     amount = int(frame.registers[step.amount.number])
     counter.add(amount)
     if machine.observer is not None:
-        machine.observer.signals(thread, step, counter.buffer, counter.entry, amount)
+        machine.observer.signals(thread, step, counter, amount)
 
 
 def read_semaphore(
@@ -161,7 +161,7 @@ def read_semaphore(
         copy.was_seen = True
     count = counter.count
     if machine.observer is not None:
-        machine.observer.reads_semaphore(thread, step, counter.buffer, counter.entry, count)
+        machine.observer.reads_semaphore(thread, step, counter, count)
     thread.polled = (id(step), count)
     frame.registers[step.output.number] = np.int32(count)
     return None

@@ -53,10 +53,9 @@ def _status(driver: Driver, scope: NameScope, thread: Thread) -> DeviceStatus:
     step = next_step(thread)
     machine, blocked = driver.machine, thread.blocked
     waits = None
-    count = 0 if blocked is None else int(blocked.semaphore.content[blocked.entry])
+    count = 0 if blocked is None else blocked.counter.count
     if blocked is not None and not thread.is_done and count < blocked.amount:
-        entry = f"[{', '.join(map(str, blocked.entry))}]" if blocked.entry else ""
-        waits = f"{blocked.semaphore.name}{entry} is {count}, but {blocked.amount} is awaited"
+        waits = f"{blocked.counter} is {count}, but {blocked.amount} is awaited"
     place = StepPlace(
         tick=driver.tick,
         kernel=machine.launch.name,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.grid import BlockOutOfBounds, Window
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds
@@ -107,17 +107,11 @@ class StepEvents(MachineObserver):
                 counts[counter.entry] += copy.amount(counter)  # reported before it is performed
                 self._counted(counter.buffer, counts)
 
-    def signals(
-        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
-        entry: tuple[Any, ...], amount: int,
-    ) -> None:  # fmt: skip
-        self._counted(semaphore, semaphore.content)
+    def signals(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
+        self._counted(counter.buffer, counter.buffer.content)
 
-    def waited(
-        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
-        entry: tuple[Any, ...], amount: int,
-    ) -> None:  # fmt: skip
-        self._counted(semaphore, semaphore.content)
+    def waited(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
+        self._counted(counter.buffer, counter.buffer.content)
 
     def prints(self, thread: Thread, step: ir.PrintStep, values: Sequence[Any]) -> None:
         self.printed.append(step.text(values))
@@ -203,11 +197,9 @@ def _deadlock(threads: Sequence[Thread]) -> str:
     for thread in threads:
         blocked = thread.blocked
         if blocked is not None:
-            count = int(blocked.semaphore.content[blocked.entry])
-            entry = f"[{', '.join(map(str, blocked.entry))}]" if blocked.entry else ""
             who = f"device {thread.device} waits" if len(threads) > 1 else "the kernel waits"
             waiting.append(
-                f"{who} until `{blocked.semaphore.name}{entry}` is {blocked.amount}, but it is "
-                f"{count}"
+                f"{who} until `{blocked.counter}` is {blocked.amount}, but it is "
+                f"{blocked.counter.count}"
             )
     return "deadlock: nothing can run. " + "; ".join(waiting)

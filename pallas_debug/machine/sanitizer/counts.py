@@ -19,7 +19,7 @@ from pallas_debug.machine.sanitizer.ordering.ledger import (
     SizeMismatch,
     StartedCopy,
 )
-from pallas_debug.machine.sanitizer.report import BARRIER, shape_text
+from pallas_debug.machine.sanitizer.report import BARRIER, shape_text, stuck_wait
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, Witness
 
@@ -186,26 +186,14 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
     of_copy = isinstance(blocked.step, ir.CopyWait)
     mismatch = ledger.mismatch
     if mismatch is None and of_copy and ledger.copies:
-        place = EventPlace(blocked.step, thread.device, thread.point, thread.iterations)
+        place = EventPlace.of(blocked.step, thread)
         descriptor = run.descriptor(thread, blocked.step)
         mismatch = SizeMismatch(place, blocked.amount, ledger.copies[0], descriptor)
     if mismatch is not None:
         yield _mismatch(run, ledger, mismatch)
     signal = ledger.last_signal
     raised = bool(ledger.starts) if of_copy else signal is not None
-    others = [
-        semaphores.Stuck(
-            semaphore=run.ledger_of(wait).name,
-            count=int(wait.semaphore.content[wait.entry]),
-            needed=wait.amount,
-            line=wait.step.site.line,
-            device=other.device,
-            core=other.core,
-            grid_point=other.point,
-        )
-        for other in stuck[1:]
-        for wait in [run.blocked[other.number]]
-    ]
+    others = [stuck_wait(other, run.blocked[other.number]) for other in stuck[1:]]
     seen = sighting(
         run,
         source=blocked.step.site.line,
@@ -220,7 +208,7 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
     yield semaphores.deadlock(
         seen,
         semaphore=ledger.name,
-        count=int(blocked.semaphore.content[blocked.entry]),
+        count=blocked.counter.count,
         needed=blocked.amount,
         of_copy=of_copy,
         was_raised=raised,

@@ -13,7 +13,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import bounds, semaphores
-from pallas_debug.machine.copies import SizesDiffer
+from pallas_debug.machine.copies import Counter, SizesDiffer
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import Entry, MemoryBuffer, OutOfBounds
 from pallas_debug.machine.observer import MachineObserver
@@ -67,8 +67,9 @@ def _entry(entry: Entry) -> str:
     return str(entry)
 
 
-def counter_text(buffer: MemoryBuffer, entry: Sequence[Any]) -> str:
+def counter_text(counter: Counter) -> str:
     """Describe a semaphore: `sem[1]`."""
+    buffer, entry = counter.buffer, counter.entry
     if buffer.type.semaphore == "barrier":
         return BARRIER
     if not entry or buffer.content.size == 1:
@@ -186,7 +187,7 @@ class BoundsObserver(MachineObserver):
             operand = copy[1]
         else:
             assert isinstance(step, ir.SemaphoreSignal)
-            operand = counter_text(thread.ref(step.semaphore).buffer, ())
+            operand = counter_text(Counter(thread.ref(step.semaphore).buffer, ()))
         self._findings.append(
             bounds.no_such_device(
                 sighting(self._launch, thread, step, operand=operand),
@@ -290,8 +291,8 @@ def deadlock(launch: Launch, threads: Sequence[Thread]) -> Finding:
     first, *rest = waiting
     blocked = first.blocked
     assert blocked is not None
-    name = counter_text(blocked.semaphore, blocked.entry)
-    count = int(blocked.semaphore.content[blocked.entry])
+    name = counter_text(blocked.counter)
+    count = blocked.counter.count
     return semaphores.deadlock(
         sighting(launch, first, blocked.step, operand=name),
         semaphore=name,
@@ -299,16 +300,16 @@ def deadlock(launch: Launch, threads: Sequence[Thread]) -> Finding:
         needed=blocked.amount,
         of_copy=isinstance(blocked.step, ir.CopyWait),
         was_raised=count > 0,
-        is_given=blocked.semaphore.kind == "input",
+        is_given=blocked.counter.buffer.kind == "input",
         device=first.device,
-        stuck=[_stuck(thread, thread.blocked) for thread in rest if thread.blocked is not None],
+        stuck=[stuck_wait(thread, thread.blocked) for thread in rest if thread.blocked is not None],
     )
 
 
-def _stuck(thread: Thread, blocked: Blocked) -> semaphores.Stuck:
+def stuck_wait(thread: Thread, blocked: Blocked) -> semaphores.Stuck:
     return semaphores.Stuck(
-        semaphore=counter_text(blocked.semaphore, blocked.entry),
-        count=int(blocked.semaphore.content[blocked.entry]),
+        semaphore=counter_text(blocked.counter),
+        count=blocked.counter.count,
         needed=blocked.amount,
         line=blocked.step.site.line,
         device=thread.device,

@@ -226,27 +226,21 @@ class OrderTracker(MachineObserver):
 
     # Semaphores
 
-    def signals(
-        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
-        entry: tuple[Any, ...], amount: int,
-    ) -> None:  # fmt: skip
+    def signals(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
         own = self.tasks.thread(thread)
-        ledger = self.ledger(Counter(semaphore, entry))
-        place = EventPlace(step, thread.device, thread.point, thread.iterations)
+        ledger = self.ledger(counter)
+        place = EventPlace.of(step, thread)
         ledger.signalled(place, amount)
         ledger.cores.add(thread.number)
-        lane = own.lane if semaphore.device == thread.device else None
+        lane = own.lane if counter.buffer.device == thread.device else None
         ledger.release(own.near, own.far, lane, amount, place)
 
-    def waited(
-        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
-        entry: tuple[Any, ...], amount: int,
-    ) -> None:  # fmt: skip
+    def waited(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
         self.blocked.pop(thread.number, None)
         if not amount and isinstance(step, ir.CopyWait):
             return
         own = self.tasks.thread(thread)
-        ledger = self.ledger(Counter(semaphore, entry))
+        ledger = self.ledger(counter)
         crossing = ledger.take(own.near, own.far, own.lane, amount)
         if crossing is not None:
             self._crosses(own, step, ledger, crossing)
@@ -254,7 +248,7 @@ class OrderTracker(MachineObserver):
         own.heard |= ledger.signallers
         own.heard_cores |= ledger.cores
         if amount:
-            place = EventPlace(step, thread.device, thread.point, thread.iterations)
+            place = EventPlace.of(step, thread)
             target = None
             if isinstance(step, ir.CopyWait):
                 target = thread.ref(step.destination).buffer
@@ -277,17 +271,16 @@ class OrderTracker(MachineObserver):
         axes = tuple(axis for axis in self.tasks.axes if source.point[axis] != thread.point[axis])
         if axes and ledger.buffer.kind not in ("input", "output"):
             self.lane_waits[line] = LaneWait(
-                EventPlace(step, thread.device, thread.point, thread.iterations),
+                EventPlace.of(step, thread),
                 source, ledger.name, axes, isinstance(of, DmaCopy), self.detector.next(),
             )  # fmt: skip
 
     def reads_semaphore(
-        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
-        entry: tuple[Any, ...], value: int,
-    ) -> None:  # fmt: skip
+        self, thread: Thread, step: ir.MachineStep, counter: Counter, value: int
+    ) -> None:
         """Record a value that would differ under another legal timing."""
         own, line = self.tasks.thread(thread), step.site.line
-        ledger = self.ledger(Counter(semaphore, entry))
+        ledger = self.ledger(counter)
         late = [r for r in ledger.near.pending if not r.is_in(own.near.clock)]
         if line in self.reads or not late:
             return
@@ -295,7 +288,7 @@ class OrderTracker(MachineObserver):
         if ledger.copies:
             source, destination = ledger.copies[0].names
             first = f"the copy of {source} to {destination}"
-        place = EventPlace(step, thread.device, thread.point, thread.iterations)
+        place = EventPlace.of(step, thread)
         second = f"the read of {ledger.name}"
         self.reads[line] = UndecidedOrder(
             place, first, second, of_copies=False, semaphore=ledger.name, value=value
@@ -321,7 +314,7 @@ class OrderTracker(MachineObserver):
         return found
 
     def ledger_of(self, blocked: Blocked) -> SemaphoreLedger:
-        return self.ledger(Counter(blocked.semaphore, blocked.entry))
+        return self.ledger(blocked.counter)
 
     # Names
 

@@ -23,6 +23,11 @@ class EventPlace:
     point: Point
     iterations: Point
 
+    @classmethod
+    def of(cls, step: ir.MachineStep, thread: Thread) -> EventPlace:
+        """Return a step at the current position of a thread."""
+        return cls(step, thread.device, thread.point, thread.iterations)
+
 
 @dataclass(eq=False, slots=True)
 class RaceFact:
@@ -164,5 +169,5 @@ class BlockVisit:
 
     def wrote(self, step: ir.MachineStep, thread: Thread, when: int) -> None:
         if self.store is None:
-            self.store = EventPlace(step, thread.device, thread.point, thread.iterations)
+            self.store = EventPlace.of(step, thread)
             self.when = when

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallas_debug.machine.clocks import SemaphoreClock, Task
-from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer.ordering.facts import EventPlace
 from pallas_debug.machine.sanitizer.report import counter_text
@@ -99,7 +99,7 @@ class SemaphoreLedger:
     @property
     def name(self) -> str:
         """Name of the semaphore: `sems[0]`."""
-        return counter_text(self.buffer, self.entry)
+        return counter_text(Counter(self.buffer, self.entry))
 
     def release(
         self, near: Task, far: Task, lane: Point | None, amount: int, label: object = None
