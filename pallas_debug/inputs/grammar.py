@@ -210,29 +210,34 @@ class _Parser:
 
     def _container(self, depth: int) -> Any:
         opening = self._peek()
-        closing = {"(": ")", "[": "]", "{": "}"}[opening]
         self._at += 1
-        values: list[Any] = []
-        keys: list[Any] = []
-        comma = False
-        while not self._accept(closing):
-            if values and not comma:
-                self._fail(f"expected ',' or {closing!r}, found {self._found()}")
-            if opening == "{":
-                self._skip()
-                key = self._take(_STRING)
-                if key is None:
-                    self._fail(f"expected a key such as 'weights', found {self._found()}")
-                keys.append(ast.literal_eval(key))
-                if not self._accept(":"):
-                    self._fail(f"expected ':', found {self._found()}")
-            values.append(self._value(depth + 1))
-            comma = self._accept(",")
         if opening == "{":
-            return dict(zip(keys, values, strict=True))
+            entries, _ = self._items("}", lambda: (self._key(), self._value(depth + 1)))
+            return dict(entries)
+        values, comma = self._items({"(": ")", "[": "]"}[opening], lambda: self._value(depth + 1))
         if opening == "(":
             return tuple(values) if comma or len(values) != 1 else values[0]
         return values
+
+    def _key(self) -> Any:
+        key = self._take(_STRING)
+        if key is None:
+            self._fail(f"expected a key such as 'weights', found {self._found()}")
+        if not self._accept(":"):
+            self._fail(f"expected ':', found {self._found()}")
+        return ast.literal_eval(key)
+
+    def _items(self, closing: str, item: Callable[[], Any]) -> tuple[list[Any], bool]:
+        """Read items up to a closing sign; also return whether a comma follows the last."""
+        found: list[Any] = []
+        comma = False
+        while not self._accept(closing):
+            if found and not comma:
+                self._fail(f"expected ',' or {closing!r}, found {self._found()}")
+            self._skip()
+            found.append(item())
+            comma = self._accept(",")
+        return found, comma
 
     def _typed(self, found: re.Match[str], *, is_whole: bool) -> ArraySpec:
         start = self._at
@@ -286,14 +291,9 @@ class _Parser:
         if depth > MAX_DEPTH:
             self._fail(f"nested more than {MAX_DEPTH} deep")
         self._at += 1
-        found: list[Any] = []
-        comma = False
-        while not self._accept("]"):
-            if found and not comma:
-                self._fail(f"expected ',' or ']', found {self._found()}")
-            self._skip()
-            found.append(self._numbers(depth + 1) if self._peek() == "[" else self._plain())
-            comma = self._accept(",")
+        found, _ = self._items(
+            "]", lambda: self._numbers(depth + 1) if self._peek() == "[" else self._plain()
+        )
         return found
 
     def _plain(self) -> Any:
@@ -330,16 +330,7 @@ class _Parser:
         return FillSpec(name=name, numbers=tuple(numbers))
 
     def _parameters(self) -> list[Any]:
-        found: list[Any] = []
-        if not self._accept("("):
-            return found
-        comma = False
-        while not self._accept(")"):
-            if found and not comma:
-                self._fail(f"expected ',' or ')', found {self._found()}")
-            found.append(self._plain())
-            comma = self._accept(",")
-        return found
+        return self._items(")", self._plain)[0] if self._accept("(") else []
 
     def _file(self, *, is_whole: bool) -> FileSpec:
         self._at += 1
