@@ -191,7 +191,7 @@ class StepSession:
         move = self.track.backward if back else self.track.forward
         self.track.interrupted = False
         self._file = self.file or self._file
-        found = move(lambda place: self._stops(place) or until(place), watched)
+        found = move(lambda place: self._is_stop(place, until), watched)
         if self.track.interrupted:
             return "interrupted"
         if isinstance(found, WatchHit):
@@ -209,6 +209,18 @@ class StepSession:
         if self.track.fault is not None:
             return f"the run stops here: {self.track.fault}"
         return "the end of the run"
+
+    def _is_stop(self, place: StepPlace, until: Until) -> bool:
+        """Whether a movement stops at a place.
+
+        Backwards, places are tried in the order of the run, and the last one counts.
+        """
+        before = self._problem, self._reason
+        self._problem = self._reason = None
+        if self._stops(place) or until(place):
+            return True
+        self._problem, self._reason = before
+        return False
 
     def _stops(self, place: StepPlace) -> bool:
         """Whether a breakpoint stops at a place."""

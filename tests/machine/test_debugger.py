@@ -242,6 +242,23 @@ def test_nan_that_is_computed_from_unwritten_memory_is_one() -> None:
     assert unwritten.filled((2,), np.dtype("int32")) is None
 
 
+def test_back_reports_only_a_stop_at_its_own_place(session: StepSession) -> None:
+    session.add_breakpoint(line("keep"), "nothing > 1")
+    session.add_breakpoint(line("scale"))
+    session.to_point((0, 1))
+    assert session.step() is None
+    before = at(session)
+    assert session.step() is None
+    assert session.step(back=True) is None  # it replays (0, 0), which has both stops
+    assert at(session) == before
+    assert session.run(back=True) == f"breakpoint 2, stepped.py:{line('scale')}"
+    assert at(session)[::2] == ((0, 0), line("scale"))
+    assert session.run(back=True) == (
+        "the condition of breakpoint 1 failed: `nothing` has no value here"
+    )
+    assert at(session)[::2] == ((0, 0), line("keep"))
+
+
 def test_over_out_points_and_iterations(session: StepSession) -> None:
     first = at(session)
     assert session.to_line(line("scale")) is None
