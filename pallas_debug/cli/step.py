@@ -105,6 +105,11 @@ def run(options: StepOptions) -> int:
         opened = recording.read(Path(options.what))
         open_session(StepSession(opened), plain=plain, post_mortem=options.post_mortem)
         return Exit.OK
+    if Path(options.what).is_dir():
+        raise UsageError(
+            f"{options.what} is a directory without {recording.FILE}: if it is a recording, copy "
+            "all of it; otherwise name a Python file, `-m` and a module, or package.module:function"
+        )
     require_jax("`step`")
     if options.record is None and (options.lines or options.points):
         name = "--line" if options.lines else "--point"

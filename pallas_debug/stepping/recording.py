@@ -196,7 +196,9 @@ def read(folder: Path) -> RecordedRun:
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise RecordingError(f"{file} is not a recording of a kernel")
     schema = document.get("schema")
-    if not isinstance(schema, int) or schema > SCHEMA:
+    if not isinstance(schema, int) or schema < 1:
+        raise RecordingError(f"{file} is damaged: {schema!r} is no schema of a recording")
+    if schema > SCHEMA:
         raise RecordingError(
             f"{file} was written by a newer version (schema {schema}; this one reads {SCHEMA}): "
             "update pallas-debug"
@@ -366,9 +368,19 @@ class RecordedRun:
             raise RecordingError(f"{file} is not a regular file")
         try:
             array: Array = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            message = " ".join(str(error).split())
-            raise RecordingError(f"{file} is missing or truncated: {message}") from error
+        except FileNotFoundError as error:
+            raise RecordingError(
+                f"{file} is missing: copy all of {self.folder}, or record the run again"
+            ) from error
+        except OSError as error:
+            raise RecordingError(f"{file} cannot be read: {error.strerror or error}") from error
+        except (ValueError, EOFError) as error:
+            text = " ".join(str(error).split())
+            # numpy takes whatever it does not know for pickled data, and recommends to load it.
+            damage = "it does not hold an array of numbers" if "pickle" in text else text
+            raise RecordingError(
+                f"{file} is truncated or damaged ({damage}): copy it, or record the run, again"
+            ) from error
         array.setflags(write=False)
         if len(self._read) > 256:
             self._read.clear()

@@ -18,6 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import stepper
+from pallas_debug.cli import cli as commands
 from pallas_debug.errors import UsageError
 from pallas_debug.machine.debugger.live import LiveRun
 from pallas_debug.stepping import recording
@@ -164,17 +165,20 @@ def test_damage_and_other_versions_are_reported(folder: Path, tmp_path: Path) ->
     assert "is not a recording of a kernel" in message("{}")
     newer = message(json.dumps({**document, "schema": 2}))
     assert "was written by a newer version (schema 2; this one reads 1)" in newer
+    for schema in ("1", None, 0):
+        no_version = message(json.dumps({**document, "schema": schema}))
+        assert f"is damaged: {schema!r} is no schema of a recording" in no_version
     assert "is damaged: Expected `array`" in message(json.dumps({**document, "stops": 3}))
     assert "contains no place" in message(json.dumps({**document, "stops": []}))
 
     (tmp_path / recording.FILE).write_text(whole)
     (tmp_path / recording.ARRAYS).mkdir()
     session = StepSession(recording.read(tmp_path))
-    with pytest.raises(recording.RecordingError, match=r"is missing or truncated: .*No such file"):
+    with pytest.raises(recording.RecordingError, match=r"\.npy is missing: copy all of .*, or rec"):
         session.evaluate("buffer")
     for file in (folder / recording.ARRAYS).iterdir():
         (tmp_path / recording.ARRAYS / file.name).write_bytes(file.read_bytes()[:100])
-    with pytest.raises(recording.RecordingError, match="is missing or truncated"):
+    with pytest.raises(recording.RecordingError, match=r"is truncated or damaged \(EOF"):
         session.evaluate("buffer")
     for file in (tmp_path / recording.ARRAYS).iterdir():
         file.unlink()
@@ -184,11 +188,30 @@ def test_damage_and_other_versions_are_reported(folder: Path, tmp_path: Path) ->
     for file in (tmp_path / recording.ARRAYS).iterdir():
         file.unlink()
         file.touch()
+    no_numbers = r"is truncated or damaged \(it does not hold an array of numbers\): copy it, or"
     objects = np.array([{}], object)
     for file in (tmp_path / recording.ARRAYS).iterdir():
         np.save(file, objects, allow_pickle=True)
-    with pytest.raises(recording.RecordingError, match="pickle"):
+    with pytest.raises(recording.RecordingError, match=no_numbers):
         session.evaluate("buffer")
+    for file in (tmp_path / recording.ARRAYS).iterdir():
+        file.write_text("no array")
+    with pytest.raises(recording.RecordingError, match=no_numbers):
+        session.evaluate("buffer")
+    for file in (tmp_path / recording.ARRAYS).iterdir():
+        file.unlink()
+        file.symlink_to(file)
+    with pytest.raises(recording.RecordingError, match="cannot be read: Too many levels"):
+        session.evaluate("buffer")
+
+
+def test_a_folder_that_is_no_recording_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        commands.main(["step", str(tmp_path)], standalone_mode=False)
+    assert str(refused.value) == (
+        f"{tmp_path} is a directory without recording.json: if it is a recording, copy all of it; "
+        "otherwise name a Python file, `-m` and a module, or package.module:function"
+    )
 
 
 def test_a_recording_does_not_control_the_terminal(folder: Path, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ async def test_an_array_that_is_gone_is_said_at_its_line(made: Path, tmp_path: P
     async with app.run_test(size=(160, 40)) as pilot:
         app.go_to_step(next(s for s in app.steps.all_steps if s.label == "source"))
         await until_idle(app, pilot)
-        assert "is missing or truncated" in app.text.beside[PART - 1]
+        assert "is missing: copy all of " in app.text.beside[PART - 1]
 
 
 def test_browse_refuses_what_is_no_recording(made: Path) -> None:
