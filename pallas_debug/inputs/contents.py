@@ -174,7 +174,7 @@ def _filled(where: str, spec: ArraySpec, fill: FillSpec, dtype: np.dtype[Any]) -
     size = math.prod(shape)
     rng = np.random.default_rng([0, spec.number])
     if fill.name in ("zeros", "ones"):
-        return np.full(shape, int(fill.name == "ones"))
+        return np.full(shape, int(fill.name == "ones"), dtype)
     if fill.name == "full":
         return np.full(shape, _exact([numbers[0]])[0])
     if fill.name == "arange":
