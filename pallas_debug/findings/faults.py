@@ -248,6 +248,10 @@ class Fault(StrEnum):
         *("WaitSizeMismatch", Severity.ORDER, _MACHINE),
         "a wait expects a different number of bytes than its copy transfers",
     )
+    WAIT_SOURCE_MISMATCH = (
+        *("WaitSourceMismatch", Severity.VALUES, {"machine": Sure.INFERRED}),
+        "a wait names data that no copy brings, and ends a copy of others",
+    )
     SEMAPHORE_LEFT_OVER = (
         *("SemaphoreLeftOver", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
         "a semaphore is not zero when the kernel ends",

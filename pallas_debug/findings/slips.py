@@ -314,6 +314,14 @@ def _is_same_semaphore(finding: Finding, cause: Finding) -> bool:
     return finding.operand is not None and finding.operand == cause.operand
 
 
+def _is_of_same_input(finding: Finding, cause: Finding) -> bool:
+    """Return whether the unread input is the one of which a wait names a part that is not copied.
+
+    Of several inputs that one line copies, both findings name the first.
+    """
+    return is_of_same_output(finding, cause)
+
+
 def _has_gone_elsewhere(finding: Finding, cause: Finding) -> bool:
     """Return whether a copy is left on the semaphore for which another device waits forever.
 
@@ -414,6 +422,7 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DATA_RACE, Fault.OUTPUT_REVISITED): _is_of_same_block,
     (Fault.UNINITIALIZED_READ, Fault.UNINITIALIZED_READ): _is_of_one_condition,
     (Fault.INPUT_NOT_READ, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
+    (Fault.INPUT_NOT_READ, Fault.WAIT_SOURCE_MISMATCH): _is_of_same_input,
     (Fault.DATA_RACE, Fault.UNINITIALIZED_READ): _goes_astray,
     (Fault.UNINITIALIZED_READ, Fault.DATA_RACE): _is_left_out,
     (Fault.CONFLICTING_WRITES, Fault.DATA_RACE): _share_copies,

@@ -119,6 +119,11 @@ STATIC = ("static",)
             finding("Deadlock", "ready", 7),
         ),
         (
+            finding("WaitSourceMismatch", "x_hbm", 7),
+            finding("InputNotRead", "x_hbm", 5),
+            finding("InputNotRead", "y_hbm", 5),
+        ),
+        (
             RACE,
             finding("SemaphoreLeftOver", "room", 9, values={"waits": "0"}),
             finding("SemaphoreLeftOver", "room", 9, values={"waits": "2"}),

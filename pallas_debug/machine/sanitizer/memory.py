@@ -43,6 +43,7 @@ from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer import unread_copies
 from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.occurrences import first_that_matters
+from pallas_debug.machine.sanitizer.ordering import awaited
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.shadows import stale
 from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSums
@@ -94,6 +95,7 @@ class MemorySanitizer(MemoryTracker):
         self._sums = DroppedSums()
         self._totals = ReplacedTotals(launch)
         self._copies = None if watched else unread_copies.UnreadCopies()
+        self._awaited = None if watched else awaited.AwaitedCopies()
         self._copied_out: dict[str, bool] = {}
         self._order = order
 
@@ -152,6 +154,15 @@ class MemorySanitizer(MemoryTracker):
         self._totals.reads(thread, copy.source)
         if self._copies is not None:
             self._copies.copy_starts(thread, copy)
+        if self._awaited is not None:
+            self._awaited.copy_starts(thread, copy)
+
+    def waited(
+        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
+        entry: tuple[Any, ...], amount: int,
+    ) -> None:  # fmt: skip
+        if self._awaited is not None:
+            self._awaited.waited(thread, step, semaphore, entry)
 
     def copy_ends(self, copy: DmaCopy) -> None:
         super().copy_ends(copy)
@@ -205,6 +216,9 @@ class MemorySanitizer(MemoryTracker):
         for lost in self._copies.faults() if self._copies is not None and self.has_ended else ():
             if lost.copy.destination.buffer.name not in known:
                 found.append((LAST - 2, unread_copies.finding(self.launch, lost)))
+        for wait in self._awaited.faults() if self._awaited is not None and self.has_ended else ():
+            if wait.copy.destination.buffer.name not in known:
+                found.append((LAST - 2, awaited.finding(self.launch, wait)))
         if reads:
             self.arrays.lost.clear()  # the replaced values were computed from these reads
         found += wording.arrays(conflicts)

@@ -203,7 +203,7 @@ def is_sum(program: ir.KernelProgram, store: ir.StoreStep) -> bool:
     while True:
         if any(reg.number == number for reg in program.outputs):
             return False
-        if any(step is not reader and number in _registers(step) for step in program.steps):
+        if any(step is not reader and number in registers_of(step) for step in program.steps):
             return False
         step = program.maker(number)
         if not isinstance(step, ir.Compute) or step.unit is None:
@@ -276,19 +276,19 @@ def _is_carried(frame: ProgramFrame, number: int) -> bool:
     return False
 
 
-def _registers(value: Any) -> set[int]:
+def registers_of(value: Any) -> set[int]:
     """Numbers of registers that a step reads or writes, without those of its programs."""
     if isinstance(value, ir.Reg):
         return {value.number}
     if isinstance(value, (tuple, list)):
-        return set[int]().union(*map(_registers, value))
+        return set[int]().union(*map(registers_of, value))
     if isinstance(value, Mapping):
-        return _registers(tuple(value.values()))
+        return registers_of(tuple(value.values()))
     if isinstance(value, ir.MachineStep):
         names = [part.name for part in fields(value) if part.name not in ("output", "outputs")]
-        return _registers([getattr(value, name) for name in names])
+        return registers_of([getattr(value, name) for name in names])
     if isinstance(value, (ir.RefPlace, ir.Index, ir.Slice, ir.RowChoice, ir.DeviceId)):
-        return _registers([getattr(value, part.name) for part in fields(value)])
+        return registers_of([getattr(value, part.name) for part in fields(value)])
     return set()
 
 
