@@ -18,6 +18,7 @@ from pallas_debug.bridge.interpret.extend.views import (
     open_mesh,
 )
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs import units
 from pallas_debug.stepping import unwritten
 
 Array = np.ndarray[Any, Any]
@@ -115,13 +116,6 @@ class OutOfBounds(Exception):
         self.recast = recast
 
 
-ALIGNMENT = 64
-"""Alignment of arrays, in bytes, that XLA requires on a CPU."""
-
-MIN_ALIGNED = 4096
-"""Minimum size, in bytes, of arrays to align; smaller ones are faster to copy than to align."""
-
-
 @dataclass(frozen=True, slots=True)
 class Indexed:
     """Part of a resolved view: an indexer with concrete numbers."""
@@ -155,7 +149,7 @@ class MemoryRegion:
             if self.existing is None:
                 return found
         else:
-            found = aligned_copy(self.buffer.content[self.index])
+            found = units.aligned_copy(self.buffer.content[self.index])
         if self.existing is not None:
             value = unwritten.memory(self.shape, found.dtype)
             value[self.existing] = found
@@ -212,17 +206,6 @@ class MemoryRegion:
     def ranges(self) -> list[tuple[Entry, ...]]:
         """Disjoint indices into the buffer that exactly cover the region."""
         return [self.index] if self.index is not None else list(self.view.ranges())
-
-
-def aligned_copy(array: Array) -> Array:
-    """Return a copy at an address that XLA can read without copying it again."""
-    if array.nbytes < MIN_ALIGNED:
-        return np.array(array)
-    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def _for_view(part: Any) -> Any:

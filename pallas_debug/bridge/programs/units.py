@@ -27,6 +27,13 @@ _compiled: likeness.SharedPrograms[Callable[..., Sequence[Any]]] = likeness.Shar
 _of_one: likeness.SharedPrograms[Callable[..., Any]] = likeness.SharedPrograms()
 
 
+ALIGNMENT = 64
+"""Alignment of arrays, in bytes, that XLA requires on a CPU."""
+
+MIN_ALIGNED = 4096
+"""Minimum size, in bytes, of arrays to align; smaller ones are faster to copy than to align."""
+
+
 @dataclass(eq=False)
 class Unit:
     """Straight-line equations over local variables.
@@ -63,6 +70,19 @@ class Unit:
         for eqn in self.eqns:
             known.bind(eqn.outvars, bound(eqn, known.read(eqn.invars)))
         return known.read(self.outvars)
+
+
+def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a copy at an address that XLA can read without copying it again."""
+    if array.nbytes < MIN_ALIGNED:
+        return np.array(array)
+    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    copy: np.ndarray[Any, Any] = (
+        memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    )
+    copy[...] = array
+    return copy
 
 
 def _conv(x: Any, y: Any, *initial: Any, **params: Any) -> Any:

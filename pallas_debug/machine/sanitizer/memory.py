@@ -38,7 +38,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.wording import facts, writers
-from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer import unread_copies
 from pallas_debug.machine.sanitizer.again import KernelCall
@@ -157,12 +157,9 @@ class MemorySanitizer(MemoryTracker):
         if self._awaited is not None:
             self._awaited.copy_starts(thread, copy)
 
-    def waited(
-        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
-        entry: tuple[Any, ...], amount: int,
-    ) -> None:  # fmt: skip
+    def waited(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
         if self._awaited is not None:
-            self._awaited.waited(thread, step, semaphore, entry)
+            self._awaited.waited(thread, step, counter)
 
     def copy_ends(self, copy: DmaCopy) -> None:
         super().copy_ends(copy)

@@ -24,7 +24,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import semaphores
 from pallas_debug.findings.wording.order import Access
-from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, resolve
 from pallas_debug.machine.sanitizer.ordering.regions import (
     Box,
@@ -112,11 +112,9 @@ class AwaitedCopies:
             started = _Started(copy, source, destination, _tables(thread, copy.step.source))
             self._pending.setdefault(key, []).append(started)
 
-    def waited(
-        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer, entry: tuple[Any, ...]
-    ) -> None:
+    def waited(self, thread: Thread, step: ir.MachineStep, counter: Counter) -> None:
         """Handle the end of a wait."""
-        pending = self._pending.get((semaphore.number, entry))
+        pending = self._pending.get((counter.buffer.number, counter.entry))
         if not pending or not isinstance(step, ir.CopyWait):
             return
         try:
