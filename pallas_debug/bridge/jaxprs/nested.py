@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 from jax._src import ad_checkpoint, custom_derivatives, pjit
 from jax._src import core as jax_core
 
@@ -94,6 +95,15 @@ class JaxprValues(dict[Any, T]):
     def read(self, atoms: Iterable[Any]) -> list[T]:
         """Values of variables and literals."""
         return [atom.val if isinstance(atom, jax_core.Literal) else self[atom] for atom in atoms]
+
+    def arrays(self, atoms: Iterable[Any]) -> list[Any]:
+        """Values of variables, and literals as arrays of their dtype."""
+        return [
+            np.asarray(atom.val, atom.aval.dtype)
+            if isinstance(atom, jax_core.Literal)
+            else self[atom]
+            for atom in atoms
+        ]
 
 
 def arg_names(jaxpr: Any, unknown: str = "args") -> list[str]:

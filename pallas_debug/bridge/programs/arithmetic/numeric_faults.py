@@ -17,7 +17,7 @@ import numpy as np
 from jax._src import core as jax_core
 
 from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
-from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.programs.arithmetic import (
     exact,
     intervals,
@@ -113,8 +113,7 @@ def explain(
       but: equations whose faults are already known.
       bits: inputs that are bits, not numbers.
     """
-    unit = _Concrete(eqns, invars, outvars, values, bits)
-    return unit.first(kind, but)
+    return _Concrete(eqns, invars, outvars, values, bits).first(kind, but)
 
 
 def origin(
@@ -208,18 +207,12 @@ class _Concrete:
 
         Returns the values of the variables `wanted`, by default the outputs.
         """
-        known = dict(zip(self._invars, map(_held, self._values), strict=True))
-
-        def read(atom: Any) -> Any:
-            if isinstance(atom, jax_core.Literal):
-                return np.asarray(atom.val, atom.aval.dtype)
-            return known[atom]
-
+        known = nested.JaxprValues(self._invars, map(_held, self._values))
         for i, eqn in enumerate(self._eqns):
-            inputs = [read(atom) for atom in eqn.invars]
+            inputs = known.arrays(eqn.invars)
             outputs = [_held(x) for x in numerics.evaluated(eqn, inputs)]
-            known.update(zip(eqn.outvars, visit(i, inputs, outputs), strict=True))
-        return [read(atom) for atom in (self._outvars if wanted is None else wanted)]
+            known.bind(eqn.outvars, visit(i, inputs, outputs))
+        return known.arrays(self._outvars if wanted is None else wanted)
 
     # Whether it matters
 

@@ -98,16 +98,15 @@ class _Concrete:
         mixed: Collection[int],
     ) -> None:
         self._eqns, self._outvars, self._mixed = eqns, outvars, mixed
-        self._known = dict(zip(invars, values, strict=True))
+        self._known = nested.JaxprValues(invars, values)
         self._twins: dict[Any, _Twin] = {}
         self._positions: set[Any] = set()
 
     def first(self, but: Collection[int]) -> RoundedInteger | None:
         uses: list[tuple[int, _Twin, Any]] = []
         for i, eqn in enumerate(self._eqns):
-            inputs = self._read(eqn)
-            outputs = units.bound(eqn, inputs)
-            self._known.update(zip(eqn.outvars, outputs, strict=True))
+            inputs = self._known.arrays(eqn.invars)
+            self._known.bind(eqn.outvars, units.bound(eqn, inputs))
             self._follow(i, eqn, inputs)
             use = self._use(eqn, inputs)
             if use is not None and use[0].cast not in but:
@@ -116,12 +115,6 @@ class _Concrete:
             if self._matters(i, instead):
                 return self._fault(i, twin, instead)
         return None
-
-    def _read(self, eqn: Any) -> list[Any]:
-        return [
-            np.asarray(a.val, a.aval.dtype) if isinstance(a, jax_core.Literal) else self._known[a]
-            for a in eqn.invars
-        ]
 
     # Values in float64
 
@@ -178,8 +171,7 @@ class _Concrete:
 
     def _use(self, eqn: Any, inputs: Sequence[Any]) -> tuple[_Twin, Any] | None:
         """The rounded operand of an equation, and its result without rounding; None if equal."""
-        atoms = [a for a in eqn.invars if not isinstance(a, jax_core.Literal)]
-        twins = [t for a in atoms if (t := self._twins.get(a)) is not None]
+        twins = [t for a in nested.variables(eqn.invars) if (t := self._twins.get(a)) is not None]
         lossy = next((twin for twin in twins if twin.cast is not None), None)
         if lossy is None:
             return None
@@ -204,14 +196,10 @@ class _Concrete:
 
     def _matters(self, equation: int, instead: Any) -> bool:
         """Whether an output differs with another result of an equation."""
-        known = dict(self._known)
+        known = nested.JaxprValues(self._known, self._known.values())
         known[self._eqns[equation].outvars[0]] = instead
         for eqn in self._eqns[equation + 1 :]:
-            inputs = [
-                np.asarray(a.val, a.aval.dtype) if isinstance(a, jax_core.Literal) else known[a]
-                for a in eqn.invars
-            ]
-            known.update(zip(eqn.outvars, units.bound(eqn, inputs), strict=True))
+            known.bind(eqn.outvars, units.bound(eqn, known.arrays(eqn.invars)))
         return any(
             np.asarray(known[v]).tobytes() != np.asarray(self._known[v]).tobytes()
             for v in self._outvars
