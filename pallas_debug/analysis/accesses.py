@@ -231,13 +231,12 @@ def _padding(subject: Subject, result: Result) -> None:
             continue
         found = first_spot(event, bad, len(subject.grid.sizes))
         size, bound = block.dims[dim].size, block.dims[dim].bound
-        seen = subject.sighting(
+        seen = subject.of_block(
+            block,
             source=event.source,
             other=None if read.source == event.source else read.source,
             grid_point=found.point,
             loop=found.loops,
-            operand=block.name,
-            shape=array_text(block.dtype, block.shape),
             values={"valid": str(bound % size), "block": str(size)},
         )
         finding = contents.padding_read(
@@ -377,12 +376,11 @@ def _never_written(
     shape = array_text(block.dtype, block.shape)
     lines = [event.source for event in events] or _stores_not_reached(subject, block)
     finding = contents.output_not_written(
-        subject.sighting(
+        subject.of_block(
+            block,
             source=lines[-1] if lines else None,
             grid_point=point,
-            operand=block.name,
             index=block_text(block.name, index),
-            shape=shape,
             values={"block": str(index)},
         ),
         what=f"block {index} of {block.name}, {shape},",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from pallas_debug.analysis.subject import (
@@ -14,7 +12,6 @@ from pallas_debug.analysis.subject import (
     points_of,
 )
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Indices
-from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import bounds, unsupported
 from pallas_debug.findings.wording.facts import array_text, block_text
 
@@ -26,7 +23,7 @@ def look(subject: Subject) -> Result:
     for block, indices in zip(subject.grid.blocks, subject.indices, strict=True):
         _dtypes(subject, block, result)
         if 0 in block.shape:
-            result.findings.append(unsupported.zero_size_operand(_operand(subject, block)))
+            result.findings.append(unsupported.zero_size_operand(subject.of_block(block)))
             continue
         if block.is_whole:
             continue
@@ -42,7 +39,7 @@ def _default_maps(subject: Subject, result: Result) -> None:
     """Report index maps that jax made in 64 bits, for operands without one, as a single finding."""
     made = [b for b in subject.grid.blocks if b.source is None and _is_wide(subject, b)]
     if made:
-        seen = _operand(subject, made[0]).at(source=subject.site.line())
+        seen = subject.of_block(made[0]).at(source=subject.site.line())
         finding = unsupported.x64_default_map(seen, operands=[block.name for block in made])
         result.findings.append(finding)
 
@@ -50,7 +47,7 @@ def _default_maps(subject: Subject, result: Result) -> None:
 def _dtypes(subject: Subject, block: Block, result: Result) -> None:
     if _is_wide(subject, block) and block.source is not None:
         dim = block.index_dtypes.index("int64")
-        result.findings.append(unsupported.x64_index_map(_operand(subject, block), dim=dim))
+        result.findings.append(unsupported.x64_index_map(subject.of_block(block), dim=dim))
 
 
 def _is_wide(subject: Subject, block: Block) -> bool:
@@ -60,14 +57,6 @@ def _is_wide(subject: Subject, block: Block) -> bool:
     """
     is_compiled = bool(subject.grid.sizes) and block.space in ("default", "vmem", "smem")
     return is_compiled and "int64" in block.index_dtypes
-
-
-def _operand(subject: Subject, block: Block) -> Sighting:
-    return subject.sighting(
-        source=subject.block_line(block),
-        operand=block.name,
-        shape=array_text(block.dtype, block.shape),
-    )
 
 
 def _limits(dim: BlockDim) -> tuple[int, int] | None:
@@ -100,13 +89,14 @@ def _bounds(
             continue
         point = first_point(outside, sizes)
         value = at(index, point)
-        seen = _operand(subject, block).at(
-            grid_point=point,
-            index=block_text(block.name, [at(i, point) for i in dims]),
-            values={"index": str(value), "blocks": str(limits[1] + 1)},
-        )
         finding = bounds.block_out_of_bounds(
-            replace(seen, count=points_of(outside, sizes)),
+            subject.of_block(
+                block,
+                grid_point=point,
+                index=block_text(block.name, [at(i, point) for i in dims]),
+                values={"index": str(value), "blocks": str(limits[1] + 1)},
+                count=points_of(outside, sizes),
+            ),
             dim=number,
             value=value,
             first=limits[0],

@@ -18,7 +18,6 @@ from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.walk.events import Dim, Event
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.wording import contents
-from pallas_debug.findings.wording.facts import array_text
 
 MAX_ELEMENTS = 1 << 22
 """Maximum number of elements of an output."""
@@ -52,11 +51,10 @@ def look(subject: Subject, known: Collection[str]) -> Result:
             continue  # completely unwritten outputs are reported elsewhere
         conditional = all(event.where.size > 1 or not event.certain for event in events)
         finding = contents.output_not_written(
-            subject.sighting(
+            subject.of_block(
+                block,
                 source=events[0].source,
-                operand=block.name,
                 index=part.text,
-                shape=array_text(block.dtype, block.shape),
                 values={"elements": f"{part.elements} of {part.of}"},
             ),
             what=part.text,

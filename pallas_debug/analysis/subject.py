@@ -17,6 +17,8 @@ from pallas_debug.bridge.walk import index_maps
 from pallas_debug.bridge.walk.events import Walked
 from pallas_debug.bridge.walk.index_maps import Block, Grid, Indices
 from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import bounds
+from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import Finding, SourceLine, Witness
 
 
@@ -53,6 +55,15 @@ class Subject:
             count=count,
             targets=tuple(targets),
         )
+
+    def of_block(self, block: Block, **witness: Any) -> Sighting:
+        """Build a sighting of an operand; `source` defaults to the line of its blocks."""
+        given = {
+            "source": self.block_line(block),
+            "operand": block.name,
+            "shape": array_text(block.dtype, block.shape),
+        }
+        return self.sighting(**given | witness)
 
     def block_line(self, block: Block) -> SourceLine | None:
         """The line that determines an operand's blocks."""
@@ -100,6 +111,19 @@ def read(
         ),
         walked=Walked(events=()) if empty else index_maps.walk(captured, tables, deadline),
         site=CallSite(captured.calls),
+    )
+
+
+def unread_part(block: Block, dim: int, start: int, stop: int, size: int) -> bounds.UnreadPart:
+    """Describe elements of an input that are in no block of this size along a dimension."""
+    return bounds.UnreadPart(
+        operand=block.name,
+        array=array_text(block.dtype, block.shape),
+        dimension=dim,
+        start=start,
+        stop=stop,
+        size=block.shape[dim],
+        block=size,
     )
 
 

@@ -44,12 +44,7 @@ def _is_looked_at(block: Block) -> bool:
 def _problem(subject: Subject, block: Block) -> Finding | None:
     array = array_text(block.dtype, block.shape)
     cut = tiles.Blocks(operand=block.name, shape=block.block_shape, array=array)
-    seen = subject.sighting(
-        source=subject.block_line(block),
-        operand=block.name,
-        shape=array,
-        values={"block": str(block.block_shape)},
-    )
+    seen = subject.of_block(block, values={"block": str(block.block_shape)})
     if not block.shape:
         return tiles.no_dimension(seen, cut)
     if block.space in ("any", "hbm"):

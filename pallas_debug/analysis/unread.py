@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pallas_debug.analysis.subject import Result, Subject
+from pallas_debug.analysis.subject import Result, Subject, unread_part
 from pallas_debug.bridge.walk.events import Dim, Event, View
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.wording import bounds
-from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import Finding, SourceLine
 
 MAX_SPOTS = 1 << 20
@@ -102,15 +101,10 @@ def look(subject: Subject, known: Collection[str]) -> Result:
         fitting = [b for b in grid.outputs if _fits(b, extents.get(b.position), steps, size)]
         if not all(_is_slower(subject, block, together) for block in fitting):
             continue
-        first = together[0].block
         result.findings.append(
             bounds.input_not_sliced(
-                subject.sighting(
-                    source=together[0].source,
-                    operand=first.name,
-                    shape=array_text(first.dtype, first.shape),
-                ),
-                parts=[_part(cut) for cut in together],
+                subject.of_block(together[0].block, source=together[0].source),
+                parts=[unread_part(c.block, c.dim, c.start, c.stop, c.size) for c in together],
                 steps=steps,
                 by_pipeline=all(_fetched(subject, cut.block) for cut in together),
             )
@@ -153,15 +147,11 @@ def _still(
         )  # fmt: skip
         if other is None:
             continue
-        array = array_text(block.dtype, block.shape)
         return bounds.pipelined_input_stays(
-            subject.sighting(source=along[-1].source, operand=block.name, shape=array),
-            part=bounds.UnreadPart(
-                operand=block.name, array=array, dimension=dim, start=start, stop=start + size,
-                size=bound, block=size,
-            ),
+            subject.of_block(block, source=along[-1].source),
+            part=unread_part(block, dim, start, start + size, size),
             moving=other.name,
-        )  # fmt: skip
+        )
     return None
 
 
@@ -353,17 +343,4 @@ def _fits(block: Block, extents: list[list[_Extent]] | None, steps: int, size: i
         len(np.unique(np.concatenate([extent.starts for extent in along]))) == steps
         for along in extents
         if along
-    )
-
-
-def _part(cut: _Cut) -> bounds.UnreadPart:
-    block = cut.block
-    return bounds.UnreadPart(
-        operand=block.name,
-        array=array_text(block.dtype, block.shape),
-        dimension=cut.dim,
-        start=cut.start,
-        stop=cut.stop,
-        size=block.shape[cut.dim],
-        block=cut.size,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pallas_debug.analysis.reach import covered_by, slice_starts, stores
-from pallas_debug.analysis.subject import Result, Subject
+from pallas_debug.analysis.subject import Result, Subject, unread_part
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim
 from pallas_debug.findings.wording import bounds, contents, order
 from pallas_debug.findings.wording.facts import array_text, block_text
@@ -152,11 +152,10 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
         source = subject.site.line("grid", subject.grid.number(passage.axis)) or source
     shape = array_text(block.dtype, block.shape)
     finding = contents.output_not_written(
-        subject.sighting(
+        subject.of_block(
+            block,
             source=source,
-            operand=block.name,
             index=block_text(block.name, first),
-            shape=shape,
             values={"missing": str(missing), "blocks": str(total)},
         ),
         what=f"block {first} of {block.name}, {shape},",
@@ -190,6 +189,12 @@ class _Passage:
         """Number of elements in the missing blocks."""
         along = self.block.dims[self.dim]
         return along.bound - self.steps * along.size
+
+    @property
+    def unread(self) -> bounds.UnreadPart:
+        """The elements in the missing blocks."""
+        along = self.block.dims[self.dim]
+        return unread_part(self.block, self.dim, along.bound - self.left, along.bound, along.size)
 
     @property
     def is_one_short(self) -> bool:
@@ -232,12 +237,11 @@ def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None
         first, *others = cut[axis]
         source = subject.block_line(first.block)
         finding = bounds.input_not_read(
-            subject.sighting(
+            subject.of_block(
+                first.block,
                 source=subject.site.line("grid", subject.grid.number(axis)) or source,
-                operand=first.block.name,
-                shape=array_text(first.block.dtype, first.block.shape),
             ),
-            parts=[_part(one) for one in (first, *others)],
+            parts=[one.unread for one in (first, *others)],
             steps=first.steps,
             axis=subject.grid.number(axis),
         )
@@ -275,19 +279,9 @@ def _still(subject: Subject, result: Result) -> None:
             passage = _Passage(block=block, dim=dim, axis=axes[0], steps=1)
             reader = _reader_of_rest(subject, passage)
             first = int(index.ravel()[0]) * along.size
-            part = bounds.UnreadPart(
-                operand=block.name,
-                array=array_text(block.dtype, block.shape),
-                dimension=dim,
-                start=first,
-                stop=first + along.size,
-                size=along.bound,
-                block=along.size,
-            )
+            part = unread_part(block, dim, first, first + along.size, along.size)
             finding = bounds.input_stays(
-                subject.sighting(
-                    source=subject.block_line(block), operand=block.name, shape=part.array
-                ),
+                subject.of_block(block),
                 part=part,
                 moving={
                     subject.grid.number(a): others[a].block.name if others else "" for a in axes
@@ -361,19 +355,6 @@ def _ends(subject: Subject, block: Block) -> list[int] | None:
     ]
 
 
-def _part(passage: _Passage) -> bounds.UnreadPart:
-    block, along = passage.block, passage.block.dims[passage.dim]
-    return bounds.UnreadPart(
-        operand=block.name,
-        array=array_text(block.dtype, block.shape),
-        dimension=passage.dim,
-        start=along.bound - passage.left,
-        stop=along.bound,
-        size=along.bound,
-        block=along.size,
-    )
-
-
 def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
     """Report grid points without a defined order that write to the same block."""
     grid = subject.grid
@@ -398,13 +379,7 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
     index = _index(visit, other)
     shape = array_text(block.dtype, block.shape)
     finding = order.data_race(
-        subject.sighting(
-            source=subject.block_line(block),
-            grid_point=other,
-            operand=block.name,
-            index=block_text(block.name, index),
-            shape=shape,
-        ),
+        subject.of_block(block, grid_point=other, index=block_text(block.name, index)),
         what=f"block {index} of {block.name}, {shape},",
         here=order.Access(writes=True, grid_point=other),
         there=order.Access(writes=True, grid_point=first),
@@ -479,13 +454,7 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
     block = visit.block
     index = _index(visit, again)
     finding = order.output_revisited(
-        subject.sighting(
-            source=subject.block_line(block),
-            grid_point=again,
-            operand=block.name,
-            index=block_text(block.name, index),
-            shape=array_text(block.dtype, block.shape),
-        ),
+        subject.of_block(block, grid_point=again, index=block_text(block.name, index)),
         what=f"block {index} of {block.name}",
         first=before,
         last=before,
