@@ -83,6 +83,10 @@ class ReplacedWrite:
     def element(self) -> Point:
         return tuple(int(i) for i in np.unravel_index(int(self.mask.argmax()), self.mask.shape))
 
+    @property
+    def affected(self) -> int:
+        return int(self.mask.sum())
+
 
 @dataclass(eq=False, slots=True)
 class OverwrittenBlock:

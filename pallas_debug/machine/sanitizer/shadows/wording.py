@@ -39,6 +39,9 @@ from pallas_debug.model import Finding, SourceLine, Witness
 Ordered = tuple[int, Finding]
 """Number of the write that a finding follows, and the finding."""
 
+_Event = SuspectRead | DroppedSum | ReplacedWrite | OverwrittenRead | WriteRecord | DmaCopy
+"""An access, with its step, grid point and iterations."""
+
 LAST = 1 << 60
 """Number for facts that are known only at the end of a run."""
 
@@ -68,10 +71,11 @@ class MemoryWording:
         name = suspect.buffer.name
         copy = self._run.padded.get(suspect.buffer.number) if suspect.kind == "padding" else None
         seen = self._seen(
-            suspect.step, suspect.point, suspect.iterations, suspect.buffer,
+            suspect,
+            suspect.buffer,
             index=resets.part_text(name, suspect.mask),
             other=None if copy is None else copy.step.site.line,
-        )  # fmt: skip
+        )
         # If some elements do not matter, the number that do is unknown.
         affected = int(suspect.mask.sum()) if suspect.without is None else suspect.total
         element = WrittenElement(index=suspect.element, affected=affected, total=suspect.total)
@@ -126,7 +130,7 @@ class MemoryWording:
             return None
         return writers.not_reset(
             name,
-            order.Access(writes=False, grid_point=suspect.point, loop=suspect.iterations),
+            _access(suspect, writes=False),
             self._block(thread, suspect.moment, thread.outputs_of(name)),
             self._writes(suspect, as_resets=True),
             accumulates=True,
@@ -143,15 +147,17 @@ class MemoryWording:
         block = self._block(thread, suspect.moment, outputs)
         left_by = self._block(thread, writer.moment, outputs)
         seen = self._seen(
-            suspect.step, suspect.point, suspect.iterations, suspect.buffer,
-            index=resets.part_text(name, suspect.mask), other=writer.step.site.line,
-        )  # fmt: skip
+            suspect,
+            suspect.buffer,
+            index=resets.part_text(name, suspect.mask),
+            other=writer.step.site.line,
+        )
         events = self._history.buffers[buffer_key(suspect.buffer)].events[suspect.element]
         updates = [e for e in events if e.writes and e.updates]
         return writers.stale_read(
             seen,
-            reader=order.Access(writes=False, grid_point=suspect.point, loop=suspect.iterations),
-            writer=_access(writer),
+            reader=_access(suspect, writes=False),
+            writer=_access(writer, writer.copy),
             element=WrittenElement(
                 index=suspect.element,
                 value=_number(suspect.value),
@@ -170,22 +176,16 @@ class MemoryWording:
         """Report a sum that a reset drops, or with additions after the last store to an output."""
         thread = self._run.threads[found.thread]
         line = found.before.step.site.line
-        seen = self._seen(found.step, found.point, found.iterations, found.buffer, other=line)
+        seen = self._seen(found, found.buffer, other=line)
         moment = found.before.moment if found.slip == "early" else found.moment
         return writers.dropped_sum(
             seen,
             block=self._block(thread, moment, thread.outputs_of(found.buffer.name)),
             slip=found.slip,
             is_again=found.is_again,
-            lost=_access(found.before),
-            reset=order.Access(writes=True, grid_point=found.point, loop=found.iterations),
-            element=WrittenElement(
-                index=found.element,
-                value=_number(found.value),
-                before=_number(found.value_before),
-                affected=found.affected,
-                total=found.total,
-            ),
+            lost=_access(found.before, found.before.copy),
+            reset=_access(found),
+            element=_changed(found),
         )
 
     def _writes(self, suspect: SuspectRead, *, as_resets: bool) -> tuple[Reset, ...]:
@@ -223,16 +223,17 @@ class MemoryWording:
         record = self._run.writes.get(int(read.block.numbers[read.element]))
         writer = order.Access(writes=True)
         if record is not None:
-            writer = _access(record)
+            writer = _access(record, record.copy)
         seen = self._seen(
-            read.step, read.point, read.iterations, read.region.buffer,
+            read,
+            read.region.buffer,
             index=resets.part_text(name, read.block.mask),
             other=None if record is None else record.step.site.line,
-        )  # fmt: skip
+        )
         finding = writers.overwritten_read(
             seen,
             output=self._run.arrays.output_of(window.array),
-            reader=order.Access(writes=False, grid_point=read.point, loop=read.iterations),
+            reader=_access(read, writes=False),
             writer=writer,
             element=WrittenElement(
                 index=read.element,
@@ -248,16 +249,16 @@ class MemoryWording:
     def _copied(self, found: OverwrittenCopy) -> Finding:
         copy, buffer = found.copy, found.copy.source.buffer
         seen = self._seen(
-            copy.step, copy.point, copy.iterations, buffer,
-            index=resets.part_text(buffer.name, found.mask), other=found.writer.step.site.line,
-        )  # fmt: skip
+            copy,
+            buffer,
+            index=resets.part_text(buffer.name, found.mask),
+            other=found.writer.step.site.line,
+        )
         return writers.overwritten_read(
             seen,
             output=found.output,
-            reader=order.Access(
-                writes=False, grid_point=copy.point, loop=copy.iterations, copy=_names(copy)
-            ),
-            writer=_access(found.writer),
+            reader=_access(copy, copy, writes=False),
+            writer=_access(found.writer, found.writer.copy),
             element=WrittenElement(
                 index=found.element,
                 value=_number(found.value),
@@ -293,25 +294,27 @@ class MemoryWording:
         block = self._block(thread, moment, [thread.outputs.index(window)])
         assert block is not None
         seen = self._seen(
-            lost.step, lost.point, lost.iterations, lost.buffer,
-            index=resets.part_text(lost.operand, lost.mask), other=lost.before.step.site.line,
-        )  # fmt: skip
+            lost,
+            lost.buffer,
+            index=resets.part_text(lost.operand, lost.mask),
+            other=lost.before.step.site.line,
+        )
         return writers.lost_write(
             seen,
             block=block,
-            lost=_access(lost.before),
-            replaced_by=order.Access(
-                writes=True, grid_point=lost.point, loop=lost.iterations, copy=_names(lost.copy)
-            ),
-            element=_replaced(lost),
+            lost=_access(lost.before, lost.before.copy),
+            replaced_by=_access(lost, lost.copy),
+            element=_changed(lost),
         )
 
     def _conflict(self, conflict: ReplacedWrite) -> Finding:
         seen = self._seen(
-            conflict.step, conflict.point, conflict.iterations, conflict.buffer,
-            operand=conflict.operand, index=resets.part_text(conflict.operand, conflict.mask),
+            conflict,
+            conflict.buffer,
+            operand=conflict.operand,
+            index=resets.part_text(conflict.operand, conflict.mask),
             other=conflict.before.step.site.line,
-        )  # fmt: skip
+        )
         blocks = None
         if conflict.blocks is not None and conflict.window is not None:
             name = conflict.window.operand.name
@@ -322,14 +325,9 @@ class MemoryWording:
             )
         return writers.conflicting_writes(
             seen,
-            here=order.Access(
-                writes=True,
-                grid_point=conflict.point,
-                loop=conflict.iterations,
-                copy=_names(conflict.copy),
-            ),
-            there=_access(conflict.before),
-            element=_replaced(conflict),
+            here=_access(conflict, conflict.copy),
+            there=_access(conflict.before, conflict.before.copy),
+            element=_changed(conflict),
             blocks=blocks,
         )
 
@@ -428,15 +426,14 @@ class MemoryWording:
         return Sighting(kernel=self._run.launch.name, engine="machine", witness=witness)
 
     def _seen(
-        self, step: ir.MachineStep, point: Point, iterations: Point, buffer: MemoryBuffer,
-        *, operand: str | None = None, **facts: Any,
-    ) -> Sighting:  # fmt: skip
+        self, event: _Event, buffer: MemoryBuffer, *, operand: str | None = None, **facts: Any
+    ) -> Sighting:
         if buffer.device or self._run.launch.mesh:
             facts["values"] = {"device": str(buffer.device)}
         return self._at(
-            step.site.line,
-            grid_point=point,
-            loop=iterations,
+            event.step.site.line,
+            grid_point=event.point,
+            loop=event.iterations,
             operand=operand or buffer.name,
             shape=shape_text(buffer),
             **facts,
@@ -464,26 +461,18 @@ class MemoryWording:
         )
 
 
-def _access(record: WriteRecord) -> order.Access:
-    return order.Access(
-        writes=True,
-        grid_point=record.point,
-        loop=record.iterations,
-        copy=_names(record.copy),
-    )
+def _access(event: _Event, copy: DmaCopy | None = None, *, writes: bool = True) -> order.Access:
+    names = None if copy is None else (copy.source.buffer.name, copy.destination.buffer.name)
+    return order.Access(writes=writes, grid_point=event.point, loop=event.iterations, copy=names)
 
 
-def _names(copy: DmaCopy | None) -> tuple[str, str] | None:
-    return None if copy is None else (copy.source.buffer.name, copy.destination.buffer.name)
-
-
-def _replaced(write: ReplacedWrite) -> WrittenElement:
+def _changed(found: DroppedSum | ReplacedWrite) -> WrittenElement:
     return WrittenElement(
-        index=write.element,
-        value=_number(write.value),
-        before=_number(write.value_before),
-        affected=int(write.mask.sum()),
-        total=write.total,
+        index=found.element,
+        value=_number(found.value),
+        before=_number(found.value_before),
+        affected=found.affected,
+        total=found.total,
     )
 
 
