@@ -382,6 +382,9 @@ def dropped_sum(
         adding = "the line that adds" if line is None else f"line {line.line}, which adds"
         cause = f"this line runs {'again ' if is_again else ''}after {adding} to {name}"
         advice = f"reset it before {'the loop that has both lines' if is_again else 'that line'}"
+    elif is_again and in_loop:
+        cause = "this line runs in each iteration of the loop, and resets what the one before added"
+        advice = "reset it before the loop"
     else:
         cause = f"{block or 'the sum'} begins before that"
         advice = "reset it before the first addition of each block"

@@ -312,7 +312,8 @@ class MemorySanitizer(MemoryTracker):
             if name in found or self._replays >= MAX_REPLAYS:
                 continue
             thread, is_later = self.threads[suspect.thread], suspect not in firsts
-            if not stale.is_stale(suspect, thread, history, is_later=is_later):
+            again = self._adds_again(suspect)
+            if not stale.is_stale(suspect, thread, history, is_later=is_later, adds_again=again):
                 continue
             self._replays += 1
             keys = [s.key for s in firsts if s.buffer is suspect.buffer]
@@ -320,6 +321,15 @@ class MemorySanitizer(MemoryTracker):
             if seen.on_results and not seen.on_control:
                 found[name] = suspect
         return list(found.values())
+
+    def _adds_again(self, suspect: SuspectRead) -> bool:
+        """Whether a read is that of a sum to which a grid point adds what another one has added."""
+        writer = suspect.writer
+        if writer is None or self._awaited is None:
+            return False
+        return self._sums.is_sum(writer.step, suspect.buffer) and self._awaited.come_again(
+            writer.point, suspect.point
+        )
 
     # Writes
 

@@ -143,6 +143,14 @@ class AwaitedCopies:
             wait = MisnamedWait(started.copy, named, step, thread.point, thread.iterations)
             site.others.append((started, wait))
 
+    def come_again(self, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+        """Whether two grid points copy the same part of an array to scratch."""
+        parts = (copies for array in self._copied.values() for copies in array.values())
+        return any(
+            {one, other} <= {c.point for c in copies if c.destination.buffer.kind != "output"}
+            for copies in parts
+        )
+
     def faults(self) -> Iterator[MisnamedWait]:
         """Yield the first such wait of each line, once the run has ended."""
         if self._count > MAX_COPIES:

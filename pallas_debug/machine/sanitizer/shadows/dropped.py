@@ -9,9 +9,10 @@ state that a flag in a table ends. So it is a fault only if
   values, and the buffer is read again before these blocks end;
 - nothing else uses the stored sum;
 - only grid point and loop iterations decide whether the reset runs, not data; and
-- each run of the reset drops an addition, except for the first in each block of an output; or it is
-  in no loop except a pipeline's, and all outputs keep their blocks, or each grid point resets an
-  output without having read what others wrote.
+- each run of the reset drops an addition, except for the first in each block of an output, or the
+  first iteration of a loop, if data do not decide when the sum is read; or it is in no loop except
+  a pipeline's, and all outputs keep their blocks, or each grid point resets an output without
+  having read what others wrote.
 
 A sum is also dropped if its output is stored too early: the last addition for a block comes at a
 moment that stores to no output, and the reset for the next block drops it. That is a fault if every
@@ -95,6 +96,7 @@ class _ResetSite:
       runs, drops: how often it ran, and how often it dropped an addition.
       found: drops that are read again within the block: the first, and the first within a visit.
       firsts: how often the buffer was an output to whose block nothing had been added.
+      starts: how often it was the first iteration of a loop, and nothing unread had been added.
       idle: how often nothing had been added since the previous reset.
       unused: how often it dropped an addition made after the output was stored.
       early: first drop of those.
@@ -106,6 +108,7 @@ class _ResetSite:
     runs: int = 0
     drops: int = 0
     firsts: int = 0
+    starts: int = 0
     idle: int = 0
     unused: int = 0
     early: DroppedSum | None = None
@@ -139,6 +142,7 @@ class DroppedSums:
         self._loaded: dict[_Key, list[_Addition]] = {}
         self._dropped: dict[_Key, dict[_Part, DroppedSum]] = {}
         self._used: set[_Key] = set()
+        self._read_on_data: set[str] = set()
         self._stored_at: dict[int, set[int]] = {}
         self._last_store: dict[int, WriteRecord] = {}
         self._stored_if: set[frozenset[int]] = set()
@@ -155,6 +159,8 @@ class DroppedSums:
         self._loaded[key] = _taken(self._added, key, part)
         if self._loaded[key]:
             self._used.add(key)
+            if thread.iterations and reach.depends_on_data(thread.frames):
+                self._read_on_data.add(buffer.name)
         for dropped in _taken(self._dropped, key, part):
             if dropped.before.number < block_begins(state, buffer.name):
                 continue
@@ -213,7 +219,9 @@ class DroppedSums:
         is_again = self._reset_at.get(line_key) == state.moment
         self._reset_at[line_key] = state.moment
         begins = block_begins(state, buffer.name)
-        site.firsts += is_output and (added is None or added.record.number < begins)
+        is_first = is_output and (added is None or added.record.number < begins)
+        site.firsts += is_first
+        site.starts += not is_first and added is None and thread.iterations[-1:] == (0,)
         if added is None and key not in self._used and not (self._is_partial and site.runs > 1):
             site.idle += 1
         self._used.discard(key)
@@ -247,6 +255,10 @@ class DroppedSums:
         else:
             site.unused += 1
             site.early = site.early or dropped
+
+    def is_sum(self, step: ir.MachineStep, buffer: MemoryBuffer) -> bool:
+        """Whether a store adds to a buffer, and nothing else uses its value."""
+        return bool(self._is_sum.get((id(step), buffer.name)))
 
     def _leaves(self, key: _Key, part: _Part) -> None:
         """Handle a sum that adds nothing: what its own load took is as unread as before."""
@@ -286,8 +298,9 @@ class DroppedSums:
     def faults(self, threads: Mapping[int, TrackedThread]) -> list[DroppedSum]:
         """Return the sums that are dropped by mistake, once the run has ended."""
         found = []
-        for site in self._sites.values():
-            if site.found and site.drops + site.firsts == site.runs:
+        for (_, name), site in self._sites.items():
+            begun = site.firsts if name in self._read_on_data else site.firsts + site.starts
+            if site.found and site.drops + begun == site.runs:
                 found.append(site.found[0])
             elif site.found and site.found[-1].is_one_visit:
                 found.append(site.found[-1])

@@ -37,14 +37,17 @@ def other_core(suspect: SuspectRead, launch: Launch) -> OtherCore:
 
 
 def is_stale(
-    suspect: SuspectRead, thread: TrackedThread, history: ElementHistory, *, is_later: bool = False
-) -> bool:
+    suspect: SuspectRead, thread: TrackedThread, history: ElementHistory, *, is_later: bool = False,
+    adds_again: bool = False,
+) -> bool:  # fmt: skip
     """Whether a read looks stale; whether it matters is a separate question.
 
     Args:
       is_later: whether the step has read values left by another block before. Then the block of
         this read itself has to be summed over several steps, without a reset between them: a state
         may be carried to most blocks, and be reset within one that several sequences share.
+      adds_again: whether the step only adds to the buffer, and data that were copied for the other
+        block are copied again for this one. Then the steps may also be iterations of a loop.
     """
     writer = suspect.writer
     if writer is None:
@@ -66,9 +69,9 @@ def is_stale(
         goes_on = [e.moment for e in events if e.updates and e.step is writer.step]
         if not any(b[moment] == b[suspect.moment] for b in blocks for moment in goes_on):
             return False  # a finished sum that another block uses
-        return _accumulates(events, thread, outputs, suspect.moment) and not _is_whole_total(
-            events, found
-        )
+        is_sum = _accumulates(events, thread, outputs, suspect.moment)
+        is_sum = is_sum or (adds_again and _adds_up(events, suspect.moment))
+        return is_sum and not _is_whole_total(events, found)
     return _writes_less(found, suspect, writer.point)
 
 
@@ -103,6 +106,15 @@ def _accumulates(
         for of_output in blocks
         for first, second in itertools.pairwise(steps)
     )
+
+
+def _adds_up(events: Sequence[ElementEvent], reader: int) -> bool:
+    """Whether an element is only updated at a moment, several times, before it is used."""
+    own = [event for event in events if event.moment == reader]
+    last = max((i for i, event in enumerate(own) if event.writes), default=0)
+    reads, updates = own[:last:2], own[1 : last + 1 : 2]
+    is_sum = not any(e.writes for e in reads) and all(e.writes and e.updates for e in updates)
+    return is_sum and len(reads) == len(updates) > 1
 
 
 def _goes_on(
