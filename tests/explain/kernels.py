@@ -182,6 +182,9 @@ REFUSED = (
     Refused("zero-size", elementwise(lambda x: lax.associative_scan(jnp.add, x, axis=1))),
     Refused("grid-size", calling(copy, grid=(-1,), in_specs=[ROWS], out_specs=ROWS)),
     Refused("grid-size", calling(
+        copy, grid=(2**31 - 1,), in_specs=[pl.BlockSpec((8, 128), lambda i: (0, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)))),
+    Refused("grid-size", calling(
         copy, grid=(65536, 65536), in_specs=[pl.BlockSpec((8, 128), lambda i, j: (0, 0))],
         out_specs=pl.BlockSpec((8, 128), lambda i, j: (0, 0)))),
     Refused("copy-shapes", calling(copies_other_rows, in_specs=[ANY], scratch_shapes=[

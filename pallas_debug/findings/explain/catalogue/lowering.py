@@ -252,9 +252,11 @@ ENTRIES = (
         "grid-size",
         "Iteration bounds are too large: (",
         "iteration_bounds should be between 0 and",
+        "Wrong number of window_params: expected",
+        "index_space_.start <= index_space_.limit (0 vs. -",
         title="the grid has too many steps, or a negative size",
-        cause="the compiler counts the steps of a grid in 32 bits: each size and their product "
-        "must lie between 0 and 2,147,483,646",
+        cause="the compiler counts the steps of a grid in 32 bits: each size must lie between 0 "
+        "and 2,147,483,518, and their product below 2,147,483,646",
         advice="use larger blocks, or move a dimension of the grid into a loop in the kernel; if a "
         "size is negative, correct the code that computes it",
     ),
