@@ -64,6 +64,10 @@ class CannotRunError(PallasDebugError):
     """Valid request that cannot be fulfilled on this machine or in this process."""
 
 
+class CompiledWithOthersError(CannotRunError):
+    """A kernel that compiles only together with others, because it shares semaphores with them."""
+
+
 class InterpretModeError(CannotRunError):
     """A kernel that the requested interpret mode, or any mode, cannot run correctly."""
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.pool import RequestOutcome
+from pallas_debug.errors import CompiledWithOthersError
 from pallas_debug.findings import explain
 from pallas_debug.ir.locations import first_source_line, source_lines
 from pallas_debug.model import Compilation, Failure, Finding, Kernel, Pass, SourceLine, Target
@@ -101,6 +102,11 @@ def refused(
         versions=versions,
         switches=switches,
     )
+
+
+def needs_others(failure: Failure) -> bool:
+    """Whether a kernel compiles only together with others, which no compiler here does."""
+    return failure.type == CompiledWithOthersError.__name__
 
 
 def attributed(failure: Failure, prints: Sequence[Finding], versions: Mapping[str, str]) -> Failure:

@@ -22,6 +22,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.compiler import job
 from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
+from pallas_debug.compiler.compile import needs_others
 from pallas_debug.compiler.pool import Pool, PoolSettings, default_jobs
 from pallas_debug.compiler.stages import Stages
 from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
@@ -216,14 +217,14 @@ class Queue:
         wanted = {kernel.digest for kernel in kernels}
         requested = dict(self._requested)  # other threads add to it
         for (digest, target), kernel in sorted(requested.items(), key=lambda item: item[0]):
-            made, reason = self.made.get((digest, target)), None
+            made, reason, limit = self.made.get((digest, target)), None, False
             if made is None:
                 is_known = has_ended or (digest, target) in self.lost
                 reason = self.not_compiled(kernel, target) if is_known else None
             elif made.failure is not None and made.failure.is_undecided:
-                reason = made.failure.headline
+                reason, limit = made.failure.headline, needs_others(made.failure)
             if digest in wanted and reason is not None:
-                yield Gap(kernel=kernel.name, engine=target, reason=reason)
+                yield Gap(kernel=kernel.name, engine=target, reason=reason, is_limit=limit)
 
     def _compile(self, captured: Capture, target: Target) -> None:
         kernel = captured.kernel

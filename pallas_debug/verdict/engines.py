@@ -20,6 +20,7 @@ from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
+from pallas_debug.compiler.compile import needs_others
 from pallas_debug.errors import KernelNotJudged, PallasDebugError, PluginError
 from pallas_debug.findings import explain, outputs
 from pallas_debug.findings.collector import Collector
@@ -32,9 +33,7 @@ from pallas_debug.session import Session
 from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status
 
 MAX_CALLS = 8
-"""Maximum number of calls per kernel, with different scalar prefetch, that are analysed
-statically."""
-
+"""Maximum number of calls per kernel, with different scalar prefetch, analysed statically."""
 
 _INFERRED = (Fault.UNINITIALIZED_READ, Fault.PADDING_READ, Fault.OUTPUT_NOT_WRITTEN)
 """Faults that the checks infer from the NaN with which interpreters fill unwritten memory."""
@@ -330,7 +329,8 @@ def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     """Results of jax's lowering and libtpu for one target."""
     failure, target = compilation.failure, compilation.target
     if failure is not None and failure.is_undecided:
-        return Seen(outcomes=(not_compiled(kernel, target, failure.headline),))
+        status: Status = "unsupported" if needs_others(failure) else "unjudged"
+        return Seen(outcomes=(not_compiled(kernel, target, failure.headline, status),))
     outcome = replace(
         outcome_of(kernel, "compile", "found" if failure else "ok"),
         target=target,
@@ -342,9 +342,9 @@ def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     return Seen(outcomes=(outcome,), findings=(unsupported.failed(seen, failure, kernel),))
 
 
-def not_compiled(kernel: Kernel, target: str, reason: str) -> Outcome:
+def not_compiled(kernel: Kernel, target: str, reason: str, status: Status = "unjudged") -> Outcome:
     """Outcome of a compilation that was not attempted, or was interrupted."""
-    return replace(outcome_of(kernel, "compile", "unjudged", reason), target=target)
+    return replace(outcome_of(kernel, "compile", status, reason), target=target)
 
 
 def find_unfit(

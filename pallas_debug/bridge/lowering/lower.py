@@ -24,7 +24,7 @@ from pallas_debug.bridge import chip, patches
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs.params import gpu_backend, semaphores_of
 from pallas_debug.bridge.lowering import hook
-from pallas_debug.errors import CannotRunError
+from pallas_debug.errors import CannotRunError, CompiledWithOthersError
 from pallas_debug.model import Failure, SourceLine, Target
 
 _CALL_AT = re.compile(r"\bat (?P<file>\S+\.py):(?P<line>\d+)\b")
@@ -69,8 +69,8 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
 
     Raises:
       LoweringFailed: jax failed; its failure has the message and the Python line.
-      CannotRunError: the kernel passes semaphores to or from another kernel, or is written for a
-        GPU.
+      CompiledWithOthersError: the kernel passes semaphores to or from another kernel.
+      CannotRunError: the kernel is written for a GPU.
     """
     if backend := gpu_backend(captured.params):
         raise CannotRunError(
@@ -79,7 +79,7 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
         )
     shared = semaphores_of(captured.params)
     if shared:
-        raise CannotRunError(
+        raise CompiledWithOthersError(
             f"{captured.kernel.name} takes or returns the semaphores {', '.join(shared)}, which "
             "cannot be inputs or outputs of a program. It compiles only within a program whose "
             "other kernels return or take them, but here each kernel is compiled alone"

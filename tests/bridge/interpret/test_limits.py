@@ -18,8 +18,9 @@ from pallas_debug.analysis import analyze
 from pallas_debug.bridge.interpret import interpret, limits
 from pallas_debug.bridge.lowering import lower, trace
 from pallas_debug.compiler.targets import BUILTIN
-from pallas_debug.errors import CannotRunError, InterpretModeError
+from pallas_debug.errors import CannotRunError, CompiledWithOthersError, InterpretModeError
 from pallas_debug.session import Options, Session
+from pallas_debug.verdict import verify
 
 F32 = jnp.float32
 X = np.arange(16 * 128, dtype=np.float32).reshape(16, 128)
@@ -243,13 +244,24 @@ def test_kernels_that_hand_semaphores_on_are_captured_but_not_compiled_alone() -
     assert [captured.kernel.name for captured in captures] == ["start", "done"]
     for captured in captures:
         assert analyze(captured, BUILTIN).findings == ()
-        with pytest.raises(CannotRunError) as caught:
+        with pytest.raises(CompiledWithOthersError) as caught:
             lower.lower(captured, target)
         assert str(caught.value) == (
             f"{captured.kernel.name} takes or returns the semaphores sem, which cannot be inputs "
             "or outputs of a program. It compiles only within a program whose other kernels "
             "return or take them, but here each kernel is compiled alone"
         )
+
+
+def test_kernels_that_hand_semaphores_on_are_beyond_the_compiler_s_limits() -> None:
+    for engines, status in ((None, "unsupported"), ("compile", "unjudged")):
+        verdict = verify(jax.jit(hand_on), X, targets="v6e", engines=engines)
+        found = {o.kernel: (o.status, o.reason) for o in verdict.outcomes if o.engine == "compile"}
+        assert list(found) == ["start", "done"]
+        for name, (given, reason) in found.items():
+            assert given == status
+            assert str(reason).startswith(f"{name} takes or returns the semaphores sem, which")
+        assert verdict.ok == (status == "unsupported"), str(verdict)
 
 
 @pytest.mark.skipif(
