@@ -37,6 +37,8 @@ def look(subject: Subject, known: Collection[str]) -> Result:
     """
     result = Result()
     grid = subject.grid
+    if 0 in grid.sizes:
+        _without_points(subject, result)
     if 0 in grid.sizes or subject.walked.incomplete:
         return result
     for number, block in enumerate(grid.outputs):
@@ -64,6 +66,22 @@ def look(subject: Subject, known: Collection[str]) -> Result:
         )
         result.findings.append(finding)
     return result
+
+
+def _without_points(subject: Subject, result: Result) -> None:
+    """Report the outputs of a kernel whose body never runs."""
+    for number, block in enumerate(subject.grid.outputs):
+        if number in subject.grid.aliased or 0 in block.shape:
+            continue
+        index = f"{block.name}[{', '.join(f'0:{size}' for size in block.shape) or '...'}]"
+        axis = subject.grid.number(subject.grid.sizes.index(0))
+        seen = subject.sighting(
+            source=subject.site.line("grid", axis),
+            operand=block.name,
+            index=index,
+            shape=array_text(block.dtype, block.shape),
+        )
+        result.findings.append(contents.output_not_written(seen, what=index, why="no points"))
 
 
 def _is_partial(events: list[Event]) -> bool:

@@ -61,18 +61,33 @@ def test_a_size_that_is_given_judges_the_body() -> None:
 
 def test_a_grid_without_points_says_so() -> None:
     verdict = verify(whole_blocks, X, engines="static,checks,machine")
-    static, checks, _ = (o for o in verdict.outcomes if o.kernel)
+    static, checks, machine = (o for o in verdict.outcomes if o.kernel)
+    assert (static.status, machine.status) == ("found", "found")
     assert [gap.reason for gap in static.gaps] == [
         "index maps, accesses, copies and semaphores: its grid has no points"
     ]
     assert checks.status == "unjudged"
     (finding,) = verdict.findings
     assert finding.kind == "OutputNotWritten"
+    assert finding.engines == ("machine", "static")
     assert finding.cause == "the grid has no points, so the kernel's body did not run"
     assert finding.advice == (
         "use pl.cdiv(size, block) steps if a size was rounded down to 0; otherwise skip the call, "
         "or alias an input to o_ref with input_output_aliases"
     )
+
+
+@pytest.mark.parametrize("engine", ["static", "machine"])
+def test_a_size_of_zero_leaves_the_outputs_unwritten(engine: str) -> None:
+    def new_rows(x: Any, n: Any) -> Any:
+        out = S(x.shape, x.dtype)
+        return pl.pallas_call(double, out_shape=out, grid=(n,), in_specs=[ROWS], out_specs=ROWS)(x)
+
+    (finding,) = verify(new_rows, X, jnp.int32(0), engines=engine).findings
+    assert finding.message.startswith("o_ref[0:16, 0:128] is never written")
+    assert finding.cause == "the grid has no points, so the kernel's body did not run"
+    assert not verify(some_rows, X, jnp.int32(0), engines=engine).findings
+    assert verify(new_rows, X, jnp.int32(2), engines=engine).ok
 
 
 def test_check_is_not_green_without_a_step() -> None:

@@ -380,7 +380,7 @@ class MemoryWording:
         visits = [] if thread is None or window is None else thread.visits(window, element)
         source = sites[-1].step.site.line if sites else None
         why: contents.Gone = "stores"
-        if 0 in self._run.launch.grid:
+        if not any(one.points for one in self._run.threads.values()):
             why = "no points"
         elif window is not None and not visits:
             why = "left out"
