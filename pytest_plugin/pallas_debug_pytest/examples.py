@@ -128,10 +128,10 @@ def _judged(
         with apart():
             try:
                 result = inner(*args, **kwargs)
-                judge()
             except Exception as error:
                 stopped(error)
                 raise
+            judge()
         return result
 
     return example

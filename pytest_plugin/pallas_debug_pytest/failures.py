@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pallas_debug import render
+from pallas_debug.errors import ChecksFailed
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.model import Finding
 from pallas_debug.render import one_line
@@ -23,6 +26,22 @@ MAX_LINES = 15
 """Maximum lines per finding, because a user's message may have any length."""
 MAX_FINDINGS = 5
 MAX_KERNELS = 10
+
+
+_failed: Any = pytest.fail.Exception
+
+
+class Failed(_failed, ChecksFailed):  # type: ignore[misc]
+    """Failure of a test whose kernels have findings, with their text.
+
+    `xfail(raises=...)` can name `ChecksFailed`, which `pallas_debug.check` raises.
+    """
+
+    __module__ = "builtins"  # so that pytest prints `Failed`, as for `pytest.fail`
+
+    def __init__(self, words: str, findings: Sequence[Finding]) -> None:
+        _failed.__init__(self, words, pytrace=False)
+        self.findings = tuple(findings)
 
 
 def counts(findings: Iterable[Finding]) -> Counter[Key]:

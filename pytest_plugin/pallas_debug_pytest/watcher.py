@@ -296,7 +296,7 @@ class Watcher:
         """Fail the test if its kernels have findings.
 
         Raises:
-          pytest.fail.Exception: with their text.
+          failures.Failed: with their text.
         """
         running.session.wait_for_runs()  # a failing kernel fails the test that called it
 
@@ -308,7 +308,7 @@ class Watcher:
         """Fail the test, or its example, if running its kernels had findings.
 
         Raises:
-          pytest.fail.Exception: with their text.
+          failures.Failed: with their text.
         """
         running.session.wait_for_runs()
 
@@ -339,7 +339,7 @@ class Watcher:
         words = "\n".join(finding.message for finding in found)
         with self._guarded("report", f"wording the failure of {running.nodeid}"):
             words = failures.text(found, record, running.callers)
-        running.raised, running.raised_for = pytest.fail.Exception(words, pytrace=False), found[0]
+        running.raised, running.raised_for = failures.Failed(words, found), found[0]
         raise running.raised
 
     def _verify(self, running: Running) -> None:

@@ -19,6 +19,9 @@ Child = Callable[..., pytest.RunResult]
 Sessions = Callable[..., list[pytest.RunResult]]
 
 TESTS = """
+import pytest
+from pallas_debug import errors
+
 def test_good():
     assert rows(8)[0, 0] == 1
 
@@ -34,6 +37,18 @@ def test_fails_by_itself():
 
 @pytest.mark.xfail(strict=True)
 def test_expected_to_fail():
+    log(BAD)
+
+@pytest.mark.xfail(strict=True, raises=errors.ChecksFailed)
+def test_expected_to_have_findings():
+    log(BAD)
+
+@pytest.mark.xfail(strict=True, raises=pytest.fail.Exception)
+def test_expected_to_fail_as_by_pytest():
+    log(BAD)
+
+@pytest.mark.xfail(strict=True, raises=errors.VerificationFailed)
+def test_expected_to_fail_otherwise():
     log(BAD)
 
 def test_skips_the_rest():
@@ -96,14 +111,14 @@ def test_what_is_found_fails_the_test_it_belongs_to(
     child: Child, pytester: pytest.Pytester, workers: list[str]
 ) -> None:
     result = child(TESTS, "--pallas-check", "--junitxml=report.xml", "--tb=short", *workers)
-    result.assert_outcomes(passed=3, failed=6, xfailed=3, errors=1)
+    result.assert_outcomes(passed=3, failed=7, xfailed=5, errors=1)
     result.stdout.fnmatch_lines(
         [
             "pallas-debug *: kernels run in HLO interpret mode, as there is no accelerator; "
             f"checks: {', '.join(options.DEFAULT_CHECKS)}",
             "*- pallas-debug -*",
-            "6 findings in 6 tests: 4 NanProduced, 2 OutOfBoundsRead",
-            "2 kernels used by 12 tests",
+            "7 findings in 7 tests: 5 NanProduced, 2 OutOfBoundsRead",
+            "2 kernels used by 15 tests",
         ]
     )
     for test in ("test_beyond", "test_beyond_once_more"):  # jitted and checked before
@@ -124,7 +139,7 @@ def test_what_is_found_fails_the_test_it_belongs_to(
         for case in root.iter("testcase")
         if case.find("failure") is not None
     }
-    assert len(failures) == 6
+    assert len(failures) == 7
     assert str(failures["test_beyond"]).startswith("Failed: OutOfBoundsRead in kernel `rows`")
 
 
