@@ -347,14 +347,19 @@ def raised(
     frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     if code not in frames and not (function is None and _run_module in frames):
         return None
-    from pallas_debug.findings.explain import explain
-
     print_their_traceback(error)
     message = f"{what} raised {type(error).__name__}: {error}".partition("\n")[0]
+    return ProgramFailed(_explained(message, error))
+
+
+def _explained(message: str, error: Exception) -> str:
+    """Append cause and advice to a message about an exception, if it is a known one."""
+    from pallas_debug.findings.explain import explain
+
     known = explain(str(error), in_context=True)
-    if known is not None:
-        message += f"; {known.title}: {known.cause}; {known.advice}"
-    return ProgramFailed(message)
+    if known is None:
+        return message
+    return f"{message.removesuffix('.')}; {known.title}: {known.cause}; {known.advice}"
 
 
 _run_module = runpy.run_module.__code__
@@ -414,9 +419,8 @@ def imported(module: str, name: str) -> Callable[..., Any]:
         raise
     except Exception as error:
         print_their_traceback(error)
-        raise ProgramFailed(
-            f"{module} raised {type(error).__name__} as it was imported: {error}"
-        ) from error
+        message = f"{module} raised {type(error).__name__} as it was imported: {error}"
+        raise ProgramFailed(_explained(message, error)) from error
 
 
 def print_their_traceback(error: BaseException) -> None:

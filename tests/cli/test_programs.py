@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pallas_debug.cli import programs
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import ProgramFailed, UsageError
 
 
 @pytest.fixture
@@ -63,6 +63,22 @@ def test_a_missing_import_of_the_module_is_the_program_s_own_failure(package: Pa
         programs.import_function("alone", "f")
     with pytest.raises(UsageError, match=r"there is no module 'alnoe' \(did you mean 'alone'\?\)"):
         programs.import_function("alnoe", "f")
+
+
+def test_a_module_that_calls_a_kernel_as_it_is_imported(package: Path) -> None:
+    Path("calls_a_kernel.py").write_text(
+        "import jax, jax.numpy as jnp\n"
+        "from jax.experimental import pallas as pl\n"
+        "def f(x):\n    return pl.pallas_call(lambda x, o: None, out_shape=x)(x)\n"
+        "f(jnp.ones((8, 128)))\n"
+    )
+    with pytest.raises(ProgramFailed) as caught:
+        programs.imported("calls_a_kernel", "f")
+    text = str(caught.value)
+    assert "raised ValueError as it was imported: Only interpret mode is supported on CPU" in text
+    assert text.endswith(
+        'A call that a module makes when it is imported belongs below `if __name__ == "__main__":`'
+    )
 
 
 def test_their_traceback_has_only_their_frames(

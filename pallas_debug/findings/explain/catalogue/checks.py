@@ -41,7 +41,8 @@ ENTRIES = (
         title="a TPU kernel is called on a machine without a TPU",
         cause="a CPU runs kernels only in interpret mode",
         advice="run it under pallas_debug.interpret or pltpu.force_tpu_interpret_mode(), or in "
-        "pytest with --pallas-interpret; or compile it here with `pallas-debug dump`",
+        "pytest with --pallas-interpret; or compile it here with `pallas-debug dump`. A call that "
+        'a module makes when it is imported belongs below `if __name__ == "__main__":`',
         links=(JAX + "20908",),
     ),
     entry(
