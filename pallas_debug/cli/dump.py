@@ -15,7 +15,9 @@ from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, PallasDebugError, ProgramFailed, UsageError
-from pallas_debug.render import typed
+from pallas_debug.findings import stops
+from pallas_debug.findings.faults import Fault
+from pallas_debug.render import finding_text, typed
 
 if TYPE_CHECKING:
     from pallas_debug.model import Dump
@@ -76,20 +78,21 @@ def run(options: DumpOptions) -> int:
         if not options.rest[0].startswith("-"):
             programs.refuse_words(options.what, options.rest)
         return _with_options_after(options)
+    is_faulty = False
     with programs.pretending(options):
         if function is not None:
             dumps = _of_function(*function, options)
         else:
             programs.refuse_arguments(options)
-            dumps = _of_program(options)
+            dumps, is_faulty = _of_program(options)
     if options.as_json:
         output.print_json("dump", {"dumps": dumps})
     for line in _lines(dumps, options):
         output.message(line)
     failed = [c.failure for dump in dumps for c in dump.compilations if not c.ok]
-    if failed and all(failure and failure.is_undecided for failure in failed):
+    if failed and not is_faulty and all(failure and failure.is_undecided for failure in failed):
         return Exit.CANNOT_RUN
-    return Exit.FAILED if failed else Exit.OK
+    return Exit.FAILED if failed or is_faulty else Exit.OK
 
 
 command = shared.make(
@@ -174,7 +177,12 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
     return list(dumps)
 
 
-def _of_program(options: DumpOptions) -> list[Dump]:
+def _of_program(options: DumpOptions) -> tuple[list[Dump], bool]:
+    """Run a program, and dump its kernels.
+
+    Returns:
+      The kernels, and whether running them had findings.
+    """
     what = options.what
     programs.check_exists(what, module=options.module)
     from pallas_debug._api.debug import Notice, print_mode
@@ -195,15 +203,21 @@ def _of_program(options: DumpOptions) -> list[Dump]:
         inform=print_mode,
     )
     with session:
-        problem = programs.run_program(what, options.rest, module=options.module)
+        error = programs.execute(what, options.rest, module=options.module)
+        try:
+            session.wait_for_runs()
+        except Exception as late:  # noqa: BLE001 - what an interpreter raises is of any class
+            error = error or late
+        problem = programs.ended(what, error)
         try:
             with output.progress(
                 lambda: len(session.dumps) * len(session.targets), lambda: session.queue.pending
             ) as tick:
                 session.wait(tick)
         finally:  # afterwards, because the record lists what was not compiled
-            session.record_run(" ".join(["-m", what] if options.module else [what]))
+            _record(session, " ".join(["-m", what] if options.module else [what]))
     _report_misplaced_options(options)
+    is_faulty = _report_findings(session, error)
     for error in session.problems:
         output.message(str(error))
     if problem is not None or session.problems:
@@ -212,13 +226,48 @@ def _of_program(options: DumpOptions) -> list[Dump]:
         if problem is not None:
             kept = "the kernels that it had lowered were kept"
             raise ProgramFailed(f"{problem}; {kept if session.kept else 'nothing was dumped'}")
-        raise CannotRunError("not everything could be dumped; see above")
+        message = "not everything could be dumped; see above"
+        raise (
+            ProgramFailed(f"the kernels have faults, and {message}")
+            if is_faulty
+            else (CannotRunError(message))
+        )
     if not session.dumps:
         raise UsageError(
             f"{what} called no Pallas kernel: nothing was dumped. "
             + only_defines(what, "--pallas-dump")
         )
-    return session.dumps
+    return session.dumps, is_faulty
+
+
+def _report_findings(session: Session, error: BaseException | None) -> bool:
+    """Print what the interpreters found, and return whether any of it counts.
+
+    Args:
+      error: exception that ended the program; its traceback has the text of its finding.
+    """
+    findings = [
+        finding
+        for finding in session.observer.findings
+        if finding.kind is not Fault.PRINT_NOT_SUPPORTED  # the compilation says so
+    ]
+    for finding in findings:
+        if not stops.is_stop(finding, error):
+            output.message(finding_text(finding))
+    return any(finding.counts for finding in findings)
+
+
+def _record(session: Session, name: str) -> None:
+    """Record the run of a program, with what its interpreters found."""
+    judged = {}
+    if session.interpret_mode.sanitizes:
+        from pallas_debug.verdict.interpreted import judged_as_it_ran
+
+        mode = session.interpret_mode
+        judged = {
+            kernel.digest: judged_as_it_ran(kernel, session, mode) for kernel in session.kernels
+        }
+    session.record_run(name, findings=session.observer.findings, judged=judged)
 
 
 def _report_misplaced_options(options: DumpOptions) -> None:

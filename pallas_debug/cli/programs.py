@@ -293,9 +293,8 @@ def _bundled_arguments(
     return list(spec.make_args() if values else spec.args), dict(spec.kwargs)
 
 
-def run_program(what: str, rest: tuple[str, ...], *, module: bool) -> str | None:
-    """Run a program as `python` would, and return a message if it failed."""
-    error = execute(what, rest, module=module)
+def ended(what: str, error: BaseException | None) -> str | None:
+    """Print the traceback of a program that failed, and return a message about it."""
     if error is None:
         return None
     if isinstance(error, SystemExit):

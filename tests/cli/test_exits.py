@@ -31,6 +31,9 @@ def broken(x_ref, o_ref):
 def double(x, *, scale=1):
     return pl.pallas_call(kernel, out_shape=x)(x)
 
+def unwritten(x):
+    return pl.pallas_call(lambda x_ref, o_ref: None, out_shape=x)(x)
+
 def split(x):
     return pl.pallas_call(lanes, out_shape=x)(x)
 
@@ -78,6 +81,9 @@ LINES: dict[str, list[list[str]]] = {
     ],
     "`verify` found something, whether or not it could judge the rest": [
         ["verify", "rows:split", "--arg", "f32[128,128]", *V5E, "--engine=compile"]
+    ],
+    "an interpreter found a fault in a kernel of a script that `dump` ran": [
+        ["dump", "--interpret=machine,sanitize", "unwritten.py"]
     ],
     "`grep` found nothing, `explain` recognised nothing": [
         ["grep", "no such text", "dumps"],
@@ -221,6 +227,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "raises.py").write_text(f"{ones}rows.raises(x)\n")
     (root / "double.py").write_text(f"{ones}rows.double(x)\n")
     (root / "nothing.py").write_text(f"{ones}rows.nothing(x)\n")
+    (root / "unwritten.py").write_text(f"{ones}rows.unwritten(x)\n")
     (root / "leaves.py").write_text("raise SystemExit(5)\n")
     (root / "exits.py").write_text(f"{ones}rows.double(x)\nraise SystemExit(5)\n")
     (root / "empty").mkdir()
