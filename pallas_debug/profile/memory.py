@@ -108,10 +108,10 @@ def memory_map(
             limit=limit,
             capacity=missing(reason, unit="bytes"),
         )
-    rows, total, capacity = data
+    rows, total, capacity, is_listed = data
     return MemoryMap(
         uses=(*_in_vmem(rows, kernel), *in_smem),
-        vmem=_stated(total, "VMEM that the compiler allocated to the kernel"),
+        vmem=_vmem(total, is_listed=is_listed),
         smem=smem,
         limit=limit,
         capacity=_stated(capacity, "VMEM of the core"),
@@ -161,11 +161,25 @@ def _total(uses: tuple[AllocatedMemory, ...]) -> Figure:
     )
 
 
+def _vmem(total: int | None, *, is_listed: bool) -> Figure:
+    if is_listed:
+        return _stated(total, "VMEM that the compiler allocated to the kernel")
+    return Figure(
+        value=0,
+        unit="bytes",
+        note="the compiler lists operations that it allocates VMEM to, without the kernel",
+    )
+
+
 _Rows = list[tuple[str, int, int | None]]
 
+_Data = tuple[_Rows, int | None, int | None, bool]
+"""Allocations of the kernel's operation as tag, bytes and padding; their total; capacity of the
+core; whether the page lists the operation."""
 
-def _data(html: str, calls: Collection[str]) -> tuple[_Rows, int | None, int | None] | None:
-    """Return allocations of the kernel's operation as tag, bytes and padding; total; capacity.
+
+def _data(html: str, calls: Collection[str]) -> _Data | None:
+    """Parse the page; None if it cannot be parsed.
 
     Args:
       calls: names of the operations that call the kernel; the largest of several is used.
@@ -182,6 +196,8 @@ def _data(html: str, calls: Collection[str]) -> tuple[_Rows, int | None, int | N
     names = [name for name in operations if not name.startswith("<")] or list(operations)
     found = [_dict(operations[name]) for name in names if name in calls or not calls]
     operation = max(found, key=lambda o: _int(o.get("total_size")) or 0, default={})
+    # An operation without allocations is omitted: all arrays of such a kernel are in VMEM.
+    is_listed = bool(found) or not calls or not operations
     total = _int(operation.get("total_size"))
     rows: _Rows = []
     for block in _list(operation.get("blocks")):
@@ -190,7 +206,8 @@ def _data(html: str, calls: Collection[str]) -> tuple[_Rows, int | None, int | N
             size = _int(entry.get("size"))
             if size is not None:
                 rows.append((str(entry.get("tag", "")), size, _int(entry.get("padding"))))
-    return rows, total, _int(_dict(_dict(page).get("global_info")).get("vmem_capacity"))
+    capacity = _int(_dict(_dict(page).get("global_info")).get("vmem_capacity"))
+    return rows, total, capacity, is_listed
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -142,6 +142,21 @@ def test_copies_around_the_kernel_are_not_its_memory() -> None:
     assert found.vmem.value == 4096
 
 
+def test_a_kernel_without_allocations_is_not_listed() -> None:
+    """All arrays of such a kernel are in VMEM, where XLA placed them."""
+    operations = {
+        "<top-inlining-caller>": {"blocks": [], "total_size": 131_072},
+        "copy": {"blocks": [], "total_size": 131_072},
+    }
+    text = f"const DATA = {json.dumps({'hlo_breakdowns': operations})};"
+    hlo = '  %kernel.1 = f32[64] custom-call(%copy), custom_call_target="tpu_custom_call"\n'
+    found = memory_map(text, KERNEL, hlo=hlo)
+    assert (found.vmem.value, found.vmem.origin) == (0, "derived")
+    assert "without the kernel" in found.vmem.note
+    assert memory_map(text, KERNEL, hlo="").vmem.value == 131_072
+    assert memory_map("const DATA = {};", KERNEL, hlo=hlo).vmem.value is None
+
+
 def test_sizes_of_the_grid_are_not_numbered_among_operands() -> None:
     size = operand("grid[0]", "dynamic_grid", (), dtype="int32", memory_space="smem")
     kernel = replace(KERNEL, operands=(size, *KERNEL.operands))
