@@ -16,6 +16,7 @@ import pallas_debug
 from pallas_debug.profile.advice.collect import subject_of
 from pallas_debug.profile.advice.growth import growth_of
 from pallas_debug.profile.advice.pipelines import WorkGrowth, _Copies
+from pallas_debug.profile.peaks import peaks_of
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
@@ -77,6 +78,12 @@ def test_what_is_added_to_does_not_grow_with_what_is_added(
     assert growth.share({1: 2}, 1e9) == pytest.approx(1.0, abs=0.1)
     least = growth.shares[1,] / 4
     assert growth.share({2: 4}, 1e9) <= 1.0 - 3 * least + 1e-6
+    # Of two products at the chip's peak, most is in delays, which no unit's column counts.
+    peaks = peaks_of("v5e")
+    assert peaks is not None
+    flops = 8 * 2 * 2 * 128 * 256 * 128
+    cycles = flops / peaks.flops["bf16"] * peaks.clock
+    assert sum(growth.units["MXU"].values()) >= 0.99 * cycles
 
 
 @pytest.mark.slow

@@ -105,8 +105,13 @@ def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
                 for name in named:
                     uses[name][powers] += part * weight
     total = sum(shares.values())
+    # Units that are busy in a delay are not in the table.
+    least = {"MXU": subject.matrix_cycles}
     needed = {
-        name: sum(map(float.__mul__, map(float, subject.executions), map(float, column))) / capacity
+        name: max(
+            sum(map(float.__mul__, map(float, subject.executions), map(float, column))) / capacity,
+            least.get(name, 0.0),
+        )
         for name, capacity in zip(table.names, table.capacity, strict=True)
         if name in uses and capacity and (column := table.column(name)) is not None
     }
