@@ -75,12 +75,7 @@ def _without_points(subject: Subject, result: Result) -> None:
             continue
         index = f"{block.name}[{', '.join(f'0:{size}' for size in block.shape) or '...'}]"
         axis = subject.grid.number(subject.grid.sizes.index(0))
-        seen = subject.sighting(
-            source=subject.site.line("grid", axis),
-            operand=block.name,
-            index=index,
-            shape=array_text(block.dtype, block.shape),
-        )
+        seen = subject.of_block(block, source=subject.site.line("grid", axis), index=index)
         result.findings.append(contents.output_not_written(seen, what=index, why="no points"))
 
 
