@@ -29,7 +29,7 @@ except for rounding.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,8 +45,9 @@ from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.occurrences import first_that_matters
 from pallas_debug.machine.sanitizer.ordering import awaited
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
+from pallas_debug.machine.sanitizer.ordering.groups import GroupedSums
 from pallas_debug.machine.sanitizer.shadows import stale
-from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSums
+from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSum, DroppedSums
 from pallas_debug.machine.sanitizer.shadows.outputs import ReplacedWrite
 from pallas_debug.machine.sanitizer.shadows.replaced import ReplacedTotals
 from pallas_debug.machine.sanitizer.shadows.replay import (
@@ -94,6 +95,7 @@ class MemorySanitizer(MemoryTracker):
         self._fill: OtherValues = "unlikely"
         self._sums = DroppedSums()
         self._totals = ReplacedTotals(launch)
+        self._groups = GroupedSums()
         self._copies = None if watched else unread_copies.UnreadCopies()
         self._awaited = None if watched else awaited.AwaitedCopies()
         self._copied_out: dict[str, bool] = {}
@@ -131,9 +133,13 @@ class MemorySanitizer(MemoryTracker):
             is_output = found.operand == "output"
             if is_output or self._is_copied_out(region.buffer):
                 self._sums.stores_output(thread, state, step, written)
+                self._groups.stores_output(thread, state, step)
             self._totals.stores(thread, state, step, region, value, written, is_output=is_output)
             if step.mask is None:
                 self._sums.stores(thread, state, step, region, value, written, is_output=is_output)
+                if found.operand == "scratch":
+                    is_sum = self._sums.is_sum(step, region.buffer)
+                    self._groups.stores(thread, state, step, region, value, written, is_sum=is_sum)
             else:
                 self._sums.reads(thread, state, region)
 
@@ -202,7 +208,7 @@ class MemorySanitizer(MemoryTracker):
                 of_buffer = history.buffers[buffer_key(suspect.buffer)]
                 slips[id(finding)] = of_buffer.reset_under(suspect.element)
         known = {s.buffer.name for s in reads} | {w.operand for w in self.arrays.lost.values()}
-        for dropped in (*self._sums.faults(self.threads), *self._totals.faults()):
+        for dropped in self._dropped_sums():
             if dropped.buffer.name not in known:
                 finding = wording.dropped(dropped)
                 slips[id(finding)] = dropped.conditions
@@ -222,6 +228,12 @@ class MemorySanitizer(MemoryTracker):
         found.sort(key=lambda one: one[0])
         slips |= wording.slips
         return _by_slip(_after_reads([finding for _, finding in found], slips), slips)
+
+    def _dropped_sums(self) -> Iterator[DroppedSum]:
+        yield from self._sums.faults(self.threads)
+        yield from self._totals.faults()
+        if self.has_ended and self.watched is None:
+            yield from self._groups.faults()
 
     # Reads of memory that was never written
 

@@ -107,6 +107,13 @@ def depends_on_data(frames: Sequence[ProgramFrame]) -> bool:
     return next(data_conditions(frames), None) is not None
 
 
+def deciding(frames: Sequence[ProgramFrame]) -> Iterator[MemoryBuffer]:
+    """Yield the buffers whose contents decide about the conditions around the current step."""
+    for depth, frame in enumerate(frames):
+        if depth and isinstance(frame.caller, ir.Branch):
+            yield from _sources(frames, depth - 1, frame.caller.index.number, set())
+
+
 def data_conditions(frames: Sequence[ProgramFrame]) -> Iterator[ir.Branch]:
     """Yield the conditions around the current step that depend on values in memory."""
     for depth, frame in enumerate(frames):
