@@ -59,7 +59,9 @@ def _is_of_short_map(finding: Finding, cause: Finding) -> bool:
 
 
 def _is_computed(finding: Finding, cause: Finding) -> bool:
-    """Return whether an overflow follows a read of unwritten integers, or one at the same line."""
+    """Return whether an overflow or a lossy cast follows a read of unwritten integers, or of others
+    at the same line.
+    """
     are_integers = str(cause.witness.shape).startswith(("int", "uint"))
     return (are_integers or _is_of_line(finding, cause)) and is_not_before(finding, cause)
 
@@ -401,6 +403,7 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.OUT_OF_BOUNDS_READ, Fault.UNINITIALIZED_READ): _is_indexed_by,
     (Fault.OUT_OF_BOUNDS_WRITE, Fault.UNINITIALIZED_READ): _is_indexed_by,
     (Fault.INTEGER_OVERFLOW, Fault.UNINITIALIZED_READ): _is_computed,
+    (Fault.NARROWING_LOSS, Fault.UNINITIALIZED_READ): _is_computed,
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_READ): _is_fetched_past_end,
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_WRITE): _is_of_line,
     (Fault.INTERPRET_ERROR, Fault.OUT_OF_BOUNDS_READ): _cannot_copy,

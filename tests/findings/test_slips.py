@@ -81,6 +81,11 @@ STATIC = ("static",)
             finding("IntegerOverflow", "", 6, grid_point=(2,)),
             finding("IntegerOverflow", "", 6, grid_point=(0,)),
         ),
+        (
+            replace(TABLE, witness=replace(TABLE.witness, grid_point=(1,))),
+            finding("NarrowingLoss", "", 6, grid_point=(2,)),
+            finding("NarrowingLoss", "", 6, grid_point=(0,)),
+        ),
         (OUTSIDE, finding("DmaNotAwaited", "tile", 7), finding("DmaNotAwaited", "tile", 8)),
         (
             RACE,

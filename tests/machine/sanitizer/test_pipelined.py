@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +23,9 @@ def numbers(rows: int = 16 * ROWS) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((rows, 128 * COLUMNS)).astype(np.float32)
 
 
-def sums_in_a_pipeline(x: jax.Array, *, resets: str, scoped: bool = False) -> jax.Array:
+def sums_in_a_pipeline(
+    x: jax.Array, *, resets: str, scoped: bool = False, columns: int = COLUMNS
+) -> jax.Array:
     """Sums of two tiles for each column, in a pipeline at each grid point."""
 
     def kernel(x_hbm: Any, out_hbm: Any, *scratch: Any) -> None:
@@ -49,7 +52,7 @@ def sums_in_a_pipeline(x: jax.Array, *, resets: str, scoped: bool = False) -> ja
         def pipeline(acc_ref: Any) -> None:
             pltpu.emit_pipeline(
                 add,
-                grid=(COLUMNS, 2),
+                grid=(columns, 2),
                 in_specs=[pl.BlockSpec((8, 128), lambda j, k: (2 * i + k, j))],
                 out_specs=[pl.BlockSpec((8, 128), lambda j, k: (i, j))],
             )(x_hbm, out_hbm, scratches=(acc_ref,))
@@ -99,6 +102,12 @@ def test_sum_in_a_pipeline(resets: str, scoped: bool, place: Any) -> None:
             "for out_hbm[8:16, 0:128], reads what grid point (0,), loop iteration (3,)"
             in finding.message
         )
+
+
+def test_a_sum_that_a_stopped_run_leaves_unstored() -> None:
+    """A pipeline with a column too many stops when it fetches that."""
+    function = partial(sums_in_a_pipeline, resets="each block", columns=COLUMNS + 1)
+    assert [finding.kind for finding in found(function, numbers())] == ["OutOfBoundsRead"]
 
 
 def sums_copied_out(x: jax.Array, *, resets: bool, runs_on: bool = False) -> jax.Array:

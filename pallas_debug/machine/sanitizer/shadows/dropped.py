@@ -295,8 +295,8 @@ class DroppedSums:
         added = self._on_data.get(id(addition.step), frozenset())
         return not all(conditions <= added for conditions in self._stored_if)
 
-    def faults(self, threads: Mapping[int, TrackedThread]) -> list[DroppedSum]:
-        """Return the sums that are dropped by mistake, once the run has ended."""
+    def faults(self, threads: Mapping[int, TrackedThread], *, has_ended: bool) -> list[DroppedSum]:
+        """Return the sums that are dropped by mistake; in a run that was stopped, fewer."""
         found = []
         for (_, name), site in self._sites.items():
             begun = site.firsts if name in self._read_on_data else site.firsts + site.starts
@@ -314,7 +314,7 @@ class DroppedSums:
             elif site.always and site.vain == site.runs - 1:
                 found.append(site.always)
         known = {dropped.buffer.name for dropped in found}
-        unstored = () if self._is_partial else self._unstored(threads)
+        unstored = self._unstored(threads) if has_ended and not self._is_partial else ()
         return [*found, *(one for one in unstored if one.buffer.name not in known)]
 
     def _unstored(self, threads: Mapping[int, TrackedThread]) -> Iterator[DroppedSum]:
