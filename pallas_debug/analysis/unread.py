@@ -23,6 +23,9 @@ from pallas_debug.model import Finding, SourceLine
 MAX_SPOTS = 1 << 20
 """Maximum product of grid points and iterations of an access."""
 
+UNROLLED = 0
+"""Number of an axis: that of loops whose iterations are walked one by one; others are negative."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Extent:
@@ -31,12 +34,14 @@ class _Extent:
     Attributes:
       moves: axes of the grid and of loops along which the positions change, counted from the last
         axis of the grid.
+      is_in_loop: whether it is one of several accesses, one for each iteration of a loop.
     """
 
     starts: np.ndarray
     size: int
     moves: frozenset[int]
     source: SourceLine | None
+    is_in_loop: bool
 
     def meets(self, cut: _Cut) -> bool:
         """Whether any block overlaps the unread elements."""
@@ -119,15 +124,22 @@ def look(subject: Subject, known: Collection[str]) -> Result:
 def _still(
     subject: Subject, block: Block, extents: dict[int, list[list[_Extent]]]
 ) -> Finding | None:
-    """Report an input of which a pipeline within the kernel copies one block along a dimension.
+    """Report an input of which the kernel copies one block along a dimension.
 
     That is so on purpose unless another operand moves through as many blocks of that size while the
-    input keeps its block: along a dimension of the pipeline's grid that its index map does not use.
+    input keeps its block: in a pipeline within the kernel, along a dimension of the pipeline's grid
+    that its index map does not use; otherwise, along a grid dimension or loop along which none of
+    its copies moves.
     """
     copies = _fetched(subject, block)
-    if not copies or any(b is not block and _is_alike(b, block) for b in subject.grid.blocks):
+    by_pipeline = bool(copies)
+    if not by_pipeline and not _is_only_copied(subject, block):
         return None
-    for dim, along in enumerate(extents.get(block.position, [])):
+    if any(b is not block and _is_alike(b, block) for b in subject.grid.blocks):
+        return None
+    parts = extents.get(block.position, [])
+    moves = frozenset(axis for along in parts for axis in _axes(along))
+    for dim, along in enumerate(parts):
         places = {(int(start), e.size) for e in along for start in e.starts}
         if len(places) != 1:
             continue
@@ -135,24 +147,77 @@ def _still(
         bound = block.shape[dim]
         if size >= bound or bound % size:
             continue
-        other = next(
-            (
-                other
-                for other in subject.grid.blocks[: subject.grid.num_inputs]
-                for d, there in enumerate(extents.get(other.position, []))
-                if other.shape[d] == bound and {e.size for e in there} == {size}
-                and _most_beside(copies, _fetched(subject, other), d) == bound // size
-            ),
-            None,
-        )  # fmt: skip
+        if by_pipeline:
+            other = _moving_beside(subject, copies, extents, bound, size)
+        else:
+            other = _moving(subject, moves, extents, bound, size)
         if other is None:
             continue
-        return bounds.pipelined_input_stays(
+        return bounds.copied_input_stays(
             subject.of_block(block, source=along[-1].source),
             part=unread_part(block, dim, start, start + size, size),
             moving=other.name,
+            by_pipeline=by_pipeline,
         )
     return None
+
+
+def _moving_beside(
+    subject: Subject, copies: list[_BlockCopy], extents: dict[int, list[list[_Extent]]],
+    bound: int, size: int,
+) -> Block | None:  # fmt: skip
+    """Return an input of which a pipeline copies all blocks of a size beside one of another."""
+    return next(
+        (
+            other
+            for other in subject.grid.blocks[: subject.grid.num_inputs]
+            for d, there in enumerate(extents.get(other.position, []))
+            if other.shape[d] == bound
+            and {e.size for e in there} == {size}
+            and _most_beside(copies, _fetched(subject, other), d) == bound // size
+        ),
+        None,
+    )
+
+
+def _moving(
+    subject: Subject, kept: frozenset[int], extents: dict[int, list[list[_Extent]]], bound: int,
+    size: int,
+) -> Block | None:  # fmt: skip
+    """Return an operand that the kernel copies block by block, all along one dimension.
+
+    Args:
+      kept: axes along which another operand moves; this one moves along others.
+    """
+    for other in subject.grid.blocks:
+        if size < 2 or not _is_only_copied(subject, other):
+            continue
+        for d, there in enumerate(extents.get(other.position, [])):
+            axes = _axes(there)
+            starts = {int(start) for extent in there for start in extent.starts}
+            is_all = starts == set(range(0, bound, size)) and {e.size for e in there} == {size}
+            if other.shape[d] == bound and is_all and axes and not axes & kept:
+                return other
+    return None
+
+
+def _axes(along: list[_Extent]) -> frozenset[int]:
+    """Axes along which any access moves; all unrolled loops together are `UNROLLED`."""
+    moves = frozenset(axis for extent in along for axis in extent.moves)
+    in_loops = {extent.starts.tobytes() for extent in along if extent.is_in_loop}
+    return moves | {UNROLLED} if len(in_loops) > 1 else moves
+
+
+def _is_only_copied(subject: Subject, block: Block) -> bool:
+    """Whether the kernel's own copies are the only accesses to an operand."""
+    position = len(subject.grid.tables) + block.position
+    accesses = [
+        event
+        for event in subject.walked.events
+        for view in (event.view, event.other)
+        if view and view.buffer.position == position and event.what != "dma_wait"
+    ]
+    return bool(accesses) and all(e.what == "dma_start" and not e.of_pipeline for e in accesses)
 
 
 def _is_alike(one: Block, other: Block) -> bool:
@@ -185,8 +250,10 @@ def _fetched(subject: Subject, block: Block) -> list[_BlockCopy]:
             continue
         starts = [dim.start for view in views for dim in view.box or _copied(event, view) or ()]
         known = [int(n.ravel()[0]) for n in starts if n is not None]  # at the first grid point
-        is_of_pipeline = event.what == "dma_start" and event.source is None and event.ordered
-        if not (is_of_pipeline and event.where.all()) or len(known) != len(block.shape):
+        is_of_pipeline = event.what == "dma_start" and event.of_pipeline
+        if not (is_of_pipeline and event.ordered and event.where.all()) or len(known) != len(
+            block.shape
+        ):
             return []
         found.append(_BlockCopy(event.loops, event.number, tuple(known)))
     return found
@@ -239,7 +306,7 @@ def _copied(event: Event, view: View) -> tuple[Dim, ...] | None:
     Its sizes are computed at run time; the buffer in VMEM has the size of a whole block.
     """
     other = event.view if view is event.other else event.other
-    if event.source is not None or other is None or len(view.levels) != 1:
+    if not event.of_pipeline or other is None or len(view.levels) != 1:
         return None
     here = [dim for dim in view.levels[0] if dim.is_slice]
     there = [dim for dim in other.levels[-1] if dim.is_slice] if other.levels else []
@@ -266,7 +333,10 @@ def _extent(subject: Subject, event: Event, dim: Dim) -> _Extent | None:
     starts = np.broadcast_to(dim.start, shape)[np.broadcast_to(event.where, shape)]
     source = event.source or _used(subject, event)
     moves = _moves([dim.start])
-    return _Extent(starts=np.unique(starts), size=dim.size, moves=moves, source=source)
+    return _Extent(
+        starts=np.unique(starts), size=dim.size, moves=moves, source=source,
+        is_in_loop=bool(event.loops),
+    )  # fmt: skip
 
 
 def _moves(indices: Iterable[np.ndarray]) -> frozenset[int]:

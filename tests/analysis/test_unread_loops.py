@@ -393,3 +393,82 @@ MEANT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 def test_inner_pipelines_that_read_what_is_meant(captures: Captures, name: str) -> None:
     function, args = MEANT[name]
     assert unread(captures, function, *args) == []
+
+
+# Copies in loops
+
+
+def multiplied(
+    x_at: str = "ik", y_at: str = "kj", o_at: str = "ij", *, unroll: bool = False
+) -> Callable[..., Any]:
+    """A matmul of (32, 384) and (384, 128) whose kernel copies blocks; an index of "-" stays 0."""
+
+    def kernel(x_hbm: Any, y_hbm: Any, o_hbm: Any, x_buf: Any, y_buf: Any, acc: Any) -> None:
+        def part(ref: Any, shape: tuple[int, int], at: str, k: Any) -> Any:
+            ids = {"i": pl.program_id(0), "j": 0, "k": k, "-": 0}
+            return ref.at[tuple(pl.ds(ids[a] * n, n) for a, n in zip(at, shape, strict=True))]
+
+        acc[...] = jnp.zeros_like(acc)
+
+        @pl.loop(0, 3, unroll=3 if unroll else 1)
+        def _block(k: Any) -> None:
+            pltpu.sync_copy(part(x_hbm, (16, 128), x_at, k), x_buf)
+            pltpu.sync_copy(part(y_hbm, (128, 128), y_at, k), y_buf)
+            acc[...] += x_buf[...] @ y_buf[...]
+
+        pltpu.sync_copy(acc, part(o_hbm, (16, 128), o_at, 0))
+
+    return lambda *args: pl.pallas_call(
+        kernel,
+        grid=(2,),
+        in_specs=[HBM] * 2,
+        out_specs=HBM,
+        out_shape=S((32, 128), F32),
+        scratch_shapes=[pltpu.VMEM(n, F32) for n in ((16, 128), (128, 128), (16, 128))],
+    )(*args)
+
+
+FACTORS = S((32, 384), F32), S((384, 128), F32)
+
+
+@pytest.mark.parametrize(
+    "options, operand, part, rest, moving",
+    [
+        ({"x_at": "i-"}, "x_hbm (float32[32, 384])", "0:128 along dimension 1", 256, "y_hbm"),
+        ({"y_at": "-j"}, "y_hbm (float32[384, 128])", "0:128 along dimension 0", 256, "x_hbm"),
+        (
+            {"y_at": "-j", "unroll": True},
+            *("y_hbm (float32[384, 128])", "0:128 along dimension 0", 256, "x_hbm"),
+        ),
+        ({"x_at": "-k"}, "x_hbm (float32[32, 384])", "0:16 along dimension 0", 16, "o_hbm"),
+    ],
+)
+def test_a_copy_that_stays_on_one_block(
+    captures: Captures, options: Any, operand: str, part: str, rest: int, moving: str
+) -> None:
+    (finding,) = unread(captures, multiplied(**options), *FACTORS)
+    assert finding.message == (
+        f"the kernel copies only {part} of {operand}: the other {rest} elements are never read"
+    )
+    assert finding.cause == (
+        f"its slice stays the same, while {moving} moves through as many elements"
+    )
+    assert finding.advice == (
+        f"let it move with that of {moving}, or pass only that part of the array"
+    )
+
+
+@pytest.mark.parametrize(
+    "options, shapes",
+    [
+        ({}, FACTORS),
+        ({"unroll": True}, FACTORS),
+        # Nothing moves through as many elements.
+        ({"x_at": "-k"}, (S((48, 384), F32), FACTORS[1])),
+        ({"y_at": "-j"}, (FACTORS[0], S((256, 128), F32))),
+        # It may be one array.
+        ({"x_at": "i-"}, (S((384, 384), F32), S((384, 384), F32))),
+    ],
+)
+def test_copies_of_what_is_needed(captures: Captures, options: Any, shapes: Any) -> None:
+    assert unread(captures, multiplied(**options), *shapes) == []

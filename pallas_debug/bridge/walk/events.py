@@ -143,7 +143,8 @@ class Event:
       semaphore: semaphore of a copy.
       amount: bytes of a copy, or the change of a semaphore; None if unknown.
       value: value of a hint; for a check, whether it fails.
-      divisor: divisor of a hint; `of_pipeline` if it is jax's pipeline that gives it.
+      divisor: divisor of a hint.
+      of_pipeline: whether jax's pipeline gives the hint, or makes the copy.
       remote: whether another device takes part.
       origins: origins of the written value, or of the value that is reduced over `axes`.
       loops: iterations of unrolled loops, outermost first.

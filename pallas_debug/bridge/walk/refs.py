@@ -170,6 +170,7 @@ def _copy(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Se
         semaphore=_view(walker, semaphore),
         amount=_bytes(view),
         remote=device is not None or other is not None,
+        of_pipeline=lines.is_of_pipeline(eqn),
     )
     if other is not None:  # the sender's semaphore, whose counts are not tracked
         walker.emit(what, eqn, place, semaphore=_view(walker, other), remote=True)

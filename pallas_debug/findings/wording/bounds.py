@@ -378,22 +378,33 @@ def input_stays(
     return replace(found, only_if=f"{part.operand} and {reader} are not the same array")
 
 
-def pipelined_input_stays(seen: Sighting, *, part: UnreadPart, moving: str) -> Finding:
-    """Report an input whose block stays the same in a pipeline within the kernel.
+def copied_input_stays(
+    seen: Sighting, *, part: UnreadPart, moving: str, by_pipeline: bool
+) -> Finding:
+    """Report an input of which the kernel copies the same block throughout.
 
     Args:
       part: part with the elements that are read instead of the unread ones.
       moving: operand that moves through as many elements.
+      by_pipeline: whether a pipeline within the kernel copies it.
     """
     left = part.size - part.block
     rest = f"the other {left:,} elements are" if left != 1 else "the other element is"
+    cause = (
+        "its index map does not use the dimension of the pipeline's grid along which "
+        f"{moving} moves through as many elements"
+    )
+    advice = "return the index of that dimension there"
+    if not by_pipeline:
+        cause = f"its slice stays the same, while {moving} moves through as many elements"
+        advice = f"let it move with that of {moving}"
     return seen.at(values={"not read": f"{left} of {part.size}", "moving": moving}).found(
         Fault.INPUT_NOT_READ,
-        f"the pipeline in the kernel copies only {part.start}:{part.stop} along dimension "
-        f"{part.dimension} of {part.operand} ({part.array}): {rest} never read",
-        "its index map does not use the dimension of the pipeline's grid along which "
-        f"{moving} moves through as many elements",
-        "return the index of that dimension there, or pass only that part of the array",
+        f"{'the pipeline in ' if by_pipeline else ''}the kernel copies only "
+        f"{part.start}:{part.stop} along dimension {part.dimension} of {part.operand} "
+        f"({part.array}): {rest} never read",
+        cause,
+        f"{advice}, or pass only that part of the array",
     )
 
 
