@@ -8,7 +8,7 @@ an unknown place is not judged.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -66,6 +66,22 @@ def look(subject: Subject, known: Collection[str]) -> Result:
         )
         result.findings.append(finding)
     return result
+
+
+def unvisited(block: Block, seen: np.ndarray, counts: Sequence[int]) -> str | None:
+    """Describe the elements of the blocks that no grid point visits; None if there are too many.
+
+    Args:
+      seen: mask of the visited blocks, of which there are `counts` along each dimension.
+    """
+    if math.prod(block.shape) > MAX_ELEMENTS:
+        return None
+    mask = ~seen.reshape(counts)
+    for axis, (dim, size) in enumerate(zip(block.dims, block.shape, strict=True)):
+        mask = mask.repeat(1 if dim.kind == "squeezed" else dim.size, axis)
+        mask = mask.take(range(size), axis)
+    part = part_of(block.name, mask)
+    return None if part is None else part.text
 
 
 def _without_points(subject: Subject, result: Result) -> None:

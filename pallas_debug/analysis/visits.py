@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pallas_debug.analysis.coverage import unvisited
 from pallas_debug.analysis.reach import covered_by, slice_starts, stores
 from pallas_debug.analysis.subject import Result, Subject, unread_part
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim
@@ -132,16 +133,15 @@ def _visit(subject: Subject, block: Block, result: Result) -> _Visit | None:
 
 def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
     """Check that every block of the array is visited."""
-    seen, total = visit.seen, math.prod(visit.counts)
+    block, seen, total = visit.block, visit.seen, math.prod(visit.counts)
     if seen is None:
         result.left_out.append(
-            f"whether every block of {visit.block.name} is written: it has {total:,} blocks"
+            f"whether every block of {block.name} is written: it has {total:,} blocks"
         )
         return
     missing = total - int(np.count_nonzero(seen))
     if not missing:
         return
-    block = visit.block
     first = tuple(int(i) for i in np.unravel_index(int(np.argmin(seen)), visit.counts))
     passage = next((p for p in _passages(subject, block) if p.missing > 0), None)
     source = subject.block_line(block)
@@ -155,7 +155,7 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
         subject.of_block(
             block,
             source=source,
-            index=block_text(block.name, first),
+            index=unvisited(block, seen, visit.counts) or block_text(block.name, first),
             values={"missing": str(missing), "blocks": str(total)},
         ),
         what=f"block {first} of {block.name}, {shape},",

@@ -7,11 +7,28 @@ results, which no engine can see: then the finding states this condition, and do
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
+
+Box = tuple[tuple[int, int], ...]
+"""Start and stop along each axis of an array."""
+
+
+def hull(a: Box, b: Box) -> Box:
+    """Return the smallest box that contains two boxes."""
+    pairs = zip(a, b, strict=True)
+    return tuple((min(x[0], y[0]), max(x[1], y[1])) for x, y in pairs)
+
+
+def hull_of(boxes: Sequence[Box | None]) -> Box | None:
+    """Return the smallest box that contains all of these; None if one of them is unknown."""
+    known = [box for box in boxes if box is not None]
+    return functools.reduce(hull, known) if known and len(known) == len(boxes) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +40,14 @@ class OutputUse:
       count: number of the program's results.
       is_certain: whether the program also uses them otherwise, e.g. in a print.
       program: name of the jitted function; None for a call of the kernel on its own.
+      read: box that contains all that the program reads of them, if it only slices them.
     """
 
     results: frozenset[int]
     count: int
     is_certain: bool = False
     program: str | None = None
+    read: Box | None = None
 
     @property
     def is_dropped(self) -> bool:
@@ -62,13 +81,46 @@ Dropped = tuple[str, str | None]
 
 def most(uses: Sequence[OutputUse]) -> OutputUse:
     """Return the most extensive use, if several programs call the same kernel."""
-    return max(uses, key=lambda use: (use.is_used, not use.is_dropped))
+    chosen = max(uses, key=lambda use: (use.is_used, not use.is_dropped))
+    return replace(chosen, read=hull_of([use.read for use in uses]))
+
+
+def is_unread(finding: Finding, read: Box | None) -> bool:
+    """Whether a finding is about a part of an output that its program does not read.
+
+    Args:
+      read: box that contains all that the program reads of the output; None if that is unknown.
+    """
+    if finding.kind is not Fault.OUTPUT_NOT_WRITTEN or read is None:
+        return False
+    boxes = _boxes(finding.witness.index or "")
+    return bool(boxes) and not any(_overlap(box, read) for box in boxes)
+
+
+def _boxes(index: str) -> list[Box]:
+    """Read the regions of an index, `o_ref[0:8, 0:128]`; empty if it does not list all of them."""
+    regions = _REGION.findall(index)
+    if not regions or " more region" in index:
+        return []
+    sizes = [region.split(", ") for region in regions]
+    bounds = [[tuple(map(int, size.split(":")[:2])) for size in region] for region in sizes]
+    return [tuple((start, stop) for start, stop in region) for region in bounds]
+
+
+_REGION = re.compile(r"\[(\d+:\d+(?::\d+)?(?:, \d+:\d+(?::\d+)?)*)\]")
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    if len(a) != len(b):
+        return True
+    pairs = zip(a, b, strict=True)
+    return all(x[0] < y[1] and y[0] < x[1] for x, y in pairs)
 
 
 def judged(
     findings: Iterable[Finding], uses: OutputUses
 ) -> tuple[tuple[Finding, ...], frozenset[Dropped]]:
-    """Drop findings about unused outputs, and state the condition of uncertain ones.
+    """Drop findings about unused outputs or parts, and state the condition of uncertain ones.
 
     If a kernel writes none of its outputs, all count as used: it is called for at least one of
     them.
@@ -79,12 +131,18 @@ def judged(
     Returns:
       The remaining findings, and the unused outputs.
     """
-    found = tuple(findings)
+    everything = tuple(findings)
+    unread = {
+        id(f)
+        for f in everything
+        if (use := uses.get(f.operand or "")) is not None and is_unread(f, use.read)
+    }
+    found = tuple(f for f in everything if id(f) not in unread)
+    dropped: set[Dropped] = {(f.kernel, f.operand) for f in everything if id(f) in unread}
     names = {f.operand for f in found if f.kind is Fault.OUTPUT_NOT_WRITTEN}
     if not uses or names.issuperset(uses):
-        return tuple(certain(f) for f in found), frozenset()
+        return tuple(certain(f) for f in found), frozenset(dropped)
     kept: list[Finding] = []
-    dropped: set[Dropped] = set()
     for finding in found:
         use = uses.get(finding.operand or "")
         if finding.kind is not Fault.OUTPUT_NOT_WRITTEN or use is None:
@@ -103,5 +161,5 @@ def certain(finding: Finding) -> Finding:
 
 
 def note(kernel: str, operand: str | None) -> str:
-    """Sentence about an output that is neither written nor used."""
-    return f"kernel `{kernel}` does not write all of {operand}, but nothing uses that output"
+    """Sentence about an output, or a part of it, that is neither written nor used."""
+    return f"kernel `{kernel}` does not write all of {operand}, but nothing uses what it leaves out"

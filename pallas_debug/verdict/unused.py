@@ -7,7 +7,7 @@ the parts that the other leaves out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pallas_debug import guards
@@ -16,7 +16,7 @@ from pallas_debug.bridge.walk.dataflow import shared, unused
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings import outputs
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.outputs import Dropped
+from pallas_debug.findings.outputs import Box, Dropped
 from pallas_debug.findings.wording.bounds import REST_READ_AS
 from pallas_debug.model import Finding, Target
 from pallas_debug.session import Session
@@ -40,13 +40,11 @@ def without_unused(
     if not unwritten:
         return list(seen)
     failed: list[PallasDebugError] = []
-    names = dropped(
+    found = unneeded(
         call.function, call.args, call.kwargs, captures, target, unwritten, failed.append
     )
     problems += map(str, failed)
-    if names is None:
-        return list(seen)
-    return [*(one.without_unwritten(names) for one in seen), Seen(dropped=names)]
+    return list(seen) if found is None else [found.left_out(one) for one in seen]
 
 
 def with_separate_inputs(
@@ -116,15 +114,38 @@ def resolved(
     target = session.chip
     if not unwritten or target is None:
         return tuple(findings)
-    names = dropped(
+    found = unneeded(
         function, args, kwargs, session.captures, target, unwritten, lambda problem: None
     )
-    if names is None:
-        return tuple(findings)
-    return Seen(findings=tuple(findings)).without_unwritten(names).findings
+    seen = Seen(findings=tuple(findings))
+    return seen.findings if found is None else found.left_out(seen).findings
 
 
-def dropped(
+@dataclass(frozen=True, kw_only=True)
+class Unneeded:
+    """What a function does not use of its kernels' unwritten outputs.
+
+    Attributes:
+      outputs: those of which it uses nothing.
+      read: for those that it only slices, the box that contains all that it reads.
+    """
+
+    outputs: frozenset[Dropped]
+    read: Mapping[Dropped, Box]
+
+    def left_out(self, seen: Seen) -> Seen:
+        """Leave out findings about what is not used."""
+        left = seen.without_unwritten(self.outputs)
+        kept = tuple(
+            f
+            for f in left.findings
+            if not outputs.is_unread(f, self.read.get((f.kernel, f.operand)))
+        )
+        dropped = _unwritten(seen.findings) - _unwritten(kept)
+        return replace(left.with_findings(kept), dropped=left.dropped | dropped)
+
+
+def unneeded(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -132,20 +153,25 @@ def dropped(
     target: Target,
     unwritten: Iterable[Dropped],
     report: Callable[[PallasDebugError], None],
-) -> frozenset[Dropped] | None:
-    """Return those outputs that no call in a function uses; None if it cannot be traced."""
-    found: dict[str, frozenset[int]] | None = None
+) -> Unneeded | None:
+    """Return what no call in a function uses of these outputs; None if it cannot be traced."""
+    found: dict[str, unused.Unused] | None = None
     with guards.guarded("engine", "looking for outputs that nothing uses", report):
         found = unused.unused_outputs(function, args, kwargs, target)
     if found is None:
         return None
     idle: dict[Dropped, bool] = {}
+    boxes: dict[Dropped, list[Box | None]] = {}
     for captured in captures:
-        numbers = found.get(captured.kernel.digest, frozenset())
+        uses = found.get(captured.kernel.digest)
         for n, operand in enumerate(captured.kernel.of_kind("output")):
             key = captured.kernel.name, operand.name
-            idle[key] = idle.get(key, True) and n in numbers
-    return frozenset(key for key in unwritten if idle.get(key))
+            idle[key] = idle.get(key, True) and uses is not None and n in uses.outputs
+            boxes.setdefault(key, []).append(None if uses is None else uses.read[n])
+    return Unneeded(
+        outputs=frozenset(key for key in unwritten if idle.get(key)),
+        read={key: box for key, every in boxes.items() if (box := outputs.hull_of(every))},
+    )
 
 
 def notes(seen: Iterable[Seen], findings: Iterable[Finding]) -> list[str]:

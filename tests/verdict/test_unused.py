@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
 from pallas_debug.verdict import Request, Verdict, verify, verify_program
@@ -64,7 +65,7 @@ def test_an_output_that_nothing_uses_is_a_note() -> None:
         assert verdict.findings == ()
         assert {o.status for o in verdict.outcomes} == {"ok"}
         assert verdict.notes == (
-            "kernel `top` does not write all of best_ref, but nothing uses that output",
+            "kernel `top` does not write all of best_ref, but nothing uses what it leaves out",
         )
 
 
@@ -211,7 +212,7 @@ def test_a_script_is_judged_by_its_programs() -> None:
     assert verdict.findings == ()
     assert {o.status for o in verdict.outcomes} == {"ok"}
     assert verdict.notes == (
-        "kernel `top` does not write all of best_ref, but nothing uses that output",
+        "kernel `top` does not write all of best_ref, but nothing uses what it leaves out",
     )
     verdict = program("used")
     (finding,) = verdict.findings
@@ -226,3 +227,66 @@ def test_a_script_is_judged_by_its_programs() -> None:
     assert any(line.startswith("::warning") for line in github.lines(verdict))
     (result,) = sarif.sarif(verdict)["runs"][0]["results"]
     assert (result["level"], result["properties"]["onlyIf"]) == ("warning", finding.only_if)
+
+
+HBM = pl.BlockSpec(memory_space=pltpu.HBM)
+
+
+def staged(x_ref: Any, o_ref: Any) -> None:
+    """Leaves the first 8 rows of its output unwritten."""
+    pltpu.sync_copy(x_ref, o_ref.at[pl.ds(8, 16)])
+
+
+def copied(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...]
+
+
+def calls_staged(x: jax.Array) -> jax.Array:
+    out = jax.ShapeDtypeStruct((24, 128), x.dtype)
+    return pl.pallas_call(staged, out_shape=out, in_specs=[HBM], out_specs=HBM)(x)
+
+
+def calls_short(x: jax.Array) -> jax.Array:
+    """Leaves the last 8 rows of its output unvisited."""
+    out, rows = jax.ShapeDtypeStruct((24, 128), x.dtype), pl.BlockSpec((8, 128), lambda i: (i, 0))
+    return pl.pallas_call(copied, out_shape=out, grid=(2,), in_specs=[rows], out_specs=rows)(x)
+
+
+def twice(x: jax.Array) -> Any:
+    y = jax.jit(calls_staged)(x)
+    return y[8:] * y[10:11]
+
+
+def twice_and_whole(x: jax.Array) -> Any:
+    y = jax.jit(calls_staged)(x)
+    return y[8:], y
+
+
+@pytest.mark.parametrize(
+    "function,broken,name",
+    [
+        (lambda x: calls_staged(x)[8:] + 1, lambda x: calls_staged(x)[7:] + 1, "staged"),
+        (jax.jit(lambda x: calls_staged(x)[8:]), jax.jit(calls_staged), "staged"),
+        (twice, twice_and_whole, "staged"),
+        (lambda x: calls_short(x)[:16], lambda x: calls_short(x)[:17], "copied"),
+    ],
+)
+def test_a_part_that_nothing_uses_need_not_be_written(
+    function: Any, broken: Any, name: str
+) -> None:
+    x = jax.ShapeDtypeStruct((16, 128), jnp.float32)
+    verdict = verify(function, x, engines="static,machine")
+    assert verdict.ok, str(verdict)
+    assert verdict.notes[-1:] == (
+        f"kernel `{name}` does not write all of o_ref, but nothing uses what it leaves out",
+    )
+    (finding,) = verify(broken, x, engines="static,machine").findings
+    assert finding.kind == "OutputNotWritten"
+    assert finding.counts
+
+
+@pytest.mark.parametrize("start,kinds", [(8, []), (7, ["OutputNotWritten"])])
+def test_a_check_knows_what_part_a_program_uses(start: int, kinds: list[str]) -> None:
+    program = jax.jit(lambda x: calls_staged(x)[start:])
+    report, _ = pallas_debug.check(program, sanitize=True)(jnp.ones((16, 128)))
+    assert [finding.kind for finding in report.findings] == kinds

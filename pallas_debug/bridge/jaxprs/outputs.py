@@ -14,12 +14,10 @@ from typing import Any
 from jax._src import core as jax_core
 from jax._src.lax.control_flow import conditionals, loops
 
-from pallas_debug.bridge.jaxprs import nested
-from pallas_debug.findings.outputs import OutputUse
+from pallas_debug.bridge.jaxprs import nested, reads
+from pallas_debug.bridge.jaxprs.reads import KERNELS
+from pallas_debug.findings.outputs import Box, OutputUse
 from pallas_debug.guards import guarded
-
-KERNELS = ("pallas_call", "mpmd_map")
-"""Names of the primitives that call a kernel."""
 
 Results = frozenset[int]
 """Numbers of a program's results, or `_EFFECT`."""
@@ -168,11 +166,16 @@ class _Program:
         self._jaxpr = jaxpr
 
     @functools.cached_property
+    def _read(self) -> dict[Any, list[Box | None]]:
+        return reads.parts(self._jaxpr, lambda eqn: _identity(eqn.params))
+
+    @functools.cached_property
     def _reached(self) -> dict[Any, list[Results]]:
         return reached(self._jaxpr, lambda eqn: _identity(eqn.params))
 
     def uses(self, params: Mapping[str, Any]) -> list[OutputUse]:
         found = self._reached.get(_identity(params), ())  # a lowering rule may have retraced it
+        read = self._read.get(_identity(params), ())
         jaxpr = nested.opened(self._jaxpr)[0]
         return [
             OutputUse(
@@ -180,8 +183,9 @@ class _Program:
                 count=len(jaxpr.outvars),
                 is_certain=is_effect(results),
                 program=_name(jaxpr),
+                read=part,
             )
-            for results in found
+            for results, part in zip(found, read, strict=True)
         ]
 
 
