@@ -256,7 +256,36 @@ def rows_by_index_map_remedied(ids: jax.Array, table: jax.Array) -> jax.Array:
     )(ids % table.shape[0], table)
 
 
+def _small_products(x: jax.Array, y: jax.Array, count: int) -> jax.Array:
+    def kernel(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        for i in range(count):
+            out_ref[i] = jnp.dot(x_ref[i], y_ref[i], preferred_element_type=F32)
+
+    block = pl.BlockSpec((count, *x.shape[1:]), lambda i: (i, 0, 0))  # SLOW
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(x.shape[0] // count,), in_specs=[block] * 2, out_specs=block
+    )(x, y)
+
+
+def small_product_per_step(x: jax.Array, y: jax.Array) -> jax.Array:
+    """XLA places all arrays in VMEM, of which the compiler then allocates none to the kernel."""
+    return _small_products(x, y, 1)
+
+
+def small_product_per_step_remedied(x: jax.Array, y: jax.Array) -> jax.Array:
+    return _small_products(x, y, 16)
+
+
 KERNELS = (
+    SlowKernel(
+        advice="small-blocks",
+        summary="A small product in each step.",
+        function=small_product_per_step,
+        remedied=small_product_per_step_remedied,
+        helper=_small_products,
+        args=(jax.ShapeDtypeStruct((64, 32, 32), F32),) * 2,
+        parts=("whose 16 parts are computed side by side", "which copy nothing"),
+    ),
     SlowKernel(
         advice="gathered-blocks",
         summary="A gather of one row in each grid step, by its index map.",

@@ -220,7 +220,89 @@ def states_of_few_columns_remedied(x: jax.Array, decay: jax.Array, b: jax.Array)
     return _scanned(x, decay, b, turned=True)
 
 
+def _sorted(x: jax.Array, axis: int) -> jax.Array:
+    """A bitonic network on blocks of 128 by 128."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        place = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+        size = x.shape[axis]
+        for length in (2**n for n in range(1, size.bit_length())):
+            distance = length // 2
+            while distance:
+                is_upper = (place & distance) != 0
+                above, below = (pltpu.roll(x, n, axis) for n in (distance, size - distance))  # SLOW
+                other = jnp.where(is_upper, above, below)
+                keeps_less = ((place & length) == 0) != is_upper
+                x = jnp.where(keeps_less, jnp.minimum(x, other), jnp.maximum(x, other))
+                distance //= 2
+        out_ref[...] = x
+
+    block = pl.BlockSpec((128, 128), lambda i: (i, 0) if axis else (0, i))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(x.size // 128**2,), in_specs=[block], out_specs=block
+    )(x)
+
+
+def sorted_along_lanes(x: jax.Array) -> jax.Array:
+    """Each step of the network rotates all registers along the lanes, twice."""
+    return _sorted(x, 1)
+
+
+def sorted_along_lanes_remedied(x: jax.Array) -> jax.Array:
+    return _sorted(x, 0).T
+
+
+def _sparse(x: jax.Array, axis: int) -> jax.Array:
+    """Squares above a threshold that is found by Newton's method, whose sum is 1."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...]
+        threshold = jnp.max(x, axis, keepdims=True) - 1
+        for _ in range(16):
+            above = jnp.maximum(x - threshold, 0)
+            excess = jnp.sum(above * above, axis, keepdims=True) - 1  # SLOW
+            threshold += excess / (2 * jnp.sum(above, axis, keepdims=True))
+        out_ref[...] = jnp.maximum(x - threshold, 0) ** 2
+
+    block = pl.BlockSpec((256, 128), lambda i: (i, 0))
+    if not axis:
+        block = pl.BlockSpec((128, 256), lambda i: (0, i))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(x.size // (256 * 128),), in_specs=[block], out_specs=block
+    )(x)
+
+
+def sums_of_lanes_again(x: jax.Array) -> jax.Array:
+    """Each iteration sums all registers over the lanes, twice, and needs the previous sums."""
+    return _sparse(x, 1)
+
+
+def sums_of_lanes_again_remedied(x: jax.Array) -> jax.Array:
+    return _sparse(x, 0).T
+
+
 KERNELS = (
+    SlowKernel(
+        advice="across-lanes",
+        summary="A sort of rows of 128 values, by rotations along the lanes.",
+        function=sorted_along_lanes,
+        remedied=sorted_along_lanes_remedied,
+        helper=_sorted,
+        rearrange=lambda x: (x.T,),
+        args=(jax.ShapeDtypeStruct((512, 128), F32),),
+        parts=("rotates 896 registers along the lanes", "transpose the arrays outside the kernel"),
+    ),
+    SlowKernel(
+        advice="across-lanes",
+        summary="Sums over the lanes, each of which needs the one before.",
+        function=sums_of_lanes_again,
+        remedied=sums_of_lanes_again_remedied,
+        helper=_sparse,
+        rearrange=lambda x: (x.T,),
+        args=(jax.ShapeDtypeStruct((1024, 128), F32),),
+        parts=("reduces or rotates 1,056 registers along the lanes", "transposing takes about"),
+    ),
     SlowKernel(
         advice="narrow-values",
         summary="A group norm of groups of 16 lanes.",

@@ -47,6 +47,7 @@ from pallas_debug.profile.advice.rules.products import (
     wide_product,
 )
 from pallas_debug.profile.advice.rules.reducing import (
+    across_lanes,
     lane_reduction,
     narrow_slices,
     narrow_values,
@@ -89,6 +90,7 @@ KINDS: tuple[AdviceKind, ...] = (
     half_lanes.KIND,
     narrow_values.KIND,
     lane_reduction.KIND,
+    across_lanes.KIND,
     narrow_slices.KIND,
     kept_in_memory.KIND,
     invariant.KIND,
