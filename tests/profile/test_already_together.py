@@ -114,3 +114,37 @@ def test_products_by_matrices_of_their_own_stay() -> None:
     q = jax.ShapeDtypeStruct((8, 128), jnp.float32)
     k = jax.ShapeDtypeStruct((8, 128, 256), jnp.float32)
     assert pallas_debug.stats(heads_of_own_keys, q, k, target="v5e", estimate=False).advice == ()
+
+
+def offsets(ids: jax.Array) -> jax.Array:
+    """The first place of each value among sorted values: counts that are summed one by one."""
+
+    def kernel(ids_ref: Any, out_ref: Any) -> None:
+        @pl.loop(0, out_ref.shape[0])
+        def _(i: jax.Array) -> None:
+            out_ref[i] = 0
+
+        @pl.loop(0, ids_ref.shape[0])
+        def _(i: jax.Array) -> None:
+            out_ref[ids_ref[i]] += 1
+
+        def later(i: jax.Array, total: jax.Array) -> jax.Array:
+            count = out_ref[i]
+            out_ref[i] = total
+            return total + count
+
+        lax.fori_loop(0, out_ref.shape[0], later, jnp.int32(0))
+
+    result: jax.Array = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((128,), jnp.int32),
+        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM)],
+        out_specs=pl.BlockSpec(memory_space=pltpu.SMEM),
+    )(ids)
+    return result
+
+
+@pytest.mark.slow
+def test_counts_that_the_scalar_unit_reads_stay() -> None:
+    ids = jax.ShapeDtypeStruct((1024,), jnp.int32)
+    assert pallas_debug.stats(offsets, ids, target="v5e", estimate=False).advice == ()

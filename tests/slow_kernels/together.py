@@ -226,6 +226,37 @@ def summed_row_by_row_remedied(ids: jax.Array, x: jax.Array) -> jax.Array:
     return _summed(kernel, ids[None], x, 0)
 
 
+def counted_one_by_one(ids: jax.Array) -> jax.Array:
+    """A histogram: each iteration adds 1 to the count of its value."""
+
+    def kernel(ids_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.loop(0, out_ref.shape[0])
+        def _(i: jax.Array) -> None:
+            out_ref[i] = 0
+
+        @pl.loop(0, ids_ref.shape[0])
+        def _(i: jax.Array) -> None:
+            out_ref[ids_ref[i]] += 1  # SLOW
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((128,), jnp.int32),
+        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM)],
+        out_specs=pl.BlockSpec(memory_space=pltpu.SMEM),
+    )(ids % 128)
+
+
+def counted_one_by_one_remedied(ids: jax.Array) -> jax.Array:
+    def kernel(ids_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        places = lax.broadcasted_iota(jnp.int32, (128, ids_ref.shape[1]), 0)
+        out_ref[...] = jnp.sum(jnp.where(places == ids_ref[...], 1, 0), axis=1, keepdims=True)
+
+    counts = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((128, 1), jnp.int32))(
+        ids[None] % 128
+    )
+    return counts[:, 0]
+
+
 def _summed_pages(ids: jax.Array, pages: jax.Array, *, at_once: bool) -> jax.Array:
     """Sums over pages that a table lists."""
     count, (rows, width) = 8, pages.shape[1:]
@@ -325,6 +356,18 @@ _TABLE = (
 )
 
 KERNELS = (
+    SlowKernel(
+        advice="segment-sum",
+        summary="A histogram, counted one by one in SMEM.",
+        function=counted_one_by_one,
+        remedied=counted_one_by_one_remedied,
+        args=(jax.ShapeDtypeStruct((1024,), jnp.int32),),
+        parts=(
+            "1,024 numbers are added one by one to the 128 numbers of out_ref in SMEM",
+            "lax.broadcasted_iota(jnp.int32, (128, 1024), 0) == table",
+            "1 for a histogram",
+        ),
+    ),
     SlowKernel(
         advice="repeated-product",
         summary="Query heads that are multiplied by the same keys one by one.",

@@ -1,4 +1,4 @@
-"""Advice: a loop adds rows one by one to the rows that a table names."""
+"""Advice: a loop adds rows, or numbers, one by one to those that a table names."""
 
 from __future__ import annotations
 
@@ -48,6 +48,13 @@ ONE_HOT = 2
 LATENCY = 300
 """Cycles until the first result of a product is in a register; compiled kernels take 150 to 250."""
 
+COMPARISON = 3
+"""Cycles to compare a register of places with those of a table, and to count or add what is equal.
+Compiled kernels of 512 places in a table and 256 sums take 2.9."""
+
+REDUCING = 100
+"""Cycles until the sums over the lanes are in registers."""
+
 LARGE_UNITS = 2
 """Number of matrix units of chips whose units multiply by 256 × 256 values; others have more units,
 which multiply by 128 × 128."""
@@ -74,6 +81,7 @@ def advise_segment_sum(subject: AdviceSubject) -> Iterator[Advice]:
         return
     for loop in program.loops_of(MIN_TRIPS):
         body = program.body(loop)
+        yield from _numbers_advised(subject, program, loop, body)
         sums = _sums(program, loop, body)
         then = _on_mxu(subject, sums) if sums is not None else None
         if sums is None or then is None:
@@ -117,6 +125,54 @@ def advise_segment_sum(subject: AdviceSubject) -> Iterator[Advice]:
         )
 
 
+def _numbers_advised(
+    subject: AdviceSubject, program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
+) -> Iterator[Advice]:
+    """Advise on numbers in SMEM, such as those of a histogram."""
+    sums = _numbers(subject, program, loop, body)
+    if sums is None:
+        return
+    source = program.source(sums.stores[0])
+    stored = selected(subject.at(source), lambda name: name.startswith("sst"))
+    scheduled = subject.loop_of(stored)
+    if scheduled is None or subject.is_of_grid(scheduled):
+        return
+    inside = subject.inside(scheduled)
+    stores = selected(inside, lambda name: name.startswith("sst"))
+    at_once = max(round(len(stores) / len(sums.stores)), 1)
+    segments, numbers, _ = sums.sizes
+    now = subject.cycles_of(scheduled) * (loop.trips or 0) / at_once
+    then = COMPARISON * math.ceil(segments / 8) * math.ceil(numbers / 128) + REDUCING
+    share = subject.share(inside)
+    operand = subject.operand(sums.memory)
+    if share * (1 - then / now) < MIN_GAIN or operand is None or operand.kind != "output":
+        return
+    places = f"lax.broadcasted_iota(jnp.int32, ({segments}, {numbers}), 0) == table"
+    yield Advice(
+        kind=KIND.name,
+        source=source,
+        operand=operand.name,
+        message=(
+            f"{numbers:,} numbers are added one by one to the {segments:,} numbers of "
+            f"{operand.name} in SMEM, each to one that a table names, which takes about {now:,.0f} "
+            "cycles; each addition waits for the load of a number that the one before may have "
+            f"stored, and whole vectors would need about {then:,.0f}"
+        ),
+        remedy=(
+            f"put the table, as a row of shape (1, {numbers}), and {operand.name} in VMEM, and "
+            f"compare each place with all of the table: jnp.sum(jnp.where({places}, numbers, 0), "
+            "axis=1, keepdims=True), where numbers is 1 for a histogram"
+        ),
+        evidence=(
+            derived("numbers that are added", numbers),
+            counted("bundles of the loop", scheduled.size),
+            derived("cycles of all iterations", round(now), unit="cycles"),
+            derived("cycles with vectors", round(then), unit="cycles"),
+            derived_share("share of the executed bundles", share),
+        ),
+    )
+
+
 def _on_mxu(subject: AdviceSubject, sums: _Sums) -> float | None:
     """Return the cycles of a product with a one-hot matrix; None for an unknown chip."""
     peaks, table = peaks_of(subject.schedule.chip), subject.schedule.table
@@ -151,18 +207,54 @@ def _sums(program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation
     )
 
 
-def _adds(program: MosaicProgram, loop: ProgramLoop, store: ProgramOperation) -> bool:
-    """Whether a store adds an f32 row to the row that is at its place, which a table names."""
+def _numbers(
+    subject: AdviceSubject, program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
+) -> _Sums | None:
+    """Return the sums of a loop that only adds numbers to those of an array in SMEM."""
+    if loop.carried or any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
+        return None
+    stores = [o for o in body if o.name in STORES]
+    memories = {memory_of(program, store) for store in stores}
+    if len(memories) != 1 or any(store.name != "memref.store" for store in stores):
+        return None
+    memory = memories.pop()
+    shape = _shape_of(program, memory) if memory is not None else None
+    if memory is None or not shape or any(size != 1 for size in shape[:-1]):
+        return None
+    if not all(_adds(program, loop, store, named=-1) for store in stores):
+        return None
+    for load in program.named("memref.load"):
+        is_used = memory_of(program, load) == memory and program.users(load)
+        if is_used and load.line not in loop:
+            return None  # the scalar unit reads the sums
+    return _Sums(
+        stores=stores, memory=memory, sizes=(shape[-1], len(stores) * (loop.trips or 0), 1)
+    )
+
+
+def _adds(
+    program: MosaicProgram, loop: ProgramLoop, store: ProgramOperation, *, named: int = 0
+) -> bool:
+    """Whether a store adds to the row or number that is at its place, which a table names.
+
+    Args:
+      named: number of the index that the table names.
+    """
     memory, places = memory_of(program, store), index_values(store)
     kind = store.shape
-    if memory is None or len(places) != 2 or kind is None or kind[1] != "f32":
+    adding = {"f32": "arith.addf"} if not named else {"f32": "arith.addf", "i32": "arith.addi"}
+    if memory is None or not places or kind is None or kind[1] not in adding:
         return False
-    named = program.sources_of(places[0], store.line) or ()
-    if not any(source.name in LOADS and source.line in loop for source in named):
+    if not named and len(places) != 2:
+        return False
+    made = program.sources_of(places[named], store.line) or ()
+    if not any(source.name in LOADS and source.line in loop for source in made):
+        return False
+    if any(source.name in LOADS and memory_of(program, source) == memory for source in made):
         return False
     values = [o for o in store.operands if o not in (memory, *places)]
     add = program.producer(values[0], store.line) if values else None
-    if add is None or add.name != "arith.addf" or add.line not in loop:
+    if add is None or add.name != adding[kind[1]] or add.line not in loop:
         return False
     at = [program.identity(place, store.line) for place in places]
     for total, value in (add.operands, add.operands[::-1]):
@@ -188,12 +280,14 @@ def _shape_of(program: MosaicProgram, memory: str) -> tuple[int, ...] | None:
 
 KIND = AdviceKind(
     name="segment-sum",
-    title="Rows added one by one to rows that a table names",
+    title="Rows or numbers added one by one to those that a table names",
     condition=(
         f"Each of at least {MIN_TRIPS} iterations of a loop adds rows in f32 to rows whose places "
         f"it reads from a table. A product with a one-hot matrix, in the {PASSES} passes of the "
-        f"highest precision, would save at least {MIN_GAIN:.0%} of the executed bundles."
+        f"highest precision, would save at least {MIN_GAIN:.0%} of the executed bundles. Or it "
+        "adds numbers to those of an output in SMEM, as in a histogram, and comparing all places "
+        "with all of the table would save as much."
     ),
-    remedy="Multiply all rows at once by a one-hot matrix.",
+    remedy="Multiply all rows at once by a one-hot matrix; compare and sum whole vectors.",
     rule=advise_segment_sum,
 )
