@@ -32,6 +32,11 @@ class SourceLine:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """File and line, without the text at that time."""
+        return self.file, self.line
+
 
 @dataclass(frozen=True, kw_only=True)
 class Operand:
@@ -335,7 +340,7 @@ class Witness:
     @property
     def line(self) -> tuple[str, int] | None:
         """File and number of the line."""
-        return None if self.source is None else (self.source.file, self.source.line)
+        return None if self.source is None else self.source.place
 
 
 @dataclass(frozen=True, kw_only=True)

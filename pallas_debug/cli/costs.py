@@ -263,11 +263,11 @@ def _one_line(
 
 def _as_json(profile: Profile, at: int, costs: Sequence[LineCost]) -> dict[str, Any]:
     bundle = profile.schedule.bundles[at]
-    places = {(cost.source.file, cost.source.line) for cost in costs}
+    places = {cost.source.place for cost in costs}
     texts = [
         instruction.text
         for instruction, trace in zip(bundle.instructions, profile.tracing.traces[at], strict=True)
-        if any((line.file, line.line) in places for line in trace.chain)
+        if any(line.place in places for line in trace.chain)
     ]
     executions = profile.cycles.executions
     return {

@@ -139,7 +139,7 @@ def _is_cause(finding: Finding, failure: Failure) -> bool:
     if failure.source is None or finding.source is None:
         return True
     named, printed = failure.source, finding.source
-    return (named.file, named.line) == (printed.file, printed.line)
+    return named.place == printed.place
 
 
 def _failure(
@@ -211,5 +211,5 @@ def _failed_operation(passes: list[Pass], files: Files) -> SourceLine | None:
     path = files.get(failed.file) if failed and failed.file else None
     if not isinstance(path, Path):
         return None
-    named = {(s.file, s.line): s for s in source_lines(path.read_text(errors="replace"))}
+    named = {s.place: s for s in source_lines(path.read_text(errors="replace"))}
     return next(iter(named.values())) if len(named) == 1 else None

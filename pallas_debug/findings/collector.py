@@ -89,7 +89,7 @@ def merged(
       starts: first lines of the kernels. An engine reports such a line if it knows no better one,
         so another engine's line is preferred.
     """
-    begins = {(line.file, line.line) for line in starts if line is not None}
+    begins = {line.place for line in starts if line is not None}
     kept: list[Finding] = []
     for finding in sorted(findings, key=_by_sureness):
         same = [i for i, known in enumerate(kept) if _is_same(known, finding)]
@@ -129,7 +129,7 @@ def _is_same(a: Finding, b: Finding) -> bool:
 
 def _sides(race: Finding) -> frozenset[tuple[str, int] | None]:
     """Lines of both sides of a race: engines differ in which side they report first."""
-    other = None if race.other is None else (race.other.file, race.other.line)
+    other = None if race.other is None else race.other.place
     return frozenset({race.witness.line, other} - {None})
 
 

@@ -64,9 +64,7 @@ def _slip(finding: Finding) -> tuple[object, ...]:
 def _copying(race: Finding) -> tuple[object, ...]:
     """Lines of the sides of a race that are copies, here and on the other side."""
     sides = (("semaphore", race.source), ("other semaphore", race.other))
-    lines = [
-        line and (line.file, line.line) if name in race.values else None for name, line in sides
-    ]
+    lines = [line and line.place if name in race.values else None for name, line in sides]
     return tuple(lines) if any(lines) else ()
 
 

@@ -242,7 +242,7 @@ def _share_copies(finding: Finding, cause: Finding) -> bool:
 
 def _lines(finding: Finding) -> set[tuple[str, int]]:
     sides = (finding.source, finding.other)
-    return {(side.file, side.line) for side in sides if side is not None}
+    return {side.place for side in sides if side is not None}
 
 
 def _place(race: Finding) -> tuple[object, ...]:
@@ -306,7 +306,7 @@ def _is_given_nothing(finding: Finding, cause: Finding) -> bool:
 
 def _is_signalled_alike(finding: Finding, cause: Finding) -> bool:
     """Return whether a line signals two semaphores too often, by the same number."""
-    lines = [one.other and (one.other.file, one.other.line) for one in (finding, cause)]
+    lines = [one.other and one.other.place for one in (finding, cause)]
     counts = [one.values.get("count") for one in (finding, cause)]
     is_one = None not in lines and lines[0] == lines[1] and counts[0] == counts[1]
     return is_one and (cause.witness.line or ("", 0)) < (finding.witness.line or ("", 0))

@@ -216,7 +216,7 @@ class Module:
         found: dict[tuple[str, int], list[int]] = {}
         for number, name in enumerate(self.names):
             if name is not None:
-                for key in dict.fromkeys((s.file, s.line) for s in self.source(number)):
+                for key in dict.fromkeys(s.place for s in self.source(number)):
                     found.setdefault(key, []).append(number)
         return found
 

@@ -136,5 +136,5 @@ def of_file(costs: Iterable[LineCost], file: str) -> dict[int, LineCost]:
 def _by_place(chain: Chain) -> dict[Place, SourceLine]:
     found: dict[Place, SourceLine] = {}
     for line in chain:
-        found.setdefault((line.file, line.line), line)
+        found.setdefault(line.place, line)
     return found

@@ -422,7 +422,7 @@ class _Chains:
 
 def _at_its_line(chain: Chain) -> set[tuple[bool, Place]]:
     """Return votes for a chain's own line, as producers and users may be on the same line."""
-    return {(is_user, (line.file, line.line)) for line in chain[:1] for is_user in (False, True)}
+    return {(is_user, line.place) for line in chain[:1] for is_user in (False, True)}
 
 
 class _Order:

@@ -77,9 +77,9 @@ class ComputedValues:
                     words = self._words(line.file, line.line)
                     values = tuple(v for v in stop.values if v.value.name in words)
                 there = found.setdefault(stop.place.point, {})
-                before = there.get((line.file, line.line))
+                before = there.get(line.place)
                 now = LineValues(values=values, is_after=is_after, times=1)
-                there[line.file, line.line] = _together(before, now)
+                there[line.place] = _together(before, now)
         return found
 
     @cached_property

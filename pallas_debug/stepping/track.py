@@ -40,8 +40,8 @@ class StepPlace:
     @property
     def key(self) -> tuple[Any, ...]:
         """Two places differ if their keys do; a line has as many ticks as it has operations."""
-        at = None if self.line is None else (self.line.file, self.line.line)
-        stack = tuple((call.file, call.line) for call in self.calls)
+        at = None if self.line is None else self.line.place
+        stack = tuple(call.place for call in self.calls)
         return self.thread, self.point, self.iterations, stack, at
 
 

@@ -49,7 +49,7 @@ def without_idle_loops(seen: Sequence[Seen], integers: Sequence[str]) -> list[Se
         return [
             f"the body of the loop at {line_text(line)}, which does not run "
             f"with the values made up for {names}"
-            for line in sorted(idle.get(outcome.digest, ()), key=lambda at: (at.file, at.line))
+            for line in sorted(idle.get(outcome.digest, ()), key=lambda at: at.place)
         ]
 
     return [
@@ -104,7 +104,7 @@ def _may_rest(finding: Finding) -> bool:
 
 
 def _names(finding: Finding, found: Dependence) -> frozenset[str]:
-    other = [] if finding.other is None else [(finding.other.file, finding.other.line)]
+    other = [] if finding.other is None else [finding.other.place]
     if finding.kind.severity is Severity.VALUES and finding.kind not in _OF_WRITES:
         return found.of_values(finding.witness.line, *other)
     return found.of_accesses(finding.witness.line, *other)

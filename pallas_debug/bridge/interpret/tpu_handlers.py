@@ -426,7 +426,7 @@ def check_race(state: Any, arguments: Arguments, *, writes: bool) -> None:
         before = list(history.values())
         # Keep only the last of equal accesses by the same line, so that loops do not fill memory.
         who = "copy" if place.copy else place.thread
-        line = place.source and (place.source.file, place.source.line)
+        line = place.source and place.source.place
         history[who, writes, words.key(touch.range), line] = (touch, clock)
     for earlier, then in before:
         if (writes or earlier.writes) and _races(touch, clock, earlier, then):

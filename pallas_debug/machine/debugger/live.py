@@ -155,7 +155,7 @@ class LiveRun:
         if step is None or step.site.line is None or self.driver.ended:
             return
         thread = self.driver.thread
-        stack = tuple((line.file, line.line) for line in (*step.site.calls, step.site.line))
+        stack = tuple(line.place for line in (*step.site.calls, step.site.line))
         here: Stack = ((thread.number, thread.point, thread.iterations), stack)
         (before, old), self._stack = self._stack, here
         if before[:2] != here[0][:2]:

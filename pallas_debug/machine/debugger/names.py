@@ -106,7 +106,7 @@ def register_names(program: ir.KernelProgram, depth: int) -> Iterator[RegisterNa
             found = assignment(stack[level])
             if found is None or _goes_on(stack, following, level, found):
                 continue
-            calls = tuple((line.file, line.line) for line in stack[:level])
+            calls = tuple(line.place for line in stack[:level])
             own = _counters(step) if found.is_for else 0
             if len(regs) - own != len(found.names):
                 continue  # e.g. because unused results were dropped

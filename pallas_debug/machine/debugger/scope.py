@@ -165,7 +165,7 @@ class NameScope:
             steps = frame.program.steps
             step = steps[frame.position] if frame.position < len(steps) else None
             if step is not None:
-                return tuple((line.file, line.line) for line in step.site.calls)
+                return tuple(line.place for line in step.site.calls)
         return ()
 
     def _arguments(self, frame: ProgramFrame) -> dict[int, str]:

@@ -92,7 +92,7 @@ def growth_of(subject: AdviceSubject, blocks: BlockMap) -> WorkGrowth:
     for placed in vector:
         split: Mapping[Powers, float] = {every: 1.0}
         if placed.source is not None and placed.weight >= usual:
-            split = lines.get((placed.source.file, placed.source.line), split)
+            split = lines.get(placed.source.place, split)
         in_bundle[placed.bundle].append((placed.opcode, split))
     shares: dict[Powers, float] = defaultdict(float)
     uses: dict[str, dict[Powers, float]] = {name: defaultdict(float) for name in VECTOR}
@@ -157,7 +157,7 @@ class _Followed:
         for operation in vectors:
             source: SourceLine | None = self._program.source(operation)
             if source is not None:
-                on_line[source.file, source.line].append(operation)
+                on_line[source.place].append(operation)
         return {place: self._split(operations) for place, operations in on_line.items()}
 
     def _split(self, operations: list[ProgramOperation]) -> dict[Powers, float]:

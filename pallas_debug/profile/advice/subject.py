@@ -177,7 +177,7 @@ class AdviceSubject:
         found: dict[Place, list[PlacedInstruction]] = defaultdict(list)
         for placed in self.instructions:
             if placed.source is not None:
-                found[placed.source.file, placed.source.line].append(placed)
+                found[placed.source.place].append(placed)
         return found
 
     @cached_property
@@ -191,7 +191,7 @@ class AdviceSubject:
 
     def at(self, source: SourceLine | None) -> list[PlacedInstruction]:
         """Return the instructions of a source line."""
-        return self.by_place.get((source.file, source.line), []) if source else []
+        return self.by_place.get(source.place, []) if source else []
 
     @cached_property
     def executed(self) -> float:
@@ -280,7 +280,7 @@ class AdviceSubject:
                 for key, count in counts.get(operand, {}).items():
                     seen[key] = max(seen.get(key, 0), count)
             if placed.source is not None and test(placed.opcode):
-                key = placed.opcode, (placed.source.file, placed.source.line)
+                key = placed.opcode, placed.source.place
                 seen = seen | {key: seen.get(key, 0) + 1}
                 longest = max(longest, seen[key])
             for result in placed.instruction.results:

@@ -178,7 +178,7 @@ def _own(stats: Stats, texts: Texts) -> Iterable[tuple[_Key, tuple[SourceLine, f
         return
     seen = Counter[tuple[str, str]]()
     lines = (line for line in stats.lines if line.own_share)
-    for line in sorted(lines, key=lambda line: (line.source.file, line.source.line)):
+    for line in sorted(lines, key=lambda line: line.source.place):
         text = texts(line.source)
         words = " ".join(text.split()) if text else f"line {line.source.line}"
         name = PurePath(line.source.file).name

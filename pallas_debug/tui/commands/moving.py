@@ -236,7 +236,7 @@ class MovingActions(Workspace):
         if shown is None or place is None or shown.entry != place.entry:
             self._origin = None
             return
-        found = [(s.file, s.line) for s in self.text.origin]
+        found = [s.place for s in self.text.origin]
         if self.sourcing and self.text.has_many_origins:  # prefer the chosen line
             found.sort(key=lambda line: line[1] != self.source.cursor + 1)
         if shown.step.stage == "source":

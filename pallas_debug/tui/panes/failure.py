@@ -226,7 +226,7 @@ def failing_line(lines: Sequence[str], failure: Failure) -> int | None:
     named = {name for found in _NAMED.findall(failure.message) for name in found if name}
     names = module.names
     if failure.source is not None:
-        at = module.from_source.get((failure.source.file, failure.source.line), [])
+        at = module.from_source.get(failure.source.place, [])
         if at:
             return next((i for i in at if names[i] in named), at[0])
     return next((i for i, name in enumerate(names) if name is not None and name in named), None)

@@ -199,7 +199,7 @@ class JaxprWalk:
     def line(self, eqn: Any, place: ProgramPlace) -> _Line | None:
         if id(eqn) not in self._lines:
             line = lines.source_of(eqn, place.calls)
-            self._lines[id(eqn)] = None if line is None else (line.file, line.line)
+            self._lines[id(eqn)] = None if line is None else line.place
         return self._lines[id(eqn)]
 
 

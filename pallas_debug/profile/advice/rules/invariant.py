@@ -129,9 +129,9 @@ def _divisions(
         origin = program.origin(operation.operands[1], operation.line)
         if origin is not None and origin.name == "arith.constant":
             continue  # such as the division of a mean
-        if (source.file, source.line) in places:
+        if source.place in places:
             continue
-        places.add((source.file, source.line))
+        places.add(source.place)
         scheduled = subject.own_loop_of(starting(subject.at(source), _RECIPROCAL))
         if scheduled is None:
             continue

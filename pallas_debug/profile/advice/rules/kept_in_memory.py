@@ -130,7 +130,7 @@ def _depends_on(
             continue
         visited.add(operation.line)
         source = program.source(operation)
-        if source is not None and (source.file, source.line) in places:
+        if source is not None and source.place in places:
             return True
         makers = (program.producer(operand, operation.line) for operand in operation.operands)
         remaining.extend(maker for maker in makers if maker is not None)

@@ -61,7 +61,7 @@ def advise_mask(subject: AdviceSubject) -> Iterator[Advice]:
         source = program.source(operation)
         computing = program.sources_of(mask, operation.line) or ()
         places = {
-            (s.file, s.line)
+            s.place
             for o in computing
             if o.line in loop and "vector<" in o.text and (s := program.source(o)) is not None
         }
@@ -70,7 +70,7 @@ def advise_mask(subject: AdviceSubject) -> Iterator[Advice]:
             continue
         inside = subject.inside(scheduled)
         vector = selected(inside, is_vector_instruction)
-        compares = [p for p in inside if p.source and (p.source.file, p.source.line) in places]
+        compares = [p for p in inside if p.source and p.source.place in places]
         compares = starting(compares, "vcmp", "vadd.s32", "vmand")
         applied = starting([p for p in inside if p.source == source], "vsel", "vst.msk")
         if not compares or len(compares) + len(applied) < MIN_SHARE * len(vector):

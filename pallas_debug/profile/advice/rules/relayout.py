@@ -43,7 +43,7 @@ def advise_relayout(subject: AdviceSubject) -> Iterator[Advice]:
         return
     others = places_of_pairs(subject) | places_of_narrow(subject)
     for source, changes in _relayouts(subject).items():
-        if (source.file, source.line) in others:
+        if source.place in others:
             continue  # with the shape that other advice proposes, there is no relayout
         lines = dict.fromkeys((source, *(line for change in changes for line in change.users)))
         moves = [p for line in lines for p in selected(subject.at(line), is_move)]
@@ -85,7 +85,7 @@ def advise_relayout(subject: AdviceSubject) -> Iterator[Advice]:
 def places_relaid(subject: AdviceSubject) -> frozenset[Place]:
     """Return the lines that this advice is about."""
     sources = (advice.source for advice in advise_relayout(subject))
-    return frozenset((source.file, source.line) for source in sources if source is not None)
+    return frozenset(source.place for source in sources if source is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,7 +98,7 @@ def _lines(subject: AdviceSubject, instructions: list[PlacedInstruction]) -> lis
     for operation in subject.program.named("scf.for", "scf.while"):
         source = subject.program.source(operation)
         if source is not None:
-            loops.add((source.file, source.line))
+            loops.add(source.place)
     found: list[SourceLine] = []
     of_loops: list[SourceLine] = []
     for placed in instructions:
@@ -110,7 +110,7 @@ def _lines(subject: AdviceSubject, instructions: list[PlacedInstruction]) -> lis
             lines += [line for line in (one.source, *own[1:]) if own and line is not None]
         if placed.source is not None:
             lines.append(placed.source)
-        found += [line for line in lines if (line.file, line.line) not in loops][:1]
+        found += [line for line in lines if line.place not in loops][:1]
         of_loops += lines[:1]
     return found or of_loops
 

@@ -88,7 +88,7 @@ def _found(subject: AdviceSubject) -> list[tuple[Advice, frozenset[Place]]]:
             continue
         sources = {program.source(part) for part in (*pairs.parts, pairs.reduction)}
         lines = sources | {program.source(origin) for origin in pairs.origins}
-        places = frozenset((line.file, line.line) for line in lines if line is not None)
+        places = frozenset(line.place for line in lines if line is not None)
         placed: list[PlacedInstruction] = [p for s in sources for p in subject.at(s)]
         times, share = subject.times(reduction.line), subject.share(placed)
         if times is None or not share:

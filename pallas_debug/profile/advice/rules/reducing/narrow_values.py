@@ -190,7 +190,7 @@ def _follow(
         if other.name in (*STORES, *LOADS, *PASSED_ON, _REDUCTION) or other is operation:
             source = program.source(other)
             if source is not None:
-                narrow.lines.add((source.file, source.line))
+                narrow.lines.add(source.place)
 
 
 def _shape(operation: ProgramOperation) -> tuple[int, ...] | None:
