@@ -117,7 +117,8 @@ def run(options: DiffOptions) -> int:
     elif different.changed:
         _print_unified(different, old, new, options.context)
     if not different.changed:
-        output.message(f"no difference between {old.label} and {new.label}{_but(ignored)}")
+        but = f", but for {', '.join(ignored)}" if ignored else ""
+        output.message(f"no difference between {old.label} and {new.label}{but}")
     return Exit.OK
 
 
@@ -330,7 +331,3 @@ def _hunks(different: Diff, context: int) -> Iterator[list[dict[str, Any]]]:
 
 def _numbered(side: Any, numbers: range) -> list[dict[str, Any]]:
     return [{"line": side.numbers[n] + 1, "text": side.lines[n]} for n in numbers]
-
-
-def _but(ignored: tuple[str, ...]) -> str:
-    return f", but for {', '.join(ignored)}" if ignored else ""

@@ -74,11 +74,7 @@ def json_text(value: Any) -> bytes:
     # Not msgspec.json: it rejects lone surrogates, which occur in names that are not UTF-8.
     plain = msgspec.to_builtins(value, enc_hook=str)
     text = json.dumps(plain, ensure_ascii=False, indent=2)
-    return _UNSAFE.sub(_json_escape, text).encode()
-
-
-def _json_escape(match: re.Match[str]) -> str:
-    return json.dumps(match[0])[1:-1]
+    return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text).encode()
 
 
 def print_table(

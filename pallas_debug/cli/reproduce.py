@@ -145,7 +145,9 @@ def _run(found: Recorded, text: str, timeout: float) -> int:
     where = _named(found)
     if shown.is_as(found.failure):
         what = "the same failure" if found.failure else "it compiles, as it did"
-        output.message(f"{where}: {what}{_of(shown.failure)}")
+        again = shown.failure
+        at = f", at {again.stage}: {again.headline}" if again else ""
+        output.message(f"{where}: {what}{at}")
         return Exit.OK
     output.message(f"{where}: not the same")
     output.message(f"  recorded: {_described(found.failure)}")
@@ -154,10 +156,6 @@ def _run(found: Recorded, text: str, timeout: float) -> int:
         "  Are other versions of jax or libtpu installed than those in the script's head?"
     )
     return Exit.FAILED
-
-
-def _of(failure: Failure | None) -> str:
-    return f", at {failure.stage}: {failure.headline}" if failure else ""
 
 
 def _described(failure: Failure | None) -> str:

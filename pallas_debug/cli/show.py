@@ -152,7 +152,9 @@ def _summary(stored: StoredKernel, target: str | None) -> str:
     for operand in kernel.operands:
         lines.append(f"  {operand.kind:15} {operand.name:{width}}  {_operand(operand)}")
         if operand.index_map:
-            lines.append(f"  {'':15} {'':{width}}    index map {_on_one_line(operand.index_map)}")
+            lines.append(
+                f"  {'':15} {'':{width}}    index map {' '.join(operand.index_map.split())}"
+            )
     aliases = ", ".join(f"input {i} is output {o}" for i, o in kernel.aliases)
     if aliases:
         lines.append(f"  {'aliases':15} {aliases}")
@@ -195,8 +197,3 @@ def _operand(operand: Operand) -> str:
     if operand.pipeline:
         text += f", {operand.pipeline}"
     return text
-
-
-def _on_one_line(jaxpr: str) -> str:
-    """Join a jaxpr such as `{ lambda ; i:i32[] j:i32[]. let  in (i, 0:i32[]) }` into one line."""
-    return " ".join(jaxpr.split())

@@ -270,7 +270,9 @@ def _stats(profile: Profile) -> Stats:
             for loop in schedule.loops
         ),
         regions=tuple(
-            _code_cost(profile, "region", r.number, r.start, r.stop, _depth(schedule, r.start))
+            _code_cost(
+                profile, "region", r.number, r.start, r.stop, schedule.bundles[r.start].depth
+            )
             for r in schedule.regions
         ),
         memory=profile.memory,
@@ -310,10 +312,6 @@ def _counts(schedule: Schedule) -> ScheduleCounts:
         spills_of=tuple(spills),
         fills_of=tuple(fills),
     )
-
-
-def _depth(schedule: Schedule, bundle: int) -> int:
-    return schedule.bundles[bundle].depth
 
 
 def _unit_uses(profile: Profile) -> tuple[UnitUse, ...]:

@@ -29,6 +29,8 @@ from pallas_debug.stepping.track import (
     StepPlace,
     WatchedElements,
     WatchHit,
+    names_of,
+    same_bits,
 )
 
 FILE = "recording.json"
@@ -260,7 +262,7 @@ class RecordedRun:
             for number, item in enumerate(watched):
                 old, now = before[number], self._watched(item)
                 before[number] = now
-                if old is not None and now is not None and not _same(old, now):
+                if old is not None and now is not None and not same_bits(old, now):
                     first, second = (old, now) if there.step > 0 else (now, old)
                     return WatchHit(watched=item, before=first, after=second, wrote=line)
             if until(self.place):
@@ -269,15 +271,9 @@ class RecordedRun:
 
     def _watched(self, item: WatchedElements) -> Array | None:
         try:
-            return np.asarray(item.expression.evaluate(self._names))
+            return np.asarray(item.expression.evaluate(names_of(self)))
         except ConditionFailed:
             return None
-
-    def _names(self, name: str) -> Any:
-        value = self.value(name)
-        if value is None:
-            raise KeyError(name)
-        return value
 
     def who(self, element: WatchedElements) -> Sequence[ElementWriter]:
         name = element.name.removeprefix("whole(").removesuffix(")")
@@ -286,7 +282,7 @@ class RecordedRun:
             known = ", ".join(f"whole({o.name})[…]" for o in self.recording.outputs) or "none"
             raise ConditionFailed(f"a recording knows who wrote the elements of outputs: {known}")
         writers = self.array(output.writers)
-        found = positions(element.expression, element.name, writers.shape, self._names)
+        found = positions(element.expression, element.name, writers.shape, names_of(self))
         if found.size != 1:
             raise ConditionFailed(
                 f"`{element.expression.text}` has {found.size:,} elements: name one"
@@ -386,7 +382,3 @@ class RecordedRun:
             self._read.clear()
         self._read[digest] = array
         return array
-
-
-def _same(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and a.tobytes() == b.tobytes()

@@ -19,6 +19,7 @@ from pallas_debug.stepping.track import (
     Track,
     WatchedElements,
     WatchHit,
+    names_of,
 )
 
 Until = Callable[[StepPlace], bool]
@@ -232,7 +233,7 @@ class StepSession:
                 continue
             if item.condition is not None:
                 try:
-                    if not item.condition.holds(self.names):
+                    if not item.condition.holds(names_of(self.track)):
                         continue
                 except ConditionFailed as error:
                     self._problem = f"the condition of breakpoint {item.number} failed: {error}"
@@ -312,13 +313,6 @@ class StepSession:
 
     # Values
 
-    def names(self, name: str) -> Any:
-        """Value of a name, for expressions; raises `KeyError` if it has none."""
-        value = self.track.value(name)
-        if value is None:
-            raise KeyError(name)
-        return value
-
     def evaluate(self, text: str) -> Any:
         """The value of an expression.
 
@@ -333,7 +327,7 @@ class StepSession:
 
     def _named(self, name: str) -> Any:
         try:
-            return self.names(name)
+            return names_of(self.track)(name)
         except KeyError:
             inner = name.removeprefix("whole(").removesuffix(")")
             known = self._known()

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from pallas_debug.model import SourceLine
-from pallas_debug.stepping.conditions import Expression
+from pallas_debug.stepping.conditions import Expression, Names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,3 +207,20 @@ class DevicesTrack(Protocol):
         Raises:
           ConditionFailed: there is no such device.
         """
+
+
+def names_of(track: Track) -> Names:
+    """Return a function that looks up the values of names at the current place of a run."""
+
+    def value_of(name: str) -> np.ndarray[Any, Any]:
+        value = track.value(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    return value_of
+
+
+def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+    """Whether two arrays are equal, also where they are NaN."""
+    return a.shape == b.shape and a.tobytes() == b.tobytes()

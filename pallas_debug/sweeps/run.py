@@ -184,7 +184,7 @@ class _Run:
                     progress(len(self.results), len(todo))
                 why = is_gone() if is_gone is not None and pending else None
                 quiet = time.monotonic() - latest
-                if why is None and not _has_limit(executor) and quiet > patience:
+                if why is None and not isinstance(executor, LocalWorkers) and quiet > patience:
                     why = (
                         f"no setting was finished for {quiet:.0f} s, which is longer than one may "
                         "take: workers hang, or none is left"
@@ -278,10 +278,6 @@ def _dropped() -> str:
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _MAX_MESSAGE else f"{line[: _MAX_MESSAGE - 1]}…"
-
-
-def _has_limit(executor: Executor) -> bool:
-    return isinstance(executor, LocalWorkers)
 
 
 def _targets(given: str | Sequence[str] | None) -> tuple[str, ...]:

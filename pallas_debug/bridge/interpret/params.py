@@ -227,7 +227,10 @@ def _read(kind: Kind, parts: Sequence[str]) -> dict[str, object]:
     for part in parts:
         name, equals, text = (piece.strip() for piece in part.partition("="))
         if not name:
-            raise UsageError(f"an empty parameter of the interpret mode {kind!r}: {_written(kind)}")
+            raise UsageError(
+                f"an empty parameter of the interpret mode {kind!r}: write it as {kind} or "
+                f"{kind},NAME=VALUE"
+            )
         if name in KINDS and not equals:
             raise UsageError(
                 f"{kind!r} and {name!r} are two interpret modes, but a kernel runs in one; `auto` "
@@ -384,10 +387,6 @@ def _shown(value: object) -> str:
 
 def _wrong(name: str, value: object, kind: Any) -> str:
     return f"{name} must be {_expected(kind)}, not {value!r}"
-
-
-def _written(kind: Kind) -> str:
-    return f"write it as {kind} or {kind},NAME=VALUE"
 
 
 def _unknown_kind(text: str) -> str:

@@ -314,10 +314,6 @@ def _turned(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
 _INTEGERS = frozenset("biu")
 
 
-def _rem(x: Any, y: Any) -> Any:
-    return np.fmod(x, y) if y != 0 else x
-
-
 def _div(x: Any, y: Any) -> Any:
     if y == 0:
         return type(x)(-1)
@@ -351,7 +347,7 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
     "or": operator.or_,
     "xor": operator.xor,
     "not": operator.invert,
-    "rem": _rem,
+    "rem": lambda x, y: np.fmod(x, y) if y != 0 else x,
     "div": _div,
     "sign": np.sign,
     "abs": operator.abs,
@@ -459,9 +455,10 @@ def _on_scalars(unit: Unit) -> ScalarUnit | None:
             return None
         name = eqn.primitive.name
         if name == "convert_element_type":
-            function: Callable[..., Any] = np.dtype(eqn.params["new_dtype"]).type
-            if np.dtype(eqn.params["new_dtype"]).kind != "b":
-                function = _cast(np.dtype(eqn.params["new_dtype"]))
+            dtype = np.dtype(eqn.params["new_dtype"])
+            function: Callable[..., Any] = operator.methodcaller("astype", dtype)
+            if dtype.kind == "b":
+                function = dtype.type
         elif name in _BY_NUMPY:
             function = _BY_NUMPY[name]
         else:
@@ -471,10 +468,6 @@ def _on_scalars(unit: Unit) -> ScalarUnit | None:
     first = tuple(number(v) for v in unit.invars)
     last = tuple(number(v) for v in unit.outvars)
     return ScalarUnit(tuple(code), template, first, last)
-
-
-def _cast(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
-    return lambda x: x.astype(dtype)
 
 
 def is_integer(aval: Any) -> bool:

@@ -80,10 +80,6 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda _, *inputs: function(*inputs)
 
 
-def _same(_: Any, value: np.ndarray, *__: np.ndarray) -> np.ndarray:
-    return value
-
-
 def _not(_: Any, value: np.ndarray) -> np.ndarray:
     return np.asarray(np.logical_not(value) if value.dtype == bool else np.invert(value))
 
@@ -129,6 +125,6 @@ _RULES: dict[str, Callable[..., Any]] = {
             *("convert_element_type", "multiple_of", "copy", "copy_p", "stop_gradient", "reshape"),
             *("broadcast_in_dim", "squeeze", "expand_dims", "add_dependency"),
         ],
-        _same,
+        lambda _, value, *__: value,
     ),
 }

@@ -107,7 +107,8 @@ def history(found: StoreHistory, *, is_shown: bool) -> list[str]:
         return ["no step stored it" + (again if found.status == "not again" else "")]
     names = [source.buffer for source in found.sources]
     verb = "copied" if store.is_copy else "stored"
-    message = f"{verb} at {where(store.line)}{_by(store.last)}{loop(found.iterations)}"
+    by = f" by grid point {store.last}" if store.last else ""
+    message = f"{verb} at {where(store.line)}{by}{loop(found.iterations)}"
     if names:
         message += f", from {listed(names)}"
     if store.origin is not None:
@@ -171,10 +172,6 @@ def _span(write: Contribution) -> str:
     else:
         text = f" by {write.points:,} grid points, {write.first} to {write.last}"
     return text + (f", {write.count:,} times" if write.count > write.points else "")
-
-
-def _by(point: Point) -> str:
-    return f" by grid point {point}" if point else ""
 
 
 def not_written(found: StoreHistory, element: str) -> tuple[str, str] | None:

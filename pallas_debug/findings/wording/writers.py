@@ -270,7 +270,7 @@ def lost_write(
     """
     name = seen.witness.operand
     what = seen.witness.index or name
-    steps = f" along grid dimension {_axes(block.steps)}" if block.steps else ""
+    steps = f" along grid dimension {' and '.join(map(str, block.steps))}" if block.steps else ""
     advice = f"{_COMBINE} at the first step: {block.begins}"
     if block.begins is None:
         advice = f"{_COMBINE} at the first visit of a block"
@@ -440,10 +440,6 @@ def likewise(found: Finding, others: Sequence[Finding]) -> Finding:
     operands = ", ".join([*([before] if before else ()), *names])
     values = {**found.witness.values, LIKEWISE: operands}
     return replace(found, message=message, witness=replace(found.witness, values=values))
-
-
-def _axes(axes: Sequence[int]) -> str:
-    return " and ".join(map(str, axes))
 
 
 def conflicting_writes(

@@ -27,6 +27,8 @@ from pallas_debug.stepping.track import (
     StepPlace,
     WatchedElements,
     WatchHit,
+    names_of,
+    same_bits,
 )
 
 SNAPSHOT_AFTER = 0.02
@@ -266,7 +268,7 @@ class LiveRun:
                 "only for memory"
             )
         shape = buffer.content.shape
-        found = positions(element.expression, element.name, shape, self._names)
+        found = positions(element.expression, element.name, shape, names_of(self))
         if found.size != 1:
             raise ConditionFailed(
                 f"`{element.expression.text}` has {found.size:,} elements: name one, as in "
@@ -279,12 +281,6 @@ class LiveRun:
         finally:
             self.go_to(here, at)
             self.scope.shown = shown
-
-    def _names(self, name: str) -> Any:
-        value = self.value(name)
-        if value is None:
-            raise KeyError(name)
-        return value
 
     def last_write(self, wrote: Callable[[MemoryWrite], bool]) -> int | None:
         """Return the last earlier step with a write matching `wrote`; moves the current place."""
@@ -402,7 +398,7 @@ class ValueWatch:
 
     def _value(self) -> Any:
         try:
-            value = np.array(self.watched.expression.evaluate(self.run._names), copy=True)
+            value = np.array(self.watched.expression.evaluate(names_of(self.run)), copy=True)
         except ConditionFailed:
             return None  # a variable that is not assigned yet
         return value
@@ -418,7 +414,7 @@ class ValueWatch:
         self.value = after
         if before is None and after is None:
             return None
-        is_same = before is not None and after is not None and _equal(before, after)
+        is_same = before is not None and after is not None and same_bits(before, after)
         if is_same and not (self.watched.on_write and self._is_written(stores)):
             return None
         if after is None:
@@ -430,7 +426,7 @@ class ValueWatch:
         for write in writes:
             shape = write.buffer.content.shape
             wanted = positions(
-                self.watched.expression, self.watched.name, shape, self.run._names
+                self.watched.expression, self.watched.name, shape, names_of(self.run)
             ).reshape(-1)
             if any(
                 covers(write, tuple(int(i) for i in np.unravel_index(int(flat), shape)))
@@ -438,10 +434,6 @@ class ValueWatch:
             ):
                 return True
         return False
-
-
-def _equal(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
-    return a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 class _Changes(_Events):

@@ -77,7 +77,7 @@ def written_by(
         def wrote(write: MemoryWrite, buffer: Any = buffer, element: Any = element) -> bool:
             return write.buffer is buffer and covers(write, element)
 
-        text = _text(name, element)
+        text = f"{name}[{', '.join(map(str, element))}]" if element else name
         value = _value(buffer, element)
         here = run.driver.tick
         tick = run.last_write(wrote)
@@ -152,10 +152,6 @@ def _flat(region: MemoryRegion) -> np.ndarray[Any, Any]:
     content = region.buffer.content
     positions = np.arange(content.size).reshape(content.shape)
     return np.asarray(positions[region.index]).reshape(-1)
-
-
-def _text(name: str, element: Element) -> str:
-    return f"{name}[{', '.join(map(str, element))}]" if element else name
 
 
 def _value(buffer: MemoryBuffer, element: Element) -> str:

@@ -149,7 +149,7 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
     here, there = _sides(race)
     buffer = here.buffer
     name = _name(here)
-    region = _first(here.boxes, name, buffer)
+    region = box_text(name, here.boxes[0] if here.boxes else whole(buffer.content.shape))
     overlap = box_text(name, race.overlap)
     sees_all = here.boxes == (race.overlap,) or len(here.boxes) > 1
     seen = sighting(
@@ -273,10 +273,6 @@ def _name(access: MemoryAccess) -> str:
     name = access.names[access.writes]
     is_sliced = bool(access.buffer.content.shape) and name.endswith("]")
     return name.rpartition("[")[0] if is_sliced else name  # the name may have an index: refs[1]
-
-
-def _first(boxes: Any, name: str, buffer: MemoryBuffer) -> str:
-    return box_text(name, boxes[0] if boxes else whole(buffer.content.shape))
 
 
 def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:

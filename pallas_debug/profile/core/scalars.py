@@ -239,10 +239,6 @@ def _select(predicate: Scalar, a: Scalar, b: Scalar) -> Scalar:
     return a if a == b else None
 
 
-def _shift_left(a: int, b: int) -> int:
-    return a << b if 0 <= b < 32 else 0
-
-
 def _compare(function: Callable[[int, int], bool]) -> Callable[..., Scalar]:
     def compared(a: Scalar, b: Scalar) -> Scalar:
         if isinstance(a, int) and isinstance(b, int):
@@ -276,7 +272,7 @@ _FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     "sand": _and,
     "sor": _numbers(lambda a, b: a | b),
     "sxor": _numbers(lambda a, b: a ^ b),
-    "sshll": _numbers(_shift_left),
+    "sshll": _numbers(lambda a, b: a << b if 0 <= b < 32 else 0),
     "sshra": _numbers(lambda a, b: a >> min(max(b, 0), 31)),
     "sshrl": _unsigned(lambda a, b: a >> b if b < 32 else 0),
     "smin.u32": _unsigned_minimum,

@@ -68,7 +68,7 @@ def strip(timeline: Timeline, width: int, *, ascii_only: bool = False) -> list[s
             _cells(part, spans_of, room_of, glyphs.idle)
             for part, spans_of, room_of in zip(timeline.parts, spans, widths, strict=True)
         ]
-        rows.append((_padded(name, margin), cells))
+        rows.append((name + " " * (margin - columns(name)), cells))
     lines = [head + gap.join(cells) for head, cells in rows]
     drawn = ["", *(line.rstrip() for line in lines), "", _legend(glyphs)]
     facts = [_copies(timeline), *_facts(timeline), *_notes(timeline)]
@@ -92,10 +92,6 @@ def columns(text: str) -> int:
 def _name(name: str) -> str:
     shown = one_line(name)
     return shown if len(shown) <= MAX_NAME else f"{shown[: MAX_NAME - 1]}…"
-
-
-def _padded(name: str, width: int) -> str:
-    return name + " " * (width - columns(name))
 
 
 def _widths(parts: Sequence[TimelinePart], room: int) -> list[int]:

@@ -53,7 +53,7 @@ class Node:
     def targets(self) -> tuple[str, ...]:
         """Names of its results, in order."""
         tree = _parsed(self.code)
-        if not isinstance(tree, ast.Assign) or _is_store(tree):
+        if not isinstance(tree, ast.Assign) or isinstance(tree.targets[0], ast.Subscript):
             return ()
         return tuple(n.id for n in ast.walk(tree.targets[0]) if isinstance(n, ast.Name))
 
@@ -222,10 +222,6 @@ def _parsed(code: str) -> ast.stmt:
     if code.startswith("def "):
         return ast.Pass()
     return ast.parse(code).body[0]
-
-
-def _is_store(tree: ast.Assign) -> bool:
-    return isinstance(tree.targets[0], ast.Subscript)
 
 
 def _zeros(kind: str, shape: str) -> str:

@@ -67,7 +67,8 @@ class WatchedUnit:
     @cached_property
     def flags(self) -> tuple[Flag, ...]:
         """Meaning of each flag. Empty if nothing in the unit can go wrong."""
-        jax.eval_shape(self._traced, *(_struct(v.aval) for v in self.invars))
+        inputs = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in self.invars)
+        jax.eval_shape(self._traced, *inputs)
         return self._found
 
     def run(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Flag]]:
@@ -489,7 +490,3 @@ _EXACT: dict[str, Callable[[Any, Sequence[Any], Any], Any]] = {
     "cumsum": _cumulated,
     "dot_general": _contracted,
 }
-
-
-def _struct(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

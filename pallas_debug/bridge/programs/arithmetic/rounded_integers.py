@@ -202,8 +202,8 @@ class _Concrete:
             known.bind(eqn.outvars, units.bound(eqn, known.arrays(eqn.invars)))
         return any(
             np.asarray(known[v]).tobytes() != np.asarray(self._known[v]).tobytes()
-            for v in self._outvars
-            if not isinstance(v, jax_core.Literal) and not _is_key(v)
+            for v in nested.variables(self._outvars)
+            if not jnp.issubdtype(v.aval.dtype, jax.dtypes.extended)
         )
 
     def _fault(self, equation: int, twin: _Twin, instead: Any) -> RoundedInteger:
@@ -246,7 +246,3 @@ def _compares_integers(name: str, twins: Sequence[_Twin], operands: int) -> bool
 def _is_whole(value: Any) -> bool:
     wide = np.asarray(value).astype("float64")
     return bool((wide == np.floor(wide)).all())
-
-
-def _is_key(variable: Any) -> bool:
-    return bool(jnp.issubdtype(variable.aval.dtype, jax.dtypes.extended))

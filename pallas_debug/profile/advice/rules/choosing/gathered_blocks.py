@@ -41,7 +41,7 @@ def advise_gathered_blocks(subject: AdviceSubject) -> Iterator[Advice]:
         return
     if blocks.grid[axis] < MIN_STEPS or blocks.grid[axis] % TOGETHER:
         return
-    chosen = [o for o in blocks.pipelined if _is_chosen(o)]
+    chosen = [o for o in blocks.pipelined if o.unknown is not None or o.tables]
     others = [o for o in blocks.pipelined if o not in chosen]
     if len(chosen) != 1 or not _can_grow(others, axis):
         return
@@ -128,11 +128,6 @@ def _is_read(subject: AdviceSubject, operand: OperandBlocks) -> bool:
         if memory is not None and memory.name == operand.name and program.final_users(load):
             return True
     return False
-
-
-def _is_chosen(operand: OperandBlocks) -> bool:
-    """Whether an index map reads a table."""
-    return operand.unknown is not None or bool(operand.tables)
 
 
 def _can_grow(others: list[OperandBlocks], axis: int) -> bool:

@@ -8,7 +8,6 @@ from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, deri
 from pallas_debug.profile.advice.moves import computes
 from pallas_debug.profile.advice.rules.copying.places import copy_size, is_regular
 from pallas_debug.profile.advice.subject import AdviceSubject, starting
-from pallas_debug.profile.schedule import ScheduledLoop
 
 MIN_TRIPS = 8
 """Minimum number of copies that the loop starts."""
@@ -32,8 +31,10 @@ def advise_small_copies(subject: AdviceSubject) -> Iterator[Advice]:
         loop = subject.own_loop_of(starts)
         if size is None or loop is None or not starts:
             continue
-        if not is_regular(program, operation) or _computes(subject, loop):
+        if not is_regular(program, operation):
             continue
+        if any(computes(p.opcode) for p in subject.inside(loop)):
+            continue  # the length of the loop is not due to copies alone
         running = size / subject.bytes_per_cycle
         if loop.size <= running:
             continue
@@ -59,11 +60,6 @@ def advise_small_copies(subject: AdviceSubject) -> Iterator[Advice]:
                 derived("cycles that each takes at peak bandwidth", running, unit="cycles"),
             ),
         )
-
-
-def _computes(subject: AdviceSubject, loop: ScheduledLoop) -> bool:
-    """Whether a loop also does vector work, so that its length is not due to copies alone."""
-    return any(computes(p.opcode) for p in subject.inside(loop))
 
 
 KIND = AdviceKind(
