@@ -198,25 +198,25 @@ class PluginWarning(PallasDebugWarning):
     """Another distribution's plugin is broken; its explanations are missing."""
 
 
-class ChecksFailed(PallasDebugError):
+class FaultsFound(PallasDebugError):
+    """Base class of errors about faults of kernels.
+
+    Attributes:
+      findings: the faults.
+    """
+
+    def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
+        self.findings = tuple(findings)
+        super().__init__(text)
+
+
+class ChecksFailed(FaultsFound):
     """Checks failed in kernels; the text lists all findings."""
 
-    def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
-        self.findings = tuple(findings)
-        super().__init__(text)
 
-
-class VerificationFailed(PallasDebugError):
+class VerificationFailed(FaultsFound):
     """A kernel has a fault, or could not be judged; the text is the whole verdict."""
 
-    def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
-        self.findings = tuple(findings)
-        super().__init__(text)
 
-
-class ValuesDiffer(PallasDebugError):
+class ValuesDiffer(FaultsFound):
     """Results differ from those of a reference, or could not be compared; the text says how."""
-
-    def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
-        self.findings = tuple(findings)
-        super().__init__(text)

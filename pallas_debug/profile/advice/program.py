@@ -91,6 +91,11 @@ class ProgramOperation:
         return shape_of(self.text.partition(" loc(")[0])
 
     @property
+    def dtype(self) -> str | None:
+        """Element type of `shape`."""
+        return self.shape[1] if self.shape is not None else None
+
+    @property
     def operand_shape(self) -> Shape | None:
         """Shape and element type before a conversion or broadcast."""
         return shape_of(self.text.partition(" to ")[0])

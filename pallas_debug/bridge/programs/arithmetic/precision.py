@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import core as jax_core
 
+from pallas_debug.bridge.instrument.conditions import is_float
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.programs.arithmetic import numerics
 
@@ -67,7 +68,7 @@ def shadowed(
             outputs = numerics.evaluated(eqn, inputs)
             known.bind(eqn.outvars, outputs)
             variables = nested.variables(eqn.invars)
-            if not any(v in wide for v in variables) or not _is_float(outputs[0]):
+            if not any(v in wide for v in variables) or not is_float(outputs[0]):
                 continue
             given = [
                 wide[a] if not isinstance(a, jax_core.Literal) and a in wide else _widened(x)
@@ -100,10 +101,6 @@ def loss(value: Any, shadow: Any) -> tuple[float, tuple[int, ...], float]:
 
 def _is_shadowed(atom: Any, wide: dict[Any, Any]) -> bool:
     return not isinstance(atom, jax_core.Literal) and atom in wide
-
-
-def _is_float(value: Any) -> bool:
-    return bool(jnp.issubdtype(jnp.result_type(value), jnp.floating))
 
 
 def _widened(value: Any) -> Any:

@@ -11,7 +11,7 @@ from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents, order, writers
-from pallas_debug.findings.wording.facts import Reset, WrittenElement
+from pallas_debug.findings.wording.facts import Reset, WrittenElement, block_text
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
@@ -28,7 +28,6 @@ from pallas_debug.machine.sanitizer.shadows.outputs import (
 from pallas_debug.machine.sanitizer.shadows.replay import ElementHistory, buffer_key
 from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead, WriteRecord
 from pallas_debug.machine.sanitizer.shadows.tracked import (
-    Point,
     TrackedThread,
     missing_steps,
     steps_of_block,
@@ -337,7 +336,7 @@ class MemoryWording:
             self._run.launch.block_line(back.window.operand),
             grid_point=back.again,
             operand=name,
-            index=_block_text(name, back.block),
+            index=block_text(name, back.block),
             shape=shape_text(back.window.array),
         )
         return order.output_revisited(
@@ -478,10 +477,6 @@ def _changed(found: DroppedSum | ReplacedWrite) -> WrittenElement:
 
 def _number(value: Any) -> Any:
     return value if isinstance(value, (int, float, complex, bool, type(None))) else float(value)
-
-
-def _block_text(name: str, block: Point) -> str:
-    return f"{name}: block ({', '.join(map(str, block))}{',' if len(block) == 1 else ''})"
 
 
 def _is_in_place(step: ir.MachineStep) -> bool:

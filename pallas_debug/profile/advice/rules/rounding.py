@@ -136,7 +136,7 @@ def _count_conversions(
 def _count_arithmetic(program: MosaicProgram, lines: dict[SourceLine, _Line]) -> None:
     """Count conversions that the compiler inserts around bf16 arithmetic, where it does so."""
     for operation, source in _on_vectors(program, *_ARITHMETIC):
-        if not _is_bf16(operation):
+        if operation.dtype != "bf16":
             continue
         for operand in operation.operands:
             maker = program.origin(operand, operation.line)
@@ -158,11 +158,6 @@ def _on_vectors(
         source = program.source(operation)
         if source is not None and operation.operands and "vector<" in operation.text:
             yield operation, source
-
-
-def _is_bf16(operation: ProgramOperation) -> bool:
-    shape = operation.shape
-    return shape is not None and shape[1] == "bf16"
 
 
 KIND = AdviceKind(

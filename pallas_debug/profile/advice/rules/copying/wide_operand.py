@@ -154,12 +154,7 @@ def _is_widened(program: MosaicProgram, store: ProgramOperation) -> bool:
 
 def _is_rounded(program: MosaicProgram, load: ProgramOperation) -> bool:
     users = program.final_users(load)
-    return bool(users) and all(user.name in _ROUNDS and _is_to_bf16(user) for user, _ in users)
-
-
-def _is_to_bf16(operation: ProgramOperation) -> bool:
-    shape = operation.shape
-    return shape is not None and shape[1] == "bf16"
+    return bool(users) and all(user.name in _ROUNDS and user.dtype == "bf16" for user, _ in users)
 
 
 KIND = AdviceKind(
