@@ -14,6 +14,7 @@ from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import indexing
 from jax._src.state import primitives as state_primitives
 
+from pallas_debug.bridge.instrument.primitives import ACCESSES
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.walk import numbers
 from pallas_debug.bridge.walk.events import Dim, KernelRef, Origin, View
@@ -22,18 +23,9 @@ from pallas_debug.bridge.walk.values import UNKNOWN, Data, Value, WalkState
 if TYPE_CHECKING:
     from pallas_debug.bridge.walk.walker import Walker
 
-_ACCESSES = {
-    state_primitives.get_p: ("read", 1),
-    state_primitives.swap_p: ("write", 2),
-    state_primitives.addupdate_p: ("write", 2),
-    pallas_primitives.load_p: ("read", None),
-    pallas_primitives.swap_p: ("write", None),
-}
-"""Kind of each access, and the position of its first index among the inputs."""
-
 
 def _access(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-    what, first = _ACCESSES[eqn.primitive]
+    what, first = ACCESSES[eqn.primitive]
     stored: Value | None
     if first is None:
         atoms = jax.tree.unflatten(eqn.params["args_tree"], inputs)
@@ -236,12 +228,12 @@ def _bytes(view: View) -> np.ndarray | None:
 def plain_stores(jaxpr: Any) -> set[int]:
     """Swap equations whose result, the previous value, is unused."""
     used = {id(atom) for eqn in jaxpr.eqns for atom in eqn.invars} | set(map(id, jaxpr.outvars))
-    stores = (eqn for eqn in jaxpr.eqns if _ACCESSES.get(eqn.primitive, ("", 0))[0] == "write")
+    stores = (eqn for eqn in jaxpr.eqns if ACCESSES.get(eqn.primitive, ("", 0))[0] == "write")
     return {id(eqn) for eqn in stores if all(id(out) not in used for out in eqn.outvars)}
 
 
 RULES: dict[Any, Callable[[Walker, Any, list[Value], WalkState], Sequence[Value]]] = {
-    **dict.fromkeys(_ACCESSES, _access),
+    **dict.fromkeys(ACCESSES, _access),
     pallas_primitives.program_id_p: _program_id,
     pallas_primitives.num_programs_p: _num_programs,
     pallas_primitives.multiple_of_p: _hint,

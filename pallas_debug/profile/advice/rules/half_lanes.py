@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
+from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     MAX_VISITED,
@@ -17,14 +18,12 @@ from pallas_debug.profile.advice.program import (
     MosaicProgram,
     ProgramOperation,
 )
-from pallas_debug.profile.advice.rules.row_loop import LANES, index_values, memory_of
+from pallas_debug.profile.advice.rules.row_loop import index_values, memory_of
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, starting
 from pallas_debug.profile.units import XLU
 
 MIN_GAIN = 0.15
 """Minimum share of the executed bundles that the change must save."""
-
-SUBLANES = 8
 
 MAX_DEPTH = 4
 """Maximum depth of nested slices."""

@@ -14,6 +14,7 @@ from pallas_debug.profile.advice.program import (
     ProgramLoop,
     ProgramOperation,
 )
+from pallas_debug.profile.advice.rules.invariant import MIN_CYCLES
 from pallas_debug.profile.advice.rules.relayout import places_relaid
 from pallas_debug.profile.advice.rules.row_loop import indices_of, is_straight, memory_of
 from pallas_debug.profile.advice.subject import (
@@ -37,9 +38,6 @@ MIN_GAIN = 0.15
 MIN_COMPACT = 0.75
 """Minimum length of a compacted loop, as a share of its cycles; below it, something that the
 estimate does not include determines the length."""
-
-MIN_CYCLES = 12
-"""Minimum cycles of any iteration: loads, arithmetic, and the branch."""
 
 _ADDRESS = re.compile(r"\[vmem:\[(?P<place>#allocation\d+(?: \+ \$0x[0-9a-f]+)?)\]")
 _ADDRESS_IN_REGISTER = re.compile(r"\[vmem:\[(?P<place>(?P<register>%[\w$.-]+)[^\]]*)\]")

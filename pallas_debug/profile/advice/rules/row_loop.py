@@ -11,6 +11,7 @@ from pallas_debug.profile.advice.advice import (
     derived,
     derived_share,
 )
+from pallas_debug.profile.advice.pipelines import LANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     MAX_DEPTH,
@@ -31,8 +32,6 @@ MIN_SHARE = 0.1
 _SCALAR = ("memref.load", "memref.store")
 MIN_UNROLLED = 4
 """Minimum rows in an iteration of the scheduled loop for a gather to count as unrolled."""
-
-LANES = 128
 
 Index = tuple[int, int]
 """Affine index of an access: factor of the loop's counter, and constant."""

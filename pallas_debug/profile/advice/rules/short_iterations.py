@@ -15,14 +15,13 @@ from pallas_debug.profile.advice.advice import (
     derived_share,
     percent,
 )
+from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import ProgramLoop, ProgramOperation, shape_of
 from pallas_debug.profile.advice.rules.products.thin_product import advise_thin_product
 from pallas_debug.profile.advice.rules.products.vector_product import loops_of_products
-from pallas_debug.profile.advice.rules.row_loop import LANES, independent_stores, is_narrow
+from pallas_debug.profile.advice.rules.row_loop import independent_stores, is_narrow
 from pallas_debug.profile.advice.subject import AdviceSubject, starting
 from pallas_debug.profile.schedule import ScheduledLoop
-
-SUBLANES = 8
 
 MIN_TRIPS = 8
 """Minimum iterations of a loop."""

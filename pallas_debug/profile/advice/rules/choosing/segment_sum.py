@@ -21,6 +21,8 @@ from pallas_debug.profile.advice.program import (
     ProgramOperation,
     shape_of,
 )
+from pallas_debug.profile.advice.rules.invariant import REGISTER
+from pallas_debug.profile.advice.rules.products.vector_product import LATENCY, PASSES
 from pallas_debug.profile.advice.rules.row_loop import (
     MIN_TRIPS,
     index_values,
@@ -35,18 +37,9 @@ from pallas_debug.profile.peaks import peaks_of
 MIN_GAIN = 0.25
 """Minimum share of the executed bundles that the product must save."""
 
-PASSES = 6
-"""Number of MXU passes of an f32 product with the highest precision."""
-
-REGISTER = 8 * 128
-"""Number of 32-bit elements in a vector register."""
-
 ONE_HOT = 2
 """Cycles to compute a register of the one-hot matrix beside the product. Compiled kernels of 512 to
 4,096 rows and 8 to 1,024 sums took 0.7 to 6, more where the product is short."""
-
-LATENCY = 300
-"""Cycles until the first result of a product is in a register; compiled kernels take 150 to 250."""
 
 COMPARISON = 3
 """Cycles to compare a register of places with those of a table, and to count or add what is equal.
@@ -133,12 +126,12 @@ def _numbers_advised(
     if sums is None:
         return
     source = program.source(sums.stores[0])
-    stored = selected(subject.at(source), lambda name: name.startswith("sst"))
+    stored = starting(subject.at(source), "sst")
     scheduled = subject.loop_of(stored)
     if scheduled is None or subject.is_of_grid(scheduled):
         return
     inside = subject.inside(scheduled)
-    stores = selected(inside, lambda name: name.startswith("sst"))
+    stores = starting(inside, "sst")
     at_once = max(round(len(stores) / len(sums.stores)), 1)
     segments, numbers, _ = sums.sizes
     now = subject.cycles_of(scheduled) * (loop.trips or 0) / at_once
@@ -211,7 +204,7 @@ def _numbers(
     subject: AdviceSubject, program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
 ) -> _Sums | None:
     """Return the sums of a loop that only adds numbers to those of an array in SMEM."""
-    if loop.carried or any(o.name in (*EFFECTS, "scf.for", "scf.if") for o in body):
+    if loop.carried or not is_straight(body):
         return None
     stores = [o for o in body if o.name in STORES]
     memories = {memory_of(program, store) for store in stores}

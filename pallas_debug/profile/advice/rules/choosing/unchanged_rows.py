@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pallas_debug.model import Operand
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.pipelines import copies, idle_bundles, size_text
+from pallas_debug.profile.advice.pipelines import SUBLANES, copies, idle_bundles, size_text
 from pallas_debug.profile.advice.program import (
     LOADS,
     STORES,
@@ -27,8 +27,6 @@ MIN_GAIN = 0.25
 
 MIN_STEP = 190
 """Minimum cycles of a step whose index maps read a table; compiled kernels take 112 to 193."""
-
-SUBLANES = 8
 
 _SHAPES = frozenset(("vector.shape_cast", "tpu.reshape"))
 _SPREAD = _SHAPES | {"vector.broadcast"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
 from pallas_debug.profile.advice.moves import is_vector_instruction
-from pallas_debug.profile.advice.pipelines import LANES
+from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     MAX_VISITED,
@@ -23,7 +23,6 @@ from pallas_debug.profile.advice.rules.products.broadcast_product import places_
 from pallas_debug.profile.advice.subject import AdviceSubject, starting
 from pallas_debug.profile.blocks import OperandBlocks
 
-SUBLANES = 8
 MAX_LANES = 32
 """Maximum lanes of 128 that a narrow block fills."""
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.moves import is_vector_instruction
-from pallas_debug.profile.advice.pipelines import LANES
+from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.rules.copying.narrow_block import (
     MAX_REDUCED,
-    SUBLANES,
     Fill,
     uses_of,
 )

@@ -14,6 +14,7 @@ from pallas_debug.profile.advice.advice import (
     derived_share,
 )
 from pallas_debug.profile.advice.compaction import compacted
+from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     PASSED_ON,
@@ -22,17 +23,12 @@ from pallas_debug.profile.advice.program import (
     ProgramLoop,
     ProgramOperation,
 )
-from pallas_debug.profile.advice.rules.row_loop import LANES
+from pallas_debug.profile.advice.rules.invariant import MIN_CYCLES
 from pallas_debug.profile.advice.subject import AdviceSubject, selected, starting
 from pallas_debug.profile.units import VALU
 
-SUBLANES = 8
-
 MIN_GAIN = 0.15
 """Minimum share of the executed bundles that the change must save where rows are reduced."""
-
-MIN_CYCLES = 12
-"""Minimum cycles of any iteration: loads, arithmetic, and the branch."""
 
 MAX_REGISTERS = 32
 """Maximum registers to accumulate in, which leaves as many for computation."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
+from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     STORES,
@@ -14,7 +15,7 @@ from pallas_debug.profile.advice.program import (
     ProgramOperation,
 )
 from pallas_debug.profile.advice.rules.invariant import CHEAP
-from pallas_debug.profile.advice.rules.row_loop import LANES, indices_of, is_straight, vectors_of
+from pallas_debug.profile.advice.rules.row_loop import indices_of, is_straight, vectors_of
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.units import EUP, FILL, LOAD, MXU, SPILL, STORE, VALU
 
@@ -23,8 +24,6 @@ MAX_COLUMNS = 512
 
 MIN_GAIN = 0.25
 """Minimum share of the executed bundles that the change must save."""
-
-SUBLANES = 8
 
 _MAXIMA = ("arith.maximumf", "arith.maxnumf")
 OF_SPILLS = {LOAD: FILL, STORE: SPILL}

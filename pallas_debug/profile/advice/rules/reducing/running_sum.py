@@ -14,6 +14,7 @@ from pallas_debug.profile.advice.advice import (
     derived,
     derived_share,
 )
+from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     PASSED_ON,
@@ -23,7 +24,6 @@ from pallas_debug.profile.advice.program import (
     ProgramOperation,
 )
 from pallas_debug.profile.advice.rules.row_loop import (
-    LANES,
     MIN_TRIPS,
     Index,
     indices_of,
@@ -40,8 +40,6 @@ MIN_GAIN = 0.25
 IN_STEPS = 6
 """Cycles per register of 8 rows if 32 rows are combined at once, in 5 steps of a roll, a selection
 and a sum; kernels compiled for v5e and v6e take 4.4 to 5.4."""
-
-SUBLANES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
