@@ -30,7 +30,6 @@ from pallas_debug.model import Finding, Gap, Target
 TIME_LIMIT = 10.0
 """Maximum seconds per kernel; checks not done by then are listed in `gaps`."""
 
-
 _CUT = (Fault.INPUT_NOT_READ, Fault.BLOCK_OUT_OF_BOUNDS)
 """Faults of the grid that explain why a kernel does not read an input to its end."""
 

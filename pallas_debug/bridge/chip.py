@@ -31,7 +31,6 @@ _Answer = TypeVar("_Answer", str, int, str | None)
 _context = contexts.make()
 """Makes the chip part of jax's cache keys, including `get_tpu_info`'s own (from 0.12 on)."""
 
-
 Frame = tuple[str, str]
 """File and qualified name of a function, or of a module for what it does while it is imported."""
 
@@ -49,7 +48,6 @@ class _Chip(threading.local):
 
 _askers: set[Frame] = set()
 """Functions that have queried the chip, or called one that did: they may keep the answer."""
-
 
 _local = _Chip()
 _everywhere: Target | None = None

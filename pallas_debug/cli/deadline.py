@@ -24,7 +24,6 @@ _ELSEWHERE = (
 )
 """Path prefixes of files that are not the user's: ours, and Python's."""
 
-
 Cause = Literal["time", "SIGTERM"]
 """Reason for which a process was ended."""
 

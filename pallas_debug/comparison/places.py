@@ -23,7 +23,6 @@ SECONDS = 5.0
 MAX_POINTS = 1 << 24
 """Maximum number of grid points whose blocks are examined."""
 
-
 MAX_ELEMENTS = 16
 """Maximum number of differing blocks whose first element is located."""
 

@@ -74,7 +74,6 @@ class OutputUse:
 OutputUses = Mapping[str, OutputUse]
 """Uses of all of a kernel's outputs, by name."""
 
-
 Dropped = tuple[str, str | None]
 """Name of a kernel, and of one of its outputs."""
 

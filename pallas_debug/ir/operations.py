@@ -56,7 +56,6 @@ _MLIR = re.compile(
     r"^(?:#\w++ = |module\b|[ \t]*+(?:func\.func\b|%[\w$.-]++(?::\d++)? = ))", re.MULTILINE
 )
 
-
 _PARENTHESIS = re.compile(r'"(?:[^"\\]|\\.)*"|[()]')
 
 

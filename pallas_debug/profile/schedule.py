@@ -26,7 +26,6 @@ ANY_SIZE = (1 << 31) - 1
 
 _BOUNDS = re.compile(r"^iteration_bounds: \((?P<sizes>\d{1,10}(?:, ?\d{1,10}){0,63}),?\)$", re.M)
 
-
 ON_SPARSECORE = (
     "the kernel runs on the SparseCore, whose bundles libtpu lists in another assembly language "
     "and without tables: its cycles, units and lines are unknown, and `show DUMP sparsecore` "

@@ -27,7 +27,6 @@ _KEY_BYTES = 32
 _MAX_SIGNATURE = 256
 _PURPOSE = b"pallas-debug dump 1\0"
 
-
 C = TypeVar("C", bytes, bytes | Path)
 
 

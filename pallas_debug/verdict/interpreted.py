@@ -39,7 +39,6 @@ from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status
 MAX_POINTS = 4096
 """Maximum grid points of a kernel in TPU interpret mode, where they take about a minute."""
 
-
 MAX_MACHINE_POINTS = 32768
 """Maximum grid points of a kernel that the kernel machine judges."""
 

@@ -25,7 +25,6 @@ kernel for that chip. `unsupported`: the engine does not support such kernels or
 `unjudged`: the
 engine should have judged the kernel, but did not."""
 
-
 JUDGED: frozenset[Status] = frozenset({"ok", "found"})
 """Statuses of kernels that the engine judged."""
 

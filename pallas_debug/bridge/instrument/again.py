@@ -37,7 +37,6 @@ from pallas_debug.bridge.jaxprs import nested
 _OWN_EFFECTS = (effects.JaxprInputEffect, checkify.ErrorEffect)
 """Effects of a kernel on its own refs, and of the checks that we strip from it."""
 
-
 _OF_NAN = ("nan", "uninitialized")
 
 

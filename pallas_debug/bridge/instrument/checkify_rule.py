@@ -28,7 +28,6 @@ from pallas_debug.errors import PallasDebugWarning
 _TAKES_CONTEXT = "ctx" in inspect.signature(checkify.assert_func).parameters
 """Since jax 0.12 error codes are counted by a context that is passed to every rule."""
 
-
 _installed = threading.Event()
 
 

@@ -75,7 +75,6 @@ class Reporter:
 reporters: ActiveStack[Reporter] = ActiveStack()
 """Open reporters, set by `tpu_interpret.reporting`."""
 
-
 stops = 0
 """Number of programs stopped so far."""
 

@@ -19,7 +19,6 @@ from pallas_debug.bridge.jaxprs import nested
 MAX_BYTES = 1 << 12
 """Maximum size of a constant that is compared."""
 
-
 MAX_SHARED = 1024
 """Maximum number of shared programs in the cache."""
 

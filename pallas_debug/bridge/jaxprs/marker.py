@@ -37,7 +37,6 @@ for allowed in (
 breakpoint_p = jax_core.Primitive("pallas_debug_breakpoint")
 breakpoint_p.multiple_results = True
 
-
 breakpoint_p.def_impl(list)
 breakpoint_p.def_effectful_abstract_eval(lambda: ([], {EFFECT}))
 

@@ -298,7 +298,6 @@ _RULES: dict[Any, Callable[[_Replay, Any, list[Any], ProgramPoint], Sequence[Any
     pallas_primitives.run_scoped_p: _run_scoped,
 }
 
-
 _COMBINING = ("scatter", "reduce", "select_and_scatter")
 """Primitives whose jaxpr only combines two numbers."""
 

@@ -144,7 +144,6 @@ _OF_ELEMENTS = {
 }
 """Elementwise primitives."""
 
-
 _Ways = frozenset[frozenset[int]]
 """Ways in which a value is computed from reductions, each with the inputs that must be
 reductions."""

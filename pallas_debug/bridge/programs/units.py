@@ -22,10 +22,8 @@ from pallas_debug.bridge.programs import program as ir
 if TYPE_CHECKING:
     from pallas_debug.bridge.programs.decode import PendingEquation
 
-
 _compiled: likeness.SharedPrograms[Callable[..., Sequence[Any]]] = likeness.SharedPrograms()
 _of_one: likeness.SharedPrograms[Callable[..., Any]] = likeness.SharedPrograms()
-
 
 ALIGNMENT = 64
 """Alignment of arrays, in bytes, that XLA requires on a CPU."""

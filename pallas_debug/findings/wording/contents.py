@@ -393,7 +393,6 @@ _NAN_DIVISIONS = {
     ),
 }
 
-
 _EXPONENTIALS = ("exp", "exp2", "expm1")
 
 

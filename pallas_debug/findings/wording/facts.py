@@ -23,7 +23,6 @@ WHY = "why"
 """Name in a witness: why an output is not written (`contents.Gone`) or a sum is lost, if another
 finding may follow from that."""
 
-
 GUARD = (
     "find out why it is zero; if zero is valid, as for a row without entries, guard against it: "
     "jnp.where(d == 0, 1, d)"

@@ -68,7 +68,6 @@ from pallas_debug.model import Finding
 MAX_REPLAYS = 12
 """Maximum number of further runs that search for the one of several reads that matters."""
 
-
 Slip = frozenset[int]
 """Identities of the conditions under which a buffer is reset."""
 

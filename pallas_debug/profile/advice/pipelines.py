@@ -28,7 +28,6 @@ _PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
 FOLLOWED = 0.5
 """Minimum share of the grid points at which an index that skips blocks equals that of its axis."""
 
-
 FILLED = 0.75
 """Share of its capacity that the busiest unit can reach in a long schedule."""
 

@@ -14,7 +14,6 @@ from pallas_debug.profile.tracing import Tracing
 _OF_PIPELINE = "base_bounds:"
 """Marker in the remark that libtpu attaches to every copy of the pipeline, about its window."""
 
-
 REGISTER = ""
 """Memory space, in listings, of an operand of one element that is passed in a register."""
 

@@ -28,7 +28,6 @@ MARGIN = 2
 AT_ONCE = 500_000
 """Maximum size in bytes of a text to search for the failing line before drawing."""
 
-
 _NAMED = re.compile(
     r"\"([a-z_]\w*(?:\.\w+)+)\"\(|'([a-z_]\w*(?:\.\w+)+)' op\b|= ([a-z]\w*(?:\.\w+)+)[ (]"
 )

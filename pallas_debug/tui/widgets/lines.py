@@ -26,7 +26,6 @@ MAX_PIECE = 1 << 22
 OVERLAP = 1 << 12
 """Bytes by which two parts of a line overlap, as a match may span both."""
 
-
 CONTEXT = 2
 """Number of lines to show around each hit."""
 

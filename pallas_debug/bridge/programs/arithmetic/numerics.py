@@ -237,7 +237,6 @@ _CARRIES = {
     *("reshape", "squeeze", "transpose", "select_n", "concatenate", "slice", "rem"),
 }
 
-
 _KEEPS = (_CARRIES - {"rem"}) | {"or", "xor", "not", "shift_right_logical"} | _RECASTS
 
 

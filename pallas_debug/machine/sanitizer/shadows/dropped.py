@@ -45,7 +45,6 @@ Point = tuple[int, ...]
 
 _T = TypeVar("_T")
 
-
 Slip = Literal["late", "early", "unstored", "always", "replaced"]
 """Kind of slip: the sum is reset after the addition; the output is stored before the addition, and
 the reset is for another block, or missing; each grid point resets it; its next part replaces it."""

@@ -35,7 +35,6 @@ Array = np.ndarray[Any, Any]
 MAX_NARROWING = 14
 """Maximum number of further runs that bisect the elements of one read."""
 
-
 MAX_COMPARED = 3
 """Maximum number of constants of the kernel's comparisons that are tried as other values."""
 

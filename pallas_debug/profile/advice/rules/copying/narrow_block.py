@@ -46,7 +46,6 @@ _TURNED = ("tpu.matmul", "tpu.transpose", "vector.transpose")
 
 _REDUCED = re.compile(r"\[(?P<axes>\d{1,2}(?:, \d{1,2}){0,7})\] : vector<(?P<shape>[\dx]+)x")
 
-
 _MEMORY = re.compile(r"memref<(?:\d{1,9}x){1,7}(?P<lanes>\d{1,9})x[a-z]")
 
 

@@ -31,7 +31,6 @@ MIN_SHARE = 0.15
 ALIGNED = 8
 """Rows of a register; a copy that moves rows to the beginning of a register is useful."""
 
-
 NEAR = 8
 """Maximum bundles between the loop of a copy and the wait for it, which then takes no time."""
 

@@ -54,7 +54,6 @@ _REDUCTION = re.compile(
     r"<(?P<kind>\w+)>.*\[(?P<axes>\d{1,2}(?:, \d{1,2}){0,7})\] : vector<(?P<shape>[\dx]+)x"
 )
 
-
 _PLACE = re.compile(
     r"axis = (?P<axis>\d) : i32, kind = #tpu\.reduction_kind<arg_(?P<kind>max|min)>\} : "
     r"vector<(?P<shape>\d{1,9}(?:x\d{1,9})*)x[a-z]"
