@@ -261,13 +261,7 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: boo
         grid=grid,
         parallel=tuple(parallel),
         operands=tuple(operands),
-        body=decode.program(
-            jaxpr,
-            consts,
-            fuse=fuse,
-            opens=opens,
-            **_lines(captured, jaxpr, fuse),
-        ),
+        body=_decoded(captured, jaxpr, consts, fuse=fuse, opens=opens),
         mesh=dict(captured.kernel.mesh),
         enable_x64=captured.enable_x64,
         axis_names=captured.kernel.grid_names,
@@ -277,12 +271,17 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: boo
     )
 
 
-def _lines(captured: Capture, jaxpr: Any, fuse: bool) -> dict[str, Any]:
-    """Arguments of `decode.program` that give the equations of a kernel their lines."""
-    first = lines.of_function(jaxpr.debug_info)
-    if first is not None and lines.is_internal(first):  # it contains none of the user's frames
-        return {"calls": () if captured.kernel.source is None else (captured.kernel.source,)}
-    return {"root": None if fuse else first}
+def _decoded(
+    captured: Capture, jaxpr: Any, consts: Sequence[Any], *, fuse: bool, opens: bool
+) -> ir.KernelProgram:
+    """Decode a body of a kernel, and give its equations their lines."""
+    root = lines.of_function(jaxpr.debug_info)
+    calls: tuple[SourceLine, ...] = ()
+    if root is not None and lines.is_internal(root):  # it contains none of the user's frames
+        root = None
+        calls = () if captured.kernel.source is None else (captured.kernel.source,)
+    root = None if fuse else root
+    return decode.program(jaxpr, consts, fuse=fuse, opens=opens, calls=calls, root=root)
 
 
 def _is_in_place(kind: ir.RefType, mapping: Any) -> bool:
@@ -305,13 +304,7 @@ def _on_cores(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: b
     bodies = []
     for mesh, closed in zip(params["meshes"], params["jaxprs"], strict=True):
         jaxpr, consts = nested.opened(closed)
-        body = decode.program(
-            jaxpr,
-            consts,
-            fuse=fuse,
-            opens=opens,
-            **_lines(captured, jaxpr, fuse),
-        )
+        body = _decoded(captured, jaxpr, consts, fuse=fuse, opens=opens)
         axes = {str(axis): int(size) for axis, size in dict(mesh.shape).items()}
         bodies.append(CoreMesh(kind=_core_kind(kernel.name, mesh), axes=axes, body=body))
     first, _ = nested.opened(params["jaxprs"][0])

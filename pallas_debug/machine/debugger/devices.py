@@ -8,6 +8,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.debugger.driver import Driver
 from pallas_debug.machine.debugger.scope import NameScope
 from pallas_debug.machine.threads import Thread
+from pallas_debug.model import SourceLine
 from pallas_debug.stepping.conditions import ConditionFailed
 from pallas_debug.stepping.track import DeviceStatus, StepPlace
 
@@ -49,25 +50,34 @@ def _thread_of(driver: Driver, device: int) -> Thread:
     return next((thread for thread in own if not thread.is_done), own[0])
 
 
-def _status(driver: Driver, scope: NameScope, thread: Thread) -> DeviceStatus:
-    step = next_step(thread)
-    machine, blocked = driver.machine, thread.blocked
-    waits = None
-    count = 0 if blocked is None else blocked.counter.count
-    if blocked is not None and not thread.is_done and count < blocked.amount:
-        waits = f"{blocked.counter} is {count}, but {blocked.amount} is awaited"
-    place = StepPlace(
+def place_of(
+    driver: Driver, thread: Thread, stack: Sequence[SourceLine], *, ended: bool
+) -> StepPlace:
+    """Return the place of a thread, at the last of these lines."""
+    return StepPlace(
         tick=driver.tick,
-        kernel=machine.launch.name,
+        kernel=driver.machine.launch.name,
         thread=thread.number,
         device=thread.device,
         point=thread.point,
         grid=thread.grid,
         iterations=thread.iterations,
-        line=None if step is None else step.site.line,
-        ended=thread.is_done,
-        devices=len(machine.devices),
+        line=stack[-1] if stack else None,
+        calls=tuple(stack[:-1]),
+        ended=ended,
+        devices=len(driver.machine.devices),
     )
+
+
+def _status(driver: Driver, scope: NameScope, thread: Thread) -> DeviceStatus:
+    step = next_step(thread)
+    blocked = thread.blocked
+    waits = None
+    count = 0 if blocked is None else blocked.counter.count
+    if blocked is not None and not thread.is_done and count < blocked.amount:
+        waits = f"{blocked.counter} is {count}, but {blocked.amount} is awaited"
+    line = () if step is None or step.site.line is None else (step.site.line,)
+    place = place_of(driver, thread, line, ended=thread.is_done)
     return DeviceStatus(
         place=place,
         waits=waits,

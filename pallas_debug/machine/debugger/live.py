@@ -193,19 +193,7 @@ class LiveRun:
         stack: tuple[SourceLine, ...] = ()
         if step is not None and step.site.line is not None:
             stack = (*step.site.calls, step.site.line)[: self.level + 1]
-        return StepPlace(
-            tick=driver.tick,
-            kernel=self.machine.launch.name,
-            thread=thread.number,
-            device=thread.device,
-            point=thread.point,
-            grid=thread.grid,
-            iterations=thread.iterations,
-            line=stack[-1] if stack else None,
-            calls=stack[:-1],
-            ended=driver.ended,
-            devices=len(self.machine.devices),
-        )
+        return devices.place_of(driver, thread, stack, ended=driver.ended)
 
     def devices(self) -> Sequence[DeviceStatus]:
         return devices.statuses(self.driver, self.scope)
