@@ -201,17 +201,12 @@ class MemoryWording:
     def arrays(self, conflicts: Sequence[ReplacedWrite]) -> list[Ordered]:
         """Return the findings about whole arrays."""
         ledger = self._run.arrays
-        found: list[Ordered] = []
-        for read in ledger.overwritten.values():
-            found.append(self._overwritten(read))
-        for copied in ledger.copies.overwritten():
-            found.append((copied.writer.number + 1, self._copied(copied)))
-        for lost in ledger.lost.values():
-            found.append((lost.before.number + 1, self._lost(lost)))
-        for conflict in conflicts:
-            found.append((conflict.before.number + 1, self._conflict(conflict)))
-        for back in ledger.returns.values():
-            found.append((LAST - 1, self._returned(back)))
+        found = [self._overwritten(read) for read in ledger.overwritten.values()]
+        copied = ledger.copies.overwritten()
+        found += [(copy.writer.number + 1, self._copied(copy)) for copy in copied]
+        found += [(lost.before.number + 1, self._lost(lost)) for lost in ledger.lost.values()]
+        found += [(one.before.number + 1, self._conflict(one)) for one in conflicts]
+        found += [(LAST - 1, self._returned(back)) for back in ledger.returns.values()]
         if self._run.has_ended:
             found += [(LAST, finding) for finding in self._unwritten()]
         return found

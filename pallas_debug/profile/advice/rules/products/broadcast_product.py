@@ -167,9 +167,10 @@ def _pairs(program: MosaicProgram, reduction: ProgramOperation) -> _Pairs | None
         parts.append(spread)
         small = spread.operand_shape
         shapes.append(small[0] if small is not None else ())
-    wanted = []
-    for own in (first, second):
-        wanted.append(tuple(n if at in (own, axis) else 1 for at, n in enumerate(shape)))
+    wanted = [
+        tuple(n if at in (own, axis) else 1 for at, n in enumerate(shape))
+        for own in (first, second)
+    ]
     if sorted(shapes) != sorted(wanted) or 1 in (shape[first], shape[second]):
         return None
     origins = [program.origin(value, pair.line, _PASSED_ON) for value in pair.operands]
