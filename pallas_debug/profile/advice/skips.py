@@ -21,7 +21,7 @@ from pallas_debug.profile.advice.pipelines import (
     grows,
 )
 from pallas_debug.profile.advice.subject import AdviceSubject
-from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
+from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks, grid_point
 from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand
 
 MAX_STEPS = 4096
@@ -129,7 +129,7 @@ class _Grid:
         return sum(map(self.is_busy, range(count))) * self.points / count
 
     def is_busy(self, step: int) -> bool:
-        point = self._point(step)
+        point = grid_point(self.grid, step)
         return all(self._index(d, point)[1] for d in self._skipping)
 
     def growth(self, operand: OperandBlocks) -> int:
@@ -139,14 +139,9 @@ class _Grid:
 
     def block_of(self, operand: OperandBlocks) -> Callable[[int], tuple[int, ...]]:
         """Return a function from a step to an operand's block."""
-        return lambda step: tuple(self._index(d, self._point(step))[0] for d in operand.dimensions)
-
-    def _point(self, step: int) -> Point:
-        found = []
-        for size in reversed(self.grid):
-            step, index = divmod(step, size)
-            found.append(index)
-        return tuple(reversed(found))
+        return lambda step: tuple(
+            self._index(d, grid_point(self.grid, step))[0] for d in operand.dimensions
+        )
 
     def _index(self, dimension: BlockIndex, point: Point) -> tuple[int, bool]:
         """Return the index of a block, and whether it follows the grid at this step."""

@@ -100,7 +100,7 @@ class AliasedCopies:
         places = mask & ~read
         if not places.any():
             return
-        element = tuple(int(i) for i in np.unravel_index(int(places.argmax()), places.shape))
+        element = shadow.first_in(places)
         writer = writes.get(int(np.broadcast_to(numbers, places.shape)[element]))
         if writer is None or (writer.point, writer.iterations) == (copy.point, copy.iterations):
             return

@@ -81,7 +81,7 @@ class ReplacedWrite:
 
     @property
     def element(self) -> Point:
-        return tuple(int(i) for i in np.unravel_index(int(self.mask.argmax()), self.mask.shape))
+        return shadow.first_in(self.mask)
 
     @property
     def affected(self) -> int:
@@ -268,7 +268,7 @@ class ArrayLedger:
         mask = differing(old, new) & (before > shadow.GIVEN) & (numbers > shadow.GIVEN)
         if not mask.any():
             return
-        spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+        spot = shadow.first_in(mask)
         here, there = tracker.writes.get(int(numbers[spot])), tracker.writes.get(int(before[spot]))
         if here is None or there is None or here.step is not there.step:
             return
@@ -350,7 +350,7 @@ class ArrayLedger:
         mask = selected & marked.mask
         if not mask.any():
             return
-        element = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+        element = shadow.first_in(mask)
         self.overwritten[key] = OverwrittenRead(
             step, thread.point, thread.iterations, marked, region, element, int(mask.sum()),
             int(selected.sum()), region.buffer.content[element].item(),
@@ -391,7 +391,7 @@ class ArrayLedger:
         mask = mask & differing(old, new)
         if not mask.any():
             return
-        spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+        spot = shadow.first_in(mask)
         before = tracker.writes.get(int(numbers[spot]))
         if before is None or before.step is not step:
             return
@@ -433,7 +433,7 @@ class ArrayLedger:
         mask = (numbers > shadow.GIVEN) & differing(old, new.reshape(old.shape))
         if not mask.any():
             return
-        spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+        spot = shadow.first_in(mask)
         before = tracker.writes.get(int(numbers[spot]))
         if before is None or before.step is not copy.step or before.point == copy.point:
             return

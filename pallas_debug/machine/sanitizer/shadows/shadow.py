@@ -111,7 +111,7 @@ class SuspectRead:
     @property
     def element(self) -> tuple[int, ...]:
         """First element of the buffer that was seen."""
-        return self.position(int(self.mask.argmax()))
+        return first_in(self.mask)
 
     def position(self, number: int) -> tuple[int, ...]:
         """Convert a row-major element number to an index into the buffer."""
@@ -272,15 +272,16 @@ def change_of(region: MemoryRegion, new: np.ndarray) -> WriteChange | None:
     mask = differing(old, new)
     if region.index is None or not mask.any():
         return None
-    spot = _first(mask)
+    spot = first_in(mask)
     changed = np.zeros(region.buffer.content.shape, bool)
     changed[region.index] = mask
     return WriteChange(
-        _first(changed), new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size)
+        first_in(changed), new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size)
     )
 
 
-def _first(mask: Mask) -> tuple[int, ...]:
+def first_in(mask: Mask) -> tuple[int, ...]:
+    """Return the first element of a mask that is true."""
     return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
 
 

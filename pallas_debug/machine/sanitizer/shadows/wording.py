@@ -369,7 +369,7 @@ class MemoryWording:
     ) -> Finding:  # fmt: skip
         part = part_of(name, mask)
         assert part is not None
-        element = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+        element = shadow.first_in(mask)
         sites = [site for site in self._stores if site.operand == name]
         visits = [] if thread is None or window is None else thread.visits(window, element)
         source = sites[-1].step.site.line if sites else None
