@@ -93,6 +93,48 @@ def _choice(eqns: Iterable[Any], derived: set[Any]) -> int | None:
     return None
 
 
+def scaled_from(unit: Unit, derived: Container[int]) -> list[bool]:
+    """Whether each output contains some inputs multiplied by something else.
+
+    Args:
+      derived: positions of these inputs.
+    """
+    given = {variable for i, variable in enumerate(unit.invars) if i in derived}
+    _, scaled = _followed(unit.eqns, given, set())
+    return [isinstance(v, jax_core.Var) and v in scaled for v in unit.outvars]
+
+
+_PRODUCTS = {"mul", "div", "dot_general"}
+
+
+def _followed(
+    eqns: Iterable[Any], derived: set[Any], scaled: set[Any]
+) -> tuple[set[Any], set[Any]]:
+    """Follow variables through equations: all that derive from them, and those in a product."""
+    for eqn in eqns:
+        given = [atom if isinstance(atom, jax_core.Var) else None for atom in eqn.invars]
+        if not any(atom in derived for atom in given):
+            continue
+        call = nested.inlined(eqn)
+        if call is None:
+            derived.update(eqn.outvars)
+            if eqn.primitive.name in _PRODUCTS or any(atom in scaled for atom in given):
+                scaled.update(eqn.outvars)
+            continue
+        jaxpr = call[0]
+        pairs = list(zip(jaxpr.invars, given, strict=True))
+        _followed(
+            jaxpr.eqns,
+            inner := {variable for variable, atom in pairs if atom in derived},
+            inner_scaled := {variable for variable, atom in pairs if atom in scaled},
+        )
+        for outer, variable in zip(eqn.outvars, jaxpr.outvars, strict=True):
+            if isinstance(variable, jax_core.Var):
+                derived.update([outer] if variable in inner else [])
+                scaled.update([outer] if variable in inner_scaled else [])
+    return derived, scaled
+
+
 _SUMS = {"add", "sub", "add_any"}
 _FORMS = {
     *("broadcast_in_dim", "convert_element_type", "reshape", "squeeze", "expand_dims"),

@@ -17,10 +17,12 @@ Such a read is reported as stale
   without regard to the previous content, such as zeros left for the next block, were left on
   purpose; and if nothing else uses the buffer before its last update, it is a total over all
   blocks;
+- if it is the state of a scan along a row of blocks, and goes on into the next row although the
+  kernel treats rows separately;
 - if the same store or copy writes less of the buffer than it did for the other block, and the rest
   is read with it.
 
-In the last two cases, other *finite* values have to change the results and nothing else: a number
+In the last three cases, other *finite* values have to change the results and nothing else: a number
 from which branches or indices are computed, such as a slot counter, is carried on purpose. Results
 are compared bit by bit: a running maximum that is not reset is reported even if it cancels out
 except for rounding.
@@ -324,7 +326,9 @@ class MemorySanitizer(MemoryTracker):
                 continue
             thread, is_later = self.threads[suspect.thread], suspect not in firsts
             again = self._adds_again(suspect)
-            if not stale.is_stale(suspect, thread, history, is_later=is_later, adds_again=again):
+            if not stale.is_stale(
+                suspect, thread, history, self.launch, is_later=is_later, adds_again=again
+            ):
                 continue
             self._replays += 1
             keys = [s.key for s in firsts if s.buffer is suspect.buffer]

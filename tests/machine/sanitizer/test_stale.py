@@ -342,3 +342,85 @@ def test_a_reset_by_a_choice(how: str) -> None:
     assert finding.advice == (
         "reset it at the first step of each block of out_ref: @pl.when(pl.program_id(1) == 0)"
     )
+
+
+def scanned(x: jax.Array, starts: jax.Array, *, state: str, resets: str) -> jax.Array:
+    """A scan along each of three rows of three blocks.
+
+    Args:
+      starts: whether each step resets the state, for `resets="table"`.
+      state: "decay", a recurrence; "loop", one within a loop; "rows", a sum for each row of a
+        block; or "sum", a sum of blocks with a single row.
+      resets: steps that reset the state.
+    """
+    rows = 8 if state == "rows" else 1
+
+    def kernel(starts_ref, x_ref, out_ref, state_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+        at = {
+            "each row": k == 0,
+            "first block": i + k == 0,
+            "first row": i == 0,
+            "table": starts_ref[i * 3 + k] == 1,
+        }
+
+        @pl.when(at[resets])
+        def _start() -> None:
+            state_ref[...] = jnp.zeros_like(state_ref)
+
+        before = state_ref[...]
+        if state == "decay":
+            state_ref[...] = before * 0.5 + x_ref[...]
+        elif state == "loop":
+            halved = lax.fori_loop(0, 3, lambda _, h: h * 0.5 + x_ref[...], before)
+            state_ref[...] = halved
+        else:
+            state_ref[...] = before + jnp.sum(x_ref[...], axis=1, keepdims=True)
+        out_ref[...] = x_ref[...] + before
+
+    block = pl.BlockSpec((rows, 128), lambda i, k, _: (i, k))
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(3, 3),
+            in_specs=[block],
+            out_specs=block,
+            scratch_shapes=[pltpu.VMEM((rows, 1 if state in ("rows", "sum") else 128), F32)],
+        ),
+        out_shape=x,
+    )(starts, x)
+
+
+@pytest.mark.parametrize(
+    "state, resets, is_stale",
+    [
+        ("decay", "first block", True),
+        ("decay", "first row", True),
+        ("decay", "each row", False),
+        ("decay", "table", False),  # sequences that data divide may go on in the next row
+        ("loop", "first block", True),
+        ("rows", "first block", True),
+        ("rows", "each row", False),
+        ("sum", "first block", False),  # it may be a cumulative sum of all blocks
+        ("sum", "first row", True),
+    ],
+)
+def test_a_state_that_goes_on_into_the_next_row(state: str, resets: str, is_stale: bool) -> None:
+    x = np.random.default_rng(0).standard_normal((24 if state == "rows" else 3, 384))
+    starts = np.array([1, 0, 0, 0, 0, 0, 0, 0, 0], np.int32)
+    findings = found(
+        lambda x, starts: scanned(x, starts, state=state, resets=resets),
+        x.astype(np.float32),
+        starts,
+    )
+    if not is_stale:
+        assert not findings
+        return
+    (read,) = findings
+    assert (read.kind, read.operand, read.grid_point) == ("StaleRead", "state_ref", (1, 0))
+    assert (
+        "grid point (1, 0), for block (1, 0) of out_ref, reads what grid point (0, 2) left in "
+        "state_ref for block (0, 2): state_ref[0, 0] = "
+    ) in read.message
+    assert read.advice == "reset it where its sum begins: @pl.when(pl.program_id(1) == 0)"

@@ -222,6 +222,64 @@ def is_sum(program: ir.KernelProgram, store: ir.StoreStep) -> bool:
         number, reader = step.inputs[found].number, step
 
 
+def is_scaled(launch: Launch, store: ir.StoreStep) -> bool:
+    """Whether a store multiplies the previous contents of its buffer, as a decaying state does."""
+    for program in launch.body.all():
+        if any(one is store for one in program.steps):
+            _, scaled = _followed(program, frozenset([store.place.ref.number]), set(), set())
+            return store.value.number in scaled
+    return False
+
+
+def _followed(
+    program: ir.KernelProgram, refs: frozenset[int], derived: set[int], scaled: set[int]
+) -> tuple[set[int], set[int]]:
+    """Follow what is loaded through some references: the registers that derive from it, and those
+    in which it is multiplied by something else.
+    """
+    for step in program.steps:
+        if isinstance(step, ir.LoadStep) and step.place.ref.number in refs:
+            derived.add(step.output.number)
+        elif isinstance(step, ir.Compute) and step.unit is not None:
+            given = {i for i, reg in enumerate(step.inputs) if reg.number in derived}
+            kept = {i for i, reg in enumerate(step.inputs) if reg.number in scaled}
+            behind = made_of.inputs_behind(step.unit)
+            products = made_of.scaled_from(step.unit, given)
+            for reg, sources, is_product in zip(step.outputs, behind, products, strict=True):
+                derived.update([reg.number] if sources & given else [])
+                scaled.update([reg.number] if is_product or sources & kept else [])
+        elif isinstance(step, (ir.ScanLoop, ir.WhileLoop)):
+            body, given_regs = inner_programs(step)[-1]
+            numbers = [reg.number for reg in given_regs]
+            inner = [reg.number for reg in body.inputs]
+            own = frozenset(i for i, n in zip(inner, numbers, strict=False) if n in refs)
+            first = len(numbers) - len(step.carry)
+            if isinstance(step, ir.ScanLoop):
+                first -= len(step.stacked)
+            sets = [
+                {i for i, n in zip(inner, numbers, strict=False) if n in known}
+                for known in (derived, scaled)
+            ]
+            for _ in range(2):  # through the carry
+                _followed(body, own, *sets)
+                carried = zip(inner[first:], body.outputs[: len(step.carry)], strict=False)
+                for i, reg in carried:
+                    for known in sets:
+                        known.update([i] if reg.number in known else [])
+            for reg, out in zip(step.outputs, body.outputs, strict=False):
+                derived.update([reg.number] if out.number in sets[0] else [])
+                scaled.update([reg.number] if out.number in sets[1] else [])
+    return derived, scaled
+
+
+def decided_by_position(launch: Launch, branch: ir.Branch) -> bool:
+    """Whether only the grid point decides about a condition, and nothing in memory."""
+    for program in launch.body.all():
+        if any(one is branch for one in program.steps):
+            return _inputs_behind(program, [branch.index.number]) == set()
+    return False
+
+
 def choice_in(launch: Launch, step: ir.MachineStep) -> SourceLine | None:
     """Line of the `jnp.where` with which an update keeps or drops the buffer's content, if any."""
     if not isinstance(step, ir.StoreStep):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.wording.facts import OtherCore
+from pallas_debug.machine.sanitizer.shadows import reach, resets
 from pallas_debug.machine.sanitizer.shadows.outputs import ReplacedWrite
 from pallas_debug.machine.sanitizer.shadows.replay import (
     BufferHistory,
@@ -37,8 +39,8 @@ def other_core(suspect: SuspectRead, launch: Launch) -> OtherCore:
 
 
 def is_stale(
-    suspect: SuspectRead, thread: TrackedThread, history: ElementHistory, *, is_later: bool = False,
-    adds_again: bool = False,
+    suspect: SuspectRead, thread: TrackedThread, history: ElementHistory, launch: Launch, *,
+    is_later: bool = False, adds_again: bool = False,
 ) -> bool:  # fmt: skip
     """Whether a read looks stale; whether it matters is a separate question.
 
@@ -63,6 +65,8 @@ def is_stale(
     written = [e for e in events if e.writes and e.moment == writer.moment]
     if not written or written[-1].step is not writer.step:
         return False
+    if written[-1].updates and axes_of_row(suspect, thread, history, launch) is not None:
+        return True
     if is_later and not _goes_on(events, blocks, suspect.moment):
         return False
     if written[-1].updates:
@@ -73,6 +77,81 @@ def is_stale(
         is_sum = is_sum or (adds_again and _adds_up(events, suspect.moment))
         return is_sum and not _is_whole_total(events, found)
     return _writes_less(found, suspect, writer.point)
+
+
+def axes_of_sum(
+    suspect: SuspectRead, thread: TrackedThread, history: ElementHistory, launch: Launch
+) -> tuple[int, ...] | None:
+    """Return the axes whose program ids are 0 where a sum or a row of blocks begins, if known."""
+    axes = resets.axes_of_sum(suspect, thread, history, launch)
+    if axes is None and (of_row := axes_of_row(suspect, thread, history, launch)) is not None:
+        return launch.numbers(of_row)
+    return axes
+
+
+def axes_of_row(
+    suspect: SuspectRead, thread: TrackedThread, history: ElementHistory, launch: Launch
+) -> tuple[int, ...] | None:
+    """Return the axes of a row of blocks, if a read finds the state in which the last one ended.
+
+    Each step of a scan has a block of its own, and carries its state to the next one. A scan over
+    all blocks may go on into the next row, so that is a fault only if
+
+    - the resets differ between the rows: there are several in a row, and none in a later one;
+    - the state has an entry for each of several rows of a block, and the next blocks are of other
+      rows; or
+    - each step multiplies the state, as a recurrence does. Counts and cumulative sums do not.
+    """
+    writer, here = suspect.writer, suspect.point
+    found = history.buffers[buffer_key(suspect.buffer)]
+    events = [e for e in found.events[suspect.element] if e.thread == suspect.thread and e.writes]
+    points = thread.points
+    if writer is None or thread.has_pipelines or points[suspect.moment - 1] != writer.point:
+        return None
+    axes = [axis for axis, size in enumerate(launch.grid) if size != 1]
+    row = next((axis for axis in axes if here[axis] != writer.point[axis]), len(here))
+    inner = [axis for axis in axes if axis > row]
+    every = set(range(len(points)))
+    blocks = [thread.blocks_at_points(output) for output in thread.outputs_of(suspect.buffer.name)]
+    if not inner or any(here[axis] for axis in inner) or any(len(set(b)) < len(b) for b in blocks):
+        return None
+    if found.used_at != every or {e.moment for e in events if e.updates} != every:
+        return None
+    replaced = [e for e in events if not e.updates]
+    reset_at = {e.point for e in replaced}
+    chosen = [axis for axis in axes if not any(point[axis] for point in reset_at)]
+    if row not in chosen or reset_at != {p for p in points if not any(p[axis] for axis in chosen)}:
+        return None
+    if not all(reach.decided_by_position(launch, one) for e in replaced for one in e.conditions):
+        return None
+    if sum(point[:row] == here[:row] for point in reset_at) < 2:
+        sizes = _extents(suspect, thread, row)
+        is_of_rows = bool(sizes) and all(
+            size > 1 and size in suspect.buffer.content.shape for size in sizes
+        )
+        if not is_of_rows and not (sizes and _recurs(suspect, launch)):
+            return None
+    return tuple(inner)
+
+
+def _extents(suspect: SuspectRead, thread: TrackedThread, row: int) -> list[int]:
+    """Sizes, in the blocks of outputs, of the dimensions along which an axis moves them alone."""
+    found = []
+    for output in thread.outputs_of(suspect.buffer.name):
+        spec = thread.outputs[output].spec if output < len(thread.outputs) else None
+        moved = (spec.projection or ()) if spec is not None else ()
+        of_row = [i for i, (axis, _) in enumerate(moved) if axis == row]
+        if spec is None or not of_row or not any((axis or 0) > row for axis, _ in moved):
+            return []
+        found.append(spec.sizes[of_row[0]])
+    return found
+
+
+def _recurs(suspect: SuspectRead, launch: Launch) -> bool:
+    """Whether a state of floats is multiplied at each step."""
+    step = suspect.writer.step if suspect.writer is not None else None
+    is_float = suspect.buffer.content.dtype.kind not in "biu"
+    return is_float and isinstance(step, ir.StoreStep) and reach.is_scaled(launch, step)
 
 
 def _differ(blocks: Sequence[Sequence[Block]], one: int, other: int) -> bool:

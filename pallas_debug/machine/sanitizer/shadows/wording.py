@@ -116,7 +116,7 @@ class MemoryWording:
             element=named,
             writes=() if other_core else self._writes(suspect, as_resets=False),
             resets=self._writes(suspect, as_resets=True) if other_core else (),
-            sum_axes=resets.axes_of_sum(
+            sum_axes=stale.axes_of_sum(
                 suspect, self._run.threads[suspect.thread], self._history, self._run.launch
             ),
             ever=resets.ever_written(self._history.buffers[buffer_key(suspect.buffer)], suspect),
@@ -125,7 +125,7 @@ class MemoryWording:
     def _not_reset(self, suspect: SuspectRead) -> tuple[str, str] | None:
         """Return cause and advice, if a sum of another block would be read on one core, too."""
         thread, name = self._run.threads[suspect.thread], suspect.buffer.name
-        if not stale.is_stale(suspect, thread, self._history):
+        if not stale.is_stale(suspect, thread, self._history, self._run.launch):
             return None
         return writers.not_reset(
             name,
@@ -133,7 +133,7 @@ class MemoryWording:
             self._block(thread, suspect.moment, thread.outputs_of(name)),
             self._writes(suspect, as_resets=True),
             accumulates=True,
-            sum_axes=resets.axes_of_sum(suspect, thread, self._history, self._run.launch),
+            sum_axes=stale.axes_of_sum(suspect, thread, self._history, self._run.launch),
         )
 
     def stale(self, suspect: SuspectRead) -> Finding:
@@ -168,7 +168,7 @@ class MemoryWording:
             resets=self._writes(suspect, as_resets=True),
             accumulates=any(e.moment == suspect.moment for e in updates),
             choice=reach.choice_in(self._run.launch, writer.step),
-            sum_axes=resets.axes_of_sum(suspect, thread, self._history, self._run.launch),
+            sum_axes=stale.axes_of_sum(suspect, thread, self._history, self._run.launch),
         )
 
     def dropped(self, found: DroppedSum) -> Finding:
