@@ -267,7 +267,7 @@ class Fault(StrEnum):
     # What the kernel machine knows of who wrote each element
     STALE_READ = (
         *("StaleRead", Severity.UNDEFINED, _MACHINE),
-        "scratch is read while it still holds data of another output block",
+        "scratch, or an input that the kernel changes, is read with data of another block or step",
     )
     OVERWRITTEN_READ = (
         *("OverwrittenRead", Severity.ORDER, _MACHINE),

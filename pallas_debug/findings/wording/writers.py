@@ -124,6 +124,20 @@ def stale_read(
     )
 
 
+def input_changed_again(
+    seen: Sighting, *, reader: Access, writer: Access, element: WrittenElement
+) -> Finding:
+    """Report a line that changes an input's block at each of several steps that keep it."""
+    name = seen.witness.operand
+    values = f"from {number(element.before)} to {number(element.value)}"
+    return _other(seen, writer, element.facts(name)).found(
+        Fault.STALE_READ,
+        f"{_at(reader)} changes {element.name(name)} {values}, after {_at(writer)} has changed it",
+        f"{name} is an input: its block is not fetched again while its index stays the same",
+        f"keep the result in a variable rather than in {name}, or change it once for all steps",
+    )
+
+
 def not_reset(
     name: str | None,
     reader: Access,

@@ -48,7 +48,7 @@ from pallas_debug.machine.sanitizer.occurrences import first_that_matters
 from pallas_debug.machine.sanitizer.ordering import awaited
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.ordering.groups import GroupedSums
-from pallas_debug.machine.sanitizer.shadows import stale
+from pallas_debug.machine.sanitizer.shadows import aliased, stale
 from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSum, DroppedSums
 from pallas_debug.machine.sanitizer.shadows.outputs import ReplacedWrite
 from pallas_debug.machine.sanitizer.shadows.replaced import ReplacedTotals
@@ -97,6 +97,7 @@ class MemorySanitizer(MemoryTracker):
         self._sums = DroppedSums()
         self._totals = ReplacedTotals(launch)
         self._groups = GroupedSums()
+        self._inputs = None if watched else aliased.ChangedInputs()
         self._copies = None if watched else unread_copies.UnreadCopies()
         self._awaited = None if watched else awaited.AwaitedCopies()
         self._copied_out: dict[str, bool] = {}
@@ -120,6 +121,8 @@ class MemorySanitizer(MemoryTracker):
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:
+        if self._inputs is not None:
+            self._inputs.stores(self, thread, step, region, value)
         super().stores(thread, step, region, value)
         if self._copies is not None:
             self._copies.stores(thread, step, region, value)
@@ -214,6 +217,9 @@ class MemorySanitizer(MemoryTracker):
                 finding = wording.dropped(dropped)
                 slips[id(finding)] = dropped.conditions
                 found.append((dropped.before.number + 1, finding))
+        for changed in self._inputs.faults() if self._inputs is not None else ():
+            at = changed.writer.number + 1
+            found.append((at, aliased.changed_input(self.launch.name, changed)))
         raced = self._order.detector.races.values() if self._order is not None else ()
         known |= {race.earlier.buffer.name for race in raced}
         known |= {finding.operand or "" for _, finding in found}

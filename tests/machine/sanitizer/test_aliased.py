@@ -1,4 +1,4 @@
-"""Copies from an aliased array in HBM: which read what they should not see."""
+"""Copies from aliased arrays and reads of inputs that a kernel changes: which are faults."""
 
 from __future__ import annotations
 
@@ -220,4 +220,78 @@ def test_an_array_that_is_updated_in_place_without_an_alias() -> None:
     assert read.cause == "scratch buffers and outputs hold whatever was in memory before"
     assert read.advice == (
         "write all of it before this line, or alias an input to it with input_output_aliases"
+    )
+
+
+def changed_in_place(q: jax.Array, k: jax.Array, *, how: str) -> jax.Array:
+    """Products of two blocks of queries with two of keys, of queries that are changed in place."""
+
+    def kernel(q_ref: Any, k_ref: Any, out_ref: Any) -> None:
+        j = pl.program_id(1)
+        if how == "at the first step":
+
+            @pl.when(j == 0)
+            def _scale() -> None:
+                q_ref[...] = q_ref[...] * 2
+
+        elif how == "to a state":
+            q_ref[...] = q_ref[...] * 2 + k_ref[...]
+        elif how == "once for all":
+            q_ref[...] = jnp.maximum(q_ref[...], 0)
+        elif how == "without a use":
+            q_ref[...] = q_ref[...] * 2
+
+            @pl.when(j == 0)
+            def _zero() -> None:
+                out_ref[...] = jnp.zeros_like(out_ref)
+
+            @pl.when(j == 1)
+            def _store() -> None:
+                out_ref[...] = q_ref[...]
+
+            return
+        else:
+            q_ref[...] = q_ref[...] * 2  # scaled again
+        out_ref[...] = q_ref[...] * k_ref[...]
+
+    moves = how == "a block for each step"
+    block = (8, 128)
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 2),
+        in_specs=[
+            pl.BlockSpec(block, lambda i, j: (i, j) if moves else (i, 0)),
+            pl.BlockSpec(block, lambda i, j: (0, j)),
+        ],
+        out_specs=pl.BlockSpec(block, lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((16, 256), q.dtype),
+    )(q, k)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("at each step", "at the first step", "to a state", "once for all", "without a use"),
+        "a block for each step",
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_an_input_that_is_changed_in_place(how: str, dtype: str) -> None:
+    q = np.arange(16 * 256).reshape(16, 256).astype(dtype) % 7 + 1
+    findings = found(partial(changed_in_place, how=how), q, q[:8])
+    if how != "at each step" or dtype == "int32":  # integers may be a state
+        assert not findings
+        return
+    (read,) = findings
+    assert (read.kind, read.operand, read.grid_point) == ("StaleRead", "q_ref", (0, 1))
+    assert read.source is not None
+    assert read.source.text.endswith("# scaled again")
+    assert read.message == (
+        "grid point (0, 1) changes q_ref[0, 0] from 2 to 4, after grid point (0, 0) has changed it"
+    )
+    assert read.cause == (
+        "q_ref is an input: its block is not fetched again while its index stays the same"
+    )
+    assert read.advice == (
+        "keep the result in a variable rather than in q_ref, or change it once for all steps"
     )

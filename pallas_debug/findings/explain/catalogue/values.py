@@ -50,11 +50,14 @@ ENTRIES = (
     ),
     entry(
         "stale-read",
-        title="scratch is read while it still holds data of another output block",
+        title="scratch, or an input that the kernel changes, is read with data of another block or "
+        "step",
         cause="scratch keeps its contents from one grid point to the next: without a reset where "
-        "a block begins, that block starts from the sum or the maximum of the previous one",
+        "a block begins, that block starts from the sum, the state or the maximum of the previous "
+        "one; the block of an input is not fetched again while its index stays the same",
         advice="reset it at the first step of each block, not at the start of the grid: "
-        "@pl.when(pl.program_id(axis) == 0), with the axis along which the block stays the same",
+        "@pl.when(pl.program_id(axis) == 0), with the axis along which the block stays the same; "
+        "keep what is computed from an input in a variable",
         kinds=("StaleRead",),
     ),
     entry(

@@ -1,4 +1,6 @@
-"""Copies from an array that is both input and output, and that read overwritten elements.
+"""Reads of inputs that the kernel has overwritten: of copies from arrays, and of blocks.
+
+Copies from an array that is both input and output may read overwritten elements.
 
 A kernel that reads back its own writes on purpose can use either reference: an in-place recurrence
 is no fault. A copy from the input's reference that sees overwritten elements is reported if values
@@ -7,20 +9,41 @@ of the input go to the output, nothing had read the elements before they were ov
 - its line copies elements that the call passed in at two or more other steps; a recurrence does so
   only at its first step, from its initial state; or
 - the kernel only moves the input's values to the output, without computing anything from them.
+
+A block of an input is fetched if its index changes. A line that scales it in place, at each of the
+steps that keep it, scales what it has already scaled. That is reported if the numbers are floats,
+nothing else goes into them, and values of the block are stored elsewhere at both steps: an input
+may also hold a state, or be changed once for all steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import writers
+from pallas_debug.findings.wording.facts import WrittenElement
+from pallas_debug.findings.wording.order import Access
 from pallas_debug.machine.copies import DmaCopy
-from pallas_debug.machine.sanitizer.shadows import shadow
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
-from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, Mask, WriteRecord
+from pallas_debug.machine.sanitizer.shadows.shadow import (
+    BufferShadow,
+    Mask,
+    WriteChange,
+    WriteRecord,
+)
+from pallas_debug.machine.threads import Thread
+from pallas_debug.model import Finding, Witness
+
+if TYPE_CHECKING:
+    from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
 
 
 @dataclass(eq=False, slots=True)
@@ -121,3 +144,83 @@ class AliasedCopies:
             for site in self._sites.values()
             if site.first is not None and (site.is_move or len(site.given) > 1)
         ]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ChangedInput:
+    """A change of an input's block by a line that has changed it before."""
+
+    step: ir.StoreStep
+    buffer: MemoryBuffer
+    point: tuple[int, ...]
+    iterations: tuple[int, ...]
+    moment: int
+    change: WriteChange
+    writer: WriteRecord
+
+
+class ChangedInputs:
+    """Lines that change the block of an input again, at another step."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, ChangedInput] = {}
+        self._used: dict[int, set[int]] = {}
+
+    def stores(
+        self, run: MemoryTracker, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
+        value: Any,
+    ) -> None:  # fmt: skip
+        """Handle a store that is about to be executed."""
+        buffer = region.buffer
+        found = run.shadows.get(buffer.number)
+        if not isinstance(step, ir.StoreStep):
+            return
+        moment = run.threads[thread.number].moment
+        if found is None or found.operand != "input":
+            if self._used:
+                for source in reach.sources(thread.frames, step.value.number):
+                    if source.number in self._used:
+                        self._used[source.number].add(moment)
+            return
+        self._used.setdefault(buffer.number, set())
+        if step.mask is not None or step.adds or buffer.content.dtype.kind in "biu":
+            return
+        if id(step) in self._found or found.least(region) <= shadow.GIVEN:
+            return
+        change = shadow.change_of(region, np.asarray(value))
+        if change is None or set(reach.sources(thread.frames, step.value.number)) != {buffer}:
+            return
+        numbers = found.whole if found.numbers is None else found.numbers[change.element]
+        writer = run.writes.get(int(numbers))
+        if writer is not None and writer.step is step and writer.moment < moment:
+            self._found[id(step)] = ChangedInput(
+                step, buffer, thread.point, thread.iterations, moment, change, writer
+            )
+
+    def faults(self) -> Iterator[ChangedInput]:
+        """Yield the first such change of each line, once the run has ended."""
+        for found in self._found.values():
+            if {found.writer.moment, found.moment} <= self._used[found.buffer.number]:
+                yield found
+
+
+def changed_input(kernel: str, found: ChangedInput) -> Finding:
+    """Report that a line changes the block of an input again."""
+    writer, change = found.writer, found.change
+    seen = Sighting(
+        kernel=kernel,
+        engine="machine",
+        witness=Witness(
+            source=found.step.site.line, other=writer.step.site.line, grid_point=found.point,
+            loop=found.iterations, operand=found.buffer.name,
+        ),
+    )  # fmt: skip
+    return writers.input_changed_again(
+        seen,
+        reader=Access(writes=False, grid_point=found.point, loop=found.iterations),
+        writer=Access(writes=True, grid_point=writer.point, loop=writer.iterations),
+        element=WrittenElement(
+            index=change.element, value=change.after, before=change.before,
+            affected=change.count, total=change.total,
+        ),
+    )  # fmt: skip
