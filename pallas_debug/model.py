@@ -152,8 +152,7 @@ class Pass:
 class Explanation:
     """Explanation of a failure: an entry of the catalogue, or that entry applied to one failure.
 
-    The fields from `pattern` on are for recognising failures; they are empty in an explanation that
-    belongs to a failure.
+    The fields from `pattern` on recognise failures; an explanation of a failure leaves them empty.
 
     Attributes:
       id: short identifier, stable across releases: `scoped-vmem-overflow`.
@@ -228,14 +227,13 @@ class Failure:
     @property
     def is_undecided(self) -> bool:
         """Whether the kernel was not judged: no compiler, one that was killed, too little time."""
-        killed = self.stage == "crash" and self.type in ("SIGKILL", "SIGTERM")
-        return killed or self.stage in ("setup", "timeout")
+        was_killed = self.stage == "crash" and self.type in ("SIGKILL", "SIGTERM")
+        return was_killed or self.stage in ("setup", "timeout")
 
     @property
     def headline(self) -> str:
         """First non-empty line of the message, or the type."""
-        lines = (line.strip() for line in self.message.splitlines())
-        return next((line for line in lines if line), self.type)
+        return next(filter(None, map(str.strip, self.message.splitlines())), self.type)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,8 +356,7 @@ class Finding:
       comes_of: kinds of faults that cause this one, if such a fault was found before it.
       made_up: arguments whose values were made up and that decide whether it happens, such as
         `lengths (int32[2], zeros)`; with real values it may not happen.
-      only_if: condition, as a clause, under which this is a fault, if it could not be determined:
-        `the caller of `forward` uses result 1 of 2`.
+      only_if: an undetermined condition under which this is a fault: `the caller uses result 1`.
     """
 
     kind: Fault
@@ -496,8 +493,8 @@ class Dump:
         Raises:
           KeyError: there is no such compilation; the message lists the existing ones.
         """
-        for compilation in self.compilations:
-            if compilation.target == target:
-                return compilation
-        known = ", ".join(c.target for c in self.compilations) or "none"
+        found = {compilation.target: compilation for compilation in self.compilations}
+        if target in found:
+            return found[target]
+        known = ", ".join(found) or "none"
         raise KeyError(f"{self.name} was not compiled for {target!r}; it was for: {known}")
