@@ -34,14 +34,7 @@ import pluggy
 
 from pallas_debug.errors import PallasDebugError, PluginError
 from pallas_debug.guards import problem_of
-from pallas_debug.model import (
-    Compilation,
-    Explanation,
-    Finding,
-    Kernel,
-    PrintRecord,
-    Target,
-)
+from pallas_debug.model import Compilation, Explanation, Finding, Kernel, PrintRecord, Target
 
 GROUP = "pallas_debug"
 """Entry-point group, and pluggy's project name."""

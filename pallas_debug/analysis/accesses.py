@@ -13,12 +13,7 @@ import numpy as np
 
 from pallas_debug.analysis import visits
 from pallas_debug.analysis.reach import covered_by, slice_starts, stores
-from pallas_debug.analysis.subject import (
-    Result,
-    Subject,
-    at,
-    points_of,
-)
+from pallas_debug.analysis.subject import Result, Subject, at, points_of
 from pallas_debug.bridge.walk.events import Dim, Event, Origin, View
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.bridge.walk.operations import operations

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pallas_debug.analysis.subject import (
-    Result,
-    Subject,
-    at,
-    first_point,
-    points_of,
-)
+from pallas_debug.analysis.subject import Result, Subject, at, first_point, points_of
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Indices
 from pallas_debug.findings.wording import bounds, unsupported
 from pallas_debug.findings.wording.facts import array_text, block_text

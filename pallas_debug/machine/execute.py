@@ -9,13 +9,7 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine import matrices, places, subcores, transfers
-from pallas_debug.machine.memory import (
-    MemoryBuffer,
-    OutOfBounds,
-    Ref,
-    access,
-    concrete,
-)
+from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref, access, concrete
 from pallas_debug.machine.threads import ProgramFrame, Thread
 from pallas_debug.stepping import unwritten
 

@@ -14,13 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.profile.blocks import (
-    MAX_ENDS,
-    MAX_VALUES,
-    ArrayRegion,
-    BlockIndex,
-    BlockVisits,
-)
+from pallas_debug.profile.blocks import MAX_ENDS, MAX_VALUES, ArrayRegion, BlockIndex, BlockVisits
 
 MAX_POINTS = 1 << 17
 """Maximum grid points over which blocks are counted."""

@@ -7,12 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pallas_debug.stepping import describe
-from pallas_debug.stepping.recording import (
-    RecordedBlock,
-    RecordedRun,
-    RecordedStop,
-    RecordedValue,
-)
+from pallas_debug.stepping.recording import RecordedBlock, RecordedRun, RecordedStop, RecordedValue
 
 MAX_NUMBERS = 6
 """Maximum number of elements that are shown as they are; more are summarised."""

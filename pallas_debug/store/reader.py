@@ -26,12 +26,7 @@ from pallas_debug.store.layout import (
     by_generation,
 )
 from pallas_debug.store.remote.paths import is_local, place
-from pallas_debug.store.stored import (
-    StoredCompilation,
-    StoredKernel,
-    names_in,
-    read_compilation,
-)
+from pallas_debug.store.stored import StoredCompilation, StoredKernel, names_in, read_compilation
 from pallas_debug.store.texts import StoredText
 from pallas_debug.tracebacks import WithoutOurFrames
 

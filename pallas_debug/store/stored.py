@@ -16,13 +16,7 @@ from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.render import one_line
 from pallas_debug.store import files, schema
 from pallas_debug.store.files import DumpFile
-from pallas_debug.store.layout import (
-    BLOCKS,
-    COMPILATION,
-    LLO,
-    RAW_TARGET,
-    STAGE_FILES,
-)
+from pallas_debug.store.layout import BLOCKS, COMPILATION, LLO, RAW_TARGET, STAGE_FILES
 
 MAX_BLOCKS = 16 << 20
 """Maximum size in bytes of a block map."""

@@ -26,14 +26,7 @@ from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents
 from pallas_debug.model import Finding, Gap, Kernel, Witness
 from pallas_debug.session import Options, Session, sanitizing
-from pallas_debug.verdict.engines import (
-    Call,
-    Seen,
-    each,
-    not_traced,
-    outcome_of,
-    own_problems,
-)
+from pallas_debug.verdict.engines import Call, Seen, each, not_traced, outcome_of, own_problems
 from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status
 
 MAX_POINTS = 4096

@@ -17,12 +17,7 @@ from pallas_debug.bridge.instrument import conditions
 from pallas_debug.bridge.instrument.flow import Provenance, TableEntry
 from pallas_debug.bridge.instrument.primitives import ACCESSES
 from pallas_debug.bridge.instrument.recording import CheckedRegion, Pending, Recorder, Tripwire
-from pallas_debug.bridge.instrument.sites import (
-    MAX_LOOPS,
-    MAX_VALUES,
-    RefOperand,
-    Site,
-)
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, RefOperand, Site
 from pallas_debug.bridge.jaxprs import lines, nested, rewrite
 from pallas_debug.bridge.jaxprs.index_lines import IndexLines
 

@@ -23,15 +23,8 @@ from jax._src.pallas.mosaic import primitives as tpu_primitives
 
 from pallas_debug.bridge.instrument import conditions, flow
 from pallas_debug.bridge.instrument.bounds import NEVER, BoundsChecker
-from pallas_debug.bridge.instrument.primitives import (
-    ACCESSES,
-    MAKES_INFINITY,
-    MAKES_NAN,
-    capacity,
-)
-from pallas_debug.bridge.instrument.recording import (
-    any_of,
-)
+from pallas_debug.bridge.instrument.primitives import ACCESSES, MAKES_INFINITY, MAKES_NAN, capacity
+from pallas_debug.bridge.instrument.recording import any_of
 from pallas_debug.bridge.instrument.sites import MAX_VALUES, Site
 from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.findings.wording.facts import array_text

@@ -18,12 +18,7 @@ from jax._src import core as jax_core
 
 from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.jaxprs import lines, nested
-from pallas_debug.bridge.programs.arithmetic import (
-    exact,
-    intervals,
-    numerics,
-    whole_products,
-)
+from pallas_debug.bridge.programs.arithmetic import exact, intervals, numerics, whole_products
 from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 

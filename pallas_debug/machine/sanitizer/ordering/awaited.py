@@ -26,12 +26,7 @@ from pallas_debug.findings.wording import semaphores
 from pallas_debug.findings.wording.order import Access
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, resolve
-from pallas_debug.machine.sanitizer.ordering.regions import (
-    Box,
-    boxes,
-    boxes_text,
-    first_meeting,
-)
+from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, boxes_text, first_meeting
 from pallas_debug.machine.sanitizer.report import shape_text
 from pallas_debug.machine.sanitizer.shadows import reach
 from pallas_debug.machine.threads import Thread

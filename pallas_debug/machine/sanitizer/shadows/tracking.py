@@ -26,11 +26,7 @@ from pallas_debug.machine.sanitizer.shadows.shadow import (
     WriteRecord,
 )
 from pallas_debug.machine.sanitizer.shadows.tiles import ShadowRoom
-from pallas_debug.machine.sanitizer.shadows.tracked import (
-    Point,
-    TrackedThread,
-    begins_moment,
-)
+from pallas_debug.machine.sanitizer.shadows.tracked import Point, TrackedThread, begins_moment
 from pallas_debug.machine.threads import Thread
 
 MAX_LATER = 32

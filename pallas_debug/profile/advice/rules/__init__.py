@@ -17,11 +17,7 @@ from pallas_debug.profile.advice.rules import (
     step_invariant,
     transpose,
 )
-from pallas_debug.profile.advice.rules.choosing import (
-    gathered_blocks,
-    segment_sum,
-    unchanged_rows,
-)
+from pallas_debug.profile.advice.rules.choosing import gathered_blocks, segment_sum, unchanged_rows
 from pallas_debug.profile.advice.rules.copying import (
     grid_order,
     narrow_block,

@@ -7,13 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
-from pallas_debug.profile.advice.advice import (
-    Advice,
-    AdviceKind,
-    counted,
-    derived,
-    derived_share,
-)
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 from pallas_debug.profile.units import VALU

@@ -17,12 +17,7 @@ from pallas_debug.profile.advice.program import (
 from pallas_debug.profile.advice.rules.invariant import MIN_CYCLES
 from pallas_debug.profile.advice.rules.relayout import places_relaid
 from pallas_debug.profile.advice.rules.row_loop import indices_of, is_straight, memory_of
-from pallas_debug.profile.advice.subject import (
-    AdviceSubject,
-    Place,
-    PlacedInstruction,
-    starting,
-)
+from pallas_debug.profile.advice.subject import AdviceSubject, Place, PlacedInstruction, starting
 from pallas_debug.profile.schedule import ScheduledLoop
 from pallas_debug.profile.units import MXU, VALU, slot_of
 

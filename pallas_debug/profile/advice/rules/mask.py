@@ -6,13 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pallas_debug.profile.advice.advice import (
-    Advice,
-    AdviceKind,
-    counted,
-    derived,
-    derived_share,
-)
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.program import (
     PASSED_ON,

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.pipelines import (
-    depends,
-    idle_bundles,
-    size_text,
-)
+from pallas_debug.profile.advice.pipelines import depends, idle_bundles, size_text
 from pallas_debug.profile.advice.program import LOADS
 from pallas_debug.profile.advice.rules.row_loop import memory_of
 from pallas_debug.profile.advice.steady import SteadyOperand, steady_cycles

@@ -6,13 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pallas_debug.profile.advice.advice import (
-    Advice,
-    AdviceKind,
-    counted,
-    derived,
-    derived_share,
-)
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.program import (
     LOADS,
     STORES,

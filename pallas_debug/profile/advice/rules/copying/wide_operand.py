@@ -6,12 +6,7 @@ from collections.abc import Container, Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
 from pallas_debug.profile.advice.pipelines import copies, size_text
-from pallas_debug.profile.advice.program import (
-    LOADS,
-    STORES,
-    MosaicProgram,
-    ProgramOperation,
-)
+from pallas_debug.profile.advice.program import LOADS, STORES, MosaicProgram, ProgramOperation
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import OperandBlocks
 

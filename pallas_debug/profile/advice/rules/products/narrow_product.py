@@ -7,11 +7,7 @@ from collections.abc import Iterator
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
-from pallas_debug.profile.advice.rules.copying.narrow_block import (
-    MAX_REDUCED,
-    Fill,
-    uses_of,
-)
+from pallas_debug.profile.advice.rules.copying.narrow_block import MAX_REDUCED, Fill, uses_of
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 
 MIN_SHARE = 0.3

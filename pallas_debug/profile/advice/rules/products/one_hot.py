@@ -5,13 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pallas_debug.profile.advice.advice import (
-    Advice,
-    AdviceKind,
-    counted,
-    derived,
-    derived_share,
-)
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.program import LOADS, PASSED_ON, ProgramOperation, shape_of
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
 from pallas_debug.profile.advice.pipelines import LANES
-from pallas_debug.profile.advice.program import (
-    PASSED_ON,
-    MosaicProgram,
-    ProgramOperation,
-    shape_of,
-)
+from pallas_debug.profile.advice.program import PASSED_ON, MosaicProgram, ProgramOperation, shape_of
 from pallas_debug.profile.advice.steady import cycles_of_compute
 from pallas_debug.profile.advice.subject import AdviceSubject
 

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
 from pallas_debug.profile.advice.pipelines import SUBLANES
-from pallas_debug.profile.advice.program import (
-    LOADS,
-    PASSED_ON,
-    MosaicProgram,
-    ProgramOperation,
-)
+from pallas_debug.profile.advice.program import LOADS, PASSED_ON, MosaicProgram, ProgramOperation
 from pallas_debug.profile.advice.rules.products.thin_steps import MIN_MATRIX, product_sizes
 from pallas_debug.profile.advice.rules.row_loop import index_values, memory_of
 from pallas_debug.profile.advice.steady import cycles_of_compute

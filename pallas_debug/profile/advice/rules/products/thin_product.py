@@ -7,13 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from pallas_debug.model import SourceLine
-from pallas_debug.profile.advice.advice import (
-    Advice,
-    AdviceKind,
-    counted,
-    derived,
-    derived_share,
-)
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.program import (
     LOADS,
     STORES,

@@ -5,18 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pallas_debug.profile.advice.advice import (
-    Advice,
-    AdviceKind,
-    counted,
-    derived,
-    derived_share,
-)
-from pallas_debug.profile.advice.program import (
-    PASSED_ON,
-    MosaicProgram,
-    ProgramOperation,
-)
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
+from pallas_debug.profile.advice.program import PASSED_ON, MosaicProgram, ProgramOperation
 from pallas_debug.profile.advice.subject import AdviceSubject, starting
 from pallas_debug.profile.peaks import peaks_of
 

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
 from pallas_debug.profile.advice.pipelines import size_text
-from pallas_debug.profile.advice.program import (
-    LOADS,
-    MosaicProgram,
-    ProgramLoop,
-    ProgramOperation,
-)
+from pallas_debug.profile.advice.program import LOADS, MosaicProgram, ProgramLoop, ProgramOperation
 from pallas_debug.profile.advice.rules.copying.places import (
     WAITS,
     CopyPlace,
