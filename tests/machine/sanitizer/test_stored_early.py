@@ -51,6 +51,32 @@ def test_sum_that_is_not_stored_in_the_rows_that_have_one(stored_at: int) -> Non
     )
 
 
+def test_sums_of_blocks_that_no_step_stores_are_not_said_to_be_stored_early() -> None:
+    def kernel(x_ref, out_ref, acc_ref):
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+
+        @pl.when(pl.program_id(0) == pl.num_programs(0) - 1)  # should be axis 1
+        def _store() -> None:
+            out_ref[...] = acc_ref[...]
+
+    def summed(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel,
+            grid=(2, 3),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+            out_shape=jax.ShapeDtypeStruct((16, 128), jnp.float32),
+            scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
+        )(x)
+
+    (finding,) = found(summed, X)
+    assert (finding.kind, finding.operand) == ("OutputNotWritten", "out_ref")
+
+
 def only_block(x: jax.Array, *, stored_at: int, adds_until: int = 2) -> jax.Array:
     """A sum of all blocks, which is reset once."""
 

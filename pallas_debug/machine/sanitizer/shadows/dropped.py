@@ -118,11 +118,16 @@ class _ResetSite:
 
 @dataclass(eq=False, slots=True)
 class _Addition:
-    """The last addition to the part `index` of a buffer, not read so far."""
+    """The last addition to the part `index` of a buffer, not read so far.
+
+    Attributes:
+      is_stored: whether an output was stored before it, since the block of the addition began.
+    """
 
     index: int
     record: WriteRecord
     buffer: MemoryBuffer
+    is_stored: bool
 
 
 _Key = tuple[int, int]
@@ -203,7 +208,9 @@ class DroppedSums:
             if not step.adds and self._last_store and not _changes(region, value):
                 self._leaves(key, part)  # as for masked blocks
                 return
-            addition = _Addition(shadow.index_key(region), written, buffer)
+            last = self._last_store.get(thread.number)
+            is_stored = last is not None and last.number >= block_begins(state, buffer.name)
+            addition = _Addition(shadow.index_key(region), written, buffer, is_stored)
             self._added.setdefault(key, {})[part] = addition
             self._used.discard(key)
             return
@@ -253,7 +260,8 @@ class DroppedSums:
             site.always = site.always or dropped
         else:
             site.unused += 1
-            site.early = site.early or dropped
+            if added.is_stored:  # otherwise, the output was not written
+                site.early = site.early or dropped
 
     def is_sum(self, step: ir.MachineStep, buffer: MemoryBuffer) -> bool:
         """Whether a store adds to a buffer, and nothing else uses its value."""
@@ -307,7 +315,6 @@ class DroppedSums:
                 site.early
                 and site.unused + site.idle == site.runs
                 and not self._is_stored_on_data(site.early.before)
-                and self._stored_at.get(site.early.thread)  # otherwise, the output was not written
             ):
                 found.append(site.early)
             elif site.always and site.vain == site.runs - 1:
