@@ -345,7 +345,7 @@ def test_a_reset_by_a_choice(how: str) -> None:
 
 
 def scanned(x: jax.Array, starts: jax.Array, *, state: str, resets: str) -> jax.Array:
-    """A scan along each of three rows of three blocks.
+    """A scan along each of the rows of blocks.
 
     Args:
       starts: whether each step resets the state, for `resets="table"`.
@@ -361,7 +361,7 @@ def scanned(x: jax.Array, starts: jax.Array, *, state: str, resets: str) -> jax.
             "each row": k == 0,
             "first block": i + k == 0,
             "first row": i == 0,
-            "table": starts_ref[i * 3 + k] == 1,
+            "table": starts_ref[i * pl.num_programs(1) + k] == 1,
         }
 
         @pl.when(at[resets])
@@ -383,7 +383,7 @@ def scanned(x: jax.Array, starts: jax.Array, *, state: str, resets: str) -> jax.
         kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
-            grid=(3, 3),
+            grid=(x.shape[0] // rows, x.shape[1] // 128),
             in_specs=[block],
             out_specs=block,
             scratch_shapes=[pltpu.VMEM((rows, 1 if state in ("rows", "sum") else 128), F32)],
@@ -424,3 +424,11 @@ def test_a_state_that_goes_on_into_the_next_row(state: str, resets: str, is_stal
         "state_ref for block (0, 2): state_ref[0, 0] = "
     ) in read.message
     assert read.advice == "reset it where its sum begins: @pl.when(pl.program_id(1) == 0)"
+
+
+def test_a_state_that_goes_on_after_a_long_row() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 40 * 128)).astype(np.float32)
+    starts = np.zeros(120, np.int32)
+    function = functools.partial(scanned, state="decay", resets="first block")
+    (read,) = found(function, x, starts)
+    assert (read.kind, read.operand, read.grid_point) == ("StaleRead", "state_ref", (1, 0))

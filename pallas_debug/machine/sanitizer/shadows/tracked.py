@@ -98,6 +98,14 @@ class TrackedThread:
         return len(self.moments) - 1
 
     @property
+    def begins_row(self) -> bool:
+        """Whether more than the last axis along which the grid point moved has moved."""
+        if len(self.points) < 2:
+            return False
+        before, here = self.points[-2:]
+        return sum(a != b for a, b in zip(before, here, strict=True)) > 1
+
+    @property
     def has_pipelines(self) -> bool:
         """Whether any grid point had several moments."""
         return len(self.moments) > len(self.points)

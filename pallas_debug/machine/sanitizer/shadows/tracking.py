@@ -30,7 +30,8 @@ from pallas_debug.machine.sanitizer.shadows.tracked import Point, TrackedThread,
 from pallas_debug.machine.threads import Thread
 
 MAX_LATER = 32
-"""Maximum number of later reads by a step, of values left by other output blocks, that are kept."""
+"""Maximum number of later reads by a step, of values left by other output blocks, that are kept;
+where a row of the grid begins, twice as many."""
 
 MAX_RECORDS = 1 << 17
 """Number of writes after which records of writes without remaining elements are dropped."""
@@ -246,7 +247,9 @@ class MemoryTracker(MachineObserver):
             self.suspects[key] = known
         else:
             known.count += 1
-            if kind == "stale" and len(known.later) < MAX_LATER:
+            # A scan reads what its last step left at each step: the first of a row counts.
+            limit = 2 * MAX_LATER if self.threads[thread.number].begins_row else MAX_LATER
+            if kind == "stale" and len(known.later) < limit:
                 later = self._noted(key, thread, step, region, found, unseen, copy)
                 if later is not None:
                     known.later.append(later)
