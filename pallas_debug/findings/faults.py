@@ -279,7 +279,7 @@ class Fault(StrEnum):
     )
     CONFLICTING_WRITES = (
         *("ConflictingWrites", Severity.VALUES, _MACHINE),
-        "several grid points write different values to the same element of an output",
+        "several steps write different values to the same element of an output",
     )
     UNINITIALIZED_READ = (
         *("UninitializedRead", Severity.UNDEFINED, _MACHINE | _CHECKED | _PROVED),

@@ -473,20 +473,26 @@ def conflicting_writes(
     """
     name = seen.witness.operand
     what = seen.witness.index or name
+    in_loop = here.grid_point == there.grid_point
+    which = "iteration" if in_loop else "grid point"
     if blocks is not None:
         cause = f"blocks {blocks[1].index} and {blocks[0].index} of {name} overlap"
         advice = "make the blocks disjoint, or write the shared part at only one grid point"
     elif here.copy and there.copy and here.copy != there.copy:
         cause = f"the copies to {there.copy[1]} and {here.copy[1]} overlap, and the last one wins"
-        advice = "let each grid point copy its own rows, or accumulate in scratch before the copy"
+        advice = f"let each {which} copy its own rows, or accumulate in scratch before the copy"
     else:
-        cause = "both grid points write to the same place, and the last one wins"
-        advice = "let each grid point write its own elements, or accumulate in scratch first"
+        cause = f"both {which}s write to the same place, and the last one wins"
+        advice = f"let each {which} write its own elements, or accumulate in scratch first"
+    at = f"at {_at(here)}, and with"
+    then = f" at {_at(there)}"
+    if in_loop and here.loop == there.loop:  # a loop that Python unrolls
+        at, then = f"twice by this line{f' at {_at(here)}' if here.grid_point else ''}, with", ""
     return _other(seen, there, element.facts(name)).found(
         Fault.CONFLICTING_WRITES,
-        f"{what} is written at {_at(here)}, and with "
-        f"{'different values' if element.total != 1 else 'a different value'} at "
-        f"{_at(there)}{element.change(name)}",
+        f"{what} is written {at} "
+        f"{'different values' if element.total != 1 else 'a different value'}"
+        f"{then}{element.change(name)}",
         cause,
         advice,
     )

@@ -553,3 +553,56 @@ def test_a_state_that_each_grid_point_copies_to_one_place(how: str) -> None:
     x = np.arange(24 * 128, dtype=np.float32).reshape(24, 128)
     kinds = [finding.kind for finding in found(function, x)]
     assert kinds == ([] if how == "adds" else ["ConflictingWrites"])
+
+
+IN_A_LOOP = ("moves", "stays", "overlaps", "adds", "flagged", "until", "looked up")
+
+
+@pytest.mark.parametrize("how", [*IN_A_LOOP, "stays, unrolled", "moves, unrolled"])
+def test_copies_of_a_loop_to_one_place(how: str) -> None:
+    """Each iteration's values are its own; a sum, or what data select, is meant to be replaced.
+
+    So is what a copy writes past the rows of its group, which the copy of the next group replaces.
+    """
+    way, _, unroll = how.partition(", ")
+    rows = {"moves": 8, "overlaps": 4}.get(way, 0)
+
+    def kernel(x_ref, out_hbm, tile_ref):
+        def body(i: Any, _: Any = None) -> None:
+            before = jnp.where(i == 0, 0.0, tile_ref[...]) if way == "adds" else 0.0
+            part = x_ref[pl.ds(i * 8, 8)]
+            tile_ref[...] = part * 2 + before
+
+            start = part[0, 0].astype(jnp.int32) // 9999 if way == "looked up" else i * rows
+
+            def copy() -> None:
+                pltpu.sync_copy(tile_ref, out_hbm.at[pl.ds(start, 8)])
+
+            pl.when(part[0, 0] >= 0)(copy) if way == "flagged" else copy()
+
+        if unroll:
+            for i in range(3):
+                body(i)
+        elif way == "until":
+            lax.while_loop(
+                lambda i: (x_ref[i * 8, 0] < 2048) & (i < 3), lambda i: (body(i), i + 1)[1], 0
+            )
+        else:
+            pl.loop(0, 3)(body)
+
+    def function(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel,
+            out_specs=pl.BlockSpec(memory_space=pl.ANY),
+            out_shape=jax.ShapeDtypeStruct((2 * rows + 8, 128), F32),
+            scratch_shapes=[TILE],
+        )(x)
+
+    x = np.arange(24 * 128, dtype=np.float32).reshape(24, 128)
+    findings = found(function, x)
+    assert [f.kind for f in findings] == ["ConflictingWrites"] * (way == "stays")
+    for finding in findings:
+        assert finding.cause == "both iterations write to the same place, and the last one wins"
+        assert "let each iteration" in (finding.advice or "")
+        at = "twice by this line, with" if unroll else "at loop iteration (1,), and with"
+        assert f" is written {at} different values" in finding.message

@@ -82,7 +82,7 @@ ENTRIES = (
     ),
     entry(
         "conflicting-writes",
-        title="several grid points write different values to the same element of an output",
+        title="several steps write different values to the same element of an output",
         cause="their blocks or copies overlap, and the last one to run wins",
         advice="let each grid point write its own elements, or accumulate in scratch first",
         kinds=("ConflictingWrites",),

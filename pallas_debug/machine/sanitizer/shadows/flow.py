@@ -56,6 +56,11 @@ class ValueFlow:
                     left.append(target)
         return frozenset(found)
 
+    def is_state(self, name: str) -> bool:
+        """Whether an operand's values may be computed from earlier ones of some operand."""
+        names = {name, *(source for source, _ in self.direct if name in self.reached(source))}
+        return any(one in self.reached(one) for one in names)
+
     def is_moved(self, name: str) -> bool:
         """Whether an operand's values are only copied, without being used in a computation."""
         return not any((_COMPUTED, target) in self.direct for target in self.reached(name))

@@ -13,7 +13,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
-from pallas_debug.machine.sanitizer.shadows import shadow
+from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.aliased import AliasedCopies
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
 from pallas_debug.machine.sanitizer.shadows.shadow import (
@@ -165,6 +165,8 @@ class ArrayLedger:
         self._shared: dict[int, _SharedArray] = {}
         self._marked: dict[int, OverwrittenBlock] = {}
         self._shadows: Mapping[int, BufferShadow] = {}
+        self._flow = flow
+        self._in_plain_loop: dict[int, bool] = {}
 
     def begins(self, windows: Sequence[Window], shadows: Mapping[int, BufferShadow]) -> None:
         """Handle the start of a thread: find the arrays that are both input and output."""
@@ -417,6 +419,26 @@ class ArrayLedger:
             for index in copy.source.ranges():
                 shared.read[index] = True
 
+    def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
+        """Handle the start of a DMA to an output."""
+        key = id(copy.step)
+        if key not in self._in_plain_loop:
+            numbers = reach.registers_of(copy.step.destination.view)
+            self._in_plain_loop[key] = not (
+                copy.adds
+                or reach.depends_on_data(thread.frames)
+                or reach.repeats_on_data(thread.frames)
+                or any(any(reach.sources(thread.frames, number)) for number in numbers)
+            )
+
+    def _is_in_plain_loop(self, copy: DmaCopy) -> bool:
+        """Whether no data decide about the iterations of a DMA, and it copies no running state.
+
+        If data decide where it writes, the next one may replace what it writes past its rows.
+        """
+        name = copy.source.buffer.name
+        return self._in_plain_loop.get(id(copy.step), False) and not self._flow.is_state(name)
+
     def copied_to(self, tracker: MemoryTracker, copy: DmaCopy, found: BufferShadow) -> None:
         """Handle a DMA to a whole array, before it writes."""
         region = copy.destination
@@ -435,7 +457,7 @@ class ArrayLedger:
             return
         spot = shadow.first_in(mask)
         before = tracker.writes.get(int(numbers[spot]))
-        if before is None or before.step is not copy.step or before.point == copy.point:
+        if before is None or not (before.step is copy.step or _is_line_of(before, copy)):
             return
         if before.thread != copy.thread or not self.is_same_lane(before.point, copy.point):
             return
@@ -443,7 +465,10 @@ class ArrayLedger:
         is_same = last is not None and (
             shadow.index_key(last.destination) == shadow.index_key(region)
         )
-        if is_same and state.has_carried:
+        if before.point == copy.point:
+            if not is_same or not self._is_in_plain_loop(copy):
+                return
+        elif is_same and state.has_carried:
             return  # each grid point updates it, and the last value is the result
         shared = self._shared.get(region.buffer.number)
         self.conflicts[id(copy.step)] = ReplacedWrite(
@@ -451,6 +476,12 @@ class ArrayLedger:
             copy.step, copy.thread, copy.point, copy.iterations, spread(region, mask),
             int(mask.size), new.reshape(old.shape)[spot].item(), old[spot].item(), copy=copy,
         )  # fmt: skip
+
+
+def _is_line_of(before: WriteRecord, copy: DmaCopy) -> bool:
+    """Whether a write is an earlier copy by the same line, as in a loop that Python unrolls."""
+    line = copy.step.site.line
+    return before.copy is not None and line is not None and before.step.site.line == line
 
 
 def spread(region: MemoryRegion, mask: Mask) -> Mask:

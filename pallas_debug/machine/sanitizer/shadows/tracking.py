@@ -363,6 +363,8 @@ class MemoryTracker(MachineObserver):
         self._flying[id(copy)] = thread, copy, state.moment
         target = copy.destination
         output = self.arrays.name_of_output(target.buffer)
+        if output is not None:
+            self.arrays.copy_starts(thread, copy)
         if output in state.arrays and target.buffer.device == thread.device:
             part = f"{output} (a view)"
             if target.index is not None:
