@@ -40,7 +40,7 @@ class ComputedValues:
     def __init__(self, run: RecordedRun) -> None:
         self.run = run
         self.kernel = run.recording.kernel
-        self._texts: dict[str, str] = {}
+        self._texts: dict[tuple[str, str], str] = {}
 
     @cached_property
     def points(self) -> tuple[tuple[int, ...], ...]:
@@ -89,17 +89,18 @@ class ComputedValues:
 
     def text(self, found: LineValues) -> str:
         """Return values in one line of text: each name, its type, and its numbers or statistics."""
-        parts = [f"{value.value.name} {self._described(value.array)}" for value in found.values]
+        parts = [f"{value.value.name} {self._described(value)}" for value in found.values]
         if not parts:
             return ""
         mark = "" if found.is_after else "before it ran: "
         times = f" (last of {found.times:,} times)" if found.times > 1 else ""
         return f"{mark}{'; '.join(parts)}{times}"
 
-    def _described(self, array: str) -> str:
-        known = self._texts.get(array)
+    def _described(self, value: RecordedValue) -> str:
+        key = value.array, value.value.dtype
+        known = self._texts.get(key)
         if known is None:
-            known = self._texts[array] = _summary(self.run, array)
+            known = self._texts[key] = _summary(self.run, *key)
         return known
 
 
@@ -145,9 +146,10 @@ def _together(before: LineValues | None, now: LineValues) -> LineValues:
     return now if before is None else replace(now, times=before.times + 1)
 
 
-def _summary(run: RecordedRun, digest: str) -> str:
+def _summary(run: RecordedRun, digest: str, dtype: str) -> str:
+    """Describe an array, which is stored with a wider dtype than its own if numpy lacks that."""
     array = run.array(digest)
-    kind = describe.type_of(array)
+    kind = describe.named_type(dtype, array.shape)
     if array.size <= MAX_NUMBERS:
         return f"{kind} {' '.join(describe.numbers(array).split())}"
     return f"{kind} {describe.statistics(array)}"

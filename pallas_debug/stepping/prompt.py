@@ -182,7 +182,7 @@ def _print(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         return
     yield from describe.numbers(value).splitlines()
     if getattr(value, "size", 1) > 4:
-        yield f"{describe.type_of(value)}: {_statistics(prompt, rest, value)}"
+        yield f"{prompt.session.type_of(rest, value)}: {_statistics(prompt, rest, value)}"
 
 
 def _statistics(prompt: CommandPrompt, name: str, value: object) -> describe.ValueStatistics:
@@ -198,7 +198,7 @@ def is_memory(values: Sequence[NamedValue], name: str) -> bool:
 def _heat(prompt: CommandPrompt, rest: str) -> Iterator[str]:
     value = prompt.session.evaluate(rest)
     yield from (f"|{row}|" for row in describe.heat_map(value))
-    yield f"{describe.type_of(value)}: {_statistics(prompt, rest, value)}"
+    yield f"{prompt.session.type_of(rest, value)}: {_statistics(prompt, rest, value)}"
 
 
 def _info(prompt: CommandPrompt, rest: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -322,6 +323,18 @@ class StepSession:
         """
         return parse(text, self._known()).evaluate(self._named)
 
+    def type_of(self, text: str, value: Any) -> str:
+        """Dtype and shape of the value of an expression.
+
+        A name, and elements of it, have the dtype of the kernel. Anything else is computed by
+        numpy, which has no bfloat16 and the like, in float32.
+        """
+        name = _ELEMENTS.sub("", text.strip())
+        for known in self.track.values():
+            if known.name in (text.strip(), name) or f"whole({known.name})" == name:
+                return describe.named_type(known.dtype, np.shape(value))
+        return describe.type_of(value)
+
     def _known(self) -> list[str]:
         return [value.name for value in self.track.values()]
 
@@ -337,6 +350,10 @@ class StepSession:
     def who(self, text: str) -> list[ElementWriter]:
         """Writers of an element, latest first."""
         return list(self.track.who(self._elements(text)))
+
+
+_ELEMENTS = re.compile(r"\s*\[[^\[\]]*\]$")
+"""Index at the end of an expression."""
 
 
 def _is_at(line: SourceLine | None, file: str, number: int) -> bool:

@@ -22,6 +22,7 @@ from pallas_debug.cli import cli as commands
 from pallas_debug.errors import UsageError
 from pallas_debug.machine.debugger.live import LiveRun
 from pallas_debug.stepping import recording
+from pallas_debug.stepping.computed import ComputedValues
 from pallas_debug.stepping.conditions import ConditionFailed
 from pallas_debug.stepping.plain import interact
 from pallas_debug.stepping.prompt import CommandPrompt
@@ -85,6 +86,28 @@ def test_a_recording_steps_as_the_run_does(folder: Path) -> None:
         assert values.keys() == others.keys()
         for name, value in values.items():
             np.testing.assert_array_equal(value, others[name], name)
+
+
+def test_values_have_the_dtype_of_the_kernel(folder: Path) -> None:
+    """In a recording too, which stores bfloat16 as float32."""
+    for track in (recording.read(folder), live()):
+        session = StepSession(track)
+        session.add_breakpoint(LINE, "i == 1")
+        session.run()
+        for command, kind in (
+            ("print o_ref", "bf16[8,128]"),
+            ("print o_ref[0:4]", "bf16[4,128]"),
+            ("print whole(o_ref)[0:4]", "bf16[4,128]"),
+            ("heat whole(o_ref)", "bf16[16,128]"),
+            ("print o_ref + 1", "f32[8,128]"),
+            ("print total", "f32[8,128]"),
+        ):
+            *_, last = CommandPrompt(session).execute(command)
+            assert last.startswith(f"{kind}: "), (command, last)
+    run = recording.read(folder)
+    computed = ComputedValues(run)
+    texts = [computed.text(found) for found in computed.at((1,)).values()]
+    assert any("o_ref bf16[8,128] " in text for text in texts), texts
 
 
 def test_stops_expressions_and_who_wrote_what(folder: Path) -> None:
