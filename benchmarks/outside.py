@@ -116,6 +116,7 @@ NOT_APPLICABLE: Mapping[str, str] = {
     "test_parallel_subkernels_semaphores_missing": "expects the TPU compiler to refuse the kernel",
     "sparsecore_availability_check": "expects the TPU compiler to refuse the kernel",
     "PinnedBufferTest": "pins a buffer outside of kernels",
+    "test_sequential_collectives_auto_allocated_ids": "reads the compiled program",
 }
 """Patterns of test ids, and why such a test cannot pass without the compiler or a chip."""
 
@@ -125,6 +126,7 @@ EXPECTS: Mapping[str, str] = {
     r"ValueError: Function '.*' was exported for platforms": "runs a program exported for a TPU",
     r"(?s).*not found in .{0,20}(HloModule|#loc|module @|Jaxpr)": "reads the compiled program",
     r"AssertionError: 'scf.for' not found in ''": "reads the compiled program",
+    r"(DeprecationWarning: )+jax\.experimental\.pallas\.": "calls what this jax has deprecated",
     r"(\w+Error: )+.*\b_Absent\b": "uses a package that is replaced by a stub (PyTorch, vLLM)",
 }
 """Patterns of failures of the same kind."""
