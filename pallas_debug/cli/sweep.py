@@ -23,7 +23,7 @@ from pallas_debug.errors import UsageError, meant
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pallas_debug.sweeps.result import SettingResult, SweepResult
+    from pallas_debug.sweeps.result import SweepResult
     from pallas_debug.verdict import Verdict
 
 _WORTH_SAYING = 1.005
@@ -138,7 +138,7 @@ def run(options: SweepOptions) -> int:
         _print(found, options)
         if verdict is not None:
             click.echo(output.visible(str(verdict)))
-    return _exit_code(found, verdict)
+    return _exit_code(found, verdict, is_checked=options.check)
 
 
 command = shared.make("sweep", SweepOptions, run, needs_jax=True)
@@ -252,6 +252,8 @@ def _checked(
     """
     best = found.best()
     if best is None or found.is_stopped:
+        if not found.is_stopped and found.compiled(found.targets[0]):
+            output.message(f"nothing is verified: there is no best for {found.targets[0]}")
         return None
     targets = []
     for target in found.targets:
@@ -290,8 +292,7 @@ def _print(found: SweepResult, options: SweepOptions) -> None:
     for problem in found.problems:
         output.message(problem)
     for target in found.targets:
-        best = found.best(target)
-        output.message(_best(best, found, target) if best else f"no setting compiled for {target}")
+        output.message(_best(found, target))
     if found.unfinished:
         stopped = "stopped: " if found.is_stopped else ""
         output.message(
@@ -305,9 +306,9 @@ def _print(found: SweepResult, options: SweepOptions) -> None:
             f"{len({r.label for r in again})} of {_count(found)} settings failed for reasons that "
             "may have nothing to do with them; run the same command to try them again"
         )
-    best = found.best()
-    if best is not None and best.kernels:
-        words = ["pallas-debug", "show", f"{options.directory}/{best.kernels[0]}"]
+    shown = found.best() or next(iter(found.compiled(found.targets[0])), None)
+    if shown is not None and shown.kernels:
+        words = ["pallas-debug", "show", f"{options.directory}/{shown.kernels[0]}"]
         output.message(f"next: {shlex.join(words)}")
 
 
@@ -316,20 +317,33 @@ def _count(found: SweepResult) -> int:
     return len(tried) + len(found.unfinished)
 
 
-def _best(best: SettingResult, found: SweepResult, target: str) -> str:
-    of_target = [r for r in found.results if r.target == target and r.ok and not r.partial]
-    cycles = [r.cycles.value for r in of_target if r.cycles.value]
+def _best(found: SweepResult, target: str) -> str:
+    compiled, best = found.compiled(target), found.best(target)
+    if not compiled:
+        return f"no setting compiled for {target}"
+    unknown = sum(r.cycles.value is None for r in compiled)
+    if best is None:
+        return (
+            f"no best for {target}: the cycles of all settings depend on numbers that are known "
+            "only at run time, such as the size of a dynamic grid; compare them on a TPU"
+        )
+    cycles = [r.cycles.value for r in compiled if r.cycles.value and not r.partial]
     ratio = max(cycles) / min(cycles) if cycles else 1.0
     than = f"; the worst takes {ratio:.2f} times as many" if ratio >= _WORTH_SAYING else ""
-    return f"best for {target}: {best.label}: {best.cycles} cycles{than}"
+    others = (
+        f"; without {unknown} whose cycles depend on numbers that are known only at run time"
+        if unknown
+        else ""
+    )
+    return f"best for {target}: {best.label}: {best.cycles} cycles{than}{others}"
 
 
-def _exit_code(found: SweepResult, verdict: Verdict | None) -> Exit:
+def _exit_code(found: SweepResult, verdict: Verdict | None, *, is_checked: bool = False) -> Exit:
     if found.is_stopped:
         return Exit.INTERRUPTED
-    if any(found.best(target) is None for target in found.targets):
+    if not all(found.compiled(target) for target in found.targets):
         return Exit.CANNOT_RUN if found.unfinished or found.undecided else Exit.FAILED
     if verdict is not None and verdict.counted:
         return Exit.FAILED
-    is_judged = verdict is None or verdict.ok
+    is_judged = verdict.ok if verdict is not None else not is_checked
     return Exit.OK if found.ok and is_judged else Exit.CANNOT_RUN

@@ -129,7 +129,7 @@ class SweepResult:
     def ok(self) -> bool:
         """Whether every setting was tried, and one compiled for each target."""
         is_whole = not self.unfinished and not self.problems and not self.undecided
-        return is_whole and all(self.best(target) is not None for target in self.targets)
+        return is_whole and all(self.compiled(target) for target in self.targets)
 
     @property
     def undecided(self) -> tuple[SettingResult, ...]:
@@ -137,10 +137,17 @@ class SweepResult:
         return tuple(r for r in self.results if r.failure and not r.failure.is_final)
 
     def best(self, target: str | None = None) -> SettingResult | None:
-        """Return the best setting for a target, by default the first one; None if none compiled."""
-        wanted = target or self.targets[0]
-        of_target = (r for r in self.results if r.target == wanted and r.ok)
-        return next(of_target, None)
+        """Return the best setting for a target, by default the first one.
+
+        Returns None if none compiled, or the cycles of all depend on numbers that are known only
+        at run time, such as a dynamic grid's.
+        """
+        of_target = self.compiled(target or self.targets[0])
+        return next((r for r in of_target if r.cycles.value is not None), None)
+
+    def compiled(self, target: str) -> tuple[SettingResult, ...]:
+        """Return the settings that compiled for a target, best first."""
+        return tuple(r for r in self.results if r.target == target and r.ok)
 
     def __repr__(self) -> str:
         compiled = sum(r.ok for r in self.results)

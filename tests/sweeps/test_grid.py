@@ -89,6 +89,39 @@ def test_best_first() -> None:
     assert repr(found) == "<SweepResult f: 5 of 6 compiled, best q=5: 70 cycles>"
 
 
+def test_cycles_that_depend_on_run_time_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pallas_debug.cli import sweep as command
+
+    monkeypatch.setattr(command.output, "echo_wrapped", lambda *_: None)
+    unknown = Figure(value=None, unit="cycles", formula="1,886 + 921 n")
+    results = (*(_result(q, None, bundles=Figure(value=q)) for q in (2, 4)), _result(8, 90, "v6e"))
+    results = (*(replace(r, cycles=unknown) for r in results[:2]), *results)
+    mixed = replace(results[0], target="v6e")
+    found = SweepResult(
+        name="f", targets=("v5e", "v6e"), results=ranked((*results, mixed), ["v5e", "v6e"])
+    )
+    assert found.best() is None
+    assert found.ok
+    assert repr(found) == "<SweepResult f: 6 of 6 compiled>"
+    options = SimpleNamespace(directory="dumps", timeout=9.0, as_json=False)
+    command._print(found, options)  # type: ignore[arg-type]
+    text = " ".join(capsys.readouterr().err.split())
+    assert (
+        "no best for v5e: the cycles of all settings depend on numbers that are known only at run "
+        "time, such as the size of a dynamic grid; compare them on a TPU" in text
+    )
+    assert (
+        "best for v6e: q=8: 90 cycles; without 1 whose cycles depend on numbers that are known "
+        "only at run time" in text
+    )
+    assert command._checked(print, {"q": [2]}, found, options) is None  # type: ignore[arg-type]
+    assert "nothing is verified: there is no best for v5e" in capsys.readouterr().err
+    assert command._exit_code(found, None) is command.Exit.OK
+    assert command._exit_code(found, None, is_checked=True) is command.Exit.CANNOT_RUN
+
+
 def test_settings_that_do_less_work_come_after_the_others() -> None:
     results = [
         _result(1, 500, left_out={"x": 0, "y": 64}),
