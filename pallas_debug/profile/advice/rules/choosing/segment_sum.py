@@ -135,8 +135,7 @@ def _numbers_advised(
     if share * (1 - then / now) < MIN_GAIN or operand is None or operand.kind != "output":
         return
     places = f"lax.broadcasted_iota(jnp.int32, ({segments}, {numbers}), 0) == table"
-    yield Advice(
-        kind=KIND.name,
+    yield KIND.advice(
         source=source,
         operand=operand.name,
         message=(

@@ -22,7 +22,6 @@ from pallas_debug.profile.advice.program import (
     STORES,
     MosaicProgram,
     ProgramOperation,
-    shape_of,
 )
 from pallas_debug.profile.advice.rules.copying.narrow_block import advise_narrow_block
 from pallas_debug.profile.advice.rules.half_lanes import advise_half_lanes
@@ -121,8 +120,7 @@ def advise_across_lanes(subject: AdviceSubject) -> Iterator[Advice]:
         return
     source, _ = turned.moves.most_common(1)[0]
     moved, after = sum(turned.moves.values()), subject.cycles - saved
-    yield Advice(
-        kind=KIND.name,
+    yield KIND.advice(
         source=source,
         message=(
             f"each step reduces or rotates {moved:,} registers along the lanes, and the "
@@ -260,7 +258,7 @@ def _shapes(operation: ProgramOperation) -> list[tuple[int, ...]]:
 
 def _largest(operation: ProgramOperation) -> tuple[int, ...] | None:
     """Return the shape of the largest vector of an operation; None for one without vectors."""
-    if operation.name in LOADS and shape_of(operation.text.partition(" loc(")[0]) is None:
+    if operation.name in LOADS and operation.shape is None:
         return None
     shapes = [shape for shape in _shapes(operation) if shape]
     return max(shapes, key=lambda s: (len(s), _registers(s)), default=None)
