@@ -227,7 +227,7 @@ TABLE: tuple[Patch, ...] = (
         owner="jax._src.pallas.mosaic.pipeline",
         name="config",
         replacement="pallas_debug.bridge.interpret.interpret:inlining_pipelines",
-        why="jax_use_emit_pipeline_primitive makes a primitive that only Mosaic can lower",
+        why="jax_use_emit_pipeline_primitive makes a primitive that few interpreters evaluate",
     ),
     *(
         Patch(

@@ -394,7 +394,7 @@ def _current() -> _Asked | None:
 
 
 class _Inline:
-    """jax's settings for `emit_pipeline`, without the primitive that only Mosaic supports."""
+    """jax's settings for `emit_pipeline`, without a primitive that few interpreters know."""
 
     value = False
 
