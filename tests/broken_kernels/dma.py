@@ -223,6 +223,48 @@ def copy_past_the_end_repaired(x: jax.Array) -> jax.Array:
     return _copy_rows(rotate_rows, x)
 
 
+def current_block_prefetched(x: jax.Array) -> jax.Array:
+    def double(x_ref: jax.Ref, out_ref: jax.Ref, tiles_ref: jax.Ref, sems: jax.Ref) -> None:
+        def fetch(block: Any, slot: Any) -> Any:
+            rows = x_ref.at[pl.ds(block * 8, 8)]
+            return pltpu.make_async_copy(rows, tiles_ref.at[slot], sems.at[slot])
+
+        fetch(0, 0).start()
+        for i in range(2):
+            if i < 1:
+                # The next block is i + 1.
+                fetch(i, i + 1).start()
+            fetch(i, i).wait()  # FAULT
+            out_ref[pl.ds(i * 8, 8)] = tiles_ref[i] * 2
+
+    return _double_tiles(double, x)
+
+
+def current_block_prefetched_repaired(x: jax.Array) -> jax.Array:
+    def double(x_ref: jax.Ref, out_ref: jax.Ref, tiles_ref: jax.Ref, sems: jax.Ref) -> None:
+        def fetch(block: Any, slot: Any) -> Any:
+            rows = x_ref.at[pl.ds(block * 8, 8)]
+            return pltpu.make_async_copy(rows, tiles_ref.at[slot], sems.at[slot])
+
+        fetch(0, 0).start()
+        for i in range(2):
+            if i < 1:
+                fetch(i + 1, i + 1).start()
+            fetch(i, i).wait()
+            out_ref[pl.ds(i * 8, 8)] = tiles_ref[i] * 2
+
+    return _double_tiles(double, x)
+
+
+def _double_tiles(kernel: object, x: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        in_specs=[HBM],
+        scratch_shapes=[pltpu.VMEM((2, 8, 128), F32), pltpu.SemaphoreType.DMA((2,))],
+    )(x)
+
+
 def _copy_rows(kernel: object, x: jax.Array) -> jax.Array:
     return pl.pallas_call(
         kernel,
@@ -320,5 +362,21 @@ KERNELS = (
         reference=lambda x: jnp.roll(x, 8, axis=0),
         args=TWO_TILES,
         expected=Expectations(hlo=WRONG, tpu=raises("Out-of-bounds read of")),
+    ),
+    BrokenKernel(
+        fault="WaitSourceMismatch",
+        summary="The current block is prefetched again, in place of the next one.",
+        function=current_block_prefetched,
+        repaired=current_block_prefetched_repaired,
+        reference=lambda x: x * 2,
+        args=TWO_TILES,
+        expected=Expectations(hlo=WRONG, tpu=WRONG),
+        machine=MachineFinding(
+            operand="x_ref",
+            grid_point=(),
+            other="fetch(i, i + 1).start()",
+            values={"named": "x_ref[8:16, 0:128]", "source": "x_ref[0:8, 0:128]"},
+        ),
+        machine_only=True,
     ),
 )

@@ -33,6 +33,7 @@ FAULTS = (
     "PaddingRead",
     "StaleRead",
     "UninitializedRead",
+    "WaitSourceMismatch",
 )
 KERNELS = [kernel for kernel in ALL if kernel.fault in FAULTS]
 

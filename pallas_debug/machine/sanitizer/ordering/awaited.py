@@ -185,7 +185,7 @@ def finding(launch: Launch, wait: MisnamedWait) -> Finding:
         kernel=launch.name,
         engine="machine",
         witness=Witness(
-            source=wait.step.site.line, other=copy.step.site.line, grid_point=wait.point or None,
+            source=wait.step.site.line, other=copy.step.site.line, grid_point=wait.point,
             loop=wait.iterations, operand=copy.source.buffer.name, index=named,
             shape=shape_text(copy.source.buffer), values=device,
         ),
