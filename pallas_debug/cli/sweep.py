@@ -325,7 +325,8 @@ def _best(found: SweepResult, target: str) -> str:
     if best is None:
         return (
             f"no best for {target}: the cycles of all settings depend on numbers that are known "
-            "only at run time, such as the size of a dynamic grid; compare them on a TPU"
+            "only at run time, such as the size of a dynamic grid; pass arguments with values, "
+            "returned by a function, with --inputs"
         )
     cycles = [r.cycles.value for r in compiled if r.cycles.value and not r.partial]
     ratio = max(cycles) / min(cycles) if cycles else 1.0
