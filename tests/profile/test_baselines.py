@@ -99,7 +99,8 @@ def test_another_version_of_the_compiler_is_not_compared_with() -> None:
 def test_unknown_cycles_are_no_pass() -> None:
     assert message(None, of(1000)) == (
         f"{HERE}its cycles are unknown: 9 × n0, the size of the grid is known only at run time. "
-        "Assert its bundles or spills instead, or give it a static grid."
+        "Pass arrays with values for the arguments that decide it, or assert its bundles or "
+        "spills instead."
     )
     (row,) = compare([stats(None)], of(1000), 0.05)
     assert row.fails

@@ -190,7 +190,8 @@ def sentence(row: BaselineRow, file: str) -> str:
     if row.status == "unknown":
         return (
             f"{what}: its cycles are unknown: {row.reason or 'there is no schedule'}. "
-            "Assert its bundles or spills instead, or give it a static grid."
+            "Pass arrays with values for the arguments that decide it, or assert its bundles or "
+            "spills instead."
         )
     if row.status == "missing":
         return (
