@@ -37,6 +37,10 @@ MIN_USED = 0.25
 MIN_GAIN = 0.25
 """Minimum share of the estimated cycles that is saved, after the cycles of transposing."""
 
+MIN_REGISTERS = 16
+"""Minimum registers of a matrix that is reduced or rotated. A step with fewer waits for results one
+after another, along rows as well."""
+
 _SLOTS = 4
 """Instructions of the vector unit in a bundle."""
 
@@ -189,8 +193,11 @@ def _turned(subject: AdviceSubject, program: MosaicProgram) -> _Turned | None:
             if source is None:
                 return None
             rows, columns = sizes
+            registers = -(-rows // SUBLANES) * -(-columns // LANES)
+            if registers < MIN_REGISTERS:
+                continue
             reductions += 0 if operation.name == "tpu.dynamic_rotate" else times
-            moves[source] += times * -(-rows // SUBLANES) * -(-columns // LANES)
+            moves[source] += times * registers
     return _Turned(moves=moves, reductions=reductions, instructions=instructions, stores=stores)
 
 
@@ -274,10 +281,10 @@ KIND = AdviceKind(
     name="across-lanes",
     title="Reductions and rotations along the lanes, one after another",
     condition=(
-        "A kernel without matrix products reduces or rotates matrices along the lanes, and "
-        f"nothing along rows; the cross-lane units are used to at least {MIN_USED:.0%}; and "
-        f"transposed arrays would save at least {MIN_GAIN:.0%} of the estimated cycles, besides "
-        "those that transposing them outside the kernel takes."
+        f"A kernel without matrix products reduces or rotates matrices of at least {MIN_REGISTERS} "
+        "registers along the lanes, and nothing along rows; the cross-lane units are used to at "
+        f"least {MIN_USED:.0%}; and transposed arrays would save at least {MIN_GAIN:.0%} of the "
+        "estimated cycles, besides those that transposing them outside the kernel takes."
     ),
     remedy="Transpose the arrays outside the kernel, and reduce or rotate rows.",
     rule=advise_across_lanes,
