@@ -83,22 +83,24 @@ class _WaitSite:
 
 
 class AwaitedCopies:
-    """Copies and waits so far."""
+    """Copies and waits so far; none are judged if there are too many, or parts are unknown."""
 
     def __init__(self) -> None:
         self._pending: dict[tuple[int, Any], list[_Started]] = {}
         self._sites: dict[tuple[object, str], _WaitSite] = {}
         self._copied: dict[int, dict[Boxes, list[DmaCopy]]] = {}
         self._count = 0
+        self._has_given_up = False
 
     def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
         """Handle the start of a copy."""
-        if copy.step.of_pipeline or self._count > MAX_COPIES:
+        if copy.step.of_pipeline or self._has_given_up:
             return
         self._count += 1
         source, destination = boxes(copy.source), boxes(copy.destination)
-        if not source or not destination:
-            self._count = MAX_COPIES + 1  # a gather: it is unknown what is copied
+        is_gather = not source or not destination
+        if is_gather or self._count > MAX_COPIES:
+            self._has_given_up = True
             return
         array = copy.source.buffer
         self._copied.setdefault(array.number, {}).setdefault(source, []).append(copy)
@@ -115,7 +117,7 @@ class AwaitedCopies:
         try:
             target, named = (_region(thread, place) for place in (step.destination, step.source))
         except OutOfBounds:
-            self._count = MAX_COPIES + 1  # such a descriptor only gives the number of bytes
+            self._has_given_up = True  # such a descriptor only gives the number of bytes
             return
         where = boxes(target)
         started = next(
@@ -148,7 +150,7 @@ class AwaitedCopies:
 
     def faults(self) -> Iterator[MisnamedWait]:
         """Yield the first such wait of each line, once the run has ended."""
-        if self._count > MAX_COPIES:
+        if self._has_given_up:
             return
         for site in self._sites.values():
             if site.is_vague or not site.agrees:
