@@ -325,8 +325,8 @@ def _best(found: SweepResult, target: str) -> str:
     if best is None:
         return (
             f"no best for {target}: the cycles of all settings depend on numbers that are known "
-            "only at run time, such as the size of a dynamic grid; pass arguments with values, "
-            "returned by a function, with --inputs"
+            "only at run time, such as the size of a dynamic grid; pass arguments with values: "
+            "--arg 'i32[2]=[512,100]', or --inputs package.module:function"
         )
     cycles = [r.cycles.value for r in compiled if r.cycles.value and not r.partial]
     ratio = max(cycles) / min(cycles) if cycles else 1.0

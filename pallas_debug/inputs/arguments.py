@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from pallas_debug.errors import UsageError
 from pallas_debug.inputs import contents, grammar
 from pallas_debug.inputs.grammar import ArraySpec, DtypeSpec, KeySpec
 
+MAX_TABLE = 1 << 14
+"""Maximum number of elements of a table of integers whose values are kept in any case."""
+
 
 def parse(texts: Sequence[str], *, values: bool = True) -> tuple[list[Any], dict[str, Any]]:
     """Return the positional and keyword arguments that these texts describe.
@@ -19,7 +23,8 @@ def parse(texts: Sequence[str], *, values: bool = True) -> tuple[list[Any], dict
     Arrays without a fill are `jax.ShapeDtypeStruct`s, the others jax arrays.
 
     Args:
-      values: whether to create values; if False, every array is a `jax.ShapeDtypeStruct`.
+      values: whether to create values; if False, arrays are `jax.ShapeDtypeStruct`s, except small
+        ones of integers, which are numpy arrays: a kernel's loops may depend on them.
 
     Raises:
       UsageError: a text is not a valid argument, or its values do not fit.
@@ -47,12 +52,21 @@ def _array(spec: ArraySpec, *, values: bool) -> Any:
     if spec.fill is None:
         assert spec.shape is not None
         return arrays.shape_dtype(spec.shape, str(spec.dtype))
-    if not values and spec.shape is not None:
+    if not values and spec.shape is not None and not _may_be_table(spec.shape, dtype):
         return arrays.shape_dtype(spec.shape, str(spec.dtype))
     made = contents.made(spec, dtype)
     if spec.dtype is None:  # like jax: int64 becomes int32, unless x64 is enabled
         made = contents.converted(f"--arg {spec.text!r}", made, arrays.canonical(made.dtype))
-    return arrays.put(made) if values else arrays.shape_dtype(made.shape, str(made.dtype))
+    if values:
+        return arrays.put(made)
+    if _may_be_table(made.shape, made.dtype):
+        return made  # a jax array would need a back end
+    return arrays.shape_dtype(made.shape, str(made.dtype))
+
+
+def _may_be_table(shape: Sequence[int], dtype: np.dtype[Any] | None) -> bool:
+    """Whether an array is small, and its elements are integers."""
+    return dtype is not None and dtype.kind in "biu" and math.prod(shape) <= MAX_TABLE
 
 
 def from_function(function: Callable[[], Any], what: str) -> tuple[list[Any], dict[str, Any]]:

@@ -18,11 +18,12 @@ from pallas_debug_kernels import dma_copy, flash_attention
 from pallas_debug_kernels.registry import operation
 
 import pallas_debug
+from pallas_debug import inputs
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.stats import _lines, _sections, _text
 from pallas_debug.errors import CannotRunError, UsageError
-from pallas_debug.profile.cycles import ROUNDS
+from pallas_debug.profile.cycles import AS_CALLED, ROUNDS
 from pallas_debug.profile.stats import Stats
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -303,6 +304,26 @@ def test_a_loop_over_data_is_a_formula() -> None:
     smem = stats.memory.of_operand("n_ref")
     assert smem is not None
     assert (smem.space, smem.size.value) == ("smem", 16)
+
+
+@pytest.mark.slow
+def test_a_loop_over_a_table_with_values_is_a_number() -> None:
+    def scaled(table: jax.Array, x: jax.Array) -> jax.Array:
+        def kernel(table_ref: Any, x_ref: Any, o_ref: Any) -> None:
+            n = table_ref[pl.program_id(0)]
+            o_ref[...] = jax.lax.fori_loop(0, n, lambda i, c: c * 1.5 + 1.0, x_ref[...])
+
+        rows = pl.BlockSpec((8, 128), lambda i, table: (i, 0))
+        grid = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(2,), in_specs=[rows], out_specs=rows
+        )
+        return pl.pallas_call(kernel, out_shape=x, grid_spec=grid)(table, x)
+
+    (table,), _ = inputs.parse(["i32[2]=[100,300]"], values=False)
+    x = jax.ShapeDtypeStruct((16, 128), F32)
+    stats = pallas_debug.stats(scaled, table, x, target="v6e", estimate=False)
+    assert stats.cycles.total.value is not None
+    assert any(text.startswith(AS_CALLED) for text in stats.cycles.assumptions)
 
 
 def test_which_kernel() -> None:

@@ -110,8 +110,8 @@ def test_cycles_that_depend_on_run_time_are_not_compared(
     text = " ".join(capsys.readouterr().err.split())
     assert (
         "no best for v5e: the cycles of all settings depend on numbers that are known only at run "
-        "time, such as the size of a dynamic grid; pass arguments with values, returned by a "
-        "function, with --inputs" in text
+        "time, such as the size of a dynamic grid; pass arguments with values: --arg "
+        "'i32[2]=[512,100]', or --inputs package.module:function" in text
     )
     assert (
         "best for v6e: q=8: 90 cycles; without 1 whose cycles depend on numbers that are known "
