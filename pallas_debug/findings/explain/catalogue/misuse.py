@@ -290,6 +290,15 @@ ENTRIES = (
         advice="select one: sem.at[0]; or allocate a single one, pltpu.SemaphoreType.DMA",
     ),
     entry(
+        "semaphore-outside-jit",
+        "'AbstractSemaphoreTyRules' has no attribute",
+        title="a semaphore is a result of a program",
+        cause="a semaphore that a kernel returns exists only within the program that calls it, and "
+        "outside of jax.jit each kernel is a program of its own",
+        advice="call the kernels that share the semaphore in one function under jax.jit, which "
+        "does not return it",
+    ),
+    entry(
         "scratch-type",
         "object has no attribute 'get_ref_aval'",
         title="scratch_shapes has an entry that is not a memory",
