@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.render import finding_text, typed
 
 if TYPE_CHECKING:
-    from pallas_debug.model import Dump
+    from pallas_debug.model import Dump, Finding
     from pallas_debug.session import Session
 
 
@@ -78,18 +78,20 @@ def run(options: DumpOptions) -> int:
         if not options.rest[0].startswith("-"):
             programs.refuse_words(options.what, options.rest)
         return _with_options_after(options)
-    is_faulty = False
     with programs.pretending(options):
         if function is not None:
-            dumps = _of_function(*function, options)
+            done = _Dumped(_of_function(*function, options))
         else:
             programs.refuse_arguments(options)
-            dumps, is_faulty = _of_program(options)
+            done = _of_program(options)
     if options.as_json:
-        output.print_json("dump", {"dumps": dumps})
-    for line in _lines(dumps, options):
+        output.print_json("dump", {"dumps": done.dumps, "findings": done.findings})
+    for line in _lines(done.dumps, options) if done.dumps else ():
         output.message(line)
-    failed = [c.failure for dump in dumps for c in dump.compilations if not c.ok]
+    if done.error is not None:
+        raise done.error
+    is_faulty = any(finding.counts for finding in done.findings)
+    failed = [c.failure for dump in done.dumps for c in dump.compilations if not c.ok]
     if failed and not is_faulty and all(failure and failure.is_undecided for failure in failed):
         return Exit.CANNOT_RUN
     return Exit.FAILED if failed or is_faulty else Exit.OK
@@ -177,12 +179,22 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
     return list(dumps)
 
 
-def _of_program(options: DumpOptions) -> tuple[list[Dump], bool]:
-    """Run a program, and dump its kernels.
+@dataclass(frozen=True)
+class _Dumped:
+    """The kernels of a function or program.
 
-    Returns:
-      The kernels, and whether running them had findings.
+    Attributes:
+      findings: what the interpreters found when running the kernels of a program.
+      error: why the program, or writing the dumps, stopped before the end.
     """
+
+    dumps: Sequence[Dump]
+    findings: Sequence[Finding] = ()
+    error: PallasDebugError | None = None
+
+
+def _of_program(options: DumpOptions) -> _Dumped:
+    """Run a program, and dump its kernels."""
     what = options.what
     programs.check_exists(what, module=options.module)
     from pallas_debug._api.debug import Notice, print_mode
@@ -217,44 +229,49 @@ def _of_program(options: DumpOptions) -> tuple[list[Dump], bool]:
         finally:  # afterwards, because the record lists what was not compiled
             _record(session, " ".join(["-m", what] if options.module else [what]))
     _report_misplaced_options(options)
-    is_faulty = _report_findings(session, error)
+    findings = _findings(session)
+    for finding in findings:
+        if not stops.is_stop(finding, error):  # the traceback has its text
+            output.message(finding_text(finding))
     for error in session.problems:
         output.message(str(error))
-    if problem is not None or session.problems:
-        for line in _lines(session.kept, options) if session.kept else ():
-            output.message(line)
-        if problem is not None:
-            kept = "the kernels that it had lowered were kept"
-            raise ProgramFailed(f"{problem}; {kept if session.kept else 'nothing was dumped'}")
-        message = "not everything could be dumped; see above"
-        raise (
-            ProgramFailed(f"the kernels have faults, and {message}")
-            if is_faulty
-            else (CannotRunError(message))
-        )
+    stopped = _stopped(session, problem, findings)
+    if stopped is not None:
+        return _Dumped(session.kept, findings, stopped)
     if not session.dumps:
         raise UsageError(
             f"{what} called no Pallas kernel: nothing was dumped. "
             + only_defines(what, "--pallas-dump")
         )
-    return session.dumps, is_faulty
+    return _Dumped(session.dumps, findings)
 
 
-def _report_findings(session: Session, error: BaseException | None) -> bool:
-    """Print what the interpreters found, and return whether any of it counts.
+def _stopped(
+    session: Session, problem: str | None, findings: Sequence[Finding]
+) -> PallasDebugError | None:
+    """Why not all was dumped.
 
     Args:
-      error: exception that ended the program; its traceback has the text of its finding.
+      problem: how the program failed.
     """
-    findings = [
+    if problem is not None:
+        kept = "the kernels that it had lowered were kept"
+        return ProgramFailed(f"{problem}; {kept if session.kept else 'nothing was dumped'}")
+    if not session.problems:
+        return None
+    message = "not everything could be dumped; see above"
+    if any(finding.counts for finding in findings):
+        return ProgramFailed(f"the kernels have faults, and {message}")
+    return CannotRunError(message)
+
+
+def _findings(session: Session) -> tuple[Finding, ...]:
+    """Return what the interpreters found, except what the compilation says too."""
+    return tuple(
         finding
         for finding in session.observer.findings
-        if finding.kind is not Fault.PRINT_NOT_SUPPORTED  # the compilation says so
-    ]
-    for finding in findings:
-        if not stops.is_stop(finding, error):
-            output.message(finding_text(finding))
-    return any(finding.counts for finding in findings)
+        if finding.kind is not Fault.PRINT_NOT_SUPPORTED
+    )
 
 
 def _record(session: Session, name: str) -> None:
@@ -283,7 +300,7 @@ def _report_misplaced_options(options: DumpOptions) -> None:
         )
 
 
-def _lines(dumps: list[Dump], options: DumpOptions) -> list[str]:
+def _lines(dumps: Sequence[Dump], options: DumpOptions) -> list[str]:
     from pallas_debug.render import summary
 
     return summary(dumps, options.directory.absolute())

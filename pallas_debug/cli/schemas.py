@@ -23,9 +23,16 @@ from pallas_debug.verdict.result import Outcome, Suppressed
 
 @dataclass(frozen=True, kw_only=True)
 class DumpDocument:
-    """Output of `dump --json`: the kernels in the order of their first lowering."""
+    """Output of `dump --json`.
+
+    Attributes:
+      dumps: the kernels, in the order of their first lowering.
+      findings: what the interpreters of a script's kernels found; empty for a function, which is
+        only traced.
+    """
 
     dumps: tuple[Dump, ...]
+    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -336,8 +336,13 @@ def test_what_the_interpreter_of_a_script_finds_is_printed_and_recorded(
 ) -> None:
     (tmp_path / "faulty.py").write_text(FAULTY)
     for which, kinds in (("broken", ["DataRace", "OutOfBoundsRead"]), ("repaired", [])):
-        done = command("dump", "--to", which, "--interpret=machine,sanitize", "faulty.py", which)
+        done = command(
+            *("dump", "--json", "--to", which, "--interpret=machine,sanitize", "faulty.py", which)
+        )
         assert done.returncode == (1 if kinds else 0), done.stderr
+        printed = json.loads(done.stdout)
+        assert [finding["kind"] for finding in printed["findings"]] == kinds
+        assert len(printed["dumps"]) == 2
         for kind in kinds:  # once, in the traceback or below it
             assert done.stderr.count(f"{kind} in kernel `") == 1, done.stderr
         assert ("faulty.py raised JaxRuntimeError; the kernels" in done.stderr) == bool(kinds)
