@@ -25,6 +25,8 @@ from pallas_debug.profile.advice.program import (
 )
 from pallas_debug.profile.advice.rules.copying.narrow_block import advise_narrow_block
 from pallas_debug.profile.advice.rules.half_lanes import advise_half_lanes
+from pallas_debug.profile.advice.rules.products.broadcast_product import advise_broadcast_product
+from pallas_debug.profile.advice.rules.products.vector_product import advise_vector_product
 from pallas_debug.profile.advice.rules.reducing.lane_reduction import advise_lane_reduction
 from pallas_debug.profile.advice.rules.reducing.narrow_slices import advise_narrow_slices
 from pallas_debug.profile.advice.rules.reducing.narrow_values import advise_narrow_values
@@ -120,6 +122,8 @@ def advise_across_lanes(subject: AdviceSubject) -> Iterator[Advice]:
         advise_narrow_slices,
         advise_single_rolls,
         advise_half_lanes,
+        advise_broadcast_product,
+        advise_vector_product,
     ):
         return
     source, _ = turned.moves.most_common(1)[0]
