@@ -238,6 +238,10 @@ def changed_in_place(q: jax.Array, k: jax.Array, *, how: str) -> jax.Array:
             q_ref[...] = q_ref[...] * 2 + k_ref[...]
         elif how == "once for all":
             q_ref[...] = jnp.maximum(q_ref[...], 0)
+        elif how == "to unit length":
+            q = q_ref[...].astype(jnp.float32)
+            length = jnp.sqrt(jnp.sum(q * q, axis=1, keepdims=True))
+            q_ref[...] = (q / length).astype(q_ref.dtype)
         elif how == "without a use":
             q_ref[...] = q_ref[...] * 2
 
@@ -272,7 +276,7 @@ def changed_in_place(q: jax.Array, k: jax.Array, *, how: str) -> jax.Array:
     "how",
     [
         *("at each step", "at the first step", "to a state", "once for all", "without a use"),
-        "a block for each step",
+        *("a block for each step", "to unit length"),
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "int32"])

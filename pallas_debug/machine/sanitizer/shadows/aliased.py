@@ -12,8 +12,9 @@ of the input go to the output, nothing had read the elements before they were ov
 
 A block of an input is fetched if its index changes. A line that scales it in place, at each of the
 steps that keep it, scales what it has already scaled. That is reported if the numbers are floats,
-nothing else goes into them, and values of the block are stored elsewhere at both steps: an input
-may also hold a state, or be changed once for all steps.
+nothing else goes into them, they change by more than rounding, as normalised rows do, and values of
+the block are stored elsewhere at both steps: an input may also hold a state, or be changed once for
+all steps.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ from pallas_debug.model import Finding, Witness
 
 if TYPE_CHECKING:
     from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
+
+ROUNDING = {1: 2.0**-2, 2: 2.0**-5}
+"""Maximum change by rounding, relative to the largest element, of floats of one or two bytes."""
 
 
 @dataclass(eq=False, slots=True)
@@ -190,6 +194,8 @@ class ChangedInputs:
         change = shadow.change_of(region, np.asarray(value))
         if change is None or set(reach.sources(thread.frames, step.value.number)) != {buffer}:
             return
+        if _is_rounding(region.read(), np.asarray(value)):
+            return
         numbers = found.whole if found.numbers is None else found.numbers[change.element]
         writer = run.writes.get(int(numbers))
         if writer is not None and writer.step is step and writer.moment < moment:
@@ -202,6 +208,14 @@ class ChangedInputs:
         for found in self._found.values():
             if {found.writer.moment, found.moment} <= self._used[found.buffer.number]:
                 yield found
+
+
+def _is_rounding(old: np.ndarray, new: np.ndarray) -> bool:
+    """Whether values change by no more than if they are normalised twice."""
+    tolerance = ROUNDING.get(old.dtype.itemsize, 1e-4)
+    wide = np.nan_to_num(old.astype(np.float64))
+    difference = np.abs(np.nan_to_num(new.astype(np.float64)) - wide)
+    return bool((difference <= tolerance * np.abs(wide).max(initial=0.0)).all())
 
 
 def changed_input(kernel: str, found: ChangedInput) -> Finding:
