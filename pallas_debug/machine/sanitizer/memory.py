@@ -111,6 +111,8 @@ class MemorySanitizer(MemoryTracker):
         self._totals.reads(thread, region)
         if self._copies is not None:
             self._copies.reads(thread, region)
+        if self._awaited is not None:
+            self._awaited.reads(region)
 
     def point_begins(self, thread: Thread) -> None:
         super().point_begins(thread)

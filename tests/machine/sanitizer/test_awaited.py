@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -136,6 +137,44 @@ def test_what_a_finding_says() -> None:
         "start the copy of x_hbm[88:96, 0:128] there: give the start the indices that the wait "
         "will have"
     )
+
+
+def one_too_many(x: jax.Array, *, adds: bool) -> jax.Array:
+    """Sum all blocks but the last, and prefetch once more past the end, where nothing is new."""
+    last = ROWS * BLOCKS - 2
+
+    def kernel(x_hbm: Any, o_ref: Any, buf: Any, sem: Any) -> None:
+        def copy(block: Any, slot: Any) -> Any:
+            rows = x_hbm.at[pl.ds(block * 8, 8)]
+            return pltpu.make_async_copy(rows, buf.at[slot], sem.at[slot])
+
+        copy(0, 0).start()
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+        @pl.loop(0, last + 2)
+        def _block(block: Any) -> None:
+            copy(block, block % 2).wait()
+
+            @pl.when(block <= last)
+            def _next() -> None:
+                copy(jnp.minimum(block + 1, last), (block + 1) % 2).start()
+
+            @pl.when((block <= last) | adds)
+            def _add() -> None:
+                o_ref[...] += buf[block % 2]
+
+    return pl.pallas_call(
+        kernel,
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32),
+        scratch_shapes=[pltpu.VMEM((2, 8, 128), jnp.float32), pltpu.SemaphoreType.DMA((2,))],
+    )(x)
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_copy_whose_data_are_not_used_may_be_of_any_block(adds: bool) -> None:
+    kinds = [finding.kind for finding in found(partial(one_too_many, adds=adds), X)]
+    assert kinds == (["WaitSourceMismatch"] if adds else [])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ a fault only if
 
 - the same wait, or one in the same line, also ends copies of what it names;
 - no copy in the whole run reads any of what it names here;
+- the kernel reads what has come: a prefetch past the end is only waited for;
 - another copy reads the same part of the source as one that such a wait ends: that part comes
   twice, in place of another one; and
 - the same tables and other buffers, if any, decide about the source of both.
@@ -26,7 +27,13 @@ from pallas_debug.findings.wording import semaphores
 from pallas_debug.findings.wording.order import Access
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, resolve
-from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, boxes_text, first_meeting
+from pallas_debug.machine.sanitizer.ordering.regions import (
+    Box,
+    boxes,
+    boxes_text,
+    first_meeting,
+    whole,
+)
 from pallas_debug.machine.sanitizer.report import shape_text
 from pallas_debug.machine.sanitizer.shadows import reach
 from pallas_debug.machine.threads import Thread
@@ -47,6 +54,7 @@ class MisnamedWait:
       step, point, iterations: those of the wait.
       twice: another copy of the same part as `copy`; None if there is none.
       count: number of such waits in this line.
+      is_used: whether the kernel has read what the copy brought.
     """
 
     copy: DmaCopy
@@ -56,6 +64,7 @@ class MisnamedWait:
     iterations: tuple[int, ...]
     twice: DmaCopy | None = None
     count: int = 1
+    is_used: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -89,6 +98,7 @@ class AwaitedCopies:
         self._pending: dict[tuple[int, Any], list[_Started]] = {}
         self._sites: dict[tuple[object, str], _WaitSite] = {}
         self._copied: dict[int, dict[Boxes, list[DmaCopy]]] = {}
+        self._unread: dict[int, list[MisnamedWait]] = {}
         self._count = 0
         self._has_given_up = False
 
@@ -102,6 +112,8 @@ class AwaitedCopies:
         if is_gather or self._count > MAX_COPIES:
             self._has_given_up = True
             return
+        self.reads(copy.source)
+        self._replaces(copy.destination.buffer, destination)
         array = copy.source.buffer
         self._copied.setdefault(array.number, {}).setdefault(source, []).append(copy)
         if copy.sent is None and _is_array(array) and not copy.adds:
@@ -139,6 +151,21 @@ class AwaitedCopies:
         elif _tables(thread, step.source) == started.tables:
             wait = MisnamedWait(started.copy, named, step, thread.point, thread.iterations)
             site.others.append((started, wait))
+            self._unread.setdefault(target.buffer.number, []).append(wait)
+
+    def reads(self, region: MemoryRegion) -> None:
+        """Handle a read of memory."""
+        unread = self._unread.get(region.buffer.number)
+        if unread:
+            found = boxes(region) or (whole(region.buffer.content.shape),)
+            for wait in unread:
+                wait.is_used |= first_meeting(found, boxes(wait.copy.destination)) is not None
+            unread[:] = [wait for wait in unread if not wait.is_used]
+
+    def _replaces(self, buffer: MemoryBuffer, parts: Boxes) -> None:
+        """Handle a copy to a part of a buffer, whose contents are not read any more."""
+        unread = self._unread.get(buffer.number, [])
+        unread[:] = [w for w in unread if first_meeting(parts, boxes(w.copy.destination)) is None]
 
     def come_again(self, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
         """Whether two grid points copy the same part of an array to scratch."""
@@ -156,13 +183,14 @@ class AwaitedCopies:
             if site.is_vague or not site.agrees:
                 continue
             copied = self._copied
-            again = [_others(copied, started) for started, _ in site.others]
+            used = [one for one in site.others if one[1].is_used]
+            again = [_others(copied, started) for started, _ in used]
             if not any(again):
                 continue
-            for (_, wait), twice in zip(site.others, again, strict=True):
+            for (_, wait), twice in zip(used, again, strict=True):
                 named, parts = boxes(wait.named), copied[wait.named.buffer.number]
                 if all(first_meeting(named, part) is None for part in parts):
-                    wait.twice, wait.count = next(iter(twice), None), len(site.others)
+                    wait.twice, wait.count = next(iter(twice), None), len(used)
                     yield wait
                     break
 
