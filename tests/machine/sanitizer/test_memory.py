@@ -556,40 +556,46 @@ def test_a_state_that_each_grid_point_copies_to_one_place(how: str) -> None:
     assert kinds == ([] if how == "adds" else ["ConflictingWrites"])
 
 
-IN_A_LOOP = ("moves", "stays", "overlaps", "adds", "flagged", "until", "looked up")
+IN_A_LOOP = ("moves", "stays", "overlaps", "adds", "flagged", "until", "looked up", "filled")
+UNROLLED = ("stays, unrolled", "moves, unrolled", "filled, unrolled", "copied first, unrolled")
 
 
-@pytest.mark.parametrize("how", [*IN_A_LOOP, "stays, unrolled", "moves, unrolled"])
+@pytest.mark.parametrize("how", [*IN_A_LOOP, *UNROLLED])
 def test_copies_of_a_loop_to_one_place(how: str) -> None:
     """Each iteration's values are its own; a sum, or what data select, is meant to be replaced.
 
-    So is what a copy writes past the rows of its group, which the copy of the next group replaces.
+    So is what a copy writes past the rows of its group, which the copy of the next group replaces,
+    and what rows without data keep: zeros, or the rows of another array.
     """
     way, _, unroll = how.partition(", ")
-    rows = {"moves": 8, "overlaps": 4}.get(way, 0)
+    rows = {"moves": 8, "filled": 8, "copied first": 8, "overlaps": 4}.get(way, 0)
+    passes = 2 if way in ("filled", "copied first") else 1
 
     def kernel(x_ref, out_hbm, tile_ref):
         def body(i: Any, _: Any = None) -> None:
             before = jnp.where(i == 0, 0.0, tile_ref[...]) if way == "adds" else 0.0
+            from_input = way == "copied first" and i < 3
+            step, i = i, i % 3
             part = x_ref[pl.ds(i * 8, 8)]
-            tile_ref[...] = part * 2 + before
+            tile_ref[...] = jnp.where((way == "filled") & (step < 3), 0.0, part * 2 + before)
+            source = x_ref.at[pl.ds(i * 8, 8)] if from_input else tile_ref
 
             start = part[0, 0].astype(jnp.int32) // 9999 if way == "looked up" else i * rows
 
             def copy() -> None:
-                pltpu.sync_copy(tile_ref, out_hbm.at[pl.ds(start, 8)])
+                pltpu.sync_copy(source, out_hbm.at[pl.ds(start, 8)])
 
             pl.when(part[0, 0] >= 0)(copy) if way == "flagged" else copy()
 
         if unroll:
-            for i in range(3):
+            for i in range(3 * passes):
                 body(i)
         elif way == "until":
             lax.while_loop(
                 lambda i: (x_ref[i * 8, 0] < 2048) & (i < 3), lambda i: (body(i), i + 1)[1], 0
             )
         else:
-            pl.loop(0, 3)(body)
+            pl.loop(0, 3 * passes)(body)
 
     def function(x: jax.Array) -> jax.Array:
         return pl.pallas_call(

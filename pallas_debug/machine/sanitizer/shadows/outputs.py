@@ -453,7 +453,7 @@ class ArrayLedger:
         if old.shape != numbers.shape or new.size != old.size:
             return
         mask = (numbers > shadow.GIVEN) & differing(old, new.reshape(old.shape))
-        if not mask.any():
+        if not mask.any() or _is_fill(old, new):
             return
         spot = shadow.first_in(mask)
         before = tracker.writes.get(int(numbers[spot]))
@@ -479,9 +479,16 @@ class ArrayLedger:
 
 
 def _is_line_of(before: WriteRecord, copy: DmaCopy) -> bool:
-    """Whether a write is an earlier copy by the same line, as in a loop that Python unrolls."""
-    line = copy.step.site.line
-    return before.copy is not None and line is not None and before.step.site.line == line
+    """Whether a write is an earlier copy of a buffer by a line, as in a loop Python unrolls."""
+    last, line = before.copy, copy.step.site.line
+    if last is None or line is None or before.step.site.line != line:
+        return False
+    return last.source.buffer.name == copy.source.buffer.name
+
+
+def _is_fill(old: np.ndarray, new: np.ndarray) -> bool:
+    """Whether the replaced values are all equal, as zeros for rows without data, and others not."""
+    return bool((old == old.flat[0]).all() and (new != new.flat[0]).any())
 
 
 def spread(region: MemoryRegion, mask: Mask) -> Mask:
