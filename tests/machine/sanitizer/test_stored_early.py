@@ -77,6 +77,37 @@ def test_sums_of_blocks_that_no_step_stores_are_not_said_to_be_stored_early() ->
     assert (finding.kind, finding.operand) == ("OutputNotWritten", "out_ref")
 
 
+@pytest.mark.parametrize("restarts", [True, False])
+def test_sums_of_a_padded_grid(restarts: bool) -> None:
+    """Nothing needs the sum of the last row of steps, unless it belongs to the row before."""
+
+    def kernel(x_ref, out_ref, acc_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+
+        @pl.when((k == 0) & ((i < 2) | restarts))
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+
+        @pl.when((k == 2) & (i < 2))
+        def _store() -> None:
+            out_ref[...] = acc_ref[...]
+
+    def summed(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel,
+            grid=(3, 3),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, k: (jnp.minimum(i, 1), k))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, k: (jnp.minimum(i, 1), 0)),
+            out_shape=jax.ShapeDtypeStruct((16, 128), jnp.float32),
+            scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
+        )(x)
+
+    findings = found(summed, X)
+    assert [f.kind for f in findings] == ([] if restarts else ["LostWrite"])
+
+
 def only_block(x: jax.Array, *, stored_at: int, adds_until: int = 2) -> jax.Array:
     """A sum of all blocks, which is reset once."""
 

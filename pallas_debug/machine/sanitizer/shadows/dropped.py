@@ -20,7 +20,8 @@ reset that follows an addition drops such an addition, and if the moments at whi
 stored depend only on grid point and loop iterations, or on data that also decide about the
 addition. (A running total that a scan leaves at the end of a row is also stored to at moments that
 store to its output.) The same applies to values that are added after the last store to any output,
-and left unread at the end of the run, if the sum consists of floats and goes to an output.
+and left unread at the end of the run, if the sum consists of floats and goes to an output, unless
+it began after that store: nothing needs the sums of the last steps of a padded grid.
 """
 
 from __future__ import annotations
@@ -149,6 +150,7 @@ class DroppedSums:
         self._read_on_data: set[str] = set()
         self._stored_at: dict[int, set[int]] = {}
         self._last_store: dict[int, WriteRecord] = {}
+        self._begun: dict[tuple[_Key, _Part], int] = {}
         self._stored_if: set[frozenset[int]] = set()
         self._is_partial = False
         self._is_sum: dict[tuple[int, str], bool | None] = {}
@@ -214,6 +216,8 @@ class DroppedSums:
             self._added.setdefault(key, {})[part] = addition
             self._used.discard(key)
             return
+        if is_sum is False:
+            self._begun[key, part] = written.number
         additions = _taken(self._added, key, part)
         added = additions[-1] if additions else None
         _taken(self._dropped, key, part)
@@ -325,11 +329,14 @@ class DroppedSums:
 
     def _unstored(self, threads: Mapping[int, TrackedThread]) -> Iterator[DroppedSum]:
         """Yield sums with additions after the last store to any output that are still unread."""
-        for (number, _), parts in self._added.items():
+        for key, parts in self._added.items():
+            number, _ = key
             stored = self._last_store.get(number)
             if stored is None:
                 continue
-            for added in parts.values():
+            for part, added in parts.items():
+                if self._begun.get((key, part), 0) > stored.number:
+                    continue
                 buffer, content = added.buffer, added.buffer.content
                 is_later = added.record.moment > stored.moment
                 if buffer.kind != "scratch" or content.dtype.kind in "biu" or not is_later:
