@@ -172,6 +172,49 @@ def test_total_is_no_sum_that_was_not_reset() -> None:
     assert (finding.kind, finding.operand) == ("StaleRead", "total_ref")
 
 
+def flushed_by_the_next(x: jax.Array, *, resets: bool, copies: bool) -> jax.Array:
+    """Sums of three blocks, each of which the first step of the next row puts out."""
+
+    def kernel(x_ref, out_ref, acc_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+
+        @pl.when((i > 0) & (k == 0))
+        def _flush() -> None:
+            if copies:
+                pltpu.sync_copy(acc_ref, out_ref.at[pl.ds((i - 1) * 8, 8)])
+            else:
+                out_ref[...] = acc_ref[...]
+
+        @pl.when((k == 0) if resets else (i + k == 0))
+        def _reset() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        @pl.when(i < 2)
+        def _add() -> None:
+            acc_ref[...] += x_ref[...]
+
+    def block_before(i: int, k: int) -> tuple[jax.Array, int]:
+        return jnp.maximum(i * 3 + k - 1, 0) // 3, 0
+
+    return pl.pallas_call(
+        kernel,
+        grid=(3, 3),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (jnp.minimum(i, 1), k))],
+        out_specs=HBM if copies else pl.BlockSpec((8, 128), block_before),
+        out_shape=jax.ShapeDtypeStruct((16 if copies else 24, 128), F32),
+        scratch_shapes=[TILE],
+    )(x)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_sum_that_the_first_step_of_the_next_row_puts_out(copies: bool) -> None:
+    x = np.random.default_rng(0).standard_normal((16, 384)).astype(np.float32)
+    for resets in (True, False):
+        findings = found(functools.partial(flushed_by_the_next, resets=resets, copies=copies), x)
+        kinds = [f.kind for f in findings if f.operand == "acc_ref"]
+        assert kinds == ([] if resets else ["StaleRead"])
+
+
 @pytest.mark.parametrize("masks", [False, True])
 def test_page_that_a_copy_fills_in_part(masks: bool) -> None:
     findings = found(lambda x: page_filled_in_part(x, masks=masks), _numbers()[:, :128])

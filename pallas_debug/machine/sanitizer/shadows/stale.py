@@ -65,6 +65,9 @@ def is_stale(
     written = [e for e in events if e.writes and e.moment == writer.moment]
     if not written or written[-1].step is not writer.step:
         return False
+    following = min(writer.moment + 1, suspect.moment)
+    if _begins_next(events, writer.moment) and not _differ(blocks, suspect.moment, following):
+        return False
     if written[-1].updates and axes_of_row(suspect, thread, history, launch) is not None:
         return True
     if is_later and not _goes_on(events, blocks, suspect.moment):
@@ -157,6 +160,13 @@ def _recurs(suspect: SuspectRead, launch: Launch) -> bool:
 def _differ(blocks: Sequence[Sequence[Block]], one: int, other: int) -> bool:
     """Whether the two moments compute different blocks of each of these outputs."""
     return bool(blocks) and all(of_output[one] != of_output[other] for of_output in blocks)
+
+
+def _begins_next(events: Sequence[ElementEvent], moment: int) -> bool:
+    """Whether a moment uses a sum, then resets it, and adds to the sum of the next block."""
+    own = [event for event in events if event.moment == moment]
+    last = max((i for i, event in enumerate(own) if event.writes and not event.updates), default=0)
+    return last > 0 and not own[last - 1].writes and any(e.updates for e in own[last:])
 
 
 def _accumulates(
