@@ -239,7 +239,7 @@ class MemorySanitizer(MemoryTracker):
         return _by_slip(_after_reads([finding for _, finding in found], slips), slips)
 
     def _dropped_sums(self) -> Iterator[DroppedSum]:
-        yield from self._sums.faults(self.threads, has_ended=self.has_ended)
+        yield from self._sums.faults(self.threads, self.launch, has_ended=self.has_ended)
         yield from self._totals.faults()
         if self.has_ended and self.watched is None:
             yield from self._groups.faults()

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.shadow import WriteRecord
@@ -306,7 +307,9 @@ class DroppedSums:
         added = self._on_data.get(id(addition.step), frozenset())
         return not all(conditions <= added for conditions in self._stored_if)
 
-    def faults(self, threads: Mapping[int, TrackedThread], *, has_ended: bool) -> list[DroppedSum]:
+    def faults(
+        self, threads: Mapping[int, TrackedThread], launch: Launch, *, has_ended: bool
+    ) -> list[DroppedSum]:
         """Return the sums that are dropped by mistake; in a run that was stopped, fewer."""
         found = []
         for (_, name), site in self._sites.items():
@@ -324,10 +327,12 @@ class DroppedSums:
             elif site.always and site.vain == site.runs - 1:
                 found.append(site.always)
         known = {dropped.buffer.name for dropped in found}
-        unstored = self._unstored(threads) if has_ended and not self._is_partial else ()
+        unstored = self._unstored(threads, launch) if has_ended and not self._is_partial else ()
         return [*found, *(one for one in unstored if one.buffer.name not in known)]
 
-    def _unstored(self, threads: Mapping[int, TrackedThread]) -> Iterator[DroppedSum]:
+    def _unstored(
+        self, threads: Mapping[int, TrackedThread], launch: Launch
+    ) -> Iterator[DroppedSum]:
         """Yield sums with additions after the last store to any output that are still unread."""
         for key, parts in self._added.items():
             number, _ = key
@@ -337,6 +342,8 @@ class DroppedSums:
             for part, added in parts.items():
                 if self._begun.get((key, part), 0) > stored.number:
                     continue
+                if reach.choice_in(launch, added.record.step) is not None:
+                    continue  # a `jnp.where` may begin the sum
                 buffer, content = added.buffer, added.buffer.content
                 is_later = added.record.moment > stored.moment
                 if buffer.kind != "scratch" or content.dtype.kind in "biu" or not is_later:
