@@ -406,11 +406,11 @@ def _output_buffers(subject: Subject) -> dict[int, int]:
 def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) -> None:
     """Report reads before the first write whose value is stored without a select in between."""
     events = subject.walked.events
-    kept: dict[int, Event] = {}
+    kept: dict[int, list[Event]] = {}
     for event in events:
         if event.what == "write" and event.certain:
             for origin in event.origins:
-                kept.setdefault(origin.event, event)
+                kept.setdefault(origin.event, []).append(event)
     reported: set[int] = set()
     for number in sorted(kept):
         read = events[number]
@@ -423,7 +423,8 @@ def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) 
         where = read.where
         while where.ndim > len(subject.grid.sizes):
             where = where[0]  # first iteration
-        bad = where & first & ~covered_by(subject, stores(subject, buffer.number, number))
+        used = where & covered_by(subject, kept[number])
+        bad = used & first & ~covered_by(subject, stores(subject, buffer.number, number))
         if not bad.any():
             continue
         reported.add(buffer.number)

@@ -102,6 +102,24 @@ def test_scratch_that_is_selected_from_before_it_was_written(captures: Captures)
     assert look(captures, kernel, **rows(4, scratch_shapes=[TILE])).findings == ()
 
 
+@pytest.mark.parametrize("first, found", [(1, []), (0, ["UninitializedRead"])])
+def test_scratch_whose_value_is_stored_only_after_it_was_written(
+    captures: Captures, first: int, found: list[str]
+) -> None:
+    def kernel(x_ref: Any, out_ref: Any, acc_ref: Any) -> None:
+        before = acc_ref[...]
+        acc_ref[...] = x_ref[...]
+
+        @pl.when(pl.program_id(0) >= first)
+        def _store() -> None:
+            out_ref[...] = before
+
+    spec = pl.BlockSpec((8, 128), lambda i: (jnp.maximum(i - first, 0), 0))
+    options = {**rows(4), "out_specs": spec, "scratch_shapes": [TILE]}
+    out = S(((4 - first) * 8, 128), F32)
+    assert kinds(look(captures, kernel, out=out, **options)) == found
+
+
 def test_an_output_without_a_store(captures: Captures) -> None:
     def kernel(x_ref: Any, out_ref: Any) -> None:
         del x_ref, out_ref
