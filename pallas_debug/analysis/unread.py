@@ -209,7 +209,7 @@ def _axes(along: list[_Extent]) -> frozenset[int]:
 
 
 def _is_only_copied(subject: Subject, block: Block) -> bool:
-    """Whether the kernel's own copies are the only accesses to an operand."""
+    """Whether a kernel accesses an operand only by DMAs that it starts itself."""
     position = len(subject.grid.tables) + block.position
     accesses = [
         event

@@ -85,7 +85,7 @@ def most(uses: Sequence[OutputUse]) -> OutputUse:
 
 
 def is_unread(finding: Finding, read: Box | None) -> bool:
-    """Whether a finding is about a part of an output that its program does not read.
+    """Whether a finding is about elements of an output that the program never reads.
 
     Args:
       read: box that contains all that the program reads of the output; None if that is unknown.

@@ -94,7 +94,7 @@ def _choice(eqns: Iterable[Any], derived: set[Any]) -> int | None:
 
 
 def scaled_from(unit: Unit, derived: Container[int]) -> list[bool]:
-    """Whether each output contains some inputs multiplied by something else.
+    """For each output, whether it is computed from products of certain inputs and other values.
 
     Args:
       derived: positions of these inputs.

@@ -346,7 +346,7 @@ class MemorySanitizer(MemoryTracker):
         return list(found.values())
 
     def _adds_again(self, suspect: SuspectRead) -> bool:
-        """Whether a read is that of a sum to which a grid point adds what another one has added."""
+        """Whether a read continues a sum, with data that were also copied for its last write."""
         writer = suspect.writer
         if writer is None or self._awaited is None:
             return False

@@ -14,7 +14,7 @@ from pallas_debug.model import Target
 
 @dataclass(frozen=True, kw_only=True)
 class Unused:
-    """What no call of a kernel uses of its outputs.
+    """Parts of the outputs of a kernel that none of its calls uses.
 
     Attributes:
       outputs: numbers of the outputs that are not used at all.

@@ -168,7 +168,7 @@ class AwaitedCopies:
         unread[:] = [w for w in unread if first_meeting(parts, boxes(w.copy.destination)) is None]
 
     def come_again(self, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-        """Whether two grid points copy the same part of an array to scratch."""
+        """Whether both grid points copy the same part of some array to scratch."""
         parts = (copies for array in self._copied.values() for copies in array.values())
         return any(
             {one, other} <= {c.point for c in copies if c.destination.buffer.kind != "output"}
