@@ -1,12 +1,19 @@
-"""Workarounds that use private parts of Textual, with the reason for each. Tested with 8.2."""
+"""Workarounds for Textual, most of them with private parts of it, each with its reason.
+
+Tested with 8.2.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from textual._styles_cache import StylesCache
+from textual.app import SuspendNotSupported
 from textual.binding import Binding, BindingsMap
 
 if TYPE_CHECKING:
@@ -126,6 +133,26 @@ def restore_settings(app: App[None], settings: list[Any]) -> None:
     driver: Any = app._driver
     if hasattr(driver, "attrs_before"):
         driver.attrs_before = settings
+
+
+def stop_process(app: App[None]) -> None:
+    """Stop this process until the shell continues it in the foreground.
+
+    Textual sends the signal to the process, so that the main thread may stop only after the event
+    loop has begun to wait. If another thread then receives the shell's SIGCONT, nothing wakes the
+    loop, and the screen stays empty. A signal to the calling thread stops it at once.
+    """
+    fileno = sys.__stdin__.fileno()  # type: ignore[union-attr]
+    before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    try:
+        with contextlib.suppress(SuspendNotSupported), app.suspend():
+            # The kernel ignores it if no shell could continue the process.
+            signal.raise_signal(signal.SIGTSTP)
+            with contextlib.suppress(OSError):  # the terminal is gone
+                while os.tcgetpgrp(fileno) != os.getpgrp():  # continued by `bg`
+                    signal.raise_signal(signal.SIGSTOP)
+    finally:
+        signal.signal(signal.SIGTSTP, before)
 
 
 def discard_traceback(app: App[None]) -> None:

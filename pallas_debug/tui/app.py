@@ -11,6 +11,7 @@ from textual import work
 from textual.dom import DOMNode
 
 from pallas_debug.render import plural
+from pallas_debug.tui import _textual
 from pallas_debug.tui.commands.moving import MovingActions
 from pallas_debug.tui.commands.output import OutputActions
 from pallas_debug.tui.commands.viewing import ViewingActions
@@ -236,7 +237,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
 
     @action("program.suspend", "ctrl+z", "back to the shell; fg comes back")
     def action_suspend(self) -> None:
-        self.action_suspend_process()
+        _textual.stop_process(self)
 
     @action("program.close", "escape,ctrl+c", "close what is on top")
     def action_dismiss_top(self) -> None:

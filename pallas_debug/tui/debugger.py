@@ -439,6 +439,9 @@ class DebuggerApp(App[None]):
         elif self.running:
             self.session.interrupt()
 
+    def action_suspend_process(self) -> None:
+        _textual.stop_process(self)
+
     def action_help(self) -> None:
         rows = [f"{a} {b}".ljust(10) + what for a, b, _, what in _KEYS]
         rows += [keys.ljust(10) + what for keys, what in _OTHER]
