@@ -18,7 +18,7 @@ from jax._src.pallas import primitives as pallas_primitives
 
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs import single, units
+from pallas_debug.bridge.programs import scalars, single, units
 from pallas_debug.errors import MachineError
 from pallas_debug.model import SourceLine
 
@@ -144,7 +144,7 @@ class Decoder:
         is_opened = self.opens and (inline is not None or eqn.primitive in _OPENED)
         if inline is not None and self.fuse:
             # numpy computes indices in less time than a call of XLA takes, but has no jnp calls.
-            is_opened |= all(units.is_integer(a.aval) for a in (*eqn.invars, *eqn.outvars))
+            is_opened |= all(scalars.is_integer(a.aval) for a in (*eqn.invars, *eqn.outvars))
         if is_plain(eqn) and not is_opened:
             outputs = [self.new() for _ in eqn.outvars]
             item = PendingEquation(eqn, inputs, outputs, self.site(eqn))

@@ -15,7 +15,7 @@ from jax.experimental.pallas import tpu as pltpu
 from machine_runs import decoded
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs import units
+from pallas_debug.bridge.programs import scalars
 from pallas_debug.bridge.programs.arithmetic import numerics
 
 
@@ -45,7 +45,7 @@ def test_shifts_are_those_of_xla(dtype: str) -> None:
     pairs = np.array(list(itertools.product(numbers, counts))).astype(dtype)
     for shift in (lax.shift_left, lax.shift_right_arithmetic, lax.shift_right_logical):
         by_xla = np.asarray(shift(*pairs.T))
-        function = units._BY_NUMPY[shift.__name__]
+        function = scalars._BY_NUMPY[shift.__name__]
         for pair, wanted in zip(pairs, by_xla, strict=True):
             got = function(*pair)
             assert (got, got.dtype) == (wanted, wanted.dtype), (shift.__name__, pair)
@@ -53,7 +53,7 @@ def test_shifts_are_those_of_xla(dtype: str) -> None:
 
 def test_a_shift_that_loses_bits_is_suspected() -> None:
     step = compute(lambda n: (n << 3) + 1)
-    assert isinstance(step.evaluate, units.ScalarUnit)
+    assert isinstance(step.evaluate, scalars.ScalarUnit)
     watched = numerics.watch(step)
     for number, is_lost in ((1 << 27, False), (1 << 28, False), (1 << 29, True), (-1, False)):
         (output,), suspicions = watched.run([np.int32(number)])
@@ -63,6 +63,6 @@ def test_a_shift_that_loses_bits_is_suspected() -> None:
 
 def test_indices_from_functions_of_jnp_are_left_to_numpy() -> None:
     step = compute(lambda n: jnp.where(n > 4, n // 4 % 3, jnp.clip(n, 0, 2)))
-    assert isinstance(step.evaluate, units.ScalarUnit)
+    assert isinstance(step.evaluate, scalars.ScalarUnit)
     assert step.evaluate(np.int32(21)) == [2]
     assert step.evaluate(np.int32(-7)) == [0]

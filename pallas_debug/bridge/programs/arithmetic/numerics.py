@@ -29,7 +29,7 @@ from jax._src import core as jax_core
 from pallas_debug.bridge.instrument.primitives import ARITHMETIC, MAKES_INFINITY
 from pallas_debug.bridge.jaxprs import likeness, nested
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs import units
+from pallas_debug.bridge.programs import scalars, units
 from pallas_debug.bridge.programs.arithmetic import intervals, whole_casts
 
 SUM_BOUND = 0.02
@@ -131,7 +131,7 @@ class WatchedUnit:
 class WatchedScalars:
     """A unit on scalars, with the same interface."""
 
-    unit: units.ScalarUnit
+    unit: scalars.ScalarUnit
     mixed: frozenset[int]
 
     def run(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Flag]]:
@@ -193,7 +193,7 @@ def watch(step: ir.Compute) -> WatchedUnit | WatchedScalars:
     """Return the unit of a step with tests of its arithmetic, cached."""
     unit = step.unit
     if unit.watched is None:
-        if isinstance(step.evaluate, units.ScalarUnit):
+        if isinstance(step.evaluate, scalars.ScalarUnit):
             unit.watched = WatchedScalars(
                 step.evaluate, frozenset(bit_patterns(unit.eqns, unit.bits))
             )
