@@ -7,6 +7,9 @@ C handler wakes through `signal.set_wakeup_fd`, counts the signals. Our callback
 program when the count has changed, and `is_cause` tells callers whether a `JaxRuntimeError` was
 caused by ctrl+c. The same thread ends a command on SIGTERM (`terminating`), which a Python handler
 could do only after XLA has returned.
+
+Python discards a `KeyboardInterrupt` raised in a finalizer or a callback of the garbage collector,
+of which jax has one: about one ctrl+c in ten during the import of jax. The thread raises it again.
 """
 
 from __future__ import annotations
@@ -15,15 +18,21 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 AGAIN_AFTER = 0.5
 """Minimum seconds from the first ctrl+c to one that ends a process; a shell may send two."""
 
 HINT_AFTER = 1.0
 """Delay in seconds before a command that is still running prints how to end it."""
+
+_RAISE_AGAIN_AFTER = 0.05
+"""Delay in seconds before raising a discarded `KeyboardInterrupt` again; the hook returns first."""
 
 
 class Interrupted(Exception):
@@ -41,10 +50,14 @@ class _Listener:
       ends: called on the second ctrl+c, to end the process.
       hint: called once, `HINT_AFTER` seconds after the first one.
       terminates: called on SIGTERM.
+      is_discarded: whether Python has discarded a `KeyboardInterrupt`.
+      raised_again: number of signals to come that repeat one already counted.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.is_discarded = False
+        self.raised_again = 0
         self.terminates: Callable[[], object] | None = None
         self.is_terminated = False
         self.lock = threading.Lock()
@@ -60,9 +73,32 @@ class _Listener:
         with self.lock, contextlib.suppress(BlockingIOError):
             signals = os.read(self.read, 512)
             self.is_terminated |= signal.SIGTERM in signals
+            pressed = signals.count(signal.SIGINT)
+            repeated = min(pressed, self.raised_again)
+            self.raised_again -= repeated
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                self.count += signals.count(signal.SIGINT)
+                self.count += pressed - repeated
         return self.count
+
+    def discarded(self, before: Callable[[Any], object], unraisable: Any) -> None:
+        """Handle an exception that Python cannot raise, in place of the hook `before`."""
+        is_forked = self is not _listener  # has no thread
+        if unraisable.exc_type is not KeyboardInterrupt or is_forked:
+            before(unraisable)
+            return
+        self.is_discarded = True
+        with contextlib.suppress(BlockingIOError):  # full: the thread reads it anyway
+            os.write(self.write, b"\0")
+
+    def _raise_again(self) -> None:
+        self.is_discarded = False
+        time.sleep(_RAISE_AGAIN_AFTER)
+        with self.lock:
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self.raised_again += 1
+                main = threading.main_thread().ident
+                assert main is not None
+                signal.pthread_kill(main, signal.SIGINT)  # also wakes it if it waits
 
     def _watch(self) -> None:
         first: float | None = None
@@ -75,6 +111,8 @@ class _Listener:
                 self.hint = None
                 continue
             count = self.drain()
+            if self.is_discarded:
+                self._raise_again()
             if self.is_terminated and self.terminates is not None:
                 self.terminates()
             if count == seen:
@@ -131,10 +169,15 @@ def listening(
         return
     listener = _listener = _listener or _Listener()
     listener.ends, listener.hint = ends, hint
+    listener.raised_again = 0
     signal.set_wakeup_fd(listener.write, warn_on_full_buffer=False)
+    hook_before = sys.unraisablehook
+    hook = sys.unraisablehook = partial(listener.discarded, hook_before)
     try:
         yield
     finally:
+        if sys.unraisablehook is hook:
+            sys.unraisablehook = hook_before
         listener.ends = listener.hint = None
         with contextlib.suppress(ValueError):  # the block ends in another thread
             now = signal.set_wakeup_fd(-1)

@@ -1,5 +1,6 @@
 """Ctrl+c while XLA has the main thread: what is counted, and how a command ends."""
 
+import gc
 import itertools
 import os
 import select
@@ -153,6 +154,36 @@ def test_each_one_is_counted_in_the_block_and_none_outside() -> None:
         wait_for(before + 2)
     press()
     assert interrupts.count() == before + 2
+
+
+def test_one_that_python_discards_is_raised_again(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As in the callback of the garbage collector that jax has."""
+    others: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", others.append)
+
+    def collected(*_: object) -> None:
+        gc.callbacks.remove(collected)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError
+
+    with interrupts.listening():
+        before = interrupts.count()
+        gc.callbacks.append(collected)
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            gc.collect()
+            time.sleep(60)
+        press()
+        wait_for(before + 2)
+        assert others == []
+        Broken()
+        assert len(others) == 1
+    assert sys.unraisablehook == others.append
+    assert capfd.readouterr() == ("", "")
 
 
 def test_other_signals_and_other_peoples_handlers_are_left_alone() -> None:
